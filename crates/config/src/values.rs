@@ -3,8 +3,8 @@
 
 use canopy_pool::branch::size::{SizeError, parse_size};
 use canopy_pool::config::{
-    CacheFiles, FlushOnClose, FollowSymlinks, LinkExdev, MoveWhenFull, NfsOpenHack, PassthroughIo,
-    ReaddirMode, RenameExdev, StatfsIgnore, StatfsMode, XattrMode,
+    CacheFiles, FlushOnClose, FollowSymlinks, LinkExdev, MemoryBound, MoveWhenFull, NfsOpenHack,
+    PassthroughIo, ReaddirMode, RenameExdev, StatfsIgnore, StatfsMode, XattrMode,
 };
 use canopy_pool::inode_number::InodeCalc;
 use canopy_pool::policy::Policy;
@@ -193,6 +193,24 @@ impl Value for u64 {
     }
     fn accepted() -> String {
         "a number, optionally with K, M, G or T".into()
+    }
+}
+
+impl Value for MemoryBound {
+    fn parse(text: &OsStr) -> Result<Self, ValueError> {
+        if text == "auto" {
+            return Ok(MemoryBound::Auto);
+        }
+        u64::parse(text).map(MemoryBound::Bytes)
+    }
+    fn render(&self) -> String {
+        match self {
+            MemoryBound::Auto => "auto".into(),
+            MemoryBound::Bytes(bytes) => bytes.to_string(),
+        }
+    }
+    fn accepted() -> String {
+        "auto, or a number, optionally with K, M, G or T".into()
     }
 }
 

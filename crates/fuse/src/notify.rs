@@ -34,6 +34,9 @@ pub const QUEUE_MAX: usize = 8192;
 /// The largest length of the queue when notifications cannot be merged.
 pub const QUEUE_HARD_MAX: usize = 1 << 20;
 
+/// The length of the queue from which on nothing is pruned.
+const PRUNE_BELOW: usize = 256;
+
 /// Flag of `fuse_notify_inval_entry_out` (`FUSE_EXPIRE_ONLY`).
 const EXPIRE_ONLY: u32 = 1;
 /// Numbers that the kernel's own requests do not reach. They are even, because odd numbers mean an INTERRUPT.
@@ -80,6 +83,7 @@ pub(crate) struct Capabilities {
     pub(crate) expire: bool,
     pub(crate) resend: bool,
     pub(crate) epoch: bool,
+    pub(crate) prune: bool,
 }
 
 impl Capabilities {
@@ -89,6 +93,7 @@ impl Capabilities {
             expire: minor >= 38 && offered.contains(InitFlags::HAS_EXPIRE_ONLY),
             resend: minor >= 40 && offered.contains(InitFlags::HAS_RESEND),
             epoch: minor >= 44,
+            prune: minor >= 45,
         }
     }
 }
@@ -100,6 +105,7 @@ enum Message {
     Delete { parent: u64, child: u64, name: CString },
     Resend,
     IncEpoch,
+    Prune { nodes: Box<[u64]> },
 }
 
 #[derive(Default)]
@@ -251,6 +257,27 @@ impl Notifier {
         } else {
             Err(NotifyError::Unsupported)
         }
+    }
+
+    /// Returns whether the kernel can drop nodes that no process uses ([`Notifier::prune`]).
+    #[must_use]
+    pub fn can_prune(&self) -> bool {
+        self.shared.capabilities.prune
+    }
+
+    /// Makes the kernel forget those of the nodes that no process uses (7.45). Does nothing while many notifications
+    /// wait: it is a request that can be made again.
+    ///
+    /// # Errors
+    /// [`NotifyError::Unsupported`] before 7.45, [`NotifyError::Closed`].
+    pub fn prune(&self, nodes: impl IntoIterator<Item = NodeId>) -> Result<(), NotifyError> {
+        if !self.can_prune() {
+            return Err(NotifyError::Unsupported);
+        }
+        if self.shared.queue.lock().messages.len() >= PRUNE_BELOW {
+            return Ok(());
+        }
+        self.push(Message::Prune { nodes: nodes.into_iter().map(|node| node.0).collect() })
     }
 
     /// Waits until all notifications queued so far have been sent or the session has ended. A thread that serves requests
@@ -455,6 +482,11 @@ fn send(device: &OwnedFd, message: &Message) -> Result<(), Errno> {
             write(device, NotifyCode::Delete, body.as_bytes(), name.as_bytes_with_nul())
         }
         Message::Resend => write(device, NotifyCode::Resend, b"", b""),
+        Message::Prune { nodes } => {
+            let count = u32::try_from(nodes.len()).map_err(|_| Errno::MSGSIZE)?;
+            let body = abi::NotifyPruneOut { count, padding: 0, spare: 0 };
+            write(device, NotifyCode::Prune, body.as_bytes(), nodes.as_bytes())
+        }
         Message::IncEpoch => write(device, NotifyCode::IncEpoch, b"", b""),
     }
 }

@@ -298,12 +298,22 @@ impl MoveWhenFull {
     pub const USUAL: MoveWhenFull = MoveWhenFull(Some(Policy::Pfrd));
 }
 
+/// How many bytes of memory known files and directories may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MemoryBound {
+    /// A share of the memory that the process may use.
+    Auto,
+    Bytes(u64),
+}
+
 /// The options of a pool.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub policies: Policies,
     /// Bytes that must stay free on a branch that gets new files, unless the branch has its own figure.
     pub min_free: u64,
+    /// Beyond it, the kernel is asked to forget files and directories that no process uses.
+    pub memory: MemoryBound,
     /// How long the free space of a branch may be cached; zero asks every time.
     pub space_ttl: Duration,
     pub inode: InodeCalc,
@@ -353,6 +363,7 @@ impl Default for Config {
         Config {
             policies: Policies::default(),
             min_free: 4_294_967_295,
+            memory: MemoryBound::Auto,
             space_ttl: Duration::ZERO,
             inode: InodeCalc::HybridHash,
             readdir: ReaddirMode::Seq,

@@ -1,4 +1,4 @@
-//! Newtypes for the integers that the kernel and the pool exchange.
+//! What the kernel and the pool exchange to name nodes, files and callers.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,6 +17,15 @@ impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "node {}", self.0)
     }
+}
+
+/// A known name and its node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Known {
+    pub parent: NodeId,
+    pub name: Box<[u8]>,
+    pub node: NodeId,
+    pub is_dir: bool,
 }
 
 /// An open file or directory, from its open to its release. Ids are not reused.

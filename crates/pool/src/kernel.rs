@@ -1,6 +1,6 @@
 //! What the pool asks of its server, which talks to the kernel. A pool without a mount has nothing to ask.
 
-use crate::ids::NodeId;
+use crate::ids::{Known, NodeId};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 
@@ -24,6 +24,9 @@ pub trait Kernel: Send + Sync + 'static {
     /// Makes the kernel look a name up, and list its directory, again soon, because what it has cached is wrong. Must not
     /// block: the kernel keeps the directory locked until it has its reply.
     fn forget_name(&self, parent: NodeId, name: &[u8]);
+
+    /// Asks the kernel to forget nodes that no process uses: too many are known. Must not block.
+    fn forget_unused(&self, _: &[Known]) {}
 
     /// Returns true if the process that waits for the calling thread's operation has been killed. It still waits for
     /// the reply, so a long operation ends early where it can.

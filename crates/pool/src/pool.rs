@@ -26,6 +26,10 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+/// The share of the memory of the machine, or of a control group, that known files and directories may take unless an
+/// option says so: one in so many.
+const MEMORY_SHARE: u64 = 8;
+
 /// Many directories as one tree. All operations take `&self` and may run in parallel.
 ///
 /// [`lock::rank`](crate::lock::rank) has the order of its locks.
@@ -35,6 +39,8 @@ pub struct Pool {
     pub(crate) space: SpaceCache,
     pub(crate) figures: PoolFigures,
     pub(crate) nodes: Nodes,
+    /// The bytes that known files and directories may take unless an option says so.
+    pub(crate) usual_memory: u64,
     pub(crate) files: Handles<FileHandle>,
     pub(crate) cursors: Cursors,
     pub(crate) tree: TreeLock,
@@ -61,6 +67,7 @@ pub struct Pool {
 
 impl Pool {
     pub fn new(config: Config, branches: Branches) -> Self {
+        let memory = config.memory;
         let root_ino = config.inode.inode(b"", b"", crate::ids::NodeId::ROOT.0, true);
         let nodes = Nodes::new(root_ino);
         let pool = Pool {
@@ -69,6 +76,7 @@ impl Pool {
             config: ArcSwap::from_pointee(config),
             branches: LiveBranches::new(branches),
             nodes,
+            usual_memory: canopy_sys::memory::available() / MEMORY_SHARE,
             files: Handles::default(),
             cursors: Cursors::default(),
             tree: TreeLock::default(),
@@ -89,6 +97,7 @@ impl Pool {
             stacked: RwLock::default(),
             unleased: RwLock::default(),
         };
+        pool.bound_memory(memory);
         pool.update_lock_timeout();
         pool
     }

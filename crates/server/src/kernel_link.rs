@@ -5,6 +5,7 @@ use crate::watch::{PendingEvents, Watch};
 use canopy_fuse::NodeId;
 use canopy_fuse::backing::{Backing, BackingError, BackingId};
 use canopy_fuse::notify::Notifier;
+use canopy_pool::Known;
 use canopy_pool::kernel::{BackingFile, Kernel};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
@@ -57,6 +58,19 @@ impl Kernel for KernelLink {
         }
         // A cached listing may lack the name.
         let _ = self.notifier.inval_inode(NodeId(parent.0), 0, 0);
+    }
+
+    fn forget_unused(&self, nodes: &[Known]) {
+        if self.notifier.can_prune() {
+            let _ = self.notifier.prune(nodes.iter().map(|known| NodeId(known.node.0)));
+            return;
+        }
+        // Not directories: processes may be in them, and filesystems mounted on them.
+        for known in nodes.iter().filter(|known| !known.is_dir) {
+            if let Ok(name) = CString::new(&*known.name) {
+                let _ = self.notifier.inval_entry(NodeId(known.parent.0), &name);
+            }
+        }
     }
 
     fn caller_is_killed(&self) -> bool {

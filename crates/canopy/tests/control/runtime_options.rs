@@ -66,6 +66,17 @@ pub(super) const ROWS: &[Row] = &[
         fs::write(live.at("tight"), "").expect("a file");
         assert!(live.on(1, "roomy").exists() && live.on(0, "tight").exists());
     }),
+    (&["cache.memory"], "the kernel forgets a file when others come", |live| {
+        let names: Vec<String> = (0..200).map(|number| format!("file{number}")).collect();
+        names.iter().for_each(|name| drop(File::create(live.on(0, name)).expect("a file")));
+        let walk = || names.iter().for_each(|name| drop(fs::metadata(live.at(name)).expect("attributes")));
+        walk();
+        let usual = bytes_moved(live, walk);
+        live.pool.set("cache.memory", "0");
+        // Each LOOKUP is followed by a FORGET.
+        assert_eventually("forgotten files", || bytes_moved(live, walk) > usual + usual / 8);
+        live.pool.set("cache.memory", "auto");
+    }),
     (&["cache.statfs"], "a full branch is noticed late, or at once", |live| {
         live.pool.set("minfreespace", "30M");
         live.pool.set("cache.statfs", "3600");

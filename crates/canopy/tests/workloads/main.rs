@@ -8,6 +8,7 @@ mod concurrency;
 mod executables;
 mod fsync;
 mod git;
+mod memory;
 mod mount_cycles;
 mod nested_filesystems;
 mod rig;

@@ -21,12 +21,13 @@ use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
 use rustix::process::Resource;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-/// The most names that are cached in all, at 20 to 40 bytes each; beyond, directories that were not used recently are
-/// dropped.
+/// The most names that are cached in all; beyond, directories that were not used recently are dropped.
 const MAX_NAMES: usize = 2 << 20;
+/// What a cached name costs on average, in bytes.
+const NAME_BYTES: u64 = 32;
 
 /// The share of the process's descriptors for cached directories: one in so many.
 const CACHE_SHARE: u64 = 4;
@@ -44,6 +45,8 @@ pub(crate) struct DirCache {
     places: AtomicU64,
     /// Incremented when changes may have been missed.
     epoch: AtomicU64,
+    /// The most names, at most [`MAX_NAMES`].
+    names: AtomicUsize,
     tally: Arc<CacheCounters>,
     /// Cached directories, in the order in which they are dropped.
     order: Mutex<VecDeque<Weak<Node>>, rank::DirCacheOrder>,
@@ -65,6 +68,7 @@ impl Default for DirCache {
         DirCache {
             places: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
+            names: AtomicUsize::new(MAX_NAMES),
             tally: Arc::default(),
             order: Mutex::default(),
             descriptors: (limit / CACHE_SHARE).min(CACHE_AT_MOST) as usize,
@@ -76,6 +80,12 @@ impl Default for DirCache {
 }
 
 impl DirCache {
+    /// Sets how many bytes cached names may take.
+    pub(crate) fn set_bound(&self, bytes: u64) {
+        let names = usize::try_from(bytes / NAME_BYTES).unwrap_or(MAX_NAMES);
+        self.names.store(names.min(MAX_NAMES), Ordering::Relaxed);
+    }
+
     pub(crate) fn version(&self) -> CacheVersion {
         CacheVersion {
             places: self.places.load(Ordering::Acquire),
@@ -85,7 +95,7 @@ impl DirCache {
 
     /// Returns the cached directory if it is still valid, for operations that may trust the cache.
     pub(crate) fn get(&self, node: &Node, branches: &Branches) -> Option<(Arc<BranchDirs>, Arc<NameIndex>)> {
-        let slot = node.cached_dir.lock();
+        let slot = node.dir_if_any()?.cached.lock();
         let cached =
             slot.as_ref().filter(|cached| cached.stamp == self.version() && cached.branches.are(branches))?;
         cached.used.store(true, Ordering::Relaxed);
@@ -95,14 +105,14 @@ impl DirCache {
     /// Returns the current version if the directory is cached and valid as far as changes have been processed.
     pub(crate) fn valid_version(&self, node: &Node) -> Option<CacheVersion> {
         let now = self.version();
-        node.cached_dir.lock().as_ref().is_some_and(|cached| cached.stamp == now).then_some(now)
+        node.dir_if_any()?.cached.lock().as_ref().is_some_and(|cached| cached.stamp == now).then_some(now)
     }
 
     /// Returns the cached directory, valid as far as changes have been processed; for callers that verify what they find
     /// there, and that it is still [in its place](DirCache::in_place).
     pub(crate) fn unverified(&self, node: &Node, branches: &Branches) -> Option<Arc<CachedDir>> {
         let epoch = self.version().epoch;
-        let cached = node.cached_dir.lock().clone();
+        let cached = node.dir_if_any()?.cached.lock().clone();
         let cached = cached.filter(|cached| cached.stamp.epoch == epoch && cached.branches.are(branches))?;
         cached.used.store(true, Ordering::Relaxed);
         Some(cached)
@@ -180,7 +190,7 @@ impl DirCache {
         self.tally.dirs.fetch_add(1, Ordering::Relaxed);
         self.tally.descriptors.fetch_add(descriptors, Ordering::Relaxed);
         let names = {
-            let mut slot = node.cached_dir.lock();
+            let mut slot = node.dir().cached.lock();
             let before = slot.take();
             let same = |before: &&Arc<CachedDir>| {
                 before.stamp.epoch == stamp.epoch && before.branches.are(branches) && before.ids == ids
@@ -201,13 +211,13 @@ impl DirCache {
             }));
             names
         };
-        if !node.in_cache_order.swap(true, Ordering::Relaxed) {
+        if !node.dir().in_cache_order.swap(true, Ordering::Relaxed) {
             self.order.lock().push_back(Arc::downgrade(node));
             self.tally.ordered.fetch_add(1, Ordering::Relaxed);
         }
         if self.version() != stamp {
             // Clearing the cache in the meantime may have missed this entry.
-            let freed = node.cached_dir.lock().take();
+            let freed = node.dir().cached.lock().take();
             drop(freed);
         }
         self.evict();
@@ -218,7 +228,7 @@ impl DirCache {
     pub(crate) fn evict(&self) {
         let mut chances = None;
         while self.tally.descriptors.load(Ordering::Relaxed) > self.descriptors
-            || self.tally.names.load(Ordering::Relaxed) > MAX_NAMES
+            || self.tally.names.load(Ordering::Relaxed) > self.names.load(Ordering::Relaxed)
         {
             let mut order = self.order.lock();
             // Each directory gets a second chance once.
@@ -229,12 +239,12 @@ impl DirCache {
             self.tally.ordered.fetch_sub(1, Ordering::Relaxed);
             let Some(node) = oldest.upgrade() else { continue };
             // A thread that caches the directory from now on appends it to the order, or finds that it is there.
-            node.in_cache_order.store(false, Ordering::Relaxed);
+            node.dir().in_cache_order.store(false, Ordering::Relaxed);
             let freed = {
-                let mut slot = node.cached_dir.lock();
+                let mut slot = node.dir().cached.lock();
                 match slot.as_ref() {
                     Some(cached) if cached.used.swap(false, Ordering::Relaxed) => {
-                        if !node.in_cache_order.swap(true, Ordering::Relaxed) {
+                        if !node.dir().in_cache_order.swap(true, Ordering::Relaxed) {
                             order.push_back(oldest);
                             self.tally.ordered.fetch_add(1, Ordering::Relaxed);
                         }
@@ -260,10 +270,10 @@ impl DirCache {
         let before = order.len();
         order.retain(|node| {
             let Some(node) = node.upgrade() else { return false };
-            let slot = node.cached_dir.lock();
+            let slot = node.dir().cached.lock();
             if slot.is_none() {
                 // Under the lock: the thread that caches it next appends it again.
-                node.in_cache_order.store(false, Ordering::Relaxed);
+                node.dir().in_cache_order.store(false, Ordering::Relaxed);
             }
             slot.is_some()
         });
@@ -296,8 +306,8 @@ impl DirCache {
         let nodes = std::mem::take(&mut *self.order.lock());
         self.tally.ordered.fetch_sub(nodes.len(), Ordering::Relaxed);
         for node in nodes.iter().filter_map(Weak::upgrade) {
-            node.in_cache_order.store(false, Ordering::Relaxed);
-            let freed = node.cached_dir.lock().take();
+            node.dir().in_cache_order.store(false, Ordering::Relaxed);
+            let freed = node.dir().cached.lock().take();
             drop(freed);
         }
     }

@@ -48,7 +48,7 @@ impl Symlinks {
 
     /// Returns the same settings for a file of this node: the kernel does not accept another type for a node.
     pub(crate) fn as_node(self, node: &Node) -> Symlinks {
-        let symlinkify = if node.symlinkified { Symlinkify::All } else { Symlinkify::None };
+        let symlinkify = if node.is_symlinkified() { Symlinkify::All } else { Symlinkify::None };
         Symlinks { symlinkify, ..self }
     }
 

@@ -27,7 +27,7 @@ lock_ranks! {
     BranchChange = 170;
     /// The node table.
     NodeTable = 200;
-    /// A node's identity.
+    /// Where a node's file is, if it has moved.
     NodeIdentity = 210;
     /// The descriptor that pins a node without a name.
     NodeOrphan = 220;

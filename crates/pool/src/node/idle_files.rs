@@ -65,14 +65,14 @@ impl IdleFiles {
     pub(crate) fn keep(&self, handle: &FileHandle, branches: &Branches) {
         // Held until the file is in the queue: an operation that removes its last name pins the file, then
         // closes idle files.
-        let slot = handle.node.open.lock();
+        let slot = handle.node.open().lock();
         let open = &*handle.open;
         let location = open.location();
         let fits = location.reads.is_some() && open.users() == 1 && !open.is_detached();
         let branch_stays = || branches.index_of(location.branch.id).is_some();
         // A file that was opened before `clear` might have to be opened differently now.
         let fits = fits && open.idle.cleared == self.cleared.load(Ordering::Acquire);
-        if !fits || handle.node.orphan.lock().is_some() || !branch_stays() {
+        if !fits || handle.node.orphan().is_some() || !branch_stays() {
             return;
         }
         open.idle.used.store(true, Ordering::Relaxed);
@@ -105,12 +105,13 @@ impl IdleFiles {
 
     /// Returns the file of a node if it is idle.
     pub(crate) fn of(&self, node: &Node) -> Option<Arc<OpenFile>> {
-        node.open.lock().upgrade().filter(|open| open.users() == 0)
+        node.open_if_any()?.lock().upgrade().filter(|open| open.users() == 0)
     }
 
     /// Closes the file of a node as soon as no handle has it open. Called when the node or its name goes.
     pub(crate) fn close(&self, node: &Node) {
-        let slot = node.open.lock();
+        let Some(slot) = node.open_if_any() else { return };
+        let slot = slot.lock();
         let Some(open) = slot.upgrade() else { return };
         self.give_up(&open);
         drop(slot);

@@ -1,22 +1,14 @@
 //! The known part of the tree, for the code that tells the kernel about changes made directly on the branches.
 
+use super::Node;
 use super::nodes::Nodes;
 use super::table::Table;
 use crate::error::Result;
 use crate::fs::stat;
-use crate::ids::NodeId;
+use crate::ids::{Known, NodeId};
 use crate::path::join;
 use rustix::fd::BorrowedFd;
 use smallvec::SmallVec;
-
-/// A known name and its node.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Known {
-    pub parent: NodeId,
-    pub name: Box<[u8]>,
-    pub node: NodeId,
-    pub is_dir: bool,
-}
 
 /// The known part of the tree. Uses the node table only, no branches.
 #[derive(Clone, Copy)]
@@ -28,7 +20,7 @@ impl KnownTree<'_> {
         let table = self.0.table.read();
         let mut parts = path.split(|&byte| byte == b'/').filter(|part| !part.is_empty());
         let found = parts.try_fold(NodeId::ROOT, |at, part| table.child(at, part).map(|node| node.id))?;
-        table.records.get(&found).filter(|record| record.node.is_dir()).map(|_| found)
+        table.get(found).filter(|record| record.node.is_dir()).map(|_| found)
     }
 
     /// Returns what is known under a name.
@@ -42,7 +34,7 @@ impl KnownTree<'_> {
         let attr = stat::of(file)?;
         let table = self.0.table.read();
         let nodes =
-            [false, true].into_iter().filter_map(|linked| table.files.get(&(attr.key(), linked)).copied());
+            [false, true].into_iter().filter_map(|linked| Some(table.file((attr.key(), linked))?.node.id));
         Ok((nodes.collect(), attr.nlink))
     }
 
@@ -52,8 +44,8 @@ impl KnownTree<'_> {
         let mut found: Vec<Known> = Vec::new();
         let (mut next, mut at) = (0, dir);
         loop {
-            let names = table.records.get(&at).into_iter().flat_map(|record| record.children.names());
-            found.extend(names.filter_map(|name| table.known(at, name)));
+            let names = table.slot(at).into_iter().flat_map(|dir| table.names_in(dir));
+            found.extend(names.map(|(name, node)| Known::new(at, name, node)));
             let Some(below) = found.get(next..).and_then(|rest| rest.iter().position(|known| known.is_dir))
             else {
                 return found;
@@ -65,14 +57,14 @@ impl KnownTree<'_> {
 
     /// Returns all known nodes.
     pub fn nodes(&self) -> Vec<NodeId> {
-        self.0.table.read().records.keys().copied().collect()
+        self.0.table.read().records.iter().map(|(_, record)| record.node.id).collect()
     }
 
     /// Returns all known directories.
     pub fn dirs(&self) -> Vec<NodeId> {
         let table = self.0.table.read();
         let dirs = table.records.iter().filter(|(_, record)| record.node.is_dir());
-        dirs.map(|(&id, _)| id).collect()
+        dirs.map(|(_, record)| record.node.id).collect()
     }
 
     /// Returns the known names of a node, each with its directory.
@@ -93,7 +85,12 @@ impl KnownTree<'_> {
 
 impl Table {
     fn known(&self, parent: NodeId, name: &[u8]) -> Option<Known> {
-        let node = self.child(parent, name)?;
-        Some(Known { parent, name: name.into(), node: node.id, is_dir: node.is_dir() })
+        self.child(parent, name).map(|node| Known::new(parent, name, node))
+    }
+}
+
+impl Known {
+    pub(super) fn new(parent: NodeId, name: &[u8], node: &Node) -> Known {
+        Known { parent, name: name.into(), node: node.id, is_dir: node.is_dir() }
     }
 }

@@ -9,7 +9,6 @@
 //! name; then an open file or a pinned descriptor stands in. Its id says where the file is, so that it can be found
 //! again after the kernel has forgotten the node (`export`).
 
-pub(crate) mod children;
 pub(crate) mod detached;
 pub(crate) mod dir_state;
 pub(crate) mod direct_writes;
@@ -19,24 +18,26 @@ pub(crate) mod known_tree;
 pub(crate) mod name_index;
 pub(crate) mod nodes;
 pub(crate) mod open_file;
+pub(crate) mod parts;
 pub(crate) mod passthrough;
 pub(crate) mod pending_cow;
 mod readdirplus;
+pub(crate) mod surplus;
 pub(crate) mod table;
 
 use crate::branch::Branch;
+use crate::export::StableId;
 use crate::fs::stat::FileKey;
 use crate::ids::{BranchId, NodeId};
 use crate::lock::rank;
 use crate::lock::ranked::{Mutex, RwLock};
-use dir_state::CacheSlot;
 use name_index::NameIndex;
-use open_file::{Fingerprint, OpenFile};
+use once_cell::race::OnceBox;
+use open_file::OpenFile;
+use parts::{DirParts, Parts, RareParts};
 use rustix::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Instant;
-use table::ShownFile;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Identity {
@@ -48,93 +49,214 @@ pub(crate) enum Identity {
     File(FileKey),
 }
 
+/// A file's identity, and whether it is shown as a symlink.
+pub(crate) type ShownFile = (FileKey, bool);
+
 /// A file that has lost its last known name, pinned so that its attributes can still be read.
 pub(crate) struct Orphan {
     pub(crate) branch: Arc<Branch>,
     pub(crate) fd: OwnedFd,
 }
 
+/// One for each file and directory that the kernel knows, so its size counts: 56 bytes. What only nodes in use need is
+/// in [`Parts`].
 pub(crate) struct Node {
     pub(crate) id: NodeId,
-    /// Tells its file from another one for which a handle with this id may have been made.
-    pub(crate) generation: u32,
-    /// Changes only when the file moves to another branch.
-    pub(crate) identity: Mutex<Identity, rank::NodeIdentity>,
-    /// The node is shown as a symlink to its file on the branch, however the file has changed since.
-    pub(crate) symlinkified: bool,
     /// The lookup count: how often the kernel was given this node, less what it has forgotten.
     pub(crate) lookups: AtomicU64,
-    /// What all handles of this node share. Without users the file is idle (`idle_files`) and counts as closed.
-    /// Locked during an open, so that two first opens cannot register two backing files.
-    pub(crate) open: Mutex<Weak<OpenFile>, rank::NodeOpen>,
-    pub(crate) orphan: Mutex<Option<Arc<Orphan>>, rank::NodeOrphan>,
+    /// The inode number: of a directory that which clients see, of a file that on its branch.
+    ino: u64,
+    /// Of a file, when it was born: seconds, and nanoseconds in the lowest [`NSEC_BITS`].
+    birth: i64,
+    /// Of a file, where it is.
+    dev: u32,
+    /// Tells its file from another one for which a handle with this id may have been made.
+    pub(crate) generation: u32,
+    /// Until when the kernel uses attributes from a listing (in ticks of `readdirplus::current_tick`).
+    pub(crate) relied: AtomicU32,
+    kind: Kind,
+    /// Where the file is must be looked up in [`RareParts`].
+    elsewhere: AtomicBool,
     /// It was once open in a way that allows writing through a mapping of the branch's own file; the mapping may
     /// outlive the handles.
     pub(crate) mapped: AtomicBool,
-    /// The state of the file at its last open, for `cache.files=auto-full`.
-    pub(crate) seen: Mutex<Option<Fingerprint>, rank::NodeSeen>,
-    /// Held shared by operations that write the file, exclusive while it moves to another branch.
-    pub(crate) moving: RwLock<(), rank::FileMove>,
-    /// How often the file has moved.
-    pub(crate) moves: AtomicU32,
-    /// The inode number that clients know of a file that has moved; 0 for others. A file whose number changed while
-    /// it is open would look like a replaced one.
-    pub(crate) number: AtomicU64,
     /// It has so many names that some may be out of date: those removed directly on the branch.
     pub(crate) has_doubtful_names: AtomicBool,
-    /// Until then no move of the file is tried: its names were not found, or it cannot be leased.
-    pub(crate) stays_until: Mutex<Option<Instant>, rank::NodeStays>,
-    /// Until when the kernel uses attributes from a listing (in ticks of `readdirplus::current_tick`).
-    pub(crate) relied: AtomicU32,
-    /// For a directory: until when the kernel uses attributes of some of its entries.
-    pub(crate) relied_below: AtomicU32,
-    /// For a directory: how many names the pool has created in it.
-    pub(crate) made: AtomicU32,
-    /// For a directory: how often changes of its names were reported.
-    pub(crate) names_changed: AtomicU32,
-    /// For a directory: where it is on the branches, and which of them hold its names.
-    pub(crate) cached_dir: CacheSlot,
-    /// The node is in the order of cached directories.
-    pub(crate) in_cache_order: AtomicBool,
+    parts: OnceBox<Parts>,
 }
 
+const _: () = assert!(size_of::<Node>() == 56);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Directory,
+    File,
+    /// A file that is shown as a symlink to it on the branch, however the file has changed since.
+    Symlinkified,
+}
+
+/// Bits for less than a second of nanoseconds.
+const NSEC_BITS: u32 = 30;
+
 impl Node {
+    /// Makes a node to which the kernel has one reference.
+    pub(crate) fn new(stable: StableId, identity: Identity, symlinkified: bool) -> Node {
+        let (kind, (ino, birth, dev), too_large) = match identity {
+            Identity::Directory { ino } => (Kind::Directory, (ino, 0, 0), None),
+            Identity::File(key) => {
+                let kind = if symlinkified { Kind::Symlinkified } else { Kind::File };
+                let packed = packed(key);
+                (kind, packed.unwrap_or_default(), packed.is_none().then_some(key))
+            }
+        };
+        let node = Node {
+            id: stable.id,
+            lookups: AtomicU64::new(1),
+            ino,
+            birth,
+            dev,
+            generation: stable.generation,
+            relied: AtomicU32::new(0),
+            kind,
+            elsewhere: AtomicBool::new(false),
+            mapped: AtomicBool::new(false),
+            has_doubtful_names: AtomicBool::new(false),
+            parts: OnceBox::new(),
+        };
+        if let Some(key) = too_large {
+            node.set_key(key);
+        }
+        node
+    }
+
     pub(crate) fn identity(&self) -> Identity {
-        *self.identity.lock()
-    }
-
-    pub(crate) fn is_dir(&self) -> bool {
-        matches!(self.identity(), Identity::Directory { .. })
-    }
-
-    pub(crate) fn key(&self) -> Option<FileKey> {
-        match self.identity() {
-            Identity::File(key) => Some(key),
-            Identity::Directory { .. } => None,
+        match self.key() {
+            Some(key) => Identity::File(key),
+            None => Identity::Directory { ino: self.ino },
         }
     }
 
+    pub(crate) fn is_dir(&self) -> bool {
+        self.kind == Kind::Directory
+    }
+
+    /// Returns true if the node is shown as a symlink to its file on the branch.
+    pub(crate) fn is_symlinkified(&self) -> bool {
+        self.kind == Kind::Symlinkified
+    }
+
+    /// Returns which file it is. Changes only when the file moves to another branch.
+    pub(crate) fn key(&self) -> Option<FileKey> {
+        if self.is_dir() {
+            return None;
+        }
+        if self.elsewhere.load(Ordering::Acquire)
+            && let Some(key) = self.rare_if_any().and_then(|rare| *rare.key.lock())
+        {
+            return Some(key);
+        }
+        let birth = (self.birth >> NSEC_BITS, (self.birth & ((1 << NSEC_BITS) - 1)) as u32);
+        Some(FileKey { dev: self.dev.into(), ino: self.ino, birth })
+    }
+
+    fn set_key(&self, key: FileKey) {
+        *self.rare().key.lock() = Some(key);
+        self.elsewhere.store(true, Ordering::Release);
+    }
+
     fn shown(&self) -> Option<ShownFile> {
-        self.key().map(|key| (key, self.symlinkified))
+        self.key().map(|key| (key, self.is_symlinkified()))
+    }
+}
+
+/// Returns number, birth and device of a file in the form in which a node has room for them.
+fn packed(key: FileKey) -> Option<(u64, i64, u32)> {
+    let (sec, nsec) = key.birth;
+    let fits = sec >> (63 - NSEC_BITS) == sec >> 63 && nsec >> NSEC_BITS == 0;
+    fits.then_some((key.ino, sec << NSEC_BITS | i64::from(nsec), u32::try_from(key.dev).ok()?))
+}
+
+impl Node {
+    fn parts(&self) -> &Parts {
+        self.parts.get_or_init(Box::default)
+    }
+
+    /// Returns what all handles of this node share. Without users the file is idle (`idle_files`) and counts as closed.
+    /// Locked during an open, so that two first opens cannot register two backing files.
+    pub(crate) fn open(&self) -> &Mutex<Weak<OpenFile>, rank::NodeOpen> {
+        &self.parts().open
+    }
+
+    /// As [`Node::open`]; `None` if the node was never opened.
+    pub(crate) fn open_if_any(&self) -> Option<&Mutex<Weak<OpenFile>, rank::NodeOpen>> {
+        self.parts.get().map(|parts| &parts.open)
     }
 
     pub(crate) fn opened(&self) -> Option<Arc<OpenFile>> {
-        self.open.lock().upgrade().filter(|open| open.users() > 0)
+        self.open_if_any()?.lock().upgrade().filter(|open| open.users() > 0)
+    }
+
+    /// Returns true if the file is open, or being opened. Does not wait.
+    pub(crate) fn is_open(&self) -> bool {
+        let open = self.open_if_any().map(|slot| slot.try_lock().map(|slot| slot.strong_count() > 0));
+        open.is_some_and(|open| open.unwrap_or(true))
+    }
+
+    /// Returns the lock that is held shared by operations that write the file, exclusive while it moves to another
+    /// branch.
+    pub(crate) fn moving(&self) -> &RwLock<(), rank::FileMove> {
+        &self.parts().moving
+    }
+
+    pub(crate) fn dir(&self) -> &DirParts {
+        self.parts().dir.get_or_init(Box::default)
+    }
+
+    pub(crate) fn dir_if_any(&self) -> Option<&DirParts> {
+        self.parts.get()?.dir.get()
+    }
+
+    pub(crate) fn rare(&self) -> &RareParts {
+        self.parts().rare.get_or_init(Box::default)
+    }
+
+    pub(crate) fn rare_if_any(&self) -> Option<&RareParts> {
+        self.parts.get()?.rare.get()
+    }
+
+    /// Returns how often the file has moved.
+    pub(crate) fn moves(&self) -> u32 {
+        self.rare_if_any().map_or(0, |rare| rare.moves.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn orphan(&self) -> Option<Arc<Orphan>> {
+        self.rare_if_any()?.orphan.lock().clone()
+    }
+
+    pub(crate) fn set_orphan(&self, orphan: Arc<Orphan>) {
+        *self.rare().orphan.lock() = Some(orphan);
+    }
+
+    /// Takes the pinned file away if it is one that `unneeded` tells. Called by whoever has found a name for it.
+    pub(crate) fn take_orphan_if(&self, unneeded: impl FnOnce(&Orphan) -> bool) -> Option<Arc<Orphan>> {
+        let mut slot = self.rare_if_any()?.orphan.lock();
+        let goes = slot.as_deref().is_some_and(unneeded);
+        if goes { slot.take() } else { None }
     }
 }
 
 impl Node {
     /// Returns the cached names of the directory, whether they may be trusted or not.
     pub(crate) fn names(&self) -> Option<Arc<NameIndex>> {
-        self.cached_dir.lock().as_ref().map(|cached| Arc::clone(&cached.names))
+        self.dir_if_any()?.cached.lock().as_ref().map(|cached| Arc::clone(&cached.names))
     }
 
     /// Records that a name in this directory was created on a branch. Must be called before the kernel learns of it.
     pub(crate) fn name_created(&self, name: &[u8], branch: BranchId) {
-        self.made.fetch_add(1, Ordering::Relaxed);
+        self.dir().made.fetch_add(1, Ordering::Relaxed);
         // The creating operation may have begun with other branches than the cache has now.
         let cached = {
-            let slot = self.cached_dir.lock();
+            let slot = self.dir().cached.lock();
             slot.as_ref()
                 .and_then(|cached| Some((Arc::clone(&cached.names), cached.branches.index_of(branch)?)))
         };

@@ -8,18 +8,18 @@
 //! The index is built by listing the directory, once about as many lookups have failed on branches as a listing
 //! costs.
 
+use crate::hash;
 use crate::lock::rank;
 use crate::lock::ranked::RwLock;
-use rapidhash::fast::RandomState;
 use rustix::fd::BorrowedFd;
 use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::mem::MaybeUninit;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock};
 
 /// The most branches for which an index has a bit for each. With more, it has the positions of up to [`POSITIONS`].
 const BITS: usize = u64::BITS as usize;
@@ -167,11 +167,6 @@ impl Hasher for Hashed {
     }
 }
 
-fn hash(name: &[u8]) -> u64 {
-    static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-    KEY.hash_one(name)
-}
-
 impl NameIndex {
     /// `bytes` is the size of the directory on all branches.
     pub(crate) fn new(bytes: u64, branches: usize, tally: Arc<CacheCounters>) -> Self {
@@ -190,7 +185,7 @@ impl NameIndex {
         if state.stage != Stage::Known {
             return None;
         }
-        let set = state.holders.get(&hash(name)).copied().unwrap_or_default();
+        let set = state.holders.get(&hash::of(name)).copied().unwrap_or_default();
         Some(Holders { set, many: self.many, changes: state.changes })
     }
 
@@ -212,7 +207,7 @@ impl NameIndex {
         }
         let mut state = self.state.write();
         state.changes += 1;
-        change(state.holders_of(&self.tally, hash(name)));
+        change(state.holders_of(&self.tally, hash::of(name)));
     }
 
     /// Records which of the branches that might hold a name, according to a `lookup` of the index, still may.
@@ -224,7 +219,7 @@ impl NameIndex {
         if state.changes != lookup.changes || state.stage != Stage::Known {
             return;
         }
-        if let Entry::Occupied(mut entry) = state.holders.entry(hash(name)) {
+        if let Entry::Occupied(mut entry) = state.holders.entry(hash::of(name)) {
             *entry.get_mut() = kept.set;
             if kept.set == BranchSet::default() {
                 entry.remove();
@@ -275,7 +270,7 @@ impl NameIndex {
             let entry = entry?;
             match entry.file_name().to_bytes() {
                 b"." | b".." => {}
-                name => batch.push(hash(name)),
+                name => batch.push(hash::of(name)),
             }
             if entries.is_buffer_empty() {
                 let mut state = self.state.write();

@@ -1,8 +1,9 @@
 //! The node table, by which the kernel's references are counted.
 
-use super::children::Children;
-use super::table::{Record, ShownFile, Table, new_node};
-use super::{Identity, Node};
+use super::surplus::Surplus;
+use super::table::names::Name;
+use super::table::{NodeTally, Record, Table};
+use super::{Identity, Node, ShownFile};
 use crate::branch::Branch;
 use crate::error::{Error, Result};
 use crate::export::StableId;
@@ -11,13 +12,14 @@ use crate::ids::NodeId;
 use crate::lock::rank;
 use crate::lock::ranked::RwLock;
 use crate::path::{FileName, PoolPath};
-use smallvec::SmallVec;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub(crate) struct Nodes {
     pub(crate) table: RwLock<Table, rank::NodeTable>,
+    pub(crate) tally: Arc<NodeTally>,
+    pub(crate) surplus: Surplus,
     /// The id of the next node without a stable id.
     next: AtomicU64,
     /// The generation of such nodes, which tells them from those of an earlier run.
@@ -30,28 +32,24 @@ impl Nodes {
     pub(crate) fn new(root_ino: u64) -> Self {
         let mut table = Table::default();
         let stable = StableId { id: NodeId::ROOT, generation: 0 };
-        let root = new_node(stable, Identity::Directory { ino: root_ino }, false);
-        // The kernel does not forget the root.
-        root.lookups.store(1, Ordering::Relaxed);
-        table.records.insert(
-            NodeId::ROOT,
-            Record { node: root, names: SmallVec::new(), children: Children::default() },
-        );
+        // The kernel does not forget the root: its one reference stays.
+        table.insert_nameless(&Arc::new(Node::new(stable, Identity::Directory { ino: root_ino }, false)));
         table.numbers.insert(root_ino, NodeId::ROOT);
         let next = AtomicU64::new(NodeId::ROOT.0 + 1);
         let run = RandomState::new().hash_one(()) as u32;
-        Nodes { table: RwLock::new(table), next, run, any_preserved: AtomicBool::new(false) }
+        let (tally, surplus) = (Arc::clone(&table.tally), Surplus::default());
+        Nodes { table: RwLock::new(table), tally, surplus, next, run, any_preserved: AtomicBool::new(false) }
     }
 
     pub(crate) fn get(&self, id: NodeId) -> Result<Arc<Node>> {
-        self.table.read().records.get(&id).map(|r| r.node.clone()).ok_or(Error::Stale)
+        self.table.read().get(id).map(|record| record.node.clone()).ok_or(Error::Stale)
     }
 
     /// Returns a node and its newest path under one lock. `Stale` if the node is unknown; no path if it has no name.
     pub(crate) fn locate(&self, id: NodeId) -> Result<(Arc<Node>, Option<PoolPath>)> {
         let table = self.table.read();
-        let record = table.records.get(&id).ok_or(Error::Stale)?;
-        let path = match record.names.last() {
+        let record = table.get(id).ok_or(Error::Stale)?;
+        let path = match record.names.newest() {
             _ if id == NodeId::ROOT => Some(PoolPath::new()),
             Some(name) => table.path_of(name),
             None => None,
@@ -77,9 +75,8 @@ impl Nodes {
     /// Returns the directory and the name by which a node was last found.
     pub(crate) fn newest_name(&self, id: NodeId) -> Option<(Arc<Node>, FileName)> {
         let table = self.table.read();
-        let name = table.records.get(&id)?.names.last()?;
-        let dir = table.records.get(&name.parent)?;
-        Some((dir.node.clone(), FileName::from_slice(&name.name)))
+        let name = table.get(id)?.names.newest()?;
+        Some((table.at(name.parent)?.clone(), FileName::from_slice(name.text())))
     }
 
     /// Returns the known names of a node, as path of the directory and name, newest first. One at a time: a file may
@@ -94,18 +91,18 @@ impl Nodes {
         let mut seen = 0;
         std::iter::from_fn(move || {
             let table = self.table.read();
-            let mut record = table.records.get(&id)?;
-            if record.names.is_empty() {
+            let mut record = table.get(id)?;
+            if record.names.newest().is_none() {
                 record = table.twin(&record.node)?;
             }
             loop {
-                let name = record.names.iter().rev().nth(seen)?;
+                let name = record.names.as_slice().iter().rev().nth(seen)?;
                 seen += 1;
                 // A parent directory may have lost its own name.
-                if let Some(dir) = table.path(name.parent)
-                    && let Some(parent) = table.records.get(&name.parent)
+                if let Some(parent) = table.at(name.parent)
+                    && let Some(dir) = table.path(parent.id)
                 {
-                    return Some((parent.node.clone(), dir, name.name.clone()));
+                    return Some((parent.clone(), dir, name.text().into()));
                 }
             }
         })
@@ -114,36 +111,34 @@ impl Nodes {
     /// Returns true if `names` would return a name whose directory may have lost its own.
     pub(crate) fn has_name(&self, id: NodeId) -> bool {
         let table = self.table.read();
-        let named = |record: &Record| !record.names.is_empty();
-        table
-            .records
-            .get(&id)
-            .is_some_and(|record| named(record) || table.twin(&record.node).is_some_and(named))
+        let named = |record: &Record| record.names.newest().is_some();
+        table.get(id).is_some_and(|record| named(record) || table.twin(&record.node).is_some_and(named))
     }
 
     /// Returns the known names of a node, as node of the directory and name.
     pub(crate) fn known(&self, id: NodeId) -> Vec<(NodeId, Box<[u8]>)> {
         let table = self.table.read();
-        let names = table.records.get(&id).map(|record| record.names.as_slice()).unwrap_or_default();
-        names.iter().map(|name| (name.parent, name.name.clone())).collect()
+        let names = table.get(id).map(|record| record.names.as_slice()).unwrap_or_default();
+        let known = |name: &Name| Some((table.at(name.parent)?.id, name.text().into()));
+        names.iter().filter_map(known).collect()
     }
 
     pub(crate) fn child(&self, parent: NodeId, name: &[u8]) -> Option<Arc<Node>> {
-        let table = self.table.read();
-        let id = table.records.get(&parent)?.children.get(name)?.id;
-        table.records.get(&id).map(|r| r.node.clone())
+        self.table.read().child(parent, name).cloned()
     }
 
     /// Returns the known names in a directory.
     pub(crate) fn children(&self, id: NodeId) -> Vec<Vec<u8>> {
         let table = self.table.read();
-        table.records.get(&id).map(|r| r.children.names().map(<[u8]>::to_vec).collect()).unwrap_or_default()
+        let dir = table.slot(id);
+        dir.into_iter().flat_map(|dir| table.names_in(dir)).map(|(name, _)| name.to_vec()).collect()
     }
 
     pub(crate) fn parent(&self, id: NodeId) -> Result<NodeId> {
         let table = self.table.read();
-        let record = table.records.get(&id).ok_or(Error::Stale)?;
-        record.names.last().map(|n| n.parent).ok_or(Error::Absent)
+        let record = table.get(id).ok_or(Error::Stale)?;
+        let name = record.names.newest().ok_or(Error::Absent)?;
+        table.at(name.parent).map(|parent| parent.id).ok_or(Error::Absent)
     }
 
     /// Hands a reference to the kernel for a directory that was found under a name. `ino` is its inode number by that
@@ -169,7 +164,7 @@ impl Nodes {
         }
         let ino = table.unused_ino(ino);
         let node = self.new_node(&table, Identity::Directory { ino }, false, stable());
-        let replaced = table.insert(parent, name, node.clone())?;
+        let (_, replaced) = table.insert(parent, name, &node)?;
         table.numbers.insert(ino, node.id);
         drop(table);
         drop(replaced);
@@ -228,17 +223,20 @@ impl Nodes {
         shown: ShownFile,
         freed: &mut Vec<Record>,
     ) -> Result<Arc<Node>> {
-        if let Some(node) = table.files.get(&shown).and_then(|id| table.records.get(id)).map(|r| &r.node) {
-            let node = node.clone();
-            if table.child(parent, name).is_none_or(|n| n.id != node.id) {
-                freed.extend(table.add_name(node.id, parent, name)?);
+        if let Some(slot) = table.file_slot(shown)
+            && let Some(node) = table.at(slot).cloned()
+        {
+            let dir = table.slot(parent).ok_or(Error::Stale)?;
+            if table.child_slot(dir, name) != Some(slot) {
+                freed.extend(table.add_name(slot, dir, name));
             }
             node.lookups.fetch_add(1, Ordering::Relaxed);
             return Ok(node);
         }
         let node = self.new_file(table, branch, shown);
-        freed.extend(table.insert(parent, name, node.clone())?);
-        table.files.insert(shown, node.id);
+        let (slot, replaced) = table.insert(parent, name, &node)?;
+        freed.extend(replaced);
+        table.insert_file(slot);
         Ok(node)
     }
 
@@ -246,7 +244,8 @@ impl Nodes {
     pub(crate) fn hand_out_nameless(&self, branch: &Branch, key: FileKey) -> Arc<Node> {
         let mut table = self.table.write();
         let node = self.new_file(&table, branch, (key, false));
-        table.insert_nameless(&node, key);
+        let slot = table.insert_nameless(&node);
+        table.insert_file(slot);
         node
     }
 
@@ -255,24 +254,25 @@ impl Nodes {
     /// Errors: `ESTALE` if the file is known as another node.
     pub(crate) fn hand_out_found(&self, stable: StableId, key: FileKey) -> Result<Arc<Node>> {
         let mut table = self.table.write();
-        if let Some(record) = table.records.get(&stable.id) {
+        if let Some(record) = table.get(stable.id) {
             // Another thread has just found it.
             let same = record.node.shown() == Some((key, false));
             same.then(|| record.node.lookups.fetch_add(1, Ordering::Relaxed)).ok_or(Error::Stale)?;
             return Ok(record.node.clone());
         }
-        if table.files.contains_key(&(key, false)) {
+        if table.file((key, false)).is_some() {
             return Err(Error::Stale);
         }
-        let node = new_node(stable, Identity::File(key), false);
-        table.insert_nameless(&node, key);
+        let node = Arc::new(Node::new(stable, Identity::File(key), false));
+        let slot = table.insert_nameless(&node);
+        table.insert_file(slot);
         Ok(node)
     }
 
     /// Hands one more reference to the kernel for a node that it knows already.
     pub(crate) fn hand_out_again(&self, id: NodeId) -> Result<Arc<Node>> {
         let table = self.table.read();
-        let node = &table.records.get(&id).ok_or(Error::Stale)?.node;
+        let node = &table.get(id).ok_or(Error::Stale)?.node;
         // Under the lock: `forget` checks the count once more when it seems to be zero.
         node.lookups.fetch_add(1, Ordering::Relaxed);
         Ok(node.clone())
@@ -286,26 +286,27 @@ impl Nodes {
         }
         let (goes, cached_dir) = {
             let table = self.table.read();
-            let Some(record) = table.records.get(&id) else { return };
+            let Some(record) = table.get(id) else { return };
             let decrease = |held: u64| Some(held.saturating_sub(count));
             #[allow(deprecated, reason = "Rust 1.88 lacks try_update, its new name")]
             let before = record.node.lookups.fetch_update(Ordering::Relaxed, Ordering::Relaxed, decrease);
             let forgotten = before.is_ok_and(|before| before <= count);
             // The node may stay for its children, but its directory is not used now.
-            let cached_dir = if forgotten { record.node.cached_dir.lock().take() } else { None };
-            (forgotten, cached_dir)
+            let dir = record.node.dir_if_any().filter(|_| forgotten);
+            (forgotten, dir.and_then(|dir| dir.cached.lock().take()))
         };
         drop(cached_dir);
         if goes {
             // Freed outside the lock, because dropping a node closes descriptors.
             let (freed, shrunk) = {
                 let mut table = self.table.write();
-                (table.release(id), std::mem::take(&mut table.shrunk))
+                let freed = table.slot(id).map(|slot| table.release(slot)).unwrap_or_default();
+                (freed, table.has_shrunk())
             };
             freed.iter().for_each(|record| gone(&record.node));
             drop(freed);
             if shrunk {
-                canopy_sys::heap::trim();
+                canopy_sys::memory::trim();
             }
         }
     }
@@ -314,8 +315,9 @@ impl Nodes {
     pub(crate) fn name_removed(&self, parent: NodeId, name: &[u8]) {
         let freed = {
             let mut table = self.table.write();
-            match table.detach(parent, name) {
-                Some(id) => table.removed(id, parent),
+            let parent = table.slot(parent);
+            match parent.and_then(|dir| Some((table.detach(dir, name)?, dir))) {
+                Some((slot, dir)) => table.removed(slot, dir),
                 None => Vec::new(),
             }
         };
@@ -326,8 +328,8 @@ impl Nodes {
     /// inode number must get another node.
     pub(crate) fn file_gone(&self, key: FileKey) {
         let mut table = self.table.write();
-        table.files.remove(&(key, false));
-        table.files.remove(&(key, true));
+        table.remove_file((key, false));
+        table.remove_file((key, true));
         table.preserved.remove(&(key.dev, key.ino));
     }
 
@@ -335,20 +337,21 @@ impl Nodes {
     /// holds the tree lock exclusively, or nothing else knows the new file.
     pub(crate) fn moved(&self, node: &Node, to: FileKey, number: u64) {
         let mut table = self.table.write();
+        let slot = table.slot(node.id);
         if let Some(from) = node.key() {
             table.preserved.remove(&(from.dev, from.ino));
-            if table.files.get(&(from, node.symlinkified)) == Some(&node.id) {
-                table.files.remove(&(from, node.symlinkified));
-            }
+            slot.into_iter().for_each(|slot| {
+                table.remove_file_of(slot);
+            });
         }
         if number != 0 {
             table.preserved.insert((to.dev, to.ino), number);
             self.any_preserved.store(true, Ordering::Relaxed);
         }
-        *node.identity.lock() = Identity::File(to);
-        table.files.insert((to, node.symlinkified), node.id);
-        node.number.store(number, Ordering::Relaxed);
-        node.moves.fetch_add(1, Ordering::Relaxed);
+        node.set_key(to);
+        slot.into_iter().for_each(|slot| table.insert_file(slot));
+        node.rare().number.store(number, Ordering::Relaxed);
+        node.rare().moves.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Detaches a node's names, because the kernel still uses the file that the node has open. The next lookup of a
@@ -366,7 +369,7 @@ impl Nodes {
         match node.key() {
             Some(from) if from != to => self.file_gone(from),
             Some(from) => {
-                self.table.write().files.remove(&(from, node.symlinkified));
+                self.table.write().remove_file((from, node.is_symlinkified()));
             }
             None => {}
         }
@@ -377,8 +380,8 @@ impl Nodes {
         for (parent, name) in &names {
             self.name_removed(*parent, name);
         }
-        node.number.store(number, Ordering::Relaxed);
-        node.moves.fetch_add(1, Ordering::Relaxed);
+        node.rare().number.store(number, Ordering::Relaxed);
+        node.rare().moves.fetch_add(1, Ordering::Relaxed);
         names
     }
 
@@ -387,13 +390,18 @@ impl Nodes {
         let freed = {
             let mut table = self.table.write();
             let mut freed = Vec::new();
-            if let Some(victim) = table.detach(to.0, to.1) {
-                freed.extend(table.removed(victim, to.0));
+            let (old, new) = (table.slot(from.0), table.slot(to.0));
+            if let Some(new) = new
+                && let Some(victim) = table.detach(new, to.1)
+            {
+                freed.extend(table.removed(victim, new));
             }
-            if let Some(id) = table.detach(from.0, from.1) {
-                freed.extend(table.add_name(id, to.0, to.1).unwrap_or_default());
-                freed.extend(table.release(id));
-                freed.extend(table.release(from.0));
+            if let Some(old) = old
+                && let Some(slot) = table.detach(old, from.1)
+            {
+                freed.extend(table.name_again(slot, to));
+                freed.extend(table.release(slot));
+                freed.extend(table.release(old));
             }
             freed
         };
@@ -403,15 +411,16 @@ impl Nodes {
     /// Records that two names were exchanged.
     pub(crate) fn exchanged(&self, one: (NodeId, &[u8]), other: (NodeId, &[u8])) {
         let mut table = self.table.write();
-        let (a, b) = (table.detach(one.0, one.1), table.detach(other.0, other.1));
+        let dirs = [one, other].map(|(dir, _)| table.slot(dir));
+        let [a, b] = [(dirs[0], one.1), (dirs[1], other.1)].map(|(dir, name)| table.detach(dir?, name));
         let mut freed = Vec::new();
-        for (id, new_place) in [(a, other), (b, one)] {
-            if let Some(id) = id {
-                freed.extend(table.add_name(id, new_place.0, new_place.1).unwrap_or_default());
+        for (slot, new_place) in [(a, other), (b, one)] {
+            if let Some(slot) = slot {
+                freed.extend(table.name_again(slot, new_place));
             }
         }
         // Neither directory has lost a child, unless one of the names was not known.
-        freed.extend([one.0, other.0].into_iter().flat_map(|dir| table.release(dir)));
+        freed.extend(dirs.into_iter().flatten().flat_map(|dir| table.release(dir)));
         drop(table);
         drop(freed);
     }
@@ -427,8 +436,8 @@ impl Nodes {
             let id = NodeId(self.next.fetch_add(1, Ordering::Relaxed));
             StableId { id, generation: self.run }
         };
-        let free = stable.filter(|stable| !table.records.contains_key(&stable.id));
-        new_node(free.unwrap_or_else(consecutive), identity, symlinkified)
+        let free = stable.filter(|stable| table.slot(stable.id).is_none());
+        Arc::new(Node::new(free.unwrap_or_else(consecutive), identity, symlinkified))
     }
 
     pub(crate) fn new_file(
@@ -445,24 +454,30 @@ impl Nodes {
 
     /// Returns the number of entries of each table.
     pub(crate) fn sizes(&self) -> [(&'static str, usize); 5] {
-        let table = self.table.read();
-        let names = table.records.values().map(|record| record.names.len()).sum();
-        [
-            ("nodes", table.records.len()),
-            ("names", names),
-            ("files", table.files.len()),
-            ("numbers", table.numbers.len()),
-            ("kept numbers", table.preserved.len()),
-        ]
+        self.table.read().sizes()
     }
 
     /// Returns some of the known files.
     pub(crate) fn some_files(&self, count: usize) -> Vec<NodeId> {
-        self.table.read().files.values().take(count).copied().collect()
+        let table = self.table.read();
+        table.files().filter_map(|slot| Some(table.at(slot)?.id)).take(count).collect()
     }
 
     /// Returns the number of known nodes.
     pub(crate) fn len(&self) -> usize {
         self.table.read().records.len()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use crate::branch::list::{BranchSpec, Mode};
+    use crate::branch::{Branch, Branches};
+    use std::sync::Arc;
+
+    /// Returns a branch on which files have no stable ids.
+    pub(crate) fn branch() -> Arc<Branch> {
+        let spec = BranchSpec { path: "/proc".into(), mode: Mode::Ro, min_free: None };
+        Branches::open(&[spec].into_iter().collect()).unwrap()[0].clone()
     }
 }

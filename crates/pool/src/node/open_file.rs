@@ -1,5 +1,6 @@
 //! The state that the handles of one open file share.
 
+use super::Node;
 use super::direct_writes::DirectWrites;
 use crate::branch::Branch;
 use crate::branch::health::OpKind;
@@ -14,7 +15,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// The state of an open file as an idle file.
 pub(crate) struct IdleState {
@@ -58,6 +59,7 @@ impl FileLocation {
 /// The state that all handles of one node share while any of them is open: the file, whatever happens to its names,
 /// and how its data travels.
 pub(crate) struct OpenFile {
+    node: Weak<Node>,
     /// Replaced, with the descriptors of all handles, when the file moves to another branch.
     pub(crate) location: RwLock<Arc<FileLocation>, rank::OpenFilePlace>,
     pub(crate) backing: Option<Box<dyn BackingFile>>,
@@ -88,11 +90,13 @@ fn opener_number(thread: u32) -> u64 {
 
 impl OpenFile {
     pub(crate) fn new(
+        node: &Arc<Node>,
         location: FileLocation,
         backing: Option<Box<dyn BackingFile>>,
         idle: IdleState,
     ) -> Self {
         OpenFile {
+            node: Arc::downgrade(node),
             location: RwLock::new(Arc::new(location)),
             backing,
             users: AtomicUsize::new(0),
@@ -205,6 +209,19 @@ impl OpenFile {
         let fd = beneath::reopen(&*location.fd, flags)
             .map_err(|errno| location.branch.record_error(errno, OpKind::Read))?;
         Ok(slot(&location).get_or_init(|| Arc::new(fd)).clone())
+    }
+}
+
+impl Drop for OpenFile {
+    /// Removes the node's reference, which would keep the memory of the open file.
+    fn drop(&mut self) {
+        // Whoever holds the lock is about to replace the reference, or will find that it leads nowhere.
+        if let Some(node) = self.node.upgrade()
+            && let Some(mut slot) = node.open().try_lock()
+            && std::ptr::eq(slot.as_ptr(), self)
+        {
+            *slot = Weak::new();
+        }
     }
 }
 

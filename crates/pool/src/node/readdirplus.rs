@@ -50,12 +50,13 @@ impl Nodes {
         names: impl Iterator<Item = &'n [u8]>,
     ) -> Vec<bool> {
         let (table, current_tick) = (self.table.read(), current_tick());
-        let children = table.records.get(&parent).map(|record| &record.children);
+        let dir = table.slot(parent);
         let relied = |name: &[u8]| {
-            let node = &table.records.get(&children?.get(name)?.id)?.node;
+            let node = table.at(table.child_slot(dir?, name)?)?;
             // try_lock, because an open takes this lock before that of the table.
             let open = || {
-                node.open.try_lock().is_none_or(|slot| slot.upgrade().is_some_and(|file| file.is_written()))
+                let open = node.open_if_any().map(|slot| slot.try_lock().map(|slot| slot.upgrade()));
+                open.is_some_and(|open| open.is_none_or(|file| file.is_some_and(|file| file.is_written())))
             };
             let given =
                 node.relied.load(Ordering::SeqCst) > current_tick && node.lookups.load(Ordering::Relaxed) > 0;
@@ -67,7 +68,7 @@ impl Nodes {
 
     /// Records that no attributes given to the kernel are valid any more.
     pub(crate) fn rely_on_nothing(&self) {
-        self.table.read().records.values().for_each(|record| record.node.changed());
+        self.table.read().records.iter().for_each(|(_, record)| record.node.changed());
     }
 }
 
@@ -91,13 +92,13 @@ impl Node {
     /// Records that the kernel was given attributes of entries of this directory, with this validity at most.
     pub(crate) fn rely_on_entries(&self, time: Duration) {
         if !time.is_zero() {
-            self.relied_below.store(until(time), Ordering::Relaxed);
+            self.dir().relied_below.store(until(time), Ordering::Relaxed);
         }
     }
 
     /// Returns true if the kernel may still use attributes of some of the entries.
     pub(crate) fn has_relied_on_entries(&self) -> bool {
-        self.relied_below.load(Ordering::Relaxed) > current_tick()
+        self.dir_if_any().is_some_and(|dir| dir.relied_below.load(Ordering::Relaxed) > current_tick())
     }
 }
 
@@ -124,14 +125,7 @@ fn current_tick() -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::branch::Branches;
-    use crate::branch::list::{BranchSpec, Mode};
-
-    /// A branch on which files have no stable ids.
-    fn branch() -> Arc<Branch> {
-        let spec = BranchSpec { path: "/proc".into(), mode: Mode::Ro, min_free: None };
-        Branches::open(&[spec].into_iter().collect()).unwrap()[0].clone()
-    }
+    use crate::node::nodes::tests::branch;
 
     fn key(ino: u64) -> FileKey {
         FileKey { dev: 1, ino, birth: (0, 0) }

@@ -63,7 +63,7 @@ impl Pool {
     /// Returns whether the handle or node has a file open on a branch that does not answer.
     pub fn is_silent(&self, node: NodeId, handle: Option<HandleId>) -> bool {
         let silent = |node: &Node| {
-            let orphan = || node.orphan.lock().as_ref().is_some_and(|orphan| orphan.branch.is_silent());
+            let orphan = || node.orphan().is_some_and(|orphan| orphan.branch.is_silent());
             node.opened().map_or_else(orphan, |open| open.location().branch.is_silent())
         };
         match handle.map(|handle| self.files.get(handle)) {

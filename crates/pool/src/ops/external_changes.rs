@@ -17,7 +17,7 @@ impl Pool {
     /// [`Doubtful`](crate::NamesRead::Doubtful) from now on.
     pub fn listing_changed(&self, dir: NodeId) {
         if let Ok(dir) = self.nodes.get(dir) {
-            dir.names_changed.fetch_add(1, Ordering::SeqCst);
+            dir.dir().names_changed.fetch_add(1, Ordering::SeqCst);
         }
     }
 

@@ -29,6 +29,7 @@ pub struct PoolBuilder {
     arguments: Vec<OsString>,
     environment: Vec<(OsString, OsString)>,
     point: Option<PathBuf>,
+    control_group: Option<PathBuf>,
     daemon: bool,
     strict: bool,
 }
@@ -50,6 +51,7 @@ impl PoolBuilder {
             arguments: Vec::new(),
             environment: Vec::new(),
             point: None,
+            control_group: None,
             daemon: false,
             strict: true,
         }
@@ -96,6 +98,12 @@ impl PoolBuilder {
     /// Mounts at `point` instead of a new directory.
     pub fn at(mut self, point: impl Into<PathBuf>) -> Self {
         self.point = Some(point.into());
+        self
+    }
+
+    /// Starts the program in a control group, given by its directory.
+    pub fn in_control_group(mut self, group: impl Into<PathBuf>) -> Self {
+        self.control_group = Some(group.into());
         self
     }
 
@@ -183,7 +191,15 @@ impl PoolBuilder {
 
     fn spawn(&self, point: &Path, log: &Path) -> Child {
         let output = File::create(log).expect("a log file");
-        let mut command = Command::new(&self.binary);
+        let mut command = match &self.control_group {
+            Some(group) => {
+                let mut command = Command::new("sh");
+                command.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]);
+                command.arg(group.join("cgroup.procs")).arg(&self.binary);
+                command
+            }
+            None => Command::new(&self.binary),
+        };
         command.arg("mount").args(&self.arguments).envs(self.environment.iter().cloned());
         if !self.daemon {
             command.arg("-f");

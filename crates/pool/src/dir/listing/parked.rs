@@ -104,7 +104,7 @@ impl Cursors {
 
     /// Returns what has been reported so far of changes in a directory.
     pub(crate) fn reported(&self, dir: &Node) -> ReportedChanges {
-        let here = dir.names_changed.load(Ordering::SeqCst);
+        let here = dir.dir().names_changed.load(Ordering::SeqCst);
         ReportedChanges { here, everywhere: self.overtaken.load(Ordering::SeqCst) }
     }
 

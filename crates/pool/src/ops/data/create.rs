@@ -44,7 +44,7 @@ impl Pool {
             Err(Error::Exists) if flags & OFlags::EXCL.bits() == 0 => {
                 let entry = self.enter(&branches, parent, &path, &dirs, name)?;
                 let node = self.nodes.get(entry.node)?;
-                let stays = node.moving.try_read();
+                let stays = node.moving().try_read();
                 let opened = match entry.attr.is_regular() {
                     // ESTALE makes the kernel send an ordinary open, which may wait or detach the node.
                     true if stays.is_none() || self.must_detach(&node, flags) => Err(Error::Stale),
@@ -78,6 +78,7 @@ impl Pool {
         let attr = stat::of(fd.as_fd())?;
         let branch = &branches.as_slice()[index];
         let node = self.nodes.hand_out_file(parent, name, branch, attr.key(), false)?;
+        self.forget_surplus();
         let path = || join(&path, name);
         self.finish_create(caller, branch, node, fd, flags, attr, path)
     }
@@ -146,12 +147,16 @@ impl Pool {
     ) -> Result<(Entry, Opened)> {
         let fd = Arc::new(fd);
         let (open, sharing, room) = {
-            let mut slot = node.open.lock();
+            let mut slot = node.open().lock();
             let (backing, room) = self.register(branch, &fd, flags, &attr);
             let sharing = Sharing::First { backing: backing.as_ref().map(|file| file.id()) };
             let place = FileLocation::new(branch.clone(), fd.clone(), None);
-            let open =
-                FileUse::new(Arc::new(OpenFile::new(place, backing, self.dir_cache.idle_files.begin())));
+            let open = FileUse::new(Arc::new(OpenFile::new(
+                &node,
+                place,
+                backing,
+                self.dir_cache.idle_files.begin(),
+            )));
             *slot = Arc::downgrade(&open);
             (open, sharing, room)
         };

@@ -76,7 +76,7 @@ impl Pool {
             buffer.fill(0);
             return Ok(buffer.len());
         }
-        let overtaken = if via.pages { handle.open.fetching(&handle.node.moving) } else { None };
+        let overtaken = if via.pages { handle.open.fetching(handle.node.moving()) } else { None };
         let _order = overtaken.map(|overtaken| overtaken.order.read());
         let mut fd = handle.fd();
         let mut direct = handle.fd_flags().contains(OFlags::DIRECT);
@@ -271,7 +271,7 @@ impl Pool {
         }
         if len > COPIED_AT_ONCE {
             // The target cannot move to another branch meanwhile.
-            let _moving = to.node.moving.read();
+            let _moving = to.node.moving().read();
             let (source, target) = (from.fd(), to.fd());
             if reflink::clone_range((source.as_fd(), from_offset), (target.as_fd(), to_offset), len).is_ok() {
                 return Ok(len);

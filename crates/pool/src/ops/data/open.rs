@@ -63,7 +63,7 @@ impl Pool {
         let node = self.nodes.get(id)?;
         self.detach_before_write(caller, &node, flags)?;
         // An open for writing waits until a move of the file has finished.
-        let _stays = open_file::writes(self.branch_flags(flags)).then(|| node.moving.read());
+        let _stays = open_file::writes(self.branch_flags(flags)).then(|| node.moving().read());
         let _held = self.tree.shared();
         let branches = self.branches.load();
         if node.is_dir() {
@@ -94,7 +94,7 @@ impl Pool {
             },
         };
         // Held until the backing file is published: the kernel allows one backing file per node.
-        let mut slot = node.open.lock();
+        let mut slot = node.open().lock();
         let proven = |open: &Arc<OpenFile>| kept.as_ref().is_some_and(|kept| Arc::ptr_eq(open, kept));
         let (fd, open, sharing, room) =
             match (slot.upgrade().filter(|open| open.users() > 0 || proven(open)), first) {
@@ -116,7 +116,7 @@ impl Pool {
                     let (backing, room) = self.register(&branch, &fd, branch_flags, &attr);
                     let sharing = Sharing::First { backing: backing.as_ref().map(|file| file.id()) };
                     let place = FileLocation::new(branch, pinned, reads);
-                    let open = FileUse::new(Arc::new(OpenFile::new(place, backing, idle)));
+                    let open = FileUse::new(Arc::new(OpenFile::new(node, place, backing, idle)));
                     if let Some(kept) = std::mem::replace(&mut *slot, Arc::downgrade(&open)).upgrade() {
                         self.dir_cache.idle_files.give_up(&kept);
                     }
@@ -352,7 +352,7 @@ impl Pool {
             && known_before
             && stat::of(fd.as_fd()).is_ok_and(|attr| {
                 let now = Fingerprint::from(&attr);
-                node.seen.lock().replace(now) == Some(now)
+                node.rare().seen.lock().replace(now) == Some(now)
             });
         let by_name = self.config().cache_files == CacheFiles::PerProcess && self.is_listed(caller);
         // While a handle writes through the page cache, the cache must not be dropped: the kernel also drops pages

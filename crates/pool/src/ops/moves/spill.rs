@@ -24,7 +24,6 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How often a move starts over because the file changed meanwhile.
@@ -78,8 +77,8 @@ impl Pool {
     ) -> crate::error::Result<T> {
         let mut moved = 0;
         loop {
-            let moving = node.moving.read();
-            let moves = node.moves.load(Ordering::Relaxed);
+            let moving = node.moving().read();
+            let moves = node.moves();
             let result = operation();
             drop(moving);
             match result {
@@ -99,7 +98,7 @@ impl Pool {
     }
 
     fn write_again(&self, node: &Arc<Node>) -> crate::error::Result<bool> {
-        let _alone = node.moving.write();
+        let _alone = node.moving().write();
         Ok(self.restore_writers(node)?)
     }
 
@@ -107,12 +106,12 @@ impl Pool {
     fn make_room(&self, node: &Arc<Node>, seen: u32, wanted: u64) -> bool {
         let Some(policy) = self.config().move_when_full.0 else { return false };
         // Other writers of the file wait here or where they take `moving`, and then find it moved.
-        let _alone = node.moving.write();
+        let _alone = node.moving().write();
         let _copying = self.stuck_operations.moving();
-        if node.moves.load(Ordering::Relaxed) != seen {
+        if node.moves() != seen {
             return true;
         }
-        if node.stays_until.lock().is_some_and(|until| Instant::now() < until) {
+        if node.rare().stays_until.lock().is_some_and(|until| Instant::now() < until) {
             return false;
         }
         let mut tried: SmallVec<[BranchId; 4]> = SmallVec::new();
@@ -162,7 +161,7 @@ impl Pool {
                 Err(NotMoved::File(errno)) => {
                     tracing::debug!("a file on a full branch cannot move: {errno}");
                     if matches!(errno, Errno::MLINK | Errno::OPNOTSUPP) {
-                        *node.stays_until.lock() = Some(Instant::now() + WALK_AGAIN);
+                        *node.rare().stays_until.lock() = Some(Instant::now() + WALK_AGAIN);
                     }
                     return false;
                 }
@@ -274,7 +273,7 @@ impl Pool {
         let held = self.lock_tree().map_err(NotMoved::File)?;
         self.dir_cache.idle_files.close(node);
         let open = node.opened();
-        let orphan = node.orphan.lock().is_some();
+        let orphan = node.orphan().is_some();
         let branches = self.branches.load();
         if branches.index_of(target.id).is_none() || branches.index_of(file.source.id).is_none() {
             return Err(NotMoved::Branch(Errno::ROFS));
@@ -318,7 +317,7 @@ impl Pool {
             handle.move_to(Arc::new(fd));
         }
         if let Some(orphan) = orphan {
-            *node.orphan.lock() = Some(Arc::new(orphan));
+            node.set_orphan(Arc::new(orphan));
         }
         drop(held);
         carry.finish();

@@ -156,12 +156,21 @@ impl Pool {
             self.tidy_names(branches, &node, attr.nlink);
             (node, attr)
         };
+        self.forget_surplus();
         let at = At::Named(dirs.follow, dirs.get(index).ok_or(Error::Absent)?, name);
         let attr = match self.needs_path(&node) && !attr.is_dir() {
             true => self.show(&node, branch, &join(path, name), attr, at),
             false => self.show(&node, branch, b"", attr, at),
         };
         Ok(Entry::new(&node, attr))
+    }
+
+    /// Asks the kernel to forget nodes if more are known than may be.
+    pub(crate) fn forget_surplus(&self) {
+        let surplus = self.nodes.surplus();
+        if !surplus.is_empty() {
+            self.kernel.load().forget_unused(&surplus);
+        }
     }
 
     /// Returns the attributes of a node, or of an open file if a handle is given.
@@ -217,7 +226,7 @@ impl Pool {
                 Err(_) => {}
             }
         }
-        let orphan = node.orphan.lock().clone().ok_or(Error::Stale)?;
+        let orphan = node.orphan().ok_or(Error::Stale)?;
         let attr = stat::of(orphan.fd.as_fd())?;
         Ok(self.show(node, &orphan.branch, b"", attr, At::Opened(orphan.fd.as_fd())))
     }
@@ -262,7 +271,7 @@ impl Pool {
         let trust = self.trust_to_choose(Func::Readlink, &node);
         let _held = self.tree.shared();
         let branches = self.branches.load();
-        if !node.symlinkified && self.acts_on_own_file(Func::Readlink, &branches) {
+        if !node.is_symlinkified() && self.acts_on_own_file(Func::Readlink, &branches) {
             let target = self.hinted(&branches, &node, |_, branch, dir, name, key| {
                 let target = branch.read_link_at(dir, name)?;
                 // Afterwards: until here, the name may have come to lead to another file.
@@ -273,9 +282,9 @@ impl Pool {
             }
         }
         let chosen = self.chosen(Func::Readlink, &branches, &node, trust, |attr| {
-            node.symlinkified && !attr.is_dir() || attr.is_symlink()
+            node.is_symlinkified() && !attr.is_dir() || attr.is_symlink()
         })?;
-        if node.symlinkified {
+        if node.is_symlinkified() {
             return Ok(on_branch(&chosen.branch, &self.a_path(&node).ok_or(Error::Stale)?));
         }
         let target = chosen.branch.read_link(chosen.fd.as_fd());

@@ -111,7 +111,7 @@ impl Pool {
             gone.push(index);
         }
         if let Some(node) = victim {
-            let kept_open = node.cached_dir.lock().take();
+            let kept_open = node.dir_if_any().and_then(|dir| dir.cached.lock().take());
             drop(kept_open);
         }
         self.nodes.name_removed(parent, name);
@@ -192,7 +192,7 @@ impl Pool {
         if gone || node.is_dir() {
             self.tick_guard.gone(birth, || orphan.clone());
         }
-        *node.orphan.lock() = Some(orphan);
+        node.set_orphan(orphan);
         self.dir_cache.idle_files.close(&node);
         node
     }
@@ -203,10 +203,8 @@ impl Pool {
         if self.nodes.names(node.id).next().is_none() {
             return;
         }
-        let mut orphan = node.orphan.lock();
-        let has_links = |orphan: &Arc<Orphan>| stat::of(orphan.fd.as_fd()).is_ok_and(|attr| attr.nlink > 0);
-        let unneeded = if orphan.as_ref().is_some_and(has_links) { orphan.take() } else { None };
-        drop(orphan);
+        let has_links = |orphan: &Orphan| stat::of(orphan.fd.as_fd()).is_ok_and(|attr| attr.nlink > 0);
+        let unneeded = node.take_orphan_if(has_links);
         drop(unneeded);
     }
 }

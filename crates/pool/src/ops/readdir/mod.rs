@@ -65,8 +65,8 @@ impl Pool {
 
     /// Lists as `readdir` does, and hands the kernel a reference to each entry's node.
     ///
-    /// An entry comes without a node if it is `.` or `..`, if it was removed since it was listed, or if the kernel
-    /// already has valid attributes for it. `room` is called with each name in order, until it returns false. `take`
+    /// An entry comes without a node if it is `.` or `..`, if it was removed since it was listed, if the kernel
+    /// already has valid attributes for it, or if far too many nodes are known. `room` is called with each name in order, until it returns false. `take`
     /// then gets the accepted entries, and returns how long the kernel may cache the attributes.
     pub fn readdirplus(
         &self,
@@ -96,7 +96,11 @@ impl Pool {
             // so it gets at least one.
             *one = false;
         }
+        if self.nodes.is_overfull() {
+            known = vec![true; given];
+        }
         let nodes = self.nodes_of(&node, &cursor, given, &known, trust);
+        self.forget_surplus();
         let entries = (0..given).filter_map(|at| cursor.given(at)).zip(nodes);
         let mut longest = Duration::ZERO;
         for (entry, node) in entries {

@@ -39,10 +39,10 @@ impl Pool {
     /// Returns a descriptor of a node's file, to identify its filesystem.
     pub(crate) fn some_fd(&self, node: &Node, branch: &Branch) -> Option<OwnedFd> {
         let dup = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 0).ok();
-        if let Some(open) = node.open.try_lock().and_then(|slot| slot.upgrade()) {
+        if let Some(open) = node.open_if_any().and_then(|slot| slot.try_lock()?.upgrade()) {
             return dup(&open.location().fd);
         }
-        if let Some(orphan) = node.orphan.lock().clone() {
+        if let Some(orphan) = node.orphan() {
             return dup(&orphan.fd);
         }
         let key = node.key()?;

@@ -128,15 +128,17 @@ impl Pool {
         self.mask_mode(branch, &mut attr, at);
         attr.ino = match node.identity() {
             crate::node::Identity::Directory { ino } => ino,
-            crate::node::Identity::File(_) => match node.number.load(Ordering::Relaxed) {
-                0 => {
-                    let seed = self.seed(branch, attr.dev, || self.some_fd(node, branch));
-                    self.config().inode.inode_seeded(seed, path, attr.ino, false)
+            crate::node::Identity::File(_) => {
+                match node.rare_if_any().map_or(0, |rare| rare.number.load(Ordering::Relaxed)) {
+                    0 => {
+                        let seed = self.seed(branch, attr.dev, || self.some_fd(node, branch));
+                        self.config().inode.inode_seeded(seed, path, attr.ino, false)
+                    }
+                    known => known,
                 }
-                known => known,
-            },
+            }
         };
-        if node.symlinkified {
+        if node.is_symlinkified() {
             attr.show_as_symlink(on_branch(branch, path).len());
         }
         attr
@@ -144,7 +146,7 @@ impl Pool {
 
     /// Returns true if the attributes that the pool shows for a file depend on its path.
     pub(crate) fn needs_path(&self, node: &Node) -> bool {
-        node.symlinkified || self.config().inode.uses_path(false)
+        node.is_symlinkified() || self.config().inode.uses_path(false)
     }
 }
 

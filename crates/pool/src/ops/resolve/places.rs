@@ -428,7 +428,7 @@ fn open_place(node: &Node) -> Result<Option<Place>> {
 
 /// Returns the place of a file or directory that was pinned when it lost its last name.
 pub(super) fn orphan_place(node: &Node) -> Result<Option<Place>> {
-    let Some(orphan) = node.orphan.lock().clone() else { return Ok(None) };
+    let Some(orphan) = node.orphan() else { return Ok(None) };
     let attr =
         stat::of(orphan.fd.as_fd()).map_err(|errno| orphan.branch.record_error(errno, OpKind::Read))?;
     Ok(Some(Place { index: None, branch: orphan.branch.clone(), fd: PlaceFd::Orphan(orphan), attr }))

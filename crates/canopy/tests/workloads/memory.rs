@@ -1,0 +1,104 @@
+//! The memory of the daemon while the kernel knows many files.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use canopy_testkit::cmd::wait_until;
+use canopy_testkit::{Kind, LoopFs, Pool, require_root};
+
+use super::rig::shell_ok;
+
+const BRANCHES: usize = 8;
+const FILES_OF_A_DIR: usize = 1000;
+const SOON: Duration = Duration::from_secs(60);
+
+/// Makes empty files on eight branches, and returns these.
+fn branches(disk: &LoopFs, files: usize) -> Vec<PathBuf> {
+    let branches: Vec<PathBuf> = (0..BRANCHES).map(|n| disk.path().join(format!("branch{n}"))).collect();
+    for dir in 0..files / FILES_OF_A_DIR {
+        let dir = format!("dir{:02}/sub{dir:04}", dir % 100);
+        branches.iter().for_each(|branch| fs::create_dir_all(branch.join(&dir)).expect("a directory"));
+        for file in 0..FILES_OF_A_DIR {
+            let path = branches[file % BRANCHES].join(&dir).join(format!("file-{file:06}.dat"));
+            File::create(path).expect("a file");
+        }
+    }
+    branches
+}
+
+/// Looks at each file, and returns how many there are.
+fn walk(root: &Path) -> usize {
+    shell_ok(root, "find . -type f -size -1 | wc -l", &[]).trim().parse().expect("a number")
+}
+
+/// Returns how many bytes a process has allocated.
+fn allocated(pid: i32) -> u64 {
+    let map = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("smaps_rollup");
+    let line = map.lines().find_map(|line| line.strip_prefix("Anonymous:")).expect("a line");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+}
+
+fn builder(branches: &[PathBuf]) -> canopy_testkit::PoolBuilder {
+    Pool::builder(env!("CARGO_BIN_EXE_canopy")).branches(branches)
+}
+
+#[test]
+fn a_known_file_takes_at_most_200_bytes_until_it_is_forgotten() {
+    const FILES: usize = 200_000;
+    let disk = LoopFs::new(Kind::Tmpfs, 1 << 30);
+    let pool = builder(&branches(&disk, FILES)).mount();
+    let before = allocated(pool.pid());
+    assert_eq!(walk(pool.path()), FILES);
+    let taken = allocated(pool.pid()) - before;
+    assert!(taken <= 200 * FILES as u64, "{} bytes for each file", taken / FILES as u64);
+    pool.drop_dentries();
+    let rest = || allocated(pool.pid()).saturating_sub(before);
+    assert!(wait_until(SOON, || rest() < taken / 8), "{} of {taken} bytes are kept", rest());
+}
+
+/// A control group that is removed when this is dropped.
+struct ControlGroup(PathBuf);
+
+impl ControlGroup {
+    fn with_memory(bytes: u64) -> ControlGroup {
+        let name = format!("canopy-test-{}", std::process::id());
+        let version_1 = Path::new("/sys/fs/cgroup/memory");
+        let (top, limit) = match version_1.join("memory.limit_in_bytes").exists() {
+            true => (version_1, "memory.limit_in_bytes"),
+            false => (Path::new("/sys/fs/cgroup"), "memory.max"),
+        };
+        let group = ControlGroup(top.join(name));
+        fs::create_dir(&group.0).expect("a control group");
+        fs::write(group.0.join(limit), bytes.to_string()).expect("a limit of memory");
+        group
+    }
+}
+
+impl Drop for ControlGroup {
+    fn drop(&mut self) {
+        // A process leaves its group some time after it ended.
+        wait_until(SOON, || fs::remove_dir(&self.0).is_ok());
+    }
+}
+
+#[test]
+fn a_daemon_with_little_memory_lets_the_kernel_forget() {
+    require_root();
+    const FILES: usize = 400_000;
+    let group = ControlGroup::with_memory(64 << 20);
+    let disk = LoopFs::new(Kind::Tmpfs, 1 << 30);
+    let pool = builder(&branches(&disk, FILES)).in_control_group(&group.0).mount();
+    for _ in 0..2 {
+        assert_eq!(walk(pool.path()), FILES);
+    }
+    assert!(pool.is_alive());
+    assert!(allocated(pool.pid()) < 32 << 20, "{} bytes", allocated(pool.pid()));
+    // Files in use stay what they are.
+    let path = pool.path().join("dir00/sub0000/file-000000.dat");
+    let open = File::options().append(true).open(&path).expect("a file");
+    assert_eq!(walk(pool.path()), FILES);
+    fs::write(&path, b"text").expect("a write");
+    assert_eq!(open.metadata().expect("attributes").len(), 4);
+    drop(open);
+}

@@ -1,0 +1,53 @@
+//! What a node has only once it was used. Most nodes are files that were only looked up.
+
+use super::Orphan;
+use super::dir_state::CacheSlot;
+use super::open_file::{Fingerprint, OpenFile};
+use crate::fs::stat::FileKey;
+use crate::lock::rank;
+use crate::lock::ranked::{Mutex, RwLock};
+use once_cell::race::OnceBox;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+/// What a file has once it was opened. A directory has [`DirParts`] here.
+#[derive(Default)]
+pub(crate) struct Parts {
+    pub(super) open: Mutex<Weak<OpenFile>, rank::NodeOpen>,
+    pub(super) moving: RwLock<(), rank::FileMove>,
+    pub(super) dir: OnceBox<DirParts>,
+    pub(super) rare: OnceBox<RareParts>,
+}
+
+/// What a directory has once it was used.
+#[derive(Default)]
+pub(crate) struct DirParts {
+    /// Where it is on the branches, and which of them hold its names.
+    pub(crate) cached: CacheSlot,
+    /// The node is in the order of cached directories.
+    pub(crate) in_cache_order: AtomicBool,
+    /// Until when the kernel uses attributes of some of its entries (in ticks of `readdirplus::current_tick`).
+    pub(crate) relied_below: AtomicU32,
+    /// How many names the pool has created in it.
+    pub(crate) made: AtomicU32,
+    /// How often changes of its names were reported.
+    pub(crate) names_changed: AtomicU32,
+}
+
+/// What few nodes ever have.
+#[derive(Default)]
+pub(crate) struct RareParts {
+    pub(super) orphan: Mutex<Option<Arc<Orphan>>, rank::NodeOrphan>,
+    /// Where the file is, if it has moved to another branch, or if the node has no room for it.
+    pub(super) key: Mutex<Option<FileKey>, rank::NodeIdentity>,
+    /// The state of the file at its last open, for `cache.files=auto-full`.
+    pub(crate) seen: Mutex<Option<Fingerprint>, rank::NodeSeen>,
+    /// How often the file has moved.
+    pub(crate) moves: AtomicU32,
+    /// The inode number that clients know of a file that has moved; 0 for others. A file whose number changed while
+    /// it is open would look like a replaced one.
+    pub(crate) number: AtomicU64,
+    /// Until then no move of the file is tried: its names were not found, or it cannot be leased.
+    pub(crate) stays_until: Mutex<Option<Instant>, rank::NodeStays>,
+}

@@ -1,0 +1,328 @@
+//! The tables of known nodes and names.
+
+pub(crate) mod children;
+pub(crate) mod index;
+pub(crate) mod names;
+pub(crate) mod slab;
+
+use super::{Identity, Node, ShownFile};
+use crate::error::{Error, Result};
+use crate::hash::{self, HashMap, shrink};
+use crate::ids::NodeId;
+use crate::path::{FileName, PoolPath};
+use children::Children;
+use index::Index;
+use names::{Name, Names};
+use slab::{Slab, Slot};
+use smallvec::SmallVec;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Each time a file has got so many more names, its names are checked.
+const MANY_NAMES: usize = 64;
+
+pub(crate) struct Record {
+    pub(crate) node: Arc<Node>,
+    /// One for a directory, any number for a file.
+    pub(crate) names: Names,
+}
+
+const _: () = assert!(size_of::<Option<Record>>() == 40);
+
+/// The number of nodes, for those who do not hold the lock.
+#[derive(Default)]
+pub(crate) struct NodeTally {
+    pub(crate) known: AtomicUsize,
+    /// How many have come since the start, which wraps around.
+    pub(crate) come: AtomicUsize,
+}
+
+#[derive(Default)]
+pub(crate) struct Table {
+    pub(crate) records: Slab<Record>,
+    /// Finds records by their id.
+    ids: Index,
+    /// Finds records by their file.
+    files: Index,
+    /// The known names in each directory that has some. Each keeps the directory in the table.
+    children: HashMap<Slot, Children>,
+    /// Inode numbers of known directories. A directory that was renamed keeps its number, and so does everything
+    /// below it, though other directories may have the old paths by now.
+    pub(crate) numbers: HashMap<u64, NodeId>,
+    /// Inode numbers that files had before they moved, by their present device and number on the branch.
+    pub(crate) preserved: HashMap<(u64, u64), u64>,
+    /// The most nodes since memory was last returned to the system.
+    peak: usize,
+    pub(crate) tally: Arc<NodeTally>,
+}
+
+/// What is known.
+impl Table {
+    pub(crate) fn slot(&self, id: NodeId) -> Option<Slot> {
+        if id == NodeId::ROOT {
+            return Some(Slot::FIRST);
+        }
+        self.ids.find(hash::of(&id), |at| self.records.get(at).is_some_and(|record| record.node.id == id))
+    }
+
+    pub(crate) fn get(&self, id: NodeId) -> Option<&Record> {
+        self.records.get(self.slot(id)?)
+    }
+
+    pub(crate) fn at(&self, slot: Slot) -> Option<&Arc<Node>> {
+        self.records.get(slot).map(|record| &record.node)
+    }
+
+    pub(crate) fn file_slot(&self, shown: ShownFile) -> Option<Slot> {
+        self.files.find(hash::of(&shown), |at| self.at(at).is_some_and(|node| node.shown() == Some(shown)))
+    }
+
+    pub(crate) fn file(&self, shown: ShownFile) -> Option<&Record> {
+        self.records.get(self.file_slot(shown)?)
+    }
+
+    /// Returns the slots of some known files, in no order.
+    pub(crate) fn files(&self) -> impl Iterator<Item = Slot> {
+        self.files.slots()
+    }
+
+    pub(crate) fn child_slot(&self, parent: Slot, name: &[u8]) -> Option<Slot> {
+        self.children.get(&parent)?.get(hash::of(name), |node| self.has_name(node, parent, name))
+    }
+
+    fn has_name(&self, node: Slot, parent: Slot, name: &[u8]) -> bool {
+        self.records.get(node).is_some_and(|record| record.names.contains(parent, name))
+    }
+
+    pub(crate) fn child(&self, parent: NodeId, name: &[u8]) -> Option<&Arc<Node>> {
+        self.at(self.child_slot(self.slot(parent)?, name)?)
+    }
+
+    /// Returns the nodes in a directory, once for each of their names there.
+    pub(crate) fn children(&self, dir: Slot) -> impl Iterator<Item = Slot> {
+        self.children.get(&dir).into_iter().flat_map(Children::nodes)
+    }
+
+    /// Returns the known names in a directory, with their nodes.
+    pub(crate) fn names_in(&self, dir: Slot) -> impl Iterator<Item = (&[u8], &Arc<Node>)> {
+        let records = self.children(dir).filter_map(|node| self.records.get(node));
+        // A node with several names in the directory is there as often.
+        let mut several: HashSet<NodeId> = HashSet::default();
+        records
+            .filter(move |record| record.names.as_slice().len() < 2 || several.insert(record.node.id))
+            .flat_map(move |record| {
+                let here = record.names.as_slice().iter().filter(move |name| name.parent == dir);
+                here.map(|name| (name.text(), &record.node))
+            })
+    }
+
+    pub(crate) fn has_children(&self, dir: Slot) -> bool {
+        self.children.contains_key(&dir)
+    }
+
+    pub(crate) fn path(&self, id: NodeId) -> Option<PoolPath> {
+        if id == NodeId::ROOT {
+            return Some(PoolPath::new());
+        }
+        self.path_of(self.get(id)?.names.newest()?)
+    }
+
+    /// Builds a path, walking up to the root; `None` if an ancestor has lost its name.
+    pub(crate) fn path_of(&self, name: &Name) -> Option<PoolPath> {
+        let mut parts: SmallVec<[&[u8]; 16]> = SmallVec::new();
+        parts.push(name.text());
+        let mut above = self.records.get(name.parent)?;
+        while above.node.id != NodeId::ROOT {
+            let name = above.names.newest()?;
+            parts.push(name.text());
+            above = self.records.get(name.parent)?;
+        }
+        let mut path = PoolPath::with_capacity(parts.iter().map(|p| p.len() + 1).sum());
+        for part in parts.iter().rev() {
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(part);
+        }
+        Some(path)
+    }
+
+    /// Returns the other node of a file that is, or was, shown as a symlink.
+    pub(crate) fn twin(&self, node: &Node) -> Option<&Record> {
+        let (key, symlinkified) = node.shown()?;
+        self.file((key, !symlinkified))
+    }
+
+    /// Returns `ino`, or its replacement while another directory has that number. The replacement is always the same,
+    /// so that the number of a directory does not change when it is forgotten and found again.
+    pub(crate) fn unused_ino(&self, mut ino: u64) -> u64 {
+        while self.numbers.contains_key(&ino) {
+            ino = ino.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1);
+        }
+        ino
+    }
+
+    /// Returns the number of entries of each table.
+    pub(crate) fn sizes(&self) -> [(&'static str, usize); 5] {
+        let names = self.records.iter().map(|(_, record)| record.names.as_slice().len()).sum();
+        [
+            ("nodes", self.records.len()),
+            ("names", names),
+            ("files", self.files.len()),
+            ("numbers", self.numbers.len()),
+            ("kept numbers", self.preserved.len()),
+        ]
+    }
+}
+
+/// Changes.
+impl Table {
+    /// Adds a node without a name. A file can be found by its identity from now on.
+    pub(crate) fn insert_nameless(&mut self, node: &Arc<Node>) -> Slot {
+        let slot = self.records.insert(Record { node: node.clone(), names: Names::None });
+        self.peak = self.peak.max(self.records.len());
+        self.tally.known.store(self.records.len(), Ordering::Relaxed);
+        self.tally.come.fetch_add(1, Ordering::Relaxed);
+        let records = &self.records;
+        let id = |at| records.get(at).map_or(0, |record| hash::of(&record.node.id));
+        self.ids.insert(hash::of(&node.id), slot, id);
+        slot
+    }
+
+    /// Makes a file lead to a node.
+    pub(crate) fn insert_file(&mut self, slot: Slot) {
+        let Some(shown) = self.at(slot).and_then(|node| node.shown()) else { return };
+        self.remove_file(shown);
+        let records = &self.records;
+        self.files.insert(hash::of(&shown), slot, |at| shown_hash(records, at));
+    }
+
+    /// Makes a file lead to no node.
+    pub(crate) fn remove_file(&mut self, shown: ShownFile) {
+        let records = &self.records;
+        let is = |at| records.get(at).is_some_and(|record: &Record| record.node.shown() == Some(shown));
+        self.files.remove(hash::of(&shown), is, |at| shown_hash(records, at));
+    }
+
+    /// As `remove_file`, if the file leads to this node. Returns whether it did.
+    pub(crate) fn remove_file_of(&mut self, slot: Slot) -> bool {
+        let Some(shown) = self.at(slot).and_then(|node| node.shown()) else { return false };
+        let records = &self.records;
+        self.files.remove(hash::of(&shown), |at| at == slot, |at| shown_hash(records, at)).is_some()
+    }
+
+    /// As `add_name`, for a new node.
+    pub(crate) fn insert(
+        &mut self,
+        parent: NodeId,
+        name: &[u8],
+        node: &Arc<Node>,
+    ) -> Result<(Slot, Vec<Record>)> {
+        let parent = self.slot(parent).ok_or(Error::Stale)?;
+        let slot = self.insert_nameless(node);
+        Ok((slot, self.add_name(slot, parent, name)))
+    }
+
+    /// Gives a node a name, taking it from whichever node had it. Returns what that frees. Both slots must be in use.
+    pub(crate) fn add_name(&mut self, slot: Slot, parent: Slot, name: &[u8]) -> Vec<Record> {
+        let previous = self.detach(parent, name);
+        let Some(record) = self.records.get_mut(slot) else { return Vec::new() };
+        record.names.push(Name::new(parent, name));
+        if record.names.as_slice().len() % MANY_NAMES == 0 {
+            record.node.has_doubtful_names.store(true, Ordering::Relaxed);
+        }
+        // The file can be found by a name again (link(2) of an open file without a name).
+        let orphan = record.node.take_orphan_if(|_| true);
+        drop(orphan);
+        self.children.entry(parent).or_default().insert(hash::of(name), slot);
+        // If the kernel holds the previous node or names below it, it stays until those are forgotten.
+        previous.map(|previous| self.release(previous)).unwrap_or_default()
+    }
+
+    /// As `add_name`, if the directory is known.
+    pub(crate) fn name_again(&mut self, slot: Slot, (parent, name): (NodeId, &[u8])) -> Vec<Record> {
+        self.slot(parent).map(|parent| self.add_name(slot, parent, name)).unwrap_or_default()
+    }
+
+    /// Takes a name from the node that has it, if any. The node stays in the table.
+    pub(crate) fn detach(&mut self, parent: Slot, name: &[u8]) -> Option<Slot> {
+        let records = &self.records;
+        let has = |node| records.get(node).is_some_and(|record: &Record| record.names.contains(parent, name));
+        let children = self.children.get_mut(&parent)?;
+        let slot = children.remove(hash::of(name), has)?;
+        if children.is_empty() {
+            self.children.remove(&parent);
+            shrink(&mut self.children);
+        }
+        self.records.get_mut(slot)?.names.remove(parent, name);
+        Some(slot)
+    }
+
+    /// As `release`, for a node that has lost a name for good and the directory that has lost the child.
+    pub(crate) fn removed(&mut self, slot: Slot, parent: Slot) -> Vec<Record> {
+        // The next directory of that name may have the same number as this one while some process still uses this
+        // one. It must not depend on when this one is forgotten.
+        self.release_ino(slot);
+        let mut freed = self.release(slot);
+        freed.extend(self.release(parent));
+        freed
+    }
+
+    fn release_ino(&mut self, slot: Slot) {
+        if let Some(node) = self.at(slot)
+            && let Identity::Directory { ino } = node.identity()
+            && self.numbers.get(&ino) == Some(&node.id)
+        {
+            self.numbers.remove(&ino);
+        }
+    }
+
+    /// Drops a node if nothing holds it, and then each ancestor that nothing else holds.
+    pub(crate) fn release(&mut self, slot: Slot) -> Vec<Record> {
+        let mut freed = Vec::new();
+        let mut to_check: SmallVec<[Slot; 4]> = SmallVec::new();
+        to_check.push(slot);
+        while let Some(slot) = to_check.pop() {
+            let Some(node) = self.at(slot) else { continue };
+            if node.lookups.load(Ordering::Relaxed) > 0 || self.has_children(slot) {
+                continue;
+            }
+            let key = node.key();
+            self.release_ino(slot);
+            if self.remove_file_of(slot)
+                && let Some(key) = key
+            {
+                self.preserved.remove(&(key.dev, key.ino));
+            }
+            while let Some(name) = self.records.get(slot).and_then(|record| record.names.newest()) {
+                let (parent, text) = (name.parent, FileName::from_slice(name.text()));
+                self.detach(parent, &text);
+                to_check.push(parent);
+            }
+            let Some(id) = self.at(slot).map(|node| node.id) else { continue };
+            let records = &self.records;
+            let rehash = |at| records.get(at).map_or(0, |record: &Record| hash::of(&record.node.id));
+            self.ids.remove(hash::of(&id), |at| at == slot, rehash);
+            freed.extend(self.records.remove(slot));
+        }
+        self.tally.known.store(self.records.len(), Ordering::Relaxed);
+        shrink(&mut self.numbers);
+        shrink(&mut self.preserved);
+        freed
+    }
+
+    /// Returns true if the memory of so many nodes was freed that it should be returned to the system.
+    pub(crate) fn has_shrunk(&mut self) -> bool {
+        const FEW: usize = 4096;
+        let shrunk = self.peak > FEW && self.records.len() * 4 < self.peak;
+        if shrunk {
+            self.peak = self.records.len();
+        }
+        shrunk
+    }
+}
+
+fn shown_hash(records: &Slab<Record>, at: Slot) -> u64 {
+    records.get(at).map_or(0, |record| hash::of(&record.node.shown()))
+}
