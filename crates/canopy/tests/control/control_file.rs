@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// The keys that the control file may list. It must not list any other.
 const SHOWN: &str = "allow-idmap async-read branches branches-mount-timeout branches-mount-timeout-fail \
-    cache.attr cache.entry cache.files cache.files.process-names cache.negative-entry cache.readdir \
+    cache.attr cache.entry cache.files cache.files.process-names cache.memory cache.negative-entry cache.readdir \
     cache.statfs cache.symlinks cache.writeback category.action category.create category.search config debug \
     direct-io-allow-mmap dropcacheonclose export-support flush-on-close follow-symlinks fsname func.access \
     func.chmod func.chown func.create func.getattr func.getxattr func.link func.listxattr func.mkdir \

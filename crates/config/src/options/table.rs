@@ -185,8 +185,7 @@ fn caching() -> Vec<Spec> {
             field!(pool.memory),
             "bytes for known files and directories; beyond, the kernel forgets some; auto: an eighth of the memory",
         )
-        .live()
-        .hidden(),
+        .live(),
         spec("cache.readdir", field!(kernel.cache_readdir), "the kernel may cache directory listings").live(),
         spec("cache.statfs", field!(pool.space_ttl), "seconds to cache the free space of a branch").live(),
         spec("cache.symlinks", field!(kernel.cache_symlinks), "the kernel may cache symlink targets"),
