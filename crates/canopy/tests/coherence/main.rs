@@ -5,6 +5,7 @@
 mod aliased_directories;
 mod cached_listings;
 mod change_kinds;
+mod changed_before;
 mod changed_copies;
 mod free_space;
 mod limits;

@@ -102,8 +102,6 @@ fn clients_of_a_local_disk_that_hangs_hold_up_nobody_else() {
     undisturbed(Fault::Hang);
 }
 
-/// Those of [`KNOWN`] that still ask every branch, in the same order.
-const STILL_ASK: &[&str] = &["rename of a directory", "rmdir"];
 /// Operations on a directory whose names the pool knows to be on another disk.
 type Operation = (&'static str, fn(&Path) -> std::io::Result<()>);
 const KNOWN: &[Operation] = &[
@@ -164,7 +162,7 @@ fn names_known_to_be_elsewhere_are_not_looked_for_on_a_hung_disk() {
             }
         }
         rig.faulty.heal();
-        assert_eq!(asked, STILL_ASK, "io-uring={transport}: what waited for the disk\n{}", rig.pool.log());
+        assert!(asked.is_empty(), "io-uring={transport}: {asked:?} waited for the disk\n{}", rig.pool.log());
         rig.pool.umount();
     }
 }

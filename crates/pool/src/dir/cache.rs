@@ -9,15 +9,15 @@
 //! A file found through the cache is checked by its identity anyway, so such a lookup may use the cache without
 //! asking whether it is up to date ([`DirCache::unverified`]).
 
-use crate::branch::Branches;
-use crate::fs::stat;
+use crate::branch::{Branch, Branches};
+use crate::fs::stat::{self, Attr};
 use crate::lock::rank;
 use crate::lock::ranked::Mutex;
 use crate::node::Node;
-use crate::node::dir_state::{BranchDirs, CacheVersion, CachedDir, PerBranch};
+use crate::node::dir_state::{BranchDir, BranchDirs, CacheVersion, CachedDir, PerBranch};
 use crate::node::idle_files::IdleFiles;
 use crate::node::name_index::{CacheCounters, NameIndex};
-use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::process::Resource;
 use std::collections::VecDeque;
@@ -158,27 +158,23 @@ impl DirCache {
         if lowest.as_raw_fd() < bound { Ok(()) } else { Err(Errno::MFILE) }
     }
 
-    /// Caches a directory that was opened after `stamp`. Keeps what is cached of its names if these are the same
-    /// directories. Returns `None` for a directory that cannot be cached: a part of it is on a separate mount or
-    /// subvolume, whose changes may be reported with other paths, or not at all.
+    /// Caches a directory that was opened after `stamp` and the node's `extended` were read. Keeps what is cached of its
+    /// names if these are the same directories. Returns `None` for a directory that cannot be cached: the pool has created
+    /// it on a further branch meanwhile, or a part of it is on a separate mount or subvolume, whose changes may be reported
+    /// with other paths, or not at all.
     pub(crate) fn insert(
         &self,
         node: &Arc<Node>,
         branches: &Branches,
         opened: &Arc<BranchDirs>,
-        stamp: CacheVersion,
+        (stamp, extended): (CacheVersion, u32),
     ) -> Option<Arc<NameIndex>> {
         let (mut ids, mut bytes) = (PerBranch::with_capacity(branches.len()), 0);
         for (index, branch) in branches.iter().enumerate() {
-            let found = opened.get(branches, index).map(stat::with_mount).transpose().ok()?;
-            // A bind mount of the branch's own filesystem has the branch's device, but its changes are reported with
-            // another path.
-            if found.is_some_and(|(attr, mount)| {
-                attr.dev != branch.dev || mount.is_none() || mount != branch.mount
-            }) {
-                return None;
-            }
-            let attr = found.map(|(attr, _)| attr);
+            let attr = match opened.get(branches, index) {
+                Some(dir) => Some(cacheable(branch, dir)?),
+                None => None,
+            };
             bytes += attr.map_or(0, |attr| attr.size);
             ids.push(attr.map(|attr| (attr.dev, attr.ino)));
         }
@@ -187,10 +183,14 @@ impl DirCache {
             return None;
         }
         let descriptors = opened.descriptors();
-        self.tally.dirs.fetch_add(1, Ordering::Relaxed);
-        self.tally.descriptors.fetch_add(descriptors, Ordering::Relaxed);
         let names = {
             let mut slot = node.dir().cached.lock();
+            // Under the lock: if the directory is extended later, this entry is.
+            if node.dir().extended.load(Ordering::Acquire) != extended {
+                return None;
+            }
+            self.tally.dirs.fetch_add(1, Ordering::Relaxed);
+            self.tally.descriptors.fetch_add(descriptors, Ordering::Relaxed);
             let before = slot.take();
             let same = |before: &&Arc<CachedDir>| {
                 before.stamp.epoch == stamp.epoch && before.branches.are(branches) && before.ids == ids
@@ -222,6 +222,50 @@ impl DirCache {
         }
         self.evict();
         Some(names)
+    }
+
+    /// Records that the pool has created a directory on a further branch. Operations that have begun without that branch go
+    /// on so, but what they find is not cached ([`NameIndex::succeed`]). `made` is that very directory, not what has its
+    /// path now. What is above the directory must be recorded before: from there it is opened again.
+    pub(crate) fn extend(&self, node: &Node, branches: &Branches, index: usize, made: OwnedFd) {
+        let attr =
+            cacheable(&branches.as_slice()[index], made.as_fd()).filter(|_| made.as_raw_fd() < self.reserve);
+        let made = Arc::new(made);
+        let (freed, names) = {
+            let mut slot = node.dir().cached.lock();
+            // From now on, no directory is cached that was opened without the branch.
+            node.dir().extended.fetch_add(1, Ordering::Release);
+            let Some(before) = slot.take() else { return };
+            match attr.filter(|_| before.branches.are(branches) && before.ids[index].is_none()) {
+                None => (before, None),
+                Some(attr) => {
+                    let (mut opened, mut ids) = ((*before.opened).clone(), before.ids.clone());
+                    opened.list[index] = Some(BranchDir::Dir(Arc::clone(&made)));
+                    ids[index] = Some((attr.dev, attr.ino));
+                    let names = Arc::new(before.names.succeed());
+                    *slot = Some(before.with(before.stamp, opened.into(), ids, Arc::clone(&names)));
+                    (before, Some(names))
+                }
+            }
+        };
+        drop(freed);
+        if let Some(names) = names {
+            // Another process may have made names in it already.
+            names.add_dir(index, made.as_fd());
+        }
+    }
+
+    /// Records that a directory has come to another place in the tree. Before its next use, it is opened again or, by
+    /// callers that verify what they find there, looked for in its place.
+    pub(crate) fn moved(&self, node: &Node) {
+        let mut slot = node.dir().cached.lock();
+        let moved = slot.as_ref().map(|cached| {
+            let nowhere = CacheVersion { places: u64::MAX, ..cached.stamp };
+            cached.with(nowhere, Arc::clone(&cached.opened), cached.ids.clone(), Arc::clone(&cached.names))
+        });
+        let before = std::mem::replace(&mut *slot, moved);
+        drop(slot);
+        drop(before);
     }
 
     /// Drops directories that were not used recently, while too much is cached.
@@ -312,3 +356,13 @@ impl DirCache {
         }
     }
 }
+
+/// Returns the attributes of a directory on a branch; `None` if it must not be cached. A bind mount of the branch's own
+/// filesystem has the branch's device, but its changes are reported with another path.
+fn cacheable(branch: &Branch, dir: BorrowedFd<'_>) -> Option<Attr> {
+    let (attr, mount) = stat::with_mount(dir).ok()?;
+    (attr.dev == branch.dev && mount.is_some() && mount == branch.mount).then_some(attr)
+}
+
+#[cfg(test)]
+mod tests;

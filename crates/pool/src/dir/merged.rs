@@ -50,14 +50,36 @@ impl<'b> MergedDir<'b> {
                 }
             })
             .collect();
-        MergedDir {
-            branches,
-            opened: Arc::new(BranchDirs { list, error }),
-            follow,
-            by_link,
-            node: None,
-            names: None,
+        MergedDir { follow, by_link, ..MergedDir::plain(branches, BranchDirs { list, error }) }
+    }
+
+    /// Opens a directory by its name in a cached one, on the branches that may hold the name. `None` if it is not known
+    /// which ones do.
+    pub(crate) fn open_in(
+        parent: &BranchDirs,
+        names: &NameIndex,
+        branches: &'b Branches,
+        name: &[u8],
+    ) -> Option<Self> {
+        let holders = names.holders(name)?;
+        let mut opened = BranchDirs::default();
+        for (index, branch) in branches.iter().enumerate() {
+            let dir = parent.get(branches, index).filter(|_| holders.has(index));
+            let found = match dir.map(|dir| beneath::subdir(dir, name)) {
+                Some(Err(errno)) if !beneath::is_absent(errno) => {
+                    opened.error.get_or_insert(branch.record_error(errno, OpKind::Read));
+                    None
+                }
+                found => found.and_then(Result::ok),
+            };
+            opened.list.push(found.map(|dir| BranchDir::Dir(Arc::new(dir))));
         }
+        Some(MergedDir::plain(branches, opened))
+    }
+
+    fn plain(branches: &'b Branches, opened: BranchDirs) -> Self {
+        let (opened, follow) = (Arc::new(opened), Symlinks::NEVER);
+        MergedDir { branches, opened, follow, by_link: false, node: None, names: None }
     }
 
     /// Returns the reason that no branch holds the directory.

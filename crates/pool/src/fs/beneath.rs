@@ -107,6 +107,12 @@ pub(crate) fn dir<'b>(root: BorrowedFd<'b>, path: &[u8]) -> Result<Dir<'b>, Errn
     open(root, path, OFlags::PATH | OFlags::DIRECTORY).map(Dir::Opened)
 }
 
+/// Opens a directory (`O_PATH`) by its name in another one. Errors: as those of `dir`.
+pub(crate) fn subdir(dir: impl AsFd, name: &[u8]) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(dir, name, flags, Mode::empty())
+}
+
 /// Opens a descriptor (`O_PATH`) that pins a file of any type.
 pub(crate) fn pin(dir: impl AsFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())

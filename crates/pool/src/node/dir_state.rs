@@ -70,6 +70,30 @@ pub(crate) struct CachedDir {
     pub(crate) tally: Arc<CacheCounters>,
 }
 
+impl CachedDir {
+    /// Returns the directory as it is after a change by the pool.
+    pub(crate) fn with(
+        &self,
+        stamp: CacheVersion,
+        opened: Arc<BranchDirs>,
+        ids: PerBranch<Option<(u64, u64)>>,
+        names: Arc<NameIndex>,
+    ) -> Arc<CachedDir> {
+        self.tally.dirs.fetch_add(1, Ordering::Relaxed);
+        self.tally.descriptors.fetch_add(opened.descriptors(), Ordering::Relaxed);
+        Arc::new(CachedDir {
+            branches: self.branches.clone(),
+            stamp,
+            opened,
+            seen: ids.iter().map(|_| AtomicU64::new(stamp.places)).collect(),
+            ids,
+            names,
+            used: AtomicBool::new(true),
+            tally: Arc::clone(&self.tally),
+        })
+    }
+}
+
 /// The state of the cache, read before directories are opened that are to be cached.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CacheVersion {

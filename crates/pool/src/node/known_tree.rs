@@ -9,6 +9,7 @@ use crate::ids::{Known, NodeId};
 use crate::path::join;
 use rustix::fd::BorrowedFd;
 use smallvec::SmallVec;
+use std::sync::Arc;
 
 /// The known part of the tree. Uses the node table only, no branches.
 #[derive(Clone, Copy)]
@@ -52,6 +53,26 @@ impl KnownTree<'_> {
             };
             at = found[next + below].node;
             next += below + 1;
+        }
+    }
+
+    /// Returns all known directories below a directory. `None` if there are more than `most` names below it.
+    pub(crate) fn dirs_below(&self, dir: NodeId, most: usize) -> Option<Vec<Arc<Node>>> {
+        let table = self.0.table.read();
+        let (mut found, mut seen): (Vec<Arc<Node>>, usize) = (Vec::new(), 0);
+        let (mut next, mut at) = (0, dir);
+        loop {
+            if let Some(slot) = table.slot(at) {
+                seen += table.child_count(slot);
+                if seen > most {
+                    return None;
+                }
+                let below = table.children(slot).filter_map(|child| table.at(child));
+                found.extend(below.filter(|node| node.is_dir()).cloned());
+            }
+            let Some(node) = found.get(next) else { return Some(found) };
+            at = node.id;
+            next += 1;
         }
     }
 

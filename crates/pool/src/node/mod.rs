@@ -31,7 +31,7 @@ use crate::fs::stat::FileKey;
 use crate::ids::{BranchId, NodeId};
 use crate::lock::rank;
 use crate::lock::ranked::{Mutex, RwLock};
-use name_index::NameIndex;
+use dir_state::CachedDir;
 use once_cell::race::OnceBox;
 use open_file::OpenFile;
 use parts::{DirParts, Parts, RareParts};
@@ -246,22 +246,23 @@ impl Node {
 }
 
 impl Node {
-    /// Returns the cached names of the directory, whether they may be trusted or not.
-    pub(crate) fn names(&self) -> Option<Arc<NameIndex>> {
-        self.dir_if_any()?.cached.lock().as_ref().map(|cached| Arc::clone(&cached.names))
+    /// Passes on what is cached of the directory, whether it may be trusted or not. Under the lock: the names must not go
+    /// on to another index before `act` has changed them.
+    pub(crate) fn with_cached(&self, act: impl FnOnce(&CachedDir)) {
+        let Some(dir) = self.dir_if_any() else { return };
+        if let Some(cached) = &*dir.cached.lock() {
+            act(cached);
+        }
     }
 
     /// Records that a name in this directory was created on a branch. Must be called before the kernel learns of it.
     pub(crate) fn name_created(&self, name: &[u8], branch: BranchId) {
         self.dir().made.fetch_add(1, Ordering::Relaxed);
-        // The creating operation may have begun with other branches than the cache has now.
-        let cached = {
-            let slot = self.dir().cached.lock();
-            slot.as_ref()
-                .and_then(|cached| Some((Arc::clone(&cached.names), cached.branches.index_of(branch)?)))
-        };
-        if let Some((names, index)) = cached {
-            names.add_holder(name, index);
-        }
+        self.with_cached(|cached| {
+            // The creating operation may have begun with other branches than the cache has now.
+            if let Some(index) = cached.branches.index_of(branch) {
+                cached.names.add_holder(name, index);
+            }
+        });
     }
 }

@@ -7,6 +7,10 @@
 //!
 //! The index is built by listing the directory, once about as many lookups have failed on branches as a listing
 //! costs.
+//!
+//! It belongs to one set of opened directories. When the pool creates the directory on a further branch, the names go on
+//! to another index ([`NameIndex::succeed`]): an operation that began before does not ask the new directory, so what it
+//! finds must not count as absence there.
 
 use crate::hash;
 use crate::lock::rank;
@@ -62,8 +66,10 @@ enum Stage {
     Unknown,
     /// New names are added, but lookups do not use the index yet.
     Listing,
+    /// As `Listing`: all names are there but those in a new directory.
+    Inherited,
     Known,
-    /// There are too many names, or the directory cannot be listed.
+    /// There are too many names, or the directory cannot be listed, or the names have gone on to another index.
     GivenUp,
 }
 
@@ -179,6 +185,36 @@ impl NameIndex {
         }
     }
 
+    /// Returns the index for the same directories and one more, which is new. It has this one's names, and nobody uses
+    /// this one any more. It is not used for lookups before it has the names in the new directory ([`NameIndex::add_dir`]).
+    pub(crate) fn succeed(&self) -> NameIndex {
+        let given_up = State { stage: Stage::GivenUp, ..State::default() };
+        let mut state = std::mem::replace(&mut *self.state.write(), given_up);
+        match state.stage {
+            Stage::Known => state.stage = Stage::Inherited,
+            Stage::GivenUp => {}
+            // A listing in progress does not list the new directory.
+            Stage::Unknown | Stage::Listing | Stage::Inherited => {
+                state.clear(&self.tally);
+                state.stage = Stage::Unknown;
+            }
+        }
+        NameIndex {
+            many: self.many,
+            misses: AtomicU64::new(0),
+            threshold: self.threshold,
+            state: RwLock::new(state),
+            tally: Arc::clone(&self.tally),
+        }
+    }
+
+    /// Adds the names in a new directory, after which lookups use the index if they used the one before.
+    pub(crate) fn add_dir(&self, index: usize, dir: BorrowedFd<'_>) {
+        if self.state.read().stage == Stage::Inherited {
+            self.listed(Stage::Inherited, self.list(index, dir));
+        }
+    }
+
     /// Returns the branches that may hold a name; `None` if the index is not built.
     pub(crate) fn holders(&self, name: &[u8]) -> Option<Holders> {
         let state = self.state.read();
@@ -244,8 +280,16 @@ impl NameIndex {
             }
             state.stage = Stage::Listing;
         }
-        let listed = dirs.into_iter().try_for_each(|(index, dir)| self.list(index, dir));
+        self.listed(Stage::Listing, dirs.into_iter().try_for_each(|(index, dir)| self.list(index, dir)));
+    }
+
+    fn listed(&self, stage: Stage, listed: Result<(), Errno>) {
         let mut state = self.state.write();
+        if state.stage != stage {
+            // Meanwhile the names have gone on to another index.
+            state.clear(&self.tally);
+            return;
+        }
         state.stage = match listed {
             Ok(()) => Stage::Known,
             Err(errno) => {
@@ -322,6 +366,7 @@ pub(crate) struct CacheCounters {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fd::AsFd;
 
     #[test]
     fn an_index_may_list_too_much_but_never_too_little() {
@@ -355,5 +400,25 @@ mod tests {
             index.keep_holders(b"many", &lookup.kept(), lookup);
             assert!(!(0..branches).any(|at| holders(b"many").has(at)));
         }
+    }
+
+    #[test]
+    fn an_index_is_not_used_before_all_directories_are_listed() {
+        let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        std::fs::write(dirs[0].path().join("first"), "").unwrap();
+        let open = |at: usize| rustix::fs::open(dirs[at].path(), OFlags::PATH, Mode::empty()).unwrap();
+        let (first, second) = (open(0), open(1));
+        let index = NameIndex::new(0, 2, Arc::default()).succeed();
+        let both = [(1, second.as_fd()), (0, first.as_fd())].into_iter().inspect(|_| {
+            // The thread that has extended the directory.
+            index.add_dir(1, second.as_fd());
+            assert!(index.holders(b"first").is_none());
+        });
+        index.build_from(both);
+        assert_eq!(index.holders(b"first").unwrap().only(), Some(0));
+        let next = index.succeed();
+        assert!(index.holders(b"first").is_none() && next.holders(b"first").is_none());
+        next.add_dir(1, second.as_fd());
+        assert_eq!(next.holders(b"first").unwrap().only(), Some(0));
     }
 }

@@ -25,6 +25,8 @@ pub(crate) struct Parts {
 pub(crate) struct DirParts {
     /// Where it is on the branches, and which of them hold its names.
     pub(crate) cached: CacheSlot,
+    /// How often the pool has created it on a further branch.
+    pub(crate) extended: AtomicU32,
     /// The node is in the order of cached directories.
     pub(crate) in_cache_order: AtomicBool,
     /// Until when the kernel uses attributes of some of its entries (in ticks of `readdirplus::current_tick`).

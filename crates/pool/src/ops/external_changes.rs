@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 impl Pool {
     /// Reports that the set of branches that hold this name of a directory may have changed.
     pub fn name_changed(&self, dir: NodeId, name: &[u8]) {
-        if let Some(names) = self.nodes.get(dir).ok().and_then(|node| node.names()) {
-            names.any_may_hold(name);
+        if let Ok(dir) = self.nodes.get(dir) {
+            dir.with_cached(|cached| cached.names.any_may_hold(name));
         }
     }
 

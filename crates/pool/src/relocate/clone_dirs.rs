@@ -27,19 +27,28 @@ pub(crate) fn clone_dirs<'b>(
     to: BorrowedFd<'b>,
     path: &[u8],
     fits: Fits<'_>,
-) -> Result<Dir<'b>, Errno> {
+) -> Result<Cloned<'b>, Errno> {
+    let mut made = Vec::new();
     loop {
         match beneath::dir(to, path) {
             Err(Errno::NOENT) => {}
-            other => return other.map_err(|e| if e == Errno::LOOP { Errno::NOTDIR } else { e }),
+            Err(errno) => return Err(if errno == Errno::LOOP { Errno::NOTDIR } else { errno }),
+            Ok(dir) => return Ok(Cloned { dir, made }),
         }
-        match build(from, to, path, fits) {
+        made = match build(from, to, path, fits) {
             // Another thread or process has made one of them in the meantime.
-            Err(Errno::EXIST | Errno::NOTEMPTY) => {}
+            Err(Errno::EXIST | Errno::NOTEMPTY) => Vec::new(),
             Err(errno) => return Err(errno),
-            Ok(()) => {}
-        }
+            Ok(made) => made,
+        };
     }
+}
+
+/// A directory that has been cloned.
+pub(crate) struct Cloned<'b> {
+    pub(crate) dir: Dir<'b>,
+    /// The last directories of the path, if this call has made all that were missing: empty, except for each other.
+    pub(crate) made: Vec<OwnedFd>,
 }
 
 pub(crate) type Fits<'a> = &'a dyn Fn(&[u8], &Attr) -> bool;
@@ -71,7 +80,13 @@ fn make(
     }
 }
 
-fn build(from: BorrowedFd<'_>, to: BorrowedFd<'_>, path: &[u8], fits: Fits<'_>) -> Result<(), Errno> {
+/// Makes what is missing of `path` below `to`, and returns the directories that it has made, from the top.
+fn build(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    path: &[u8],
+    fits: Fits<'_>,
+) -> Result<Vec<OwnedFd>, Errno> {
     canopy_sys::creds::as_daemon()?;
     let mut source = open_dir(from, b".")?;
     let mut target = open_dir(to, b".")?;
@@ -118,7 +133,7 @@ fn build(from: BorrowedFd<'_>, to: BorrowedFd<'_>, path: &[u8], fits: Fits<'_>) 
     }
     // The pool shows no change in the directory that was there before.
     let _ = set_times(target.as_fd(), &before);
-    result
+    result.map(|()| made.into_iter().map(|(dir, ..)| dir).collect())
 }
 
 pub(crate) fn open_dir(at: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {

@@ -16,6 +16,6 @@ mod metadata;
 mod recovery;
 pub(crate) mod replica;
 
-pub(crate) use clone_dirs::clone_dirs;
+pub(crate) use clone_dirs::{Cloned, clone_dirs};
 pub(crate) use metadata::is_xfs_acl_alias;
 pub(crate) use recovery::{recover, remove_leftovers};

@@ -46,6 +46,10 @@ impl Children {
         self.0.iter().map(|child| child.node)
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -117,6 +117,11 @@ impl Table {
             })
     }
 
+    /// Returns how many names in a directory are known.
+    pub(crate) fn child_count(&self, dir: Slot) -> usize {
+        self.children.get(&dir).map_or(0, Children::len)
+    }
+
     pub(crate) fn has_children(&self, dir: Slot) -> bool {
         self.children.contains_key(&dir)
     }

@@ -15,9 +15,9 @@ use crate::ids::{Caller, NodeId};
 use crate::ops::aggregate;
 use crate::path::split;
 use crate::pool::Pool;
-use crate::relocate;
+use crate::relocate::{self, Cloned};
 use canopy_sys::creds;
-use rustix::fd::BorrowedFd;
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, Mode};
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -167,28 +167,47 @@ impl Pool {
             }
             let from = self.shown(Func::Getattr, branches, &copies).map_err(Error::errno)?;
             let list = branches.as_slice();
-            dirs.put(index, self.clone_path(branches, &list[from], &list[index], path)?);
+            let cloned = self.clone_path(branches, &list[from], &list[index], path, Some(&copies))?;
+            dirs.put(index, cloned);
         }
         Ok(())
     }
 
     /// Calls [`clone_dirs`](relocate::clone_dirs), and updates caches that say that the branch lacks the directories.
+    /// `copies` are those of the directory, if they are known.
     pub(crate) fn clone_path<'b>(
         &self,
         branches: &Branches,
         from: &Branch,
         to: &'b Branch,
         path: &[u8],
+        copies: Option<&Copies>,
     ) -> Result<Dir<'b>, Errno> {
         // A directory's stable id comes from its oldest copy. A clone must not change the id, even if it has the same
         // birth time.
         let fits = |dir: &[u8], copy: &Attr| {
-            let copies = MergedDir::open(Symlinks::NEVER, branches, dir).own();
+            let opened;
+            let copies = match copies.filter(|_| dir == path) {
+                Some(copies) => copies,
+                None => {
+                    opened = MergedDir::open(Symlinks::NEVER, branches, dir).own();
+                    &opened
+                }
+            };
             let each = || copies.iter().map(|(index, attr)| (&*branches.as_slice()[index], attr));
             StableId::of_dir(each().chain([(to, copy)])) == StableId::of_dir(each())
         };
         let cloned = relocate::clone_dirs(from.root(), to.root(), path, &fits);
-        self.path_created(to, path);
+        let cloned = match cloned {
+            Ok(Cloned { dir, made }) if !made.is_empty() => {
+                self.path_extended(branches, to, path, made);
+                Ok(dir)
+            }
+            other => {
+                self.path_created(to, path);
+                other.map(|cloned| cloned.dir)
+            }
+        };
         cloned.map_err(|errno| to.record_error(from.record_error(errno, OpKind::Read), OpKind::Change))
     }
 
@@ -201,6 +220,21 @@ impl Pool {
             rest = dir;
         }
         self.dir_cache.places_changed();
+    }
+
+    /// Updates the caches after this thread has created the last directories of a path on a branch, from the top. Other
+    /// directories keep what is cached of them.
+    fn path_extended(&self, branches: &Branches, branch: &Branch, path: &[u8], made: Vec<OwnedFd>) {
+        let Some(index) = branches.index_of(branch.id) else { return self.path_created(branch, path) };
+        let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+        let ends: Vec<usize> = slashes.chain([path.len()]).collect();
+        for (&end, made) in ends[ends.len() - made.len()..].iter().zip(made) {
+            let (dir, name) = split(&path[..end]);
+            self.name_created(dir, name, branch.id);
+            if let Some(node) = self.known().dir(&path[..end]).and_then(|id| self.nodes.get(id).ok()) {
+                self.dir_cache.extend(&node, branches, index, made);
+            }
+        }
     }
 }
 

@@ -101,7 +101,7 @@ impl Pool {
                 let full = crate::path::join(&path, name);
                 for &restored in &gone {
                     let list = branches.as_slice();
-                    let _ = self.clone_path(&branches, &list[index], &list[restored], &full);
+                    let _ = self.clone_path(&branches, &list[index], &list[restored], &full, None);
                 }
                 if let Some(node) = victim {
                     self.settle(&node);

@@ -13,10 +13,12 @@ use crate::error::{Error, Result};
 use crate::fs::reserved::{check_not_reserved, is_reserved};
 use crate::fs::stat::Attr;
 use crate::ids::{Caller, NodeId};
+use crate::node::Node;
 use crate::pool::Pool;
 use rustix::fs::{AtFlags, FileType, Mode, RenameFlags};
 use rustix::io::Errno;
 use smallvec::SmallVec;
+use std::sync::Arc;
 
 /// The flags of renameat2(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,6 +75,13 @@ pub(crate) enum Step {
     MovedBack,
 }
 
+/// If there are more names than this below a renamed directory, all directories are opened again, instead of only those
+/// among them.
+const MAX_MOVED_NAMES: usize = 4096;
+
+/// The known directories that a rename moves. `None` if there are many.
+type MovedDirs = Option<Vec<Arc<Node>>>;
+
 impl Pool {
     /// Renames a file or directory on every branch that the policy chooses.
     ///
@@ -92,7 +101,7 @@ impl Pool {
         }
         check_not_reserved(new_name)?;
         let _changes = self.figures.changes();
-        let trust = self.cache_trust();
+        let mut trust = self.cache_trust();
         let mut held = self.tree.shared();
         let branches = self.branches.load();
         let side = |parent, name, trust| -> Result<Side<'_, '_>> {
@@ -106,10 +115,15 @@ impl Pool {
         let (mut old, mut new) = (side(parent, name, trust)?, side(new_parent, new_name, trust)?);
         // No operation below a directory may be in flight while the directory moves.
         let moves_dir = self.is_dir(&mut old) || (kind == RenameKind::Exchange && self.is_dir(&mut new));
+        let mut moved: MovedDirs = Some(Vec::new());
         if moves_dir {
             drop(held);
+            // Others may have changed either directory meanwhile: through the pool, of which the cache knows, or on the
+            // branches.
+            trust = self.cache_trust();
             held = self.lock_tree()?;
-            (old, new) = (side(parent, name, None)?, side(new_parent, new_name, None)?);
+            (old, new) = (side(parent, name, trust)?, side(new_parent, new_name, trust)?);
+            moved = self.known_dirs_at([(parent, name), (new_parent, new_name)]);
         }
         let result = match kind {
             RenameKind::Exchange => self.exchange(&branches, &mut old, &mut new),
@@ -121,10 +135,35 @@ impl Pool {
             },
         };
         if moves_dir {
-            self.dir_cache.places_changed();
+            self.places_moved(moved);
         }
         drop(held);
         result
+    }
+
+    /// Returns the known directories with these names, and those below them.
+    fn known_dirs_at(&self, names: [(NodeId, &[u8]); 2]) -> MovedDirs {
+        let mut nodes = Vec::new();
+        for (parent, name) in names {
+            let below = |node: &Arc<Node>| self.known().dirs_below(node.id, MAX_MOVED_NAMES);
+            match self.nodes.child(parent, name).filter(|node| node.is_dir()).map(|node| (below(&node), node))
+            {
+                Some((Some(below), node)) => {
+                    nodes.push(node);
+                    nodes.extend(below);
+                }
+                Some((None, _)) => return None,
+                None => {}
+            }
+        }
+        Some(nodes)
+    }
+
+    /// Updates the cache after directories have been renamed. The caller has held the tree lock exclusively since
+    /// before the rename, so nobody caches what was there before.
+    fn places_moved(&self, moved: MovedDirs) {
+        let Some(nodes) = moved else { return self.dir_cache.places_changed() };
+        nodes.iter().for_each(|node| self.dir_cache.moved(node));
     }
 
     /// Returns true if the pool shows the name as a directory. A followed symlink may be shown as one.

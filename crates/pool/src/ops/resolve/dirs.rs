@@ -12,6 +12,7 @@ use crate::node::Node;
 use crate::path::PoolPath;
 use crate::pool::Pool;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl Pool {
     /// Returns the cache version that an operation may trust, if any. Must be called before the operation takes a lock.
@@ -46,15 +47,25 @@ impl Pool {
             let (node, names) = (Some(node), Some(names));
             return MergedDir { branches, opened, follow: Symlinks::NEVER, by_link: false, node, names };
         }
-        let mut dirs = MergedDir::open(self.follow(), branches, path);
+        let extended = node.dir().extended.load(Ordering::Acquire);
+        let below = trust.and_then(|_| self.open_in_parent(branches, &node));
+        let mut dirs = below.unwrap_or_else(|| MergedDir::open(self.follow(), branches, path));
         if let Some(stamp) = trust
             && dirs.follow.is_plain()
             && dirs.opened.error.is_none()
         {
-            dirs.names = self.dir_cache.insert(&node, branches, &dirs.opened, stamp);
+            dirs.names = self.dir_cache.insert(&node, branches, &dirs.opened, (stamp, extended));
         }
         dirs.node = Some(node);
         dirs
+    }
+
+    /// Opens a directory in its cached parent directory, on the branches that hold it, if these are known. The caller may
+    /// trust the cache.
+    fn open_in_parent<'b>(&self, branches: &'b Branches, node: &Node) -> Option<MergedDir<'b>> {
+        let (parent, name) = self.nodes.newest_name(node.id)?;
+        let (opened, names) = self.dir_cache.get(&parent, branches)?;
+        MergedDir::open_in(&opened, &names, branches, &name)
     }
 
     /// Records that a name was created on a branch, as [`MergedDir::name_created`] does, for a caller that has only the

@@ -1,0 +1,162 @@
+//! Directories that are cloned to further branches while operations that began before go on.
+
+use super::*;
+use crate::branch;
+use crate::branch::list::{BranchList, BranchSpec};
+use crate::config::Config;
+use crate::dir::merged::MergedDir;
+use crate::error::Error;
+use crate::ids::{Caller, NodeId};
+use crate::kernel::{BackingFile, Kernel};
+use crate::policy::{Category, Policy};
+use crate::pool::Pool;
+use std::path::PathBuf;
+use std::time::Duration;
+use tempfile::TempDir;
+
+const ROOT: Caller = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
+const BRANCHES: usize = 4;
+/// More lookups than it takes until the names are listed.
+const MANY: usize = 100;
+
+/// All changes on the branches have been seen.
+struct Watching;
+
+impl Kernel for Watching {
+    fn open_backing(&self, _: BorrowedFd<'_>) -> Result<Box<dyn BackingFile>, Errno> {
+        Err(Errno::OPNOTSUPP)
+    }
+    fn caught_up(&self) -> bool {
+        true
+    }
+    fn invalidate_attr(&self, _: NodeId) {}
+    fn forget_name(&self, _: NodeId, _: &[u8]) {}
+    fn caller_is_killed(&self) -> bool {
+        false
+    }
+}
+
+struct Rig {
+    pool: Pool,
+    home: TempDir,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        let home = tempfile::tempdir().unwrap();
+        let spec = |index| {
+            let path = home.path().join(format!("b{index}"));
+            std::fs::create_dir(&path).unwrap();
+            BranchSpec { path, mode: branch::Mode::Rw, min_free: None }
+        };
+        let branches = Branches::open(&(0..BRANCHES).map(spec).collect::<BranchList>()).unwrap();
+        let mut config = Config { min_free: 0, ..Config::default() };
+        config.policies.set_category(Category::Create, Policy::Ff);
+        let pool = Pool::new(config, branches);
+        pool.connect(Arc::new(Watching), false);
+        Rig { pool, home }
+    }
+
+    fn on(&self, branch: usize, path: &str) -> PathBuf {
+        self.home.path().join(format!("b{branch}")).join(path)
+    }
+
+    /// Makes a directory on the first branch, and returns its node.
+    fn dir(&self, parent: NodeId, name: &str) -> NodeId {
+        self.pool.mkdir(&ROOT, parent, name.as_bytes(), 0o755).unwrap().node
+    }
+
+    /// Returns the directory as an operation that begins now has it.
+    fn begin<'b>(&self, branches: &'b Branches, dir: NodeId) -> MergedDir<'b> {
+        self.pool.dirs(branches, dir, self.pool.cache_trust()).unwrap().1
+    }
+
+    /// Clones a directory to a branch, and makes a file in it there, as create(2) does. Returns its error.
+    fn create_on(&self, index: usize, dir: NodeId, name: &[u8]) -> Result<(), Errno> {
+        let branches = self.pool.branches.load();
+        let (path, mut dirs) = self.pool.dirs(&branches, dir, self.pool.cache_trust()).unwrap();
+        self.pool.bring_dir(&branches, &mut dirs, index, &path)?;
+        rustix::fs::mkdirat(dirs.get(index).unwrap(), name, rustix::fs::Mode::RWXU).unwrap();
+        dirs.name_created(name, index);
+        Ok(())
+    }
+
+    fn is_taken(&self, dir: NodeId, name: &[u8]) -> bool {
+        match self.pool.mkdir(&ROOT, dir, name, 0o755).map_err(Error::errno) {
+            Err(Errno::EXIST) => true,
+            Ok(_) => false,
+            Err(errno) => panic!("{errno}"),
+        }
+    }
+}
+
+fn look_for_missing_names(dirs: &MergedDir<'_>) {
+    for round in 0..MANY {
+        assert!(!dirs.copies(format!("missing{round}").as_bytes()).any());
+    }
+}
+
+#[test]
+fn names_on_a_further_branch_are_not_lost_to_an_operation_that_began_without_it() {
+    for names_are_known in [true, false] {
+        let rig = Rig::new();
+        let dir = rig.dir(NodeId::ROOT, "d");
+        let branches = rig.pool.branches.load();
+        let before = rig.begin(&branches, dir);
+        if names_are_known {
+            look_for_missing_names(&before);
+        }
+        rig.create_on(1, dir, b"new").unwrap();
+        let now = rig.begin(&branches, dir);
+        assert!(!now.lacks(1) && now.names.is_some(), "the directory stays cached");
+        // It asks the branches that it knows of, and may list their names.
+        assert!(!before.copies(b"new").any());
+        look_for_missing_names(&before);
+        assert!(rig.is_taken(dir, b"new"), "names are known: {names_are_known}");
+        look_for_missing_names(&rig.begin(&branches, dir));
+        assert!(rig.is_taken(dir, b"new"), "names are known: {names_are_known}");
+    }
+}
+
+#[test]
+fn names_made_in_a_clone_by_others_are_found() {
+    let rig = Rig::new();
+    let dir = rig.dir(NodeId::ROOT, "d");
+    let branches = rig.pool.branches.load();
+    look_for_missing_names(&rig.begin(&branches, dir));
+    let node = rig.pool.nodes.get(dir).unwrap();
+    std::fs::create_dir_all(rig.on(1, "d/direct")).unwrap();
+    let made = crate::relocate::clone_dirs(branches[0].root(), branches[1].root(), b"d", &|_, _| true);
+    assert!(made.unwrap().made.is_empty(), "something else has made it");
+    let made = rustix::fs::open(rig.on(1, "d"), rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
+    rig.pool.dir_cache.extend(&node, &branches, 1, made);
+    assert!(rig.begin(&branches, dir).names.is_some_and(|names| names.holders(b"direct").is_some()), "known");
+    assert!(rig.is_taken(dir, b"direct"));
+}
+
+/// From the moment when a directory is cached again after a clone, it is opened in its parent, which must know the clone.
+#[test]
+fn a_clone_is_recorded_from_the_top() {
+    let rig = Rig::new();
+    let top = rig.dir(NodeId::ROOT, "top");
+    let dir = rig.dir(top, "d");
+    let branches = rig.pool.branches.load();
+    let [above, node] = [top, dir].map(|id| rig.pool.nodes.get(id).unwrap());
+    let mut dirs = rig.begin(&branches, dir);
+    std::thread::scope(|scope| {
+        let held = node.dir().cached.lock();
+        let clone = scope.spawn(|| rig.pool.bring_dir(&branches, &mut dirs, 1, b"top/d"));
+        let is_recorded = || above.dir().extended.load(Ordering::Acquire) == 1;
+        for _ in 0..10_000 {
+            if is_recorded() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let in_time = is_recorded();
+        drop(held);
+        clone.join().unwrap().unwrap();
+        assert!(in_time, "the parent first");
+    });
+    assert!(!rig.begin(&branches, dir).lacks(1) && !rig.begin(&branches, top).lacks(1));
+}
