@@ -160,3 +160,32 @@ fn a_clone_is_recorded_from_the_top() {
     });
     assert!(!rig.begin(&branches, dir).lacks(1) && !rig.begin(&branches, top).lacks(1));
 }
+
+#[test]
+fn a_removed_directory_is_not_brought_back_by_a_clone() {
+    let rig = Rig::new();
+    rig.dir(NodeId::ROOT, "d");
+    let branches = rig.pool.branches.load();
+    // A clone that has begun: the removal waits for it, and removes the clone too.
+    std::thread::scope(|scope| {
+        let cloning = rig.pool.lock_for_clone(b"d", branches[1].id).unwrap();
+        let removal = scope.spawn(|| rig.pool.rmdir(NodeId::ROOT, b"d"));
+        for _ in 0..100 {
+            if removal.is_finished() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        rig.pool.clone_path(&branches, &branches[0], &branches[1], b"d", None).unwrap();
+        drop(cloning);
+        removal.join().unwrap().unwrap();
+    });
+    assert!((0..BRANCHES).all(|branch| !rig.on(branch, "d").exists()));
+    // An operation that had the directory before, while another directory takes over its path.
+    let dir = rig.dir(NodeId::ROOT, "e");
+    let mut before = rig.begin(&branches, dir);
+    rig.pool.rmdir(NodeId::ROOT, b"e").unwrap();
+    rig.pool.mkdir(&ROOT, NodeId::ROOT, b"e", 0o755).unwrap();
+    assert_eq!(rig.pool.bring_dir(&branches, &mut before, 1, b"e"), Err(Errno::NOENT));
+    assert!(!rig.on(1, "e").exists());
+}

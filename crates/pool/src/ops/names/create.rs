@@ -162,6 +162,10 @@ impl Pool {
             }
             let _cloning = self.lock_for_clone(path, branches.as_slice()[index].id)?;
             let copies = dirs.own();
+            if copies.any() && copies.iter().all(|(_, attr)| attr.nlink == 0) {
+                // It has been removed. What may have its path now is another directory.
+                return Err(Errno::NOENT);
+            }
             if copies.iter().any(|(_, attr)| attr.is_immutable()) {
                 return Err(Errno::PERM);
             }

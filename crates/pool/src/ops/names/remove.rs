@@ -10,6 +10,7 @@ use crate::fs::reserved::is_reserved;
 use crate::fs::stat::{self, Attr, Time};
 use crate::ids::NodeId;
 use crate::node::{Node, Orphan};
+use crate::path::join;
 use crate::pool::Pool;
 use crate::relocate;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -62,6 +63,8 @@ impl Pool {
         if is_reserved(name) {
             return Err(Error::Absent);
         }
+        // A clone that has begun would bring the directory back on its branch.
+        let _not_cloning = self.lock_for_change(join(&path, name))?;
         let copies = dirs.copies(name);
         let shown = self.shown(Func::Getattr, &branches, &copies)?;
         if !copies.get(shown).is_some_and(Attr::is_dir) {
@@ -98,7 +101,7 @@ impl Pool {
                 && errno != Errno::NOENT
             {
                 // Another process made an entry in it, or it is busy. Restores it on the other branches.
-                let full = crate::path::join(&path, name);
+                let full = join(&path, name);
                 for &restored in &gone {
                     let list = branches.as_slice();
                     let _ = self.clone_path(&branches, &list[index], &list[restored], &full, None);
