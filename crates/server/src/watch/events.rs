@@ -50,6 +50,8 @@ pub(crate) struct EventReader {
 pub(crate) enum Remaining {
     Nothing,
     MaybeMore,
+    /// Perhaps more, and what was read was all by the pool itself, which took no time.
+    MaybeMoreOwn,
 }
 
 impl EventReader {
@@ -94,7 +96,7 @@ impl EventReader {
             Err(errno) => return Err(errno),
         };
         let mut outgoing = Outgoing::default();
-        let mut urgent = false;
+        let (mut urgent, mut own) = (false, true);
         let mut translator = Translator {
             pool,
             coherence,
@@ -104,9 +106,14 @@ impl EventReader {
             handled_files: HashSet::new(),
         };
         for event in fanotify::events(&self.buffer[..length]) {
+            own &= event.pid == self.own_pid;
             urgent |= event.pid != self.own_pid && event.mask != fanotify::CLOSE_WRITE;
             translator.translate(&event);
         }
+        let remaining = match remaining {
+            Remaining::MaybeMore if own && !translator.branches_overlap() => Remaining::MaybeMoreOwn,
+            other => other,
+        };
         self.can_pause = !urgent && (self.can_pause || length > 0);
         filesystems.close_dirs();
         outgoing.now.send(coherence);

@@ -149,11 +149,14 @@ impl Watch {
             return false;
         };
         let Some(mut state) = self.state.try_lock() else { return self.pending_events.is_empty() };
-        // The watch thread will meet the same error and handle it.
-        let processed = self.process(&mut state, group.as_fd(), Some(MAX_INLINE_BYTES));
+        // An operation on a directory that many branches have causes many events. More of the pool's own are cheaper than
+        // asking all branches. The watch thread will meet the same error and handle it.
+        let mut reads =
+            (0..MAX_INLINE_READS).map(|_| self.process(&mut state, group.as_fd(), Some(MAX_INLINE_BYTES)));
+        let last = reads.find(|read| !matches!(read, Ok(Remaining::MaybeMoreOwn)));
         drop(state);
         self.coherence.caught_up();
-        matches!(processed, Ok(Remaining::Nothing))
+        matches!(last, Some(Ok(Remaining::Nothing)))
     }
 
     /// Processes the events so far, at most `most` bytes of them in one read.
@@ -209,6 +212,8 @@ impl Watch {
 
 /// The bytes of events that a request processes itself: some tens of events.
 const MAX_INLINE_BYTES: usize = 4096;
+/// How often it reads as much, as long as only the pool itself has caused these events.
+const MAX_INLINE_READS: usize = 16;
 
 /// Returns the branches to watch.
 fn branches_to_watch<'a>(config: &Config, branches: &'a Branches) -> Option<&'a Branches> {
