@@ -5,9 +5,10 @@ use super::rig::{BINARY, builder};
 use canopy_testkit::{Kind, LoopFs, Pool, PoolBed, PoolBuilder};
 use rustix::fs::RenameFlags;
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File, FileTimes};
 use std::io::ErrorKind;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 const BRANCHES: usize = 3;
 
@@ -179,6 +180,30 @@ fn a_link_or_rename_finds_the_name_that_has_just_been_taken() {
             let error = fs::rename(w.join("mine"), &to).expect_err("the directory is not empty");
             assert_eq!(error.kind(), ErrorKind::DirectoryNotEmpty, "{round}");
             fs::remove_dir(w.join("mine")).expect("rmdir");
+        }
+    });
+}
+
+#[test]
+fn the_latest_time_of_a_directory_is_that_of_the_copy_that_has_just_changed() {
+    on_both(|bed| {
+        let w = bed.at("w");
+        for branch in 0..BRANCHES {
+            mkdir_on(bed, branch, "w");
+        }
+        use_often(&w);
+        let shown = || fs::metadata(&w).expect("attributes").modified().expect("a time");
+        let future = SystemTime::now() + Duration::from_secs(1000);
+        for round in 0..10 {
+            // Names are made on the first branch. After that, the kernel asks for the attributes again.
+            fs::create_dir(w.join("x")).expect("mkdir");
+            shown();
+            let time = future + Duration::from_secs(round);
+            let copy = File::open(bed.on(1 + round as usize % 2, "w")).expect("the directory on the branch");
+            // Both times: nothing reports that one alone was set.
+            copy.set_times(FileTimes::new().set_accessed(time).set_modified(time)).expect("times");
+            fs::remove_dir(w.join("x")).expect("rmdir");
+            assert_eq!(shown(), time, "{round}");
         }
     });
 }

@@ -14,6 +14,7 @@ use crate::fs::stat::{self, Attr};
 use crate::lock::rank;
 use crate::lock::ranked::Mutex;
 use crate::node::Node;
+use crate::node::copy_attrs::FEW_COPIES;
 use crate::node::dir_state::{BranchDir, BranchDirs, CacheVersion, CachedDir, PerBranch};
 use crate::node::idle_files::IdleFiles;
 use crate::node::name_index::{CacheCounters, NameIndex};
@@ -94,18 +95,25 @@ impl DirCache {
     }
 
     /// Returns the cached directory if it is still valid, for operations that may trust the cache.
-    pub(crate) fn get(&self, node: &Node, branches: &Branches) -> Option<(Arc<BranchDirs>, Arc<NameIndex>)> {
+    pub(crate) fn get(&self, node: &Node, branches: &Branches) -> Option<Arc<CachedDir>> {
         let slot = node.dir_if_any()?.cached.lock();
         let cached =
             slot.as_ref().filter(|cached| cached.stamp == self.version() && cached.branches.are(branches))?;
         cached.used.store(true, Ordering::Relaxed);
-        Some((Arc::clone(&cached.opened), Arc::clone(&cached.names)))
+        Some(Arc::clone(cached))
     }
 
     /// Returns the current version if the directory is cached and valid as far as changes have been processed.
     pub(crate) fn valid_version(&self, node: &Node) -> Option<CacheVersion> {
         let now = self.version();
         node.dir_if_any()?.cached.lock().as_ref().is_some_and(|cached| cached.stamp == now).then_some(now)
+    }
+
+    /// Returns whether the directory is cached with so many copies that it is cheaper to check that no events are waiting
+    /// than to ask each copy.
+    pub(crate) fn has_many_copies(&self, node: &Node) -> bool {
+        let Some(dir) = node.dir_if_any() else { return false };
+        dir.cached.lock().as_ref().is_some_and(|cached| cached.copies() > FEW_COPIES)
     }
 
     /// Returns the cached directory, valid as far as changes have been processed; for callers that verify what they find
@@ -206,6 +214,7 @@ impl DirCache {
                 seen: ids.iter().map(|_| AtomicU64::new(stamp.places)).collect(),
                 ids,
                 names: Arc::clone(&names),
+                attrs: Arc::default(),
                 used: AtomicBool::new(true),
                 tally: Arc::clone(&self.tally),
             }));

@@ -8,7 +8,8 @@ use crate::error::{Error, Result};
 use crate::fs::beneath::{self, Dir};
 use crate::fs::stat::{self, Attr};
 use crate::node::Node;
-use crate::node::dir_state::{BranchDir, BranchDirs, CacheVersion};
+use crate::node::copy_attrs::{CopyAttrs, FEW_COPIES};
+use crate::node::dir_state::{BranchDir, BranchDirs, CacheVersion, CachedDir};
 use crate::node::name_index::NameIndex;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::AtFlags;
@@ -30,6 +31,8 @@ pub(crate) struct MergedDir<'b> {
     pub(crate) node: Option<Arc<Node>>,
     /// The cached names, if they may be trusted.
     pub(crate) names: Option<Arc<NameIndex>>,
+    /// The remembered attributes of its copies, if they may be trusted.
+    attrs: Option<Arc<CopyAttrs>>,
 }
 
 impl<'b> MergedDir<'b> {
@@ -55,16 +58,11 @@ impl<'b> MergedDir<'b> {
 
     /// Opens a directory by its name in a cached one, on the branches that may hold the name. `None` if it is not known
     /// which ones do.
-    pub(crate) fn open_in(
-        parent: &BranchDirs,
-        names: &NameIndex,
-        branches: &'b Branches,
-        name: &[u8],
-    ) -> Option<Self> {
-        let holders = names.holders(name)?;
+    pub(crate) fn open_in(parent: &CachedDir, branches: &'b Branches, name: &[u8]) -> Option<Self> {
+        let holders = parent.names.holders(name)?;
         let mut opened = BranchDirs::default();
         for (index, branch) in branches.iter().enumerate() {
-            let dir = parent.get(branches, index).filter(|_| holders.has(index));
+            let dir = parent.opened.get(branches, index).filter(|_| holders.has(index));
             let found = match dir.map(|dir| beneath::subdir(dir, name)) {
                 Some(Err(errno)) if !beneath::is_absent(errno) => {
                     opened.error.get_or_insert(branch.record_error(errno, OpKind::Read));
@@ -79,7 +77,20 @@ impl<'b> MergedDir<'b> {
 
     fn plain(branches: &'b Branches, opened: BranchDirs) -> Self {
         let (opened, follow) = (Arc::new(opened), Symlinks::NEVER);
-        MergedDir { branches, opened, follow, by_link: false, node: None, names: None }
+        MergedDir { branches, opened, follow, by_link: false, node: None, names: None, attrs: None }
+    }
+
+    /// Returns a directory as it is cached, for a caller that may trust that.
+    pub(crate) fn cached(branches: &'b Branches, node: Arc<Node>, cached: &CachedDir) -> Self {
+        MergedDir {
+            branches,
+            opened: Arc::clone(&cached.opened),
+            follow: Symlinks::NEVER,
+            by_link: false,
+            node: Some(node),
+            names: Some(Arc::clone(&cached.names)),
+            attrs: Some(Arc::clone(&cached.attrs)),
+        }
     }
 
     /// Returns the reason that no branch holds the directory.
@@ -137,6 +148,38 @@ impl<'b> MergedDir<'b> {
         copies
     }
 
+    /// Returns what is remembered of its copies' attributes: nothing if that may not be trusted, or if there are few.
+    pub(crate) fn attrs(&self) -> Arc<CopyAttrs> {
+        let many = || self.each().count() > FEW_COPIES;
+        self.attrs.clone().filter(|_| many()).unwrap_or_default()
+    }
+
+    /// As `own`, but asks only the copies whose attributes are not remembered. For a caller for which all changes on the
+    /// branches have been processed.
+    pub(crate) fn own_remembered(&self) -> Copies {
+        let mut copies = self.empty_copies();
+        let count = self.opened.list.len();
+        copies.found.reserve(count);
+        let ask = |index| self.get(index).map_or(Err(Errno::NOENT), stat::of);
+        self.attrs().each(
+            count,
+            |index| !self.lacks(index),
+            ask,
+            |index, answer| {
+                self.put_copy(&mut copies, index, answer);
+            },
+        );
+        copies
+    }
+
+    /// Records that the directory has changed on a branch, by a change of its names. Must be called before the kernel
+    /// learns of it.
+    pub(crate) fn copy_changed(&self, index: usize) {
+        if let Some(node) = &self.node {
+            node.copy_changed(self.branches.as_slice()[index].id);
+        }
+    }
+
     fn put_copy(&self, copies: &mut Copies, index: usize, answer: Result<Attr, Errno>) {
         match answer {
             Ok(attr) => copies.found.push((index, attr)),
@@ -156,8 +199,9 @@ impl<'b> MergedDir<'b> {
     /// Removes a name from a branch.
     pub(crate) fn unlink(&self, index: usize, name: &[u8], flags: AtFlags) -> Result<(), Errno> {
         let dir = self.get(index).ok_or(Errno::NOENT)?;
-        rustix::fs::unlinkat(dir, name, flags)
-            .map_err(|errno| self.branches[index].record_error(errno, OpKind::Change))
+        let removed = rustix::fs::unlinkat(dir, name, flags);
+        self.copy_changed(index);
+        removed.map_err(|errno| self.branches[index].record_error(errno, OpKind::Change))
     }
 
     /// Looks up a name on each branch.

@@ -39,6 +39,8 @@ lock_ranks! {
     DirCacheOrder = 300;
     /// What a node has cached of its directory.
     DirState = 310;
+    /// The attributes of a cached directory's copies.
+    CopyAttrs = 315;
     /// The names of a cached directory.
     NameIndex = 320;
     /// Files that stay open on their branch for a moment after their last close.

@@ -1,5 +1,6 @@
 //! The cached state of a directory, kept in its node.
 
+use super::copy_attrs::CopyAttrs;
 use super::name_index::{CacheCounters, NameIndex};
 use crate::branch::Branches;
 use crate::fs::beneath::Dir;
@@ -65,12 +66,18 @@ pub(crate) struct CachedDir {
     /// For each branch, the latest value of `places` for which the directory was known to be there.
     pub(crate) seen: PerBranch<AtomicU64>,
     pub(crate) names: Arc<NameIndex>,
+    pub(crate) attrs: Arc<CopyAttrs>,
     /// It was used since eviction last considered it.
     pub(crate) used: AtomicBool,
     pub(crate) tally: Arc<CacheCounters>,
 }
 
 impl CachedDir {
+    /// Returns the number of branches that hold the directory.
+    pub(crate) fn copies(&self) -> usize {
+        self.ids.iter().flatten().count()
+    }
+
     /// Returns the directory as it is after a change by the pool.
     pub(crate) fn with(
         &self,
@@ -88,6 +95,7 @@ impl CachedDir {
             seen: ids.iter().map(|_| AtomicU64::new(stamp.places)).collect(),
             ids,
             names,
+            attrs: Arc::default(),
             used: AtomicBool::new(true),
             tally: Arc::clone(&self.tally),
         })

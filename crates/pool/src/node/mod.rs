@@ -9,6 +9,7 @@
 //! name; then an open file or a pinned descriptor stands in. Its id says where the file is, so that it can be found
 //! again after the kernel has forgotten the node (`export`).
 
+pub(crate) mod copy_attrs;
 pub(crate) mod detached;
 pub(crate) mod dir_state;
 pub(crate) mod direct_writes;
@@ -262,7 +263,22 @@ impl Node {
             // The creating operation may have begun with other branches than the cache has now.
             if let Some(index) = cached.branches.index_of(branch) {
                 cached.names.add_holder(name, index);
+                cached.attrs.changed(index);
             }
         });
+    }
+
+    /// Records that the copy of this directory on a branch has changed. Must be called before the kernel learns of it.
+    pub(crate) fn copy_changed(&self, branch: BranchId) {
+        self.with_cached(|cached| {
+            if let Some(index) = cached.branches.index_of(branch) {
+                cached.attrs.changed(index);
+            }
+        });
+    }
+
+    /// Records that any copy of this directory may have changed.
+    pub(crate) fn copies_changed(&self) {
+        self.with_cached(|cached| cached.attrs.all_changed());
     }
 }

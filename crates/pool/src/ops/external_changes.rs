@@ -30,6 +30,7 @@ impl Pool {
     pub fn attributes_changed(&self, node: NodeId) {
         if let Ok(node) = self.nodes.get(node) {
             node.changed();
+            node.copies_changed();
         }
     }
 

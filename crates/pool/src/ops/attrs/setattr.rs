@@ -97,7 +97,7 @@ impl Pool {
         let branches = self.branches.load();
         if set.changes_nothing() {
             if node.is_dir() {
-                return self.attr_of(&branches, node, trust);
+                return self.dir_attr(&branches, node, trust, false);
             }
             let own = self.kill_privileges(&branches, node, caller)?;
             return self.file_attr_at(node, &own);
@@ -128,6 +128,7 @@ impl Pool {
                 let _ = pinned::chmod(fd, Mode::from_raw_mode(before.mode & 0o7777));
             }
         }
+        node.copies_changed();
         result?;
         self.attr_at(&branches, node, &places)
     }

@@ -24,6 +24,14 @@ impl Pool {
     /// Errors: `EBUSY` when the file is open, or open for writing on the branch: that writer would go on writing the
     /// file of the other names. `EAGAIN` when the file or its name has changed meanwhile.
     pub(crate) fn replace_link_by_copy(&self, node: &Arc<Node>, parent: NodeId, name: &[u8]) -> Result<bool> {
+        let replaced = self.put_copy_over_link(node, parent, name);
+        if let Ok(dir) = self.nodes.dir_path(parent) {
+            self.dir_rewritten(&dir);
+        }
+        replaced
+    }
+
+    fn put_copy_over_link(&self, node: &Arc<Node>, parent: NodeId, name: &[u8]) -> Result<bool> {
         let _alone = node.moving().write();
         let (branch, path, file) = {
             let _held = self.tree.shared();

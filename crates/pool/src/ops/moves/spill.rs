@@ -132,7 +132,9 @@ impl Pool {
                         none.insert(held.map_err(NotMoved::File)?)
                     }
                 };
-                match self.carry(node, &file, &target, still.as_ref()) {
+                let carried = self.carry(node, &file, &target, still.as_ref());
+                file.names.iter().for_each(|name| self.dir_rewritten(split(name).0));
+                match carried {
                     Err(why @ (NotMoved::Branch(errno) | NotMoved::File(errno))) => {
                         // The error may come from either branch; the health check finds out which.
                         target.record_error(file.source.record_error(errno, OpKind::Read), OpKind::Read);

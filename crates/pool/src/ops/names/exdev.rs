@@ -202,6 +202,7 @@ impl Pool {
             // The temporary name is left if the rename failed, or if func.rename does not choose every copy.
             if let Some(dir) = new.dirs.get(index) {
                 let _ = rustix::fs::unlinkat(dir, aside.as_slice(), AtFlags::empty());
+                new.dirs.copy_changed(index);
             }
         }
         result

@@ -183,16 +183,14 @@ impl Pool {
             return Ok(self.show_file(&handle.node, &handle.open.location().branch, attr, at));
         }
         let node = self.nodes.get(id)?;
-        let trust = self.trust_to_read(&node);
+        // What is remembered of a directory's copies is valid only as far as changes have been processed.
+        let exact = self.dir_cache.has_many_copies(&node).then(|| self.cache_trust()).flatten();
+        let trust = exact.or_else(|| self.trust_to_read(&node));
         let _held = self.tree.shared();
         let branches = self.branches.load();
-        self.attr_of(&branches, &node, trust)
-    }
-
-    pub(crate) fn attr_of(&self, branches: &Branches, node: &Arc<Node>, trust: CacheTrust) -> Result<Attr> {
         match node.is_dir() {
-            true => self.dir_attr(branches, node, trust),
-            false => self.file_attr(branches, node),
+            true => self.dir_attr(&branches, &node, trust, exact.is_some()),
+            false => self.file_attr(&branches, &node),
         }
     }
 
@@ -210,11 +208,18 @@ impl Pool {
         Ok(self.show_file(node, &primary.branch, primary.attr, At::Opened(primary.fd.as_fd())))
     }
 
-    fn dir_attr(&self, branches: &Branches, node: &Arc<Node>, trust: CacheTrust) -> Result<Attr> {
+    /// Returns the attributes of a directory. `remembered`: those of its copies may be remembered ones.
+    pub(crate) fn dir_attr(
+        &self,
+        branches: &Branches,
+        node: &Arc<Node>,
+        trust: CacheTrust,
+        remembered: bool,
+    ) -> Result<Attr> {
         if let (_, Some(path)) = self.nodes.locate(node.id)? {
             let path = path.as_slice();
             let dirs = self.dirs_of(branches, node.clone(), path, trust);
-            let copies = dirs.own();
+            let copies = if remembered { dirs.own_remembered() } else { dirs.own() };
             match self.shown(Func::Getattr, branches, &copies) {
                 Ok(index) => {
                     let attr = copies.merge_dir(*copies.get(index).ok_or(Error::Absent)?);

@@ -364,6 +364,8 @@ pub(crate) fn rename_copy(from: &Side, to: &Side, index: usize, flags: RenameFla
             other => other,
         },
     };
+    from.dirs.copy_changed(index);
+    to.dirs.copy_changed(index);
     done.map_err(|errno| from.dirs.branches[index].record_error(errno, OpKind::Change))
 }
 

@@ -40,7 +40,7 @@ impl Cursor {
         let from_start = matches!(at, Position::Start(_));
         let branches = pool.branches.load();
         let known = trust.and_then(|_| pool.dir_cache.get(node, &branches));
-        let known = known.as_ref().map(|(dirs, _)| &**dirs);
+        let known = known.as_ref().map(|cached| &*cached.opened);
         let opened = pool.open_on_branches(&branches, path, known, from_start);
         let mut failed = branches.timeout_error();
         let sources = sources(pool, &branches, opened, &mut failed)?;

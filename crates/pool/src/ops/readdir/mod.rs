@@ -147,6 +147,8 @@ impl Pool {
             cursor.suspend();
             self.cursors.park(node.id, cursor);
         }
+        // Reading has changed their access times.
+        node.copies_changed();
         if current { NamesRead::Current } else { NamesRead::Doubtful }
     }
 

@@ -42,10 +42,9 @@ impl Pool {
         trust: CacheTrust,
     ) -> MergedDir<'b> {
         if trust.is_some()
-            && let Some((opened, names)) = self.dir_cache.get(&node, branches)
+            && let Some(cached) = self.dir_cache.get(&node, branches)
         {
-            let (node, names) = (Some(node), Some(names));
-            return MergedDir { branches, opened, follow: Symlinks::NEVER, by_link: false, node, names };
+            return MergedDir::cached(branches, node, &cached);
         }
         let extended = node.dir().extended.load(Ordering::Acquire);
         let below = trust.and_then(|_| self.open_in_parent(branches, &node));
@@ -64,8 +63,8 @@ impl Pool {
     /// trust the cache.
     fn open_in_parent<'b>(&self, branches: &'b Branches, node: &Node) -> Option<MergedDir<'b>> {
         let (parent, name) = self.nodes.newest_name(node.id)?;
-        let (opened, names) = self.dir_cache.get(&parent, branches)?;
-        MergedDir::open_in(&opened, &names, branches, &name)
+        let parent = self.dir_cache.get(&parent, branches)?;
+        MergedDir::open_in(&parent, branches, &name)
     }
 
     /// Records that a name was created on a branch, as [`MergedDir::name_created`] does, for a caller that has only the
@@ -73,6 +72,15 @@ impl Pool {
     pub(crate) fn name_created(&self, dir: &[u8], name: &[u8], branch: BranchId) {
         if let Some(node) = self.known().dir(dir).and_then(|id| self.nodes.get(id).ok()) {
             node.name_created(name, branch);
+        }
+    }
+
+    /// Records that the pool has made and removed files in a directory by its path on some branch, and a note of that in
+    /// the branch's root.
+    pub(crate) fn dir_rewritten(&self, path: &[u8]) {
+        let dirs = [self.known().dir(path), Some(NodeId::ROOT)];
+        for dir in dirs.into_iter().flatten().filter_map(|id| self.nodes.get(id).ok()) {
+            dir.copies_changed();
         }
     }
 

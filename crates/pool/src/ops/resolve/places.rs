@@ -15,6 +15,7 @@ use crate::export;
 use crate::fs::beneath;
 use crate::fs::stat::{self, Attr, FileKey};
 use crate::node::Node;
+use crate::node::copy_attrs::CopyAttrs;
 use crate::ops::aggregate::{self, Outcome};
 use crate::ops::resolve::acl::At;
 use crate::path::PoolPath;
@@ -45,6 +46,8 @@ pub(crate) struct Places {
     /// The position of the node's own file. `None` for a directory.
     own: Option<usize>,
     copies: Copies,
+    /// Of a directory: the remembered attributes of its copies.
+    attrs: Arc<CopyAttrs>,
 }
 
 impl Places {
@@ -58,7 +61,12 @@ impl Places {
             error: None,
             unheard: branches.timeout_error(),
         };
-        Places { list: SmallVec::from_iter([place]), own: (!is_dir).then_some(0), copies }
+        Places {
+            list: SmallVec::from_iter([place]),
+            own: (!is_dir).then_some(0),
+            copies,
+            attrs: Arc::default(),
+        }
     }
 
     /// Returns the node's own file; `None` for a directory.
@@ -67,7 +75,8 @@ impl Places {
     }
 
     fn at(&self, index: usize) -> Option<&Place> {
-        self.list.iter().find(|place| place.index == Some(index))
+        let at = self.list.binary_search_by_key(&Some(index), |place| place.index).ok()?;
+        self.list.get(at)
     }
 
     /// Returns true for a file or directory that no name leads to.
@@ -218,7 +227,7 @@ impl Pool {
             if let Some(open) = open.take() {
                 list[own].fd = open.fd;
             }
-            Ok(Some(Places { list, own: Some(own), copies }))
+            Ok(Some(Places { list, own: Some(own), copies, attrs: Arc::default() }))
         };
         if is_open {
             // No name need lead to an open file.
@@ -244,7 +253,7 @@ impl Pool {
             return Ok(Places::sole(orphan, true, branches));
         };
         let dirs = self.dirs_of(branches, node.clone(), &path, trust);
-        let copies = dirs.own();
+        let copies = dirs.own_remembered();
         let place = |(index, attr): (usize, &Attr)| {
             let branch = branches.as_slice()[index].clone();
             let fd = match dirs.opened_dir(index) {
@@ -253,7 +262,7 @@ impl Pool {
             };
             Place { index: Some(index), branch, fd, attr: *attr }
         };
-        Ok(Places { list: copies.iter().map(place).collect(), own: None, copies })
+        Ok(Places { list: copies.iter().map(place).collect(), own: None, copies, attrs: dirs.attrs() })
     }
 
     /// Returns the places that an action function changes.
@@ -324,7 +333,9 @@ impl Pool {
         let _not_cloning = self.keep_from_cloning(node)?;
         let places = self.places(branches, node, trust, Purpose::Attributes)?;
         let chosen = self.chosen_places(func, branches, &places, false)?;
-        self.change_each(branches, &places, &chosen, change)
+        let result = self.change_each(branches, &places, &chosen, change);
+        node.copies_changed();
+        result
     }
 
     /// Runs a query on the copy of a directory that a search function chooses.
@@ -362,12 +373,16 @@ impl Pool {
             return Ok(self.show(node, &place.branch, b"", stat::of(place.fd.as_fd())?, at));
         }
         let mut copies = Copies { found: SmallVec::new(), ..places.copies };
-        for place in &places.list {
-            match stat::of(place.fd.as_fd()) {
-                Ok(attr) => copies.found.extend(place.index.map(|index| (index, attr))),
-                Err(errno) => copies.error = Some(place.branch.record_error(errno, OpKind::Read)),
-            }
-        }
+        let ask = |index| places.at(index).map_or(Err(Errno::STALE), |place| stat::of(place.fd.as_fd()));
+        places.attrs.each(
+            branches.len(),
+            |index| places.at(index).is_some(),
+            ask,
+            |index, answer| match answer {
+                Ok(attr) => copies.found.push((index, attr)),
+                Err(errno) => copies.error = Some(branches[index].record_error(errno, OpKind::Read)),
+            },
+        );
         let shown = self.shown(Func::Getattr, branches, &copies)?;
         let (attr, place) = copies.get(shown).zip(places.at(shown)).ok_or(Error::Absent)?;
         let at = At::Directory(place.fd.as_fd());

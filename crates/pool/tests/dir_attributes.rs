@@ -1,0 +1,159 @@
+//! The attributes of a merged directory are right after every change, although the pool remembers those of its copies.
+
+#![forbid(unsafe_code)]
+
+mod common;
+
+use canopy_pool::branch::Mode::Rw;
+use canopy_pool::config::Config;
+use canopy_pool::policy::{Category, Policy};
+use canopy_pool::{Attr, NodeId, RenameKind, SetAttr, Time};
+use canopy_testkit::files::put;
+use common::{Made, ROOT, TestKernel, pool};
+use rustix::fs::{AtFlags, CWD, OFlags, StatxFlags, Timespec, Timestamps, statx, utimensat};
+use std::fs;
+use std::sync::Arc;
+
+const BRANCHES: usize = 5;
+/// A branch to which the create policy leads only by what it has.
+const OTHER: usize = 3;
+
+fn made(config: Config) -> (Made, NodeId) {
+    let mut config = config;
+    config.policies.set_category(Category::Create, Policy::Ff);
+    let made = pool(&[Rw; BRANCHES], config);
+    made.pool.connect(Arc::new(TestKernel::default()), false);
+    for branch in 0..BRANCHES {
+        fs::create_dir(made.on(branch, "d")).unwrap();
+    }
+    for (branch, name) in [(0, "first"), (OTHER, "other"), (OTHER, "other2")] {
+        put(made.on(branch, "d").join(name), "x");
+        fs::create_dir(made.on(branch, "d").join(format!("{name}.dir"))).unwrap();
+    }
+    fs::hard_link(made.on(OTHER, "d/other"), made.on(OTHER, "d/linked")).unwrap();
+    let dir = made.pool.lookup(NodeId::ROOT, b"d").unwrap().node;
+    (made, dir)
+}
+
+/// What the branches say: the latest times of all copies.
+fn on_branches(made: &Made, path: &str) -> [Time; 3] {
+    let mut latest = [Time::default(); 3];
+    for branch in 0..BRANCHES {
+        let found = statx(CWD, made.on(branch, path), AtFlags::empty(), StatxFlags::BASIC_STATS).unwrap();
+        let times = [found.stx_atime, found.stx_mtime, found.stx_ctime];
+        for (latest, time) in latest.iter_mut().zip(times) {
+            *latest = (*latest).max(Time { sec: time.tv_sec, nsec: time.tv_nsec });
+        }
+    }
+    latest
+}
+
+fn times(attr: &Attr) -> [Time; 3] {
+    [attr.atime, attr.mtime, attr.ctime]
+}
+
+/// Makes the directory old on all branches, as another process may, and has the pool remember it.
+fn make_old(made: &Made, dir: NodeId) {
+    let old = Timespec { tv_sec: 1_000_000_000, tv_nsec: 0 };
+    for branch in 0..BRANCHES {
+        let times = Timestamps { last_access: old, last_modification: old };
+        utimensat(CWD, made.on(branch, "d"), &times, AtFlags::empty()).unwrap();
+    }
+    made.pool.attributes_changed(dir);
+    for _ in 0..2 {
+        assert_eq!(times(&made.pool.getattr(dir, None).unwrap()), on_branches(made, "d"));
+    }
+}
+
+type Change = (&'static str, fn(&Made, NodeId));
+
+const CHANGES: &[Change] = &[
+    ("mknod", |made, dir| {
+        made.pool.mknod(&ROOT, dir, b"made", 0o100_644, (0, 0)).unwrap();
+    }),
+    ("mkdir", |made, dir| {
+        made.pool.mkdir(&ROOT, dir, b"made.dir", 0o755).unwrap();
+    }),
+    ("symlink", |made, dir| {
+        made.pool.symlink(&ROOT, dir, b"made.link", b"target").unwrap();
+    }),
+    ("create", |made, dir| {
+        let flags = OFlags::RDWR.bits();
+        let (_, opened) = made.pool.create(&ROOT, dir, b"created", 0o644, flags, false).unwrap();
+        made.pool.release(opened.handle).unwrap();
+    }),
+    ("link", |made, dir| {
+        let file = made.pool.lookup(dir, b"other").unwrap().node;
+        made.pool.link(&ROOT, file, dir, b"other.link").unwrap();
+    }),
+    ("unlink", |made, dir| made.pool.unlink(dir, b"other.link").unwrap()),
+    ("rename", |made, dir| {
+        made.pool.rename(&ROOT, dir, b"other", dir, b"renamed", RenameKind::Replace).unwrap();
+    }),
+    ("replace", |made, dir| {
+        made.pool.rename(&ROOT, dir, b"renamed", dir, b"first", RenameKind::Replace).unwrap();
+    }),
+    ("exchange", |made, dir| {
+        made.pool.rename(&ROOT, dir, b"other.dir", dir, b"other2.dir", RenameKind::Exchange).unwrap();
+    }),
+    ("rename out", |made, dir| {
+        made.pool.rename(&ROOT, dir, b"other2", NodeId::ROOT, b"out", RenameKind::Replace).unwrap();
+    }),
+    ("rename in", |made, dir| {
+        made.pool.rename(&ROOT, NodeId::ROOT, b"out", dir, b"in", RenameKind::Replace).unwrap();
+    }),
+    ("rename a directory out", |made, dir| {
+        made.pool.rename(&ROOT, dir, b"other.dir", NodeId::ROOT, b"out.dir", RenameKind::Replace).unwrap();
+    }),
+    ("rmdir", |made, dir| made.pool.rmdir(dir, b"other2.dir").unwrap()),
+    ("chmod", |made, dir| {
+        let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
+        made.pool.setattr(&ROOT, dir, None, &set).unwrap();
+    }),
+    ("setxattr", |made, dir| {
+        made.pool.setxattr(&ROOT, dir, b"trusted.a", b"value", 0, false).unwrap();
+    }),
+    ("removexattr", |made, dir| made.pool.removexattr(&ROOT, dir, b"trusted.a").unwrap()),
+    ("listing", |made, dir| {
+        made.pool.readdir(dir, 0, |_| true).unwrap();
+    }),
+    ("a clone", |made, dir| {
+        // Made on one branch; a file of another one then takes its directory there.
+        let new = made.pool.mkdir(&ROOT, dir, b"new", 0o755).unwrap().node;
+        made.pool.getattr(dir, None).unwrap();
+        made.pool.rename(&ROOT, dir, b"in", new, b"in", RenameKind::Replace).unwrap();
+        assert!(made.on(OTHER, "d/new/in").exists());
+    }),
+    ("a rename of the directory", |made, dir| {
+        made.pool.rename(&ROOT, NodeId::ROOT, b"d", NodeId::ROOT, b"e", RenameKind::Replace).unwrap();
+        assert_eq!(times(&made.pool.getattr(dir, None).unwrap()), on_branches(made, "e"));
+        made.pool.rename(&ROOT, NodeId::ROOT, b"e", NodeId::ROOT, b"d", RenameKind::Replace).unwrap();
+    }),
+];
+
+#[test]
+fn a_change_through_the_pool_shows_at_once() {
+    let (made, dir) = made(Config::default());
+    for (name, change) in CHANGES {
+        make_old(&made, dir);
+        let before = times(&made.pool.getattr(dir, None).unwrap());
+        // Later than the clock tick of `before`.
+        std::thread::sleep(std::time::Duration::from_millis(12));
+        change(&made, dir);
+        let after = times(&made.pool.getattr(dir, None).unwrap());
+        assert_eq!(after, on_branches(&made, "d"), "{name}");
+        assert_ne!(after, before, "{name}");
+    }
+}
+
+#[test]
+fn a_copy_that_replaces_a_link_shows_at_once() {
+    let (made, dir) = made(Config { link_cow: true, ..Config::default() });
+    let file = made.pool.lookup(dir, b"linked").unwrap().node;
+    make_old(&made, dir);
+    let opened = made.pool.open(&ROOT, file, OFlags::RDWR.bits(), false).unwrap();
+    made.pool.release(opened.handle).unwrap();
+    let links = |name| std::os::unix::fs::MetadataExt::nlink(&fs::metadata(made.on(OTHER, name)).unwrap());
+    assert_eq!([links("d/linked"), links("d/other")], [1, 1]);
+    assert_eq!(times(&made.pool.getattr(dir, None).unwrap()), on_branches(&made, "d"));
+}
