@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::CWD;
 use rustix::io::Errno;
-use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fspick};
+use rustix::mount::{FsPickFlags, MountFlags, UnmountFlags, fsconfig_reconfigure, fspick, mount, unmount};
 
 /// One line of `/proc/self/mountinfo`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -113,6 +113,22 @@ pub fn process(pid: i32) -> Option<Process> {
 pub fn descriptors(pid: i32) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
     entries.flatten().filter_map(|entry| fs::read_link(entry.path()).ok()).collect()
+}
+
+/// Reads a file of `/sys/fs/fuse/connections/NUMBER`, also where that filesystem is not mounted.
+///
+/// # Panics
+/// If there is no such connection or file.
+#[track_caller]
+pub fn fuse_connection(number: u32, file: &str) -> String {
+    let path = Path::new("/sys/fs/fuse/connections").join(number.to_string()).join(file);
+    fs::read_to_string(path).unwrap_or_else(|_| {
+        let dir = tempfile::tempdir().expect("a directory");
+        mount("fusectl", dir.path(), "fusectl", MountFlags::empty(), None).expect("fusectl is mounted");
+        let text = fs::read_to_string(dir.path().join(number.to_string()).join(file));
+        unmount(dir.path(), UnmountFlags::empty()).expect("fusectl is unmounted");
+        text.expect("a connection")
+    })
 }
 
 /// A thread of a process.

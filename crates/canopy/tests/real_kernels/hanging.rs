@@ -3,8 +3,7 @@
 use super::rig::{PATIENCE, health, pool_over, wait_for_health};
 use canopy_testkit::bystander::{Files, Others};
 use canopy_testkit::cmd::wait_until;
-use canopy_testkit::{Medium, Pool, PoolBed, proc};
-use std::fs;
+use canopy_testkit::{Medium, PoolBed};
 use std::time::{Duration, Instant};
 
 const DIRS: usize = 40;
@@ -17,13 +16,6 @@ fn bed(options: &str) -> PoolBed {
     pool_over(2, options, |number, disk| Files::new(disk.path(), ["disk0", "disk1"][number], DIRS).make())
 }
 
-/// Returns how many requests of the mount are not answered yet.
-fn waiting(pool: &Pool) -> u64 {
-    let number = proc::mount_at(pool.path()).expect("a mount").minor;
-    let text = fs::read_to_string(format!("/sys/fs/fuse/connections/{number}/waiting"));
-    text.expect("a connection").trim().parse().expect("a number")
-}
-
 /// Hangs the disk for this long, `cycles` times or as often as `CANOPY_CYCLES` says, with clients on it, and asserts that
 /// nothing of that stays in the daemon or in the kernel.
 fn nothing_remains(bed: &PoolBed, cycles: usize, hang: Duration, clients_wait: bool) {
@@ -32,7 +24,7 @@ fn nothing_remains(bed: &PoolBed, cycles: usize, hang: Duration, clients_wait: b
     // Workers that are no longer needed exit while requests flow.
     let count = || {
         mine.count_rounds("bystander", Duration::from_millis(500), || ());
-        (bed.pool.threads().len(), bed.pool.settled_fd_count(0), waiting(&bed.pool))
+        (bed.pool.threads().len(), bed.pool.settled_fd_count(0), bed.pool.unanswered())
     };
     let fresh = count();
     let cycle = || {
@@ -53,13 +45,13 @@ fn nothing_remains(bed: &PoolBed, cycles: usize, hang: Duration, clients_wait: b
     cycle();
     let first = count();
     (1..cycles).for_each(|_| cycle());
-    let mut after = (0, 0, 0);
+    let mut after = (0, 0, (0, 0));
     let settled = wait_until(PATIENCE, || {
         after = count();
-        after.0 <= fresh.0 && after.1 <= first.1 && after.2 == 0
+        after.0 <= fresh.0 && after.1 <= first.1 && after.2.0 == after.2.1
     });
     println!(
-        "threads, descriptors, waiting requests: {fresh:?} before, {first:?} after a cycle, {after:?} after {cycles}"
+        "threads, descriptors, unanswered requests and those that workers keep: {fresh:?} before, {first:?} after a cycle, {after:?} after {cycles}"
     );
     let names: Vec<_> = bed.pool.threads().into_iter().map(|thread| thread.name).collect();
     assert!(settled, "{fresh:?} before, {first:?} after one cycle, {after:?} after {cycles}: {names:?}");

@@ -64,7 +64,13 @@ fn surplus_workers_exit_and_release_everything() {
         // The first worker has no descriptor of its own, and may be among those that have exited.
         let left = || held(pid).0 <= descriptors.0 + 1 && held(pid).1 <= descriptors.1;
         assert!(wait_until(PATIENCE, left), "{:?} after {descriptors:?}", held(pid));
-        eprintln!("io-uring={transport}: {:?} afterwards", size(pid));
+        let mut unanswered = (0, 0);
+        let none_lost = wait_until(PATIENCE, || {
+            unanswered = rig.pool.unanswered();
+            unanswered.0 == unanswered.1
+        });
+        assert!(none_lost, "io-uring={transport}: {unanswered:?} requests are unanswered, and kept");
+        eprintln!("io-uring={transport}: {:?} afterwards, {unanswered:?} unanswered, and kept", size(pid));
         rig.pool.umount();
     }
 }

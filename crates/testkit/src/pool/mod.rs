@@ -105,6 +105,20 @@ impl Pool {
         least
     }
 
+    /// Returns how many requests of this mount the kernel counts as unanswered, and how many of these are no client's:
+    /// over io_uring, a worker that leaves keeps its entry's last request, which asks for nothing, until another worker
+    /// takes the entry over. Both numbers are the same when nothing is going on.
+    pub fn unanswered(&self) -> (usize, usize) {
+        let minor = proc::mount_at(&self.point).expect("the pool is mounted").minor;
+        let waiting = proc::fuse_connection(minor, "waiting");
+        let pid = self.pid();
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("the daemon runs");
+        // An entry's memory is mapped twice.
+        let entries = maps.lines().filter(|line| line.contains("memfd:canopy-entry")).count() / 2;
+        let workers = proc::threads(pid).iter().filter(|thread| thread.name.starts_with("canopy-q")).count();
+        (waiting.trim().parse().expect("a number"), entries.saturating_sub(workers))
+    }
+
     /// Makes the kernel drop the unused dentries and inodes of this mount. Dropping the caches of the whole machine would
     /// disturb other tests.
     pub fn drop_dentries(&self) {
