@@ -21,7 +21,7 @@ readonly PROGRAMS=(base-files base-passwd bash coreutils util-linux mount kmod p
     attr acl psmisc dmsetup e2fsprogs xfsprogs btrfs-progs dosfstools exfatprogs ntfs-3g f2fs-tools iproute2 fuse3
     nfs-kernel-server nfs-common python3-minimal)
 # Directories of kernel modules.
-readonly MODULES=(fs lib crypto arch net drivers/md drivers/block drivers/virtio drivers/scsi drivers/nvdimm)
+readonly MODULES=(fs lib crypto arch net block drivers/md drivers/block drivers/virtio drivers/scsi drivers/nvdimm)
 
 say() { printf 'kernel-tests: %s\n' "$*"; }
 
@@ -105,7 +105,7 @@ userland() {
 # kernel KERNEL: its image, and its modules packed.
 kernel() {
     local dir=$CACHE/$1 names version part root
-    [[ ! -e $dir/modules.cpio ]] || return 0
+    [[ ! -e $dir/modules.list || $(<"$dir/modules.list") != "${MODULES[*]}" ]] || return 0
     suite "$(suite_of "$1")"
     rm -rf "$dir"
     mkdir -p "$dir/unpacked"
@@ -135,6 +135,7 @@ kernel() {
     rm "$dir/root/lib"
     archive "$dir/root" "$dir/modules.cpio"
     rm -rf "$dir/root" "$dir/unpacked" "$dir"/*.deb
+    echo "${MODULES[*]}" >"$dir/modules.list"
 }
 
 # Prints the path of a test program of crates/canopy, built.

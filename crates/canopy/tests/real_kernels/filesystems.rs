@@ -80,6 +80,12 @@ fn steps(dir: &Path) -> Vec<(&'static str, String)> {
 }
 
 fn compare(kind: &str, mkfs: &[&str]) {
+    modules(&[kind]);
+    let known = fs::read_to_string("/proc/filesystems").expect("a list");
+    if !known.lines().any(|line| line.split_whitespace().last() == Some(kind)) {
+        println!("skipped: this kernel has no {kind}");
+        return;
+    }
     let other = Mounted::new(kind, mkfs);
     let plain = LoopFs::tmpfs(16 * MIB);
     let (branch, direct) = (other.path().join("branch"), other.path().join("direct"));

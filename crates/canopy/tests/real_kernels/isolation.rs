@@ -5,7 +5,10 @@ use canopy_testkit::bystander::{Files, Others, Progress};
 use canopy_testkit::{Medium, PoolBed};
 use std::time::Duration;
 
-const DIRS: usize = 400;
+/// Directories of the bystander, which are all visited before each measurement, and those of the other disks: so many that
+/// others always need the disk.
+const MINE: usize = 40;
+const THEIRS: usize = 400;
 /// How long the bystander's rounds are counted.
 const WINDOW: Duration = Duration::from_secs(6);
 /// How long a disk that lags takes for each request.
@@ -18,7 +21,8 @@ const LONGEST: Duration = Duration::from_millis(200);
 const TRIES: usize = 3;
 
 fn measure(bed: &PoolBed, medium: Medium, others: usize) -> Progress {
-    let [mine, theirs] = ["disk0", "disk1"].map(|name| Files::new(bed.pool.path(), name, DIRS));
+    let (mine, theirs) =
+        (Files::new(bed.pool.path(), "disk0", MINE), Files::new(bed.pool.path(), "disk1", THEIRS));
     drop_caches();
     mine.visit("bystander");
     if others > 0 {
@@ -34,7 +38,8 @@ fn measure(bed: &PoolBed, medium: Medium, others: usize) -> Progress {
 
 fn undisturbed(name: &str, medium: Medium) {
     let bed = pool_over(3, "", |number, disk| {
-        Files::new(disk.path(), ["disk0", "disk1", "disk2"][number], DIRS).make();
+        let (name, dirs) = [("disk0", MINE), ("disk1", THEIRS), ("disk2", THEIRS)][number];
+        Files::new(disk.path(), name, dirs).make();
     });
     let mut alone = measure(&bed, medium, 0);
     let mut held_up = Vec::new();
