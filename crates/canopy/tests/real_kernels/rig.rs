@@ -3,6 +3,7 @@
 use canopy_fuse::transport::uring;
 use canopy_testkit::cmd::wait_until;
 use canopy_testkit::{Kind, LoopFs, Pool, PoolBed};
+use serde_json::Value;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -50,18 +51,26 @@ pub(super) fn drop_caches() {
 /// Returns what `canopy status` calls the health of the branch at a path.
 #[track_caller]
 pub(super) fn health(pool: &Pool, branch: &Path) -> String {
+    look_up_health(pool, branch)
+        .unwrap_or_else(|status| panic!("{} is missing: {status:#}", branch.display()))
+}
+
+/// Returns the whole status where it does not list the branch: in a slow machine, the daemon may not answer in time.
+fn look_up_health(pool: &Pool, branch: &Path) -> Result<String, Value> {
     let status = pool.status();
     let branches = status["branches"].as_array().expect("branches");
     let found = branches.iter().find(|found| found["path"] == branch.to_str().expect("text"));
-    let found = found.unwrap_or_else(|| panic!("{} is missing: {status:#}", branch.display()));
-    found["health"].as_str().expect("health").to_owned()
+    match found {
+        Some(found) => Ok(found["health"].as_str().expect("health").to_owned()),
+        None => Err(status),
+    }
 }
 
 #[track_caller]
 pub(super) fn wait_for_health(pool: &Pool, branch: &Path, expected: &str) {
     let mut last = String::new();
     let reached = wait_until(PATIENCE, || {
-        last = health(pool, branch);
+        last = look_up_health(pool, branch).unwrap_or_else(|status| format!("unknown ({})", status["state"]));
         last == expected
     });
     assert!(reached, "{} is {last} and not {expected}\n{}", branch.display(), pool.log());
