@@ -68,7 +68,7 @@ impl Pool {
             return Some(open.location().branch.id);
         }
         let branches = self.branches.load();
-        let (opened, _) = self.dir_cache.get(&node, &branches)?;
+        let opened = Arc::clone(&self.dir_cache.get(&node, &branches)?.opened);
         let mut holding = branches.iter().zip(&opened.list).filter(|(_, dir)| dir.is_some());
         let (first, _) = holding.next()?;
         (holding.next().is_none() && opened.error.is_none()).then_some(first.id)
