@@ -471,13 +471,31 @@ impl Nodes {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use super::*;
     use crate::branch::list::{BranchSpec, Mode};
     use crate::branch::{Branch, Branches};
-    use std::sync::Arc;
 
     /// Returns a branch on which files have no stable ids.
     pub(crate) fn branch() -> Arc<Branch> {
         let spec = BranchSpec { path: "/proc".into(), mode: Mode::Ro, min_free: None };
         Branches::open(&[spec].into_iter().collect()).unwrap()[0].clone()
+    }
+
+    /// However many files are known, and whatever has been forgotten, a further name of a file leads to its node.
+    #[test]
+    fn all_names_of_a_file_lead_to_one_node() {
+        let (nodes, branch) = (Nodes::new(1), branch());
+        let key = |ino| FileKey { dev: 1, ino, birth: (-5, 999_999_999) };
+        let find = |prefix: &str, ino: u64| {
+            let name = format!("{prefix}{ino}");
+            nodes.hand_out_file(NodeId::ROOT, name.as_bytes(), &branch, key(ino), false).unwrap().id
+        };
+        let ids: Vec<NodeId> = (0..20_000).map(|ino| find("first", ino)).collect();
+        let again = || (0..20_000).map(|ino| find("second", ino)).collect::<Vec<_>>();
+        assert_eq!(again(), ids);
+        // Most are forgotten, so that the tables shrink.
+        ids.iter().skip(100).for_each(|&id| nodes.forget(id, 2, |_| {}));
+        assert_eq!((0..100).map(|ino| find("third", ino)).collect::<Vec<_>>(), ids[..100]);
+        assert_eq!(nodes.len(), 101);
     }
 }

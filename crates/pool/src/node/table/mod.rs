@@ -329,5 +329,5 @@ impl Table {
 }
 
 fn shown_hash(records: &Slab<Record>, at: Slot) -> u64 {
-    records.get(at).map_or(0, |record| hash::of(&record.node.shown()))
+    records.get(at).and_then(|record| record.node.shown()).map_or(0, |shown| hash::of(&shown))
 }
