@@ -14,7 +14,7 @@ use canopy_testkit::{LoopFs, ScratchDir, proc};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_secs(900);
 
 /// Returns a command whose temporary directories are in the scratch directory, where the tests look for leaks.
 fn bench(scratch: &ScratchDir, words: &str) -> Command {
