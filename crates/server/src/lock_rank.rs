@@ -38,6 +38,4 @@ canopy_pool::lock_ranks! {
     FilesToClose = 1060;
     /// Requests whose workers are stuck.
     Stalls = 1070;
-    /// Branches whose requests wait in line.
-    Crowded = 1080;
 }

@@ -5,13 +5,7 @@ use canopy_fuse::Opcode;
 use canopy_testkit::Fault;
 use canopy_testkit::cmd::wait_until;
 use canopy_testkit::{proc, transports};
-use rustix::fs::OFlags;
-use rustix::io::Errno;
-use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::fs::{self, File};
 
 const CLIENTS: usize = 40;
 
@@ -31,82 +25,6 @@ fn held(pid: i32) -> (usize, usize) {
     let all = proc::descriptors(pid);
     let of = |what: &str| all.iter().filter(|path| path.to_string_lossy().contains(what)).count();
     (of("/dev/fuse"), of("io_uring"))
-}
-
-/// More than there can be workers.
-const MANY: usize = 320;
-
-/// Starts clients that each read the same part of a file, past the cache of the pool. The daemon's threads wait for one
-/// page, and the faulty filesystem has threads left for other requests.
-fn start_readers(rig: &Rig) -> Vec<JoinHandle<std::io::Result<[u8; 2048]>>> {
-    let direct = OFlags::DIRECT.bits().cast_signed();
-    let file = OpenOptions::new().read(true).custom_flags(direct).open(rig.at("busy0/f"));
-    let file = Arc::new(file.expect("a file"));
-    let reader = |_| {
-        let file = Arc::clone(&file);
-        client(move || {
-            let mut bytes = [0; 2048];
-            file.read_exact_at(&mut bytes, 0).map(|()| bytes)
-        })
-    };
-    (0..MANY).map(reader).collect()
-}
-
-/// They would take all workers, if they did not wait in line.
-#[test]
-fn more_requests_than_workers_wait_for_one_branch_and_hold_up_nobody() {
-    for transport in transports() {
-        let rig = Rig::new(transport, 1, "", &[]);
-        rig.bystander("before");
-        let pid = rig.pool.pid();
-        for round in 0..2 {
-            rig.faulty.set(Fault::Hang, &[Opcode::Read]);
-            let clients = start_readers(&rig);
-            let (mut workers, mut since) = (0, Instant::now());
-            let settled = wait_until(PATIENCE, || {
-                let now = size(pid).0;
-                if std::mem::replace(&mut workers, now) != now || rig.pool.unanswered().0 < MANY {
-                    since = Instant::now();
-                }
-                since.elapsed() > Duration::from_secs(2)
-            });
-            eprintln!("io-uring={transport}, round {round}: {workers} workers");
-            rig.bystander("beside many");
-            let mut status = rig.pool.status();
-            let told = wait_until(PATIENCE, || {
-                status = rig.pool.status();
-                status["branches"][1]["waits"]["requests"].as_u64().is_some_and(|told| told >= MANY as u64)
-            });
-            rig.faulty.heal();
-            assert!(settled, "{workers} workers, {:?} unanswered", rig.pool.unanswered());
-            assert!(told, "{status:#}");
-            for client in clients {
-                let bytes = client.join().expect("a client").expect("a read");
-                assert!(bytes.iter().all(|&byte| byte == 7));
-            }
-        }
-        rig.pool.umount();
-    }
-}
-
-#[test]
-fn requests_in_line_time_out_with_their_branch() {
-    for transport in transports() {
-        let rig = Rig::new(transport, 1, "branch-timeout=8", &[]);
-        rig.bystander("before");
-        rig.faulty.set(Fault::Hang, &[Opcode::Read]);
-        let clients = start_readers(&rig);
-        let ended = wait_until(PATIENCE, || clients.iter().all(JoinHandle::is_finished));
-        rig.faulty.heal();
-        let mut results = clients.into_iter().map(|client| client.join().expect("a client"));
-        let late = results.find(|result| {
-            result.as_ref().map_err(std::io::Error::raw_os_error) != Err(Some(Errno::TIMEDOUT.raw_os_error()))
-        });
-        assert!(ended && late.is_none(), "{late:?}, all have ended: {ended}\n{}", rig.pool.log());
-        let back = || fs::read(rig.at("busy0/f")).is_ok_and(|bytes| bytes == [7; 1 << 20]);
-        assert!(wait_until(PATIENCE, back), "{}", rig.pool.log());
-        rig.pool.umount();
-    }
 }
 
 #[test]

@@ -14,8 +14,8 @@ use crate::negotiate::Agreed;
 use crate::notify::Notifier;
 use crate::transport::uring::Rings;
 use crate::transport::{
-    DevWorker, FirstRequest, GroupSpawner, Handler, Held, Spawned, Transport, UringUnavailable, Watchdog,
-    WorkerSlot, WorkerThread, Workers, WorkersEnd,
+    DevWorker, GroupSpawner, Handler, Spawned, Transport, UringUnavailable, Watchdog, WorkerSlot,
+    WorkerThread, Workers, WorkersEnd,
 };
 
 /// A connection being served.
@@ -65,8 +65,8 @@ impl Session {
         let device = GroupSpawner {
             spawn: {
                 let (handler, over_uring) = (Arc::clone(&handler), Arc::clone(&over_uring));
-                Box::new(move |number, slot, first| {
-                    let worker = starter.start(&handler, number, &over_uring, slot, first)?;
+                Box::new(move |number, slot| {
+                    let worker = starter.start(&handler, number, &over_uring, slot)?;
                     Ok(Spawned { worker, needs_poke: false })
                 })
             },
@@ -87,7 +87,7 @@ impl Session {
         over_uring: &Arc<AtomicBool>,
         slot: WorkerSlot,
     ) -> Result<WorkerThread, SessionError> {
-        self.starter().start(handler, number, over_uring, slot, &mut None).map_err(SessionError::Start)
+        self.starter().start(handler, number, over_uring, slot).map_err(SessionError::Start)
     }
 
     fn starter(&self) -> Starter {
@@ -102,29 +102,19 @@ struct Starter {
 }
 
 impl Starter {
-    /// Starts a worker, which serves `first` at first. If that fails, `first` stays.
     fn start<H: Handler>(
         &self,
         handler: &Arc<H>,
         number: usize,
         over_uring: &Arc<AtomicBool>,
         slot: WorkerSlot,
-        first: &mut Option<FirstRequest>,
     ) -> std::io::Result<WorkerThread> {
         let (max_write, payload) = (self.agreed.max_write as usize, self.agreed.max_payload());
-        let device = match first {
-            Some(FirstRequest { held: Held::Message(device, _), .. }) => Arc::clone(device),
-            _ => self.device_for(number),
-        };
+        let device = self.device_for(number);
         let (handler, over_uring, seat) = (Arc::clone(handler), Arc::clone(over_uring), slot.seat());
         let worker =
             DevWorker::new(device, handler, self.agreed.dialect(), max_write, payload, over_uring, slot)?;
-        let name = format!("canopy-fuse-{number}");
-        let run = move |(worker, first): (DevWorker<H>, _)| worker.run(number, first);
-        WorkerThread::start(name, seat, (worker, first.take()), run).map_err(|((_, kept), error)| {
-            *first = kept;
-            error
-        })
+        WorkerThread::start(format!("canopy-fuse-{number}"), seat, move || worker.run(number))
     }
 
     fn device_for(&self, number: usize) -> Arc<OwnedFd> {

@@ -11,8 +11,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::param::page_size;
 
-use super::attend::{Attended, attend, line_of};
-use super::lines::{FirstRequest, Held};
+use super::attend::{Attended, attend};
 use super::serve::{Handler, Out, Outcome, report_undelivered, write_header};
 use super::workers::{Claim, WorkerEnd, WorkerSlot};
 use crate::abi;
@@ -62,16 +61,10 @@ impl<H: Handler> DevWorker<H> {
         Ok(DevWorker { device, handler, dialect, input, output, page, over_uring, slot })
     }
 
-    /// Serves `first`, which was read from the same device, and then until the connection ends.
-    pub(crate) fn run(mut self, number: usize, first: Option<FirstRequest>) -> WorkerEnd {
+    /// Serves until the connection ends.
+    pub(crate) fn run(mut self, number: usize) -> WorkerEnd {
         self.slot.sit_down(Some(Arc::clone(&self.device)));
         self.handler.thread_start(number);
-        if let Some(FirstRequest { held: Held::Message(_, message), admitted }) = first {
-            let start = self.page - WRITE_DATA;
-            self.input[start..start + message.len()].copy_from_slice(&message);
-            self.serve(start, message.len(), true);
-            drop(admitted);
-        }
         let end = self.serve_all();
         if end != WorkerEnd::Dismissed {
             self.slot.connection_ended();
@@ -85,7 +78,7 @@ impl<H: Handler> DevWorker<H> {
             match rustix::io::read(&*self.device, &mut self.input[start..]) {
                 Ok(0) | Err(Errno::NODEV | Errno::CONNABORTED) => return WorkerEnd::Disconnected,
                 Ok(len) => {
-                    self.serve(start, len, false);
+                    self.serve(start, len);
                     if self.slot.leave_if_surplus() {
                         return WorkerEnd::Dismissed;
                     }
@@ -105,8 +98,7 @@ impl<H: Handler> DevWorker<H> {
         }
     }
 
-    /// `admitted`: the request has been in a line.
-    fn serve(&mut self, start: usize, len: usize, admitted: bool) {
+    fn serve(&mut self, start: usize, len: usize) {
         let request = &self.input[start..start + len];
         let header = match Header::decode(request) {
             Ok((header, _)) => header,
@@ -115,14 +107,10 @@ impl<H: Handler> DevWorker<H> {
                 return;
             }
         };
-        let decoded = Request::decode(request, self.dialect);
-        if !admitted && let Some(line) = line_of(&self.slot, &decoded, len, &*self.handler) {
-            self.slot.hold(line, Held::Message(Arc::clone(&self.device), request.into()), len);
-            return;
-        }
         let answer = &mut self.output[self.page - OUT_HEADER..];
         let Some(out) = Out::contiguous(answer) else { return };
         let claim = if header.wants_answer() { Claim::Device } else { Claim::NoAnswer };
+        let decoded = Request::decode(request, self.dialect);
         let attended = attend(&self.slot, header, decoded, out, &*self.handler, claim);
         let Attended::Done(Outcome::Answer { payload, grants }, _) = attended else { return };
         let Err(errno) = send(&self.device, &answer[..OUT_HEADER + payload]) else { return };

@@ -5,7 +5,6 @@
 
 mod attend;
 mod dev;
-mod lines;
 mod serve;
 mod stalled;
 mod trace;
@@ -17,7 +16,6 @@ mod workers;
 use std::fmt;
 
 pub(crate) use dev::DevWorker;
-pub(crate) use lines::{FirstRequest, Held};
 pub(crate) use serve::write_header;
 pub use serve::{Grants, Handler, Out, Outcome, Undelivered, report_undelivered, serve};
 pub use stalled::{Note, Stalled, Verdict};

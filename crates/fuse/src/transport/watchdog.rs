@@ -12,7 +12,6 @@ use canopy_sys::fuse::uring::Window;
 use canopy_sys::sched;
 
 use super::dev::send_error;
-use super::lines::{Admitted, FirstRequest, Waiting};
 use super::serve::Handler;
 use super::stalled::{Stalled, Verdict};
 use super::worker_thread::{WorkerThread, WorkersEnd};
@@ -23,11 +22,8 @@ use crate::notify;
 const QUIET: Duration = Duration::from_secs(1);
 /// The handler is asked about a request again after this time at the latest.
 const LONG: Duration = Duration::from_secs(3600);
-/// Once half of the extra workers have started, no more of a group start in a tick than this.
-const LAST_STEP: usize = 4;
-/// Starts another worker of a group, given its number. It takes the request, if there is one, or fails.
-pub(crate) type Spawn =
-    Box<dyn FnMut(usize, WorkerSlot, &mut Option<FirstRequest>) -> io::Result<Spawned> + Send>;
+/// Starts another worker of a group, given its number.
+pub(crate) type Spawn = Box<dyn FnMut(usize, WorkerSlot) -> io::Result<Spawned> + Send>;
 /// Takes an entry from a worker, for the next worker of the group that is started. That one answers with the errno first.
 pub(crate) type Seize = Box<dyn FnMut(Window, i32) -> Result<(), (Window, io::Error)> + Send>;
 
@@ -166,7 +162,6 @@ impl<H: Handler> Watchdog<H> {
                 }
             }
             WorkerThread::collect(&mut self.threads, &mut self.ends);
-            self.workers.lines().clear();
             if self.threads.iter().all(WorkerThread::is_given_up) {
                 return;
             }
@@ -241,8 +236,6 @@ impl<H: Handler> Watchdog<H> {
         let threads: usize = samples.iter().map(|sample| sample.alive + sample.lost).sum();
         let given_up: usize = samples.iter().map(|sample| sample.given_up).sum();
         let limit = fixed + workers.growth().max_extra;
-        let stuck: usize = samples.iter().map(|sample| sample.stuck).sum();
-        let crowded = stuck > 0 && self.is_crowded();
         let mut room = limit.saturating_sub(threads - given_up).min((2 * limit).saturating_sub(threads));
         let seized: usize = self.groups.iter().map(|group| group.seized).sum();
         let mut spare = (2 * limit).saturating_sub(threads + seized);
@@ -254,63 +247,17 @@ impl<H: Handler> Watchdog<H> {
                 }
             }
             self.adjust_group(index, tick, sample, &mut room);
-            if crowded {
-                spare -= self.keep_some_free(index, sample, spare);
-            }
         }
-        // Workers that are free receive other requests, but these only a new worker.
-        let waits = self.admit(limit.saturating_sub(stuck).min((2 * limit).saturating_sub(threads)));
         WorkerThread::collect(&mut self.threads, &mut self.ends);
         if threads <= fixed {
             self.scarce = false;
         }
         let quiet = workers.growth().ticks(QUIET);
-        let flows =
-            waits || samples.iter().any(|sample| sample.busy || tick.saturating_sub(sample.latest) < quiet);
+        let flows = samples.iter().any(|sample| sample.busy || tick.saturating_sub(sample.latest) < quiet);
         let leaving = |(group, sample): (&WatchedGroup, &GroupSample)| {
             group.spawner.can_leave && sample.alive > group.fixed
         };
         (flows, self.groups.iter().zip(&samples).any(leaving))
-    }
-
-    fn is_crowded(&self) -> bool {
-        let bound = self.workers.growth().max_extra;
-        catch_unwind(AssertUnwindSafe(|| self.handler.crowded(bound))).unwrap_or(false)
-    }
-
-    /// If all workers of a group were stuck at once, before requests began to wait in line, starts others, at most `spare`:
-    /// they get past the requests that are to wait in line. Returns how many.
-    fn keep_some_free(&mut self, index: usize, sample: &GroupSample, spare: usize) -> usize {
-        let alive = self.workers.count(index) - sample.lost;
-        let missing = (sample.stuck + self.groups[index].fixed).saturating_sub(alive);
-        let started = missing.min(LAST_STEP).min(spare);
-        (0..started).take_while(|_| self.start_worker(index, &mut 0, &mut None)).count()
-    }
-
-    /// Starts workers for requests in line that the handler admits, at most `room`. Returns whether there were any in line.
-    fn admit(&mut self, mut room: usize) -> bool {
-        let workers = Arc::clone(&self.workers);
-        let (handler, lines) = (Arc::clone(&self.handler), workers.lines());
-        let admits = |line| {
-            let (waiting, under_way) = lines.count(line);
-            let admits = || handler.admits(line, waiting, under_way);
-            catch_unwind(AssertUnwindSafe(admits)).unwrap_or(true)
-        };
-        let occupied = lines.occupied();
-        for &line in &occupied {
-            while room > 0
-                && admits(line)
-                && let Some(Waiting { group, held, size }) = lines.take(line)
-            {
-                let mut first = Some(FirstRequest { held, admitted: Admitted::new(&workers, line) });
-                self.start_worker(group, &mut room, &mut first);
-                if let Some(FirstRequest { held, .. }) = first {
-                    lines.put_back(line, Waiting { group, held, size });
-                    return true;
-                }
-            }
-        }
-        !occupied.is_empty()
     }
 
     /// Adds workers to a group that needs more, at most `room`, and dismisses workers of a group that has needed fewer for
@@ -318,7 +265,7 @@ impl<H: Handler> Watchdog<H> {
     fn adjust_group(&mut self, index: usize, now: u64, sample: &GroupSample, room: &mut usize) {
         let workers = Arc::clone(&self.workers);
         // Their requests are answered by the workers that take over.
-        while self.groups[index].seized > 0 && self.start_worker(index, room, &mut None) {
+        while self.groups[index].seized > 0 && self.start_worker(index, room) {
             self.groups[index].seized -= 1;
         }
         let group = &mut self.groups[index];
@@ -340,13 +287,11 @@ impl<H: Handler> Watchdog<H> {
             group.needed = now;
             workers.keep_all(index);
             let missing = needed - sample.alive;
-            if sample.alive + *room < sample.stuck + self.groups[index].fixed {
+            if missing > *room {
                 self.scarce(&format!("there are {} already", sample.alive));
             }
-            // The handler may be about to find that requests had better wait in line.
-            let step = if *room <= workers.growth().max_extra / 2 { LAST_STEP } else { usize::MAX };
-            for _ in 0..missing.min(*room).min(step) {
-                if !self.start_worker(index, room, &mut None) {
+            for _ in 0..missing.min(*room) {
+                if !self.start_worker(index, room) {
                     break;
                 }
             }
@@ -357,11 +302,11 @@ impl<H: Handler> Watchdog<H> {
         }
     }
 
-    /// Starts a worker, which takes `first`, and returns whether that was possible.
-    fn start_worker(&mut self, index: usize, room: &mut usize, first: &mut Option<FirstRequest>) -> bool {
+    /// Starts a worker, and returns whether that was possible.
+    fn start_worker(&mut self, index: usize, room: &mut usize) -> bool {
         self.number += 1;
         let slot = self.workers.slot(index);
-        match (self.groups[index].spawner.spawn)(self.number, slot, first) {
+        match (self.groups[index].spawner.spawn)(self.number, slot) {
             Ok(Spawned { worker, needs_poke }) => {
                 self.threads.push(worker);
                 self.groups[index].unpoked += usize::from(needs_poke);

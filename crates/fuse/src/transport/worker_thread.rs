@@ -4,7 +4,6 @@ use std::io;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::workers::{Seat, WorkerEnd};
@@ -28,27 +27,13 @@ pub(crate) struct WorkersEnd {
 }
 
 impl WorkerThread {
-    /// Starts a thread that runs `worker`. Where that is not possible, gives the worker back.
-    pub(crate) fn start<W: Send + 'static>(
+    pub(crate) fn start(
         name: String,
         seat: Arc<Seat>,
-        worker: W,
-        run: impl FnOnce(W) -> WorkerEnd + Send + 'static,
-    ) -> Result<WorkerThread, (W, io::Error)> {
-        let handover = Arc::new(Mutex::new(Some(worker)));
-        let theirs = Arc::clone(&handover);
-        let take_over = move || {
-            let worker = theirs.lock().take();
-            drop(theirs);
-            worker.map_or(WorkerEnd::Dismissed, run)
-        };
-        match thread::Builder::new().name(name).stack_size(STACK).spawn(take_over) {
-            Ok(thread) => Ok(WorkerThread { thread, seat }),
-            Err(error) => match handover.lock().take() {
-                Some(worker) => Err((worker, error)),
-                None => unreachable!("only the thread takes it, and there is none"),
-            },
-        }
+        run: impl FnOnce() -> WorkerEnd + Send + 'static,
+    ) -> io::Result<WorkerThread> {
+        let thread = thread::Builder::new().name(name).stack_size(STACK).spawn(run)?;
+        Ok(WorkerThread { thread, seat })
     }
 
     /// Keeps the threads that still run, and records how the others have ended.

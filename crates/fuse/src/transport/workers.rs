@@ -26,7 +26,6 @@ use canopy_sys::fuse::uring::Window;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 
-use super::lines::{Held, Lines, Waiting};
 use super::stalled::{Note, Stalled};
 use crate::request::Header;
 
@@ -69,7 +68,6 @@ pub(crate) struct Workers {
     ended: AtomicBool,
     watchdog: OnceLock<Thread>,
     groups: Vec<Group>,
-    lines: Lines,
 }
 
 /// Workers that serve the same requests.
@@ -197,20 +195,6 @@ impl WorkerSlot {
         self.seat.0.lock().current = None;
     }
 
-    /// Returns whether a request of this size can be put aside.
-    pub(super) fn can_hold(&self, size: usize) -> bool {
-        self.workers.lines.has_room(size) && !self.workers.has_ended()
-    }
-
-    /// Puts a request aside, which takes this much memory.
-    pub(super) fn hold(&self, line: u64, held: Held, size: usize) {
-        self.workers.lines.push(line, Waiting { group: self.group, held, size });
-        // Either the watchdog sees the request before it sleeps, or this thread sees that it sleeps.
-        if self.workers.asleep.load(Ordering::SeqCst) {
-            self.workers.wake();
-        }
-    }
-
     /// Returns whether the worker is to leave. If so, it no longer counts as a member of its group.
     pub(crate) fn leave_if_surplus(&self) -> bool {
         let group = &self.workers.groups[self.group];
@@ -314,7 +298,6 @@ impl Workers {
             ended: AtomicBool::new(false),
             watchdog: OnceLock::new(),
             groups: std::iter::repeat_with(Group::default).take(groups).collect(),
-            lines: Lines::default(),
         })
     }
 
@@ -323,11 +306,6 @@ impl Workers {
         let seat = Arc::new(Seat::new());
         self.groups[group].seats.lock().push(Arc::clone(&seat));
         WorkerSlot { workers: Arc::clone(self), group, seat }
-    }
-
-    /// Requests without a worker.
-    pub(super) fn lines(&self) -> &Lines {
-        &self.lines
     }
 
     pub(super) fn growth(&self) -> &WorkerGrowth {

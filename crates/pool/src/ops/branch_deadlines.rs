@@ -60,20 +60,6 @@ impl Pool {
         branch.deadline(self.config().branch_timeout).map(|_| branch)
     }
 
-    /// Returns the branch that the node has a file open on, or the only one that has the directory, as far as is known.
-    /// Does not wait for a disk.
-    pub fn only_branch_of(&self, node: NodeId) -> Option<BranchId> {
-        let node = self.nodes.get(node).ok()?;
-        if let Some(open) = node.opened() {
-            return Some(open.location().branch.id);
-        }
-        let branches = self.branches.load();
-        let opened = Arc::clone(&self.dir_cache.get(&node, &branches)?.opened);
-        let mut holding = branches.iter().zip(&opened.list).filter(|(_, dir)| dir.is_some());
-        let (first, _) = holding.next()?;
-        (holding.next().is_none() && opened.error.is_none()).then_some(first.id)
-    }
-
     /// Returns whether the handle or node has a file open on a branch that does not answer.
     pub fn is_silent(&self, node: NodeId, handle: Option<HandleId>) -> bool {
         let silent = |node: &Node| {

@@ -116,13 +116,6 @@ impl Parked {
     }
 }
 
-/// An entry without a ring, which holds a request that nobody has handled yet.
-pub struct Held {
-    memory: Memory,
-    /// The payload's size.
-    size: usize,
-}
-
 /// Creates a ring that is not enabled yet.
 fn ring() -> io::Result<IoUring<squeue::Entry128, cqueue::Entry>> {
     IoUring::builder().setup_r_disabled().setup_single_issuer().setup_defer_taskrun().dontfork().build(1)
@@ -158,14 +151,14 @@ impl Entry {
         Ok(Entry { ring, window: Some(window), pages, page, size, iovecs: Box::default() })
     }
 
-    /// Closes the ring while the entry holds a request, which needs only an answer with this errno; 0 is success. The
-    /// kernel then has no command pending on this ring, so no other request can be lost.
+    /// Closes the ring while the entry holds a request, which needs only an answer of success. The kernel then has no
+    /// command pending on this ring, so no other request can be lost.
     #[must_use]
-    pub fn park(self, window: Window, errno: i32) -> Parked {
+    pub fn park(self, window: Window) -> Parked {
         let Entry { ring, mut pages, .. } = self;
         drop(ring);
         pages.discard();
-        Parked { memory: Memory { window, pages }, errno }
+        Parked { memory: Memory { window, pages }, errno: 0 }
     }
 
     /// Moves the entry that was parked last to a new ring, which is not enabled yet. `size` is that of the payload, as for
@@ -184,30 +177,6 @@ impl Entry {
         let size = size.min(pages.len() - page);
         let entry = Entry { ring, window: None, pages, page, size, iovecs: Box::default() };
         Ok(Some((entry, window, errno)))
-    }
-
-    /// Closes the ring while the entry holds a request, which stays in its memory. `carried` is the length of the
-    /// request's payload; memory behind it is returned to the system.
-    #[must_use]
-    pub fn hold(self, window: Window, carried: usize) -> Held {
-        let Entry { ring, mut pages, page, size, .. } = self;
-        drop(ring);
-        pages.discard_from(page.saturating_add(carried));
-        Held { memory: Memory { window, pages }, size }
-    }
-
-    /// Moves a held entry to a new ring, which is not enabled yet. Returns it with the window of its request, for
-    /// [`Entry::enable`], [`Entry::attach`] and, once the request is handled, [`Entry::commit`].
-    ///
-    /// # Errors
-    /// Gives the held entry back, with those of [`Entry::new`].
-    pub fn resume(held: Held) -> Result<(Entry, Window), (Held, io::Error)> {
-        let ring = match ring() {
-            Ok(ring) => ring,
-            Err(error) => return Err((held, error)),
-        };
-        let Held { memory: Memory { window, pages }, size } = held;
-        Ok((Entry { ring, window: None, pages, page: page_size(), size, iovecs: Box::default() }, window))
     }
 
     /// Enables the ring and ties it to the calling thread. Other threads that use it then get `EEXIST`.
