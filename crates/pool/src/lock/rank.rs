@@ -31,8 +31,6 @@ lock_ranks! {
     NodeIdentity = 210;
     /// The descriptor that pins a node without a name.
     NodeOrphan = 220;
-    /// What a node's file looked like when it was last opened.
-    NodeSeen = 230;
     /// Until when a node's file is not moved.
     NodeStays = 240;
     /// The cached directories in the order in which they are dropped.

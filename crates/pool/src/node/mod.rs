@@ -209,6 +209,12 @@ impl Node {
         &self.parts().moving
     }
 
+    /// Records the [fingerprint](open_file::fingerprint) of the file at an open. Returns true if it was the same at the
+    /// open before.
+    pub(crate) fn is_seen_again(&self, fingerprint: u64) -> bool {
+        self.parts().seen.swap(fingerprint, Ordering::Relaxed) == fingerprint
+    }
+
     pub(crate) fn dir(&self) -> &DirParts {
         self.parts().dir.get_or_init(Box::default)
     }

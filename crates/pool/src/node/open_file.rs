@@ -7,6 +7,7 @@ use crate::branch::health::OpKind;
 use crate::error::Result;
 use crate::fs::beneath;
 use crate::fs::stat::{Attr, FileKey};
+use crate::hash;
 use crate::kernel::BackingFile;
 use crate::lock::rank;
 use crate::lock::ranked::RwLock;
@@ -249,19 +250,10 @@ impl Drop for FileUse {
     }
 }
 
-/// Changes whenever a file's content may have changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Fingerprint {
-    key: FileKey,
-    size: u64,
-    mtime: crate::fs::stat::Time,
-    ctime: crate::fs::stat::Time,
-}
-
-impl From<&Attr> for Fingerprint {
-    fn from(attr: &Attr) -> Self {
-        Fingerprint { key: attr.key(), size: attr.size, mtime: attr.mtime, ctime: attr.ctime }
-    }
+/// Returns a number that changes whenever a file's content may have changed; never 0.
+pub(crate) fn fingerprint(attr: &Attr) -> u64 {
+    let time = |time: crate::fs::stat::Time| (time.sec, time.nsec);
+    hash::of(&(attr.key(), attr.size, time(attr.mtime), time(attr.ctime))).max(1)
 }
 
 pub(crate) fn writes(flags: OFlags) -> bool {

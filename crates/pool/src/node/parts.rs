@@ -2,7 +2,7 @@
 
 use super::Orphan;
 use super::dir_state::CacheSlot;
-use super::open_file::{Fingerprint, OpenFile};
+use super::open_file::OpenFile;
 use crate::fs::stat::FileKey;
 use crate::lock::rank;
 use crate::lock::ranked::{Mutex, RwLock};
@@ -16,6 +16,9 @@ use std::time::Instant;
 pub(crate) struct Parts {
     pub(super) open: Mutex<Weak<OpenFile>, rank::NodeOpen>,
     pub(super) moving: RwLock<(), rank::FileMove>,
+    /// The [fingerprint](super::open_file::fingerprint) of the file at its last open, for `cache.files=auto-full`; 0 for
+    /// none.
+    pub(super) seen: AtomicU64,
     pub(super) dir: OnceBox<DirParts>,
     pub(super) rare: OnceBox<RareParts>,
 }
@@ -43,8 +46,6 @@ pub(crate) struct RareParts {
     pub(super) orphan: Mutex<Option<Arc<Orphan>>, rank::NodeOrphan>,
     /// Where the file is, if it has moved to another branch, or if the node has no room for it.
     pub(super) key: Mutex<Option<FileKey>, rank::NodeIdentity>,
-    /// The state of the file at its last open, for `cache.files=auto-full`.
-    pub(crate) seen: Mutex<Option<Fingerprint>, rank::NodeSeen>,
     /// How often the file has moved.
     pub(crate) moves: AtomicU32,
     /// The inode number that clients know of a file that has moved; 0 for others. A file whose number changed while

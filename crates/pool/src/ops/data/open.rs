@@ -11,7 +11,7 @@ use crate::ids::{Caller, HandleId, NodeId};
 use crate::kernel::BackingFile;
 use crate::node::Node;
 use crate::node::handles::FileHandle;
-use crate::node::open_file::{self, FileLocation, FileUse, Fingerprint, IdleState, OpenFile};
+use crate::node::open_file::{self, FileLocation, FileUse, IdleState, OpenFile};
 use crate::node::passthrough::{self, OpenFlags, Sharing};
 use crate::ops::attrs::setattr;
 use crate::path::join;
@@ -350,10 +350,7 @@ impl Pool {
         let unchanged = self.config().cache_files == CacheFiles::AutoFull
             && open.backing.is_none()
             && known_before
-            && stat::of(fd.as_fd()).is_ok_and(|attr| {
-                let now = Fingerprint::from(&attr);
-                node.rare().seen.lock().replace(now) == Some(now)
-            });
+            && stat::of(fd.as_fd()).is_ok_and(|attr| node.is_seen_again(open_file::fingerprint(&attr)));
         let by_name = self.config().cache_files == CacheFiles::PerProcess && self.is_listed(caller);
         // While a handle writes through the page cache, the cache must not be dropped: the kernel also drops pages
         // whose write request is in flight, and a read in between caches the old data for good.
