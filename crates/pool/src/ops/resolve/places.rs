@@ -47,7 +47,7 @@ pub(crate) struct Places {
     own: Option<usize>,
     copies: Copies,
     /// Of a directory: the remembered attributes of its copies.
-    attrs: Arc<CopyAttrs>,
+    attrs: Option<Arc<CopyAttrs>>,
 }
 
 impl Places {
@@ -61,12 +61,7 @@ impl Places {
             error: None,
             unheard: branches.timeout_error(),
         };
-        Places {
-            list: SmallVec::from_iter([place]),
-            own: (!is_dir).then_some(0),
-            copies,
-            attrs: Arc::default(),
-        }
+        Places { list: SmallVec::from_iter([place]), own: (!is_dir).then_some(0), copies, attrs: None }
     }
 
     /// Returns the node's own file; `None` for a directory.
@@ -227,7 +222,7 @@ impl Pool {
             if let Some(open) = open.take() {
                 list[own].fd = open.fd;
             }
-            Ok(Some(Places { list, own: Some(own), copies, attrs: Arc::default() }))
+            Ok(Some(Places { list, own: Some(own), copies, attrs: None }))
         };
         if is_open {
             // No name need lead to an open file.
@@ -262,7 +257,7 @@ impl Pool {
             };
             Place { index: Some(index), branch, fd, attr: *attr }
         };
-        Ok(Places { list: copies.iter().map(place).collect(), own: None, copies, attrs: dirs.attrs() })
+        Ok(Places { list: copies.iter().map(place).collect(), own: None, copies, attrs: Some(dirs.attrs()) })
     }
 
     /// Returns the places that an action function changes.
@@ -374,7 +369,7 @@ impl Pool {
         }
         let mut copies = Copies { found: SmallVec::new(), ..places.copies };
         let ask = |index| places.at(index).map_or(Err(Errno::STALE), |place| stat::of(place.fd.as_fd()));
-        places.attrs.each(
+        places.attrs.clone().unwrap_or_default().each(
             branches.len(),
             |index| places.at(index).is_some(),
             ask,
