@@ -9,6 +9,8 @@
 # Needs root, the distributions' mirrors, 3 GiB of disk (12 GiB for `test`) and ten minutes or more for each system.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# shellcheck source=scripts/bare-root.sh
+. scripts/bare-root.sh
 
 fail() {
     printf 'fresh-machines: %s\n' "$*" >&2
@@ -39,57 +41,6 @@ if [[ -n ${FRESH_MACHINES:-} ]]; then
     mkdir -p "$FRESH_MACHINES"
     bare=$(realpath "$FRESH_MACHINES")
 fi
-
-# make_root ROOT SYSTEM
-make_root() {
-    local root=$1 keys=()
-    case $2 in
-    debian-12) set -- bookworm http://deb.debian.org/debian ;;
-    debian-13) set -- trixie http://deb.debian.org/debian ;;
-    ubuntu-24.04)
-        # Debian's debootstrap may not know the release's name; all of Ubuntu's releases share one script.
-        set -- noble http://archive.ubuntu.com/ubuntu /usr/share/debootstrap/scripts/gutsy
-        # Debian 12 has no package of Ubuntu's keys.
-        [[ -e /usr/share/keyrings/ubuntu-archive-keyring.gpg ]] || keys=(--no-check-gpg)
-        ;;
-    esac
-    unshare --mount --propagation slave debootstrap --variant=minbase --include=git,ca-certificates --components=main,universe "${keys[@]}" "$1" "$root.new" "${@:2}"
-    case $1 in
-    bookworm | trixie) echo "deb http://deb.debian.org/debian-security $1-security main" >"$root.new/etc/apt/sources.list.d/security.list" ;;
-    noble) echo "deb http://archive.ubuntu.com/ubuntu noble-updates main universe" >"$root.new/etc/apt/sources.list.d/updates.list" ;;
-    esac
-    mv "$root.new" "$root"
-}
-
-# enter ROOT COMMAND: runs inside() there, as the first process of a PID namespace.
-# shellcheck disable=SC2016,SC2317 # another shell calls this function, and expands what is quoted
-enter() {
-    local root=$1 command=$2 node
-    # What is unmounted here stays mounted elsewhere.
-    mount --make-rslave /
-    # The root of a real machine is a mount. Canopy finds a branch's filesystem in the list of mounts.
-    mount --bind "$root" "$root"
-    mount -t tmpfs -o mode=755 dev "$root/dev"
-    for node in "null 1 3" "zero 1 5" "full 1 7" "random 1 8" "urandom 1 9" "tty 5 0" "fuse 10 229" "loop-control 10 237"; do
-        # shellcheck disable=SC2086
-        set -- $node
-        mknod -m 666 "$root/dev/$1" c "$2" "$3"
-    done
-    for ((node = 0; node < 64; node++)); do mknod -m 660 "$root/dev/loop$node" b 7 "$node"; done
-    ln -s /proc/self/fd "$root/dev/fd"
-    ln -sf ../proc/self/mounts "$root/etc/mtab" # systemd makes it at boot; fusermount3 reads it
-    mkdir "$root/dev/shm"
-    mount -t tmpfs -o mode=1777 shm "$root/dev/shm"
-    mount -t proc proc "$root/proc"
-    mount -t sysfs -o ro sysfs "$root/sys"
-    mount -t tmpfs -o mode=1777 tmp "$root/tmp"
-    # The machine's own mounts leave this namespace: it would keep the filesystems of others mounted otherwise.
-    cd "$root"
-    mkdir -p host
-    pivot_root . host
-    exec chroot . /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 \
-        bash -euo pipefail -c "umount --lazy /host; rmdir /host; $(declare -f inside); inside $command"
-}
 
 # inside demo|user|test
 # shellcheck disable=SC2317 # another shell calls this function
@@ -130,7 +81,7 @@ for system in "${systems[@]}"; do
     root=$work/run
     printf '=== %s: %s\n' "$system" "$what"
     if [[ ! -d $bare/$system ]]; then
-        make_root "$bare/$system" "$system" >"$bare/$system.log" 2>&1 || {
+        make_root "$bare/$system" "$system" git,ca-certificates >"$bare/$system.log" 2>&1 || {
             tail -n 5 "$bare/$system.log" >&2
             fail "debootstrap could not make $system"
         }
@@ -141,10 +92,7 @@ for system in "${systems[@]}"; do
     cp /usr/local/share/ca-certificates/*.crt "$root/usr/local/share/ca-certificates/" 2>/dev/null || true
     git clone --quiet . "$root/root/canopy"
     started=$SECONDS
-    if (
-        export -f enter inside
-        unshare --mount --propagation slave --pid --fork --kill-child bash -euc 'enter "$@"' bash "$root" "$what"
-    ) </dev/null; then
+    if in_root "$root" "$what"; then
         printf '=== %s: %s works (%d s)\n' "$system" "$what" "$((SECONDS - started))"
     else
         printf '=== %s: %s FAILED\n' "$system" "$what"

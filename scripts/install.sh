@@ -5,24 +5,28 @@
 #   SBINDIR  where mount(8) looks for its helpers (/sbin)
 #   DESTDIR  a prefix to every path, for building packages (none)
 #   BUILD    the directory of the build (release in CARGO_TARGET_DIR or target)
+#   NAMES    canopy, mergerfs or all: whether to install Canopy itself, the names and files that replace mergerfs, or both (all)
+# With PREFIX=/usr the paths are those of Debian's packages; scripts/package.sh takes its lists from here.
 # If another program owns one of the names, nothing is installed. With --force that program's file is renamed to
 # NAME.before-canopy, and uninstalling renames it back.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")/.." && pwd)
-readonly PREFIX=${PREFIX:-/usr/local} SBINDIR=${SBINDIR:-/sbin} DESTDIR=${DESTDIR:-} ASIDE=before-canopy
+readonly PREFIX=${PREFIX:-/usr/local} SBINDIR=${SBINDIR:-/sbin} DESTDIR=${DESTDIR:-} NAMES=${NAMES:-all}
+readonly ASIDE=before-canopy
 readonly BUILD=${BUILD:-${CARGO_TARGET_DIR:-$here/target}/release}
 readonly PROGRAM=$PREFIX/bin/canopy PRELOAD=libcanopy_preload.so UNIT=canopy@.service
 
 # links present|all: prints each link and its target. `present` leaves out the library if it is not built.
 links() {
-    local name
-    for name in mergerfs mergerfs.collect-info fsck.mergerfs; do
+    local name program=$PROGRAM
+    for name in mergerfs mergerfs.collect-info fsck.mergerfs mergerfs.{balance,consolidate,ctl,dedup,fsck}; do
         printf '%s %s\n' "$PREFIX/bin/$name" canopy
     done
-    # Absolute targets, because /sbin may be a symlink itself.
+    # Absolute targets outside the prefix, because /sbin may be a symlink itself.
+    [[ $SBINDIR != "$PREFIX/sbin" ]] || program=../bin/canopy
     for name in mount.canopy mount.fuse.canopy mount.mergerfs mount.fuse.mergerfs; do
-        printf '%s %s\n' "$SBINDIR/$name" "$PROGRAM"
+        printf '%s %s\n' "$SBINDIR/$name" "$program"
     done
     if [[ $1 == all || -e $BUILD/$PRELOAD ]]; then
         printf '%s %s\n' "$PREFIX/lib/mergerfs/preload.so" "../$PRELOAD"
@@ -31,16 +35,30 @@ links() {
 
 # files present|all: prints every other file with its source and its mode.
 files() {
-    local page
+    local page zsh=zsh/site-functions
+    [[ $PREFIX != /usr ]] || zsh=zsh/vendor-completions
     printf '%s %s 755\n' "$PROGRAM" "$BUILD/canopy"
     if [[ $1 == all || -e $BUILD/$PRELOAD ]]; then
         printf '%s %s 644\n' "$PREFIX/lib/$PRELOAD" "$BUILD/$PRELOAD"
     fi
     printf '%s %s 644\n' "$PREFIX/lib/systemd/system/$UNIT" "$here/dist/$UNIT"
+    printf '%s %s 644\n' "$PREFIX/lib/modprobe.d/canopy.conf" "$here/dist/modprobe.d/canopy.conf"
     printf '%s %s 644\n' "$PREFIX/share/doc/canopy/example.toml" "$here/dist/example.toml"
+    printf '%s %s 644\n' "$PREFIX/share/bash-completion/completions/canopy" "$here/dist/completions/canopy.bash"
+    printf '%s %s 644\n' "$PREFIX/share/$zsh/_canopy" "$here/dist/completions/_canopy"
+    printf '%s %s 644\n' "$PREFIX/share/fish/vendor_completions.d/canopy.fish" "$here/dist/completions/canopy.fish"
     for page in "$here"/man/*.[1-8]; do
         [[ ! -e $page ]] || printf '%s %s 644\n' "$PREFIX/share/man/man${page##*.}/${page##*/}" "$page"
     done
+}
+
+# Of lines that begin with a path, prints those that NAMES selects. What replaces mergerfs has its name in the path.
+selected() {
+    case $NAMES in
+    all) cat ;;
+    mergerfs) awk -v prefix="$PREFIX" '{ path = $1; sub("^" prefix, "", path) } path ~ /mergerfs/' ;;
+    canopy) awk -v prefix="$PREFIX" '{ path = $1; sub("^" prefix, "", path) } path !~ /mergerfs/' ;;
+    esac
 }
 
 fail() {
@@ -64,7 +82,7 @@ install_all() {
         if exists "$DESTDIR$path" && ! is_ours "$DESTDIR$path"; then
             foreign+=("$DESTDIR$path")
         fi
-    done < <(links present)
+    done < <(links present | selected)
     if ((${#foreign[@]} > 0)); then
         [[ $force == yes ]] || fail "${foreign[*]} belongs to another program (uninstall that, or set it aside with --force)"
         for path in "${foreign[@]}"; do
@@ -76,13 +94,13 @@ install_all() {
         install -D -m "$mode" -- "$source" "$DESTDIR$path.new"
         [[ ${path##*/} != "$UNIT" ]] || sed -i "s|/usr/bin/canopy|$PROGRAM|" "$DESTDIR$path.new"
         mv -fT -- "$DESTDIR$path.new" "$DESTDIR$path"
-    done < <(files present)
+    done < <(files present | selected)
     while read -r path target; do
         mkdir -p -- "$(dirname "$DESTDIR$path")"
         ln -sfT -- "$target" "$DESTDIR$path"
-    done < <(links present)
+    done < <(links present | selected)
     printf 'installed %s, known as:' "$DESTDIR$PROGRAM"
-    links present | while read -r path _; do printf ' %s' "${path##*/}"; done
+    links present | selected | while read -r path _; do printf ' %s' "${path##*/}"; done
     printf '\n'
 }
 
@@ -93,13 +111,14 @@ uninstall_all() {
             rm -f -- "$DESTDIR$path"
             ! exists "$DESTDIR$path.$ASIDE" || mv -T -- "$DESTDIR$path.$ASIDE" "$DESTDIR$path"
         fi
-    done < <(links all)
+    done < <(links all | selected)
     while read -r path _; do
         rm -f -- "$DESTDIR$path"
-    done < <(files all)
-    rmdir -- "$DESTDIR$PREFIX"/{lib/mergerfs,share/doc/canopy} 2>/dev/null || true
+    done < <(files all | selected)
+    rmdir -- "$DESTDIR$PREFIX"/{lib/mergerfs,lib/modprobe.d,share/doc/canopy} 2>/dev/null || true
 }
 
+case $NAMES in all | canopy | mergerfs) ;; *) fail "NAMES is $NAMES, not all, canopy or mergerfs" ;; esac
 action=install force=no
 for word in "$@"; do
     case $word in

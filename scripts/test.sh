@@ -7,6 +7,8 @@
 #   test.sh --kernel 6.1|6.12|sid|all [NAME [FILTER ...]]
 #                              the tests that need another kernel, or those of a test program of `canopy`, on Debian's kernels
 #                              in a virtual machine (scripts/kernel-tests.sh)
+#   test.sh --packages [debian-12|debian-13|static|image ...]
+#                              the packages, on bare systems (scripts/package-tests.sh)
 #   test.sh --list             lists the names
 # If there is no compiler that is new enough, it asks before it installs one with rustup; with --yes as the first
 # argument it does not ask.
@@ -64,7 +66,11 @@ case ${1:-} in
     shift
     exec scripts/kernel-tests.sh "$@"
     ;;
--*) fail "unknown option: $1 (--fast, --kernel, --list, --yes)" ;;
+--packages)
+    shift
+    exec scripts/package-tests.sh "$@"
+    ;;
+-*) fail "unknown option: $1 (--fast, --kernel, --packages, --list, --yes)" ;;
 '')
     needs_root
     prepare test

@@ -74,11 +74,12 @@ pub struct BenchArgs {
 }
 
 const NOTES: &str = "\
-Tables: goals, meta, walks, concurrency, dd, reads, blocks, jobs. All take some
-minutes. COMMAND gets the branches (A:B:C) and a mountpoint as its last words,
-and stays in the foreground. As root the branches are on a tmpfs, otherwise in
-$TMPDIR. The floor is a server that answers from memory: it shows the cost of
-the round trip alone. Everything that is made is removed, even on Ctrl-C.";
+Tables: goals, meta, walks, programs, concurrency, dd, reads, blocks, jobs.
+COMMAND gets the branches (A:B:C) and a mountpoint as its last words, and stays
+in the foreground. As root the branches are on a tmpfs, otherwise in $TMPDIR.
+The floor is a server that answers from memory: the cost of the round trip
+alone. Everything that is made is removed, even on Ctrl-C.
+Example: canopy bench --quick --only goals";
 
 pub fn run(args: &BenchArgs) -> Result<(), Error> {
     // The kernel delivers signals to the main thread first. A thread that waits for a hung server would never take

@@ -15,6 +15,10 @@ pub enum Error {
     Server(#[from] canopy_server::Error),
     #[error(transparent)]
     Bench(#[from] canopy_bench::Error),
+    #[error(transparent)]
+    Upkeep(#[from] canopy_upkeep::Error),
+    #[error(transparent)]
+    Setup(#[from] canopy_setup::Error),
     #[error("branches '{instruction}': {why}")]
     Branches { instruction: String, why: String },
     #[error("branch {path} {}", missing(.0, "; or mount without it: -o allow-missing-branches=true"), path = .0.display())]

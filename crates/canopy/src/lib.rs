@@ -14,7 +14,8 @@ pub mod terminal;
 use canopy_config::{program_name, text};
 use cli::invocation::Invocation;
 use cli::{Command, EarlyExit};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Exit status for a usage error.
@@ -58,7 +59,23 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::BenchFloor { io_uring, existing, mountpoint } => {
             canopy_bench::floor::serve(&mountpoint, io_uring, existing.as_deref()).map_err(Into::into)
         }
-        // It has its own exit statuses.
+        Command::Which(args) => canopy_upkeep::which(&args).map_err(Into::into),
+        Command::Ls(args) => canopy_upkeep::ls(&args).map_err(Into::into),
+        Command::Du(args) => canopy_upkeep::du(&args).map_err(Into::into),
+        Command::Tool(command) => canopy_upkeep::run_tool(&command).map_err(Into::into),
+        Command::Move(args) => canopy_upkeep::move_files(&args).map_err(Into::into),
+        Command::Balance(args) => canopy_upkeep::balance(&args).map_err(Into::into),
+        Command::Consolidate(args) => canopy_upkeep::consolidate(&args).map_err(Into::into),
+        Command::Dedup(args) => canopy_upkeep::dedup(&args).map_err(Into::into),
+        Command::Drain(args) => {
+            let set =
+                |pool: &Path, list: &OsStr| commands::set::branches(pool, list, cli::parse_mount_cmdline);
+            canopy_upkeep::drain(&args, &set).map_err(Into::into)
+        }
+        Command::Init(args) => canopy_setup::commands::init::run(&args).map_err(Into::into),
+        Command::Migrate(args) => canopy_setup::commands::migrate::run(&args).map_err(Into::into),
+        // These have their own exit statuses.
+        Command::Doctor(args) => return commands::doctor::run(&args),
         Command::Fsck(args) => return commands::fsck::run(&args),
         Command::Options(args) => {
             commands::options::run(&args);

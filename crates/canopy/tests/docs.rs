@@ -26,9 +26,11 @@ fn generated_pages_are_committed() {
         .collect();
     assert!(stale.is_empty(), "{stale:?} are out of date: run cargo run -p canopy --example gen-docs");
     let generated: BTreeSet<PathBuf> = pages.iter().map(|(path, _)| root().join(path)).collect();
-    for entry in fs::read_dir(root().join("man")).expect("man") {
-        let path = entry.expect("an entry").path();
-        assert!(generated.contains(&path), "{} is no longer generated: remove it", path.display());
+    for dir in ["man", "dist/completions"] {
+        for entry in fs::read_dir(root().join(dir)).expect(dir) {
+            let path = entry.expect("an entry").path();
+            assert!(generated.contains(&path), "{} is no longer generated: remove it", path.display());
+        }
     }
 }
 
@@ -73,7 +75,9 @@ fn help_fits_a_screen() {
         top.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
     let commands: Vec<&str> = commands.filter_map(|line| line.split_whitespace().next()).collect();
     assert!(commands.len() >= 8 && !commands.contains(&"probe"), "{top}");
-    let helps = commands.iter().map(|command| canopy(&[command, "--help"]));
+    let noted = canopy::cli::IN_NOTES;
+    assert!(noted.iter().all(|command| !commands.contains(command)), "{top}");
+    let helps = commands.iter().chain(noted).map(|command| canopy(&[command, "--help"]));
     for help in helps.chain([top.clone()]) {
         assert!(help.lines().count() <= 24, "{} lines:\n{help}", help.lines().count());
         assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
@@ -252,4 +256,24 @@ fn locks_are_documented_in_order() {
     for (row, rank) in rows.iter().zip(&ranks) {
         assert!(row.starts_with(rank.as_str()), "docs/locking.md has {row:?} where {rank:?} is expected");
     }
+}
+
+/// The table of contents of the manual has each page once, and leads to no other file.
+#[test]
+fn every_page_is_in_the_manual() {
+    let docs = root().join("docs");
+    let summary = fs::read_to_string(docs.join("SUMMARY.md")).expect("the table of contents");
+    let listed =
+        summary.lines().filter_map(|line| Some(line.split_once("](")?.1.split_once(')')?.0.to_owned()));
+    let listed: Vec<String> = listed.collect();
+    let mut pages = Vec::new();
+    collect_files(&docs, ".md", &mut pages);
+    let pages = pages.iter().map(|page| page.strip_prefix(&docs).expect("a page").to_str().expect("a name"));
+    // Decisions have a list of their own.
+    let is_listed_elsewhere = |page: &&str| page.starts_with("decisions/") && !page.ends_with("README.md");
+    let pages: BTreeSet<&str> =
+        pages.filter(|page| *page != "SUMMARY.md" && !is_listed_elsewhere(page)).collect();
+    assert!(pages.len() > 15);
+    assert_eq!(listed.iter().map(String::as_str).collect::<BTreeSet<_>>(), pages);
+    assert_eq!(listed.len(), pages.len(), "a page is listed twice");
 }

@@ -38,8 +38,10 @@ impl Bed {
         let mut paths: Vec<PathBuf> =
             (0..branches).map(|index| home.path().join(format!("b{index}"))).collect();
         let plain = home.path().join("plain");
-        // One branch is on a disk that lags, if the tests' environment asks for that.
+        // One branch is on a disk that lags, if the tests' environment asks for that. Changes that stay in the disk's cache
+        // would not notice.
         let disks: Vec<_> = lag().map(|_| LoopFs::ext4(256 << 20)).into_iter().collect();
+        disks.iter().for_each(LoopFs::set_synchronous);
         if let (Some(disk), Some(last)) = (disks.first(), paths.last_mut()) {
             *last = disk.path().join("branch");
         }

@@ -121,6 +121,9 @@ pub struct PoolReport {
     pub transport: String,
     /// Worker threads.
     pub threads: usize,
+    /// How many of them run only while their processor has nothing else to do (`worker-priority`).
+    #[serde(default)]
+    pub low_priority_threads: usize,
     /// What kernel and daemon have negotiated.
     pub kernel: KernelReport,
     /// Every option that has a value, by name.
@@ -131,6 +134,21 @@ pub struct PoolReport {
     /// The privileges and restrictions of the daemon. Older versions do not report them.
     #[serde(default)]
     pub security: SecurityReport,
+    /// How the pool outlives the process that serves it; `None` if it does not.
+    #[serde(default)]
+    pub survival: Option<SurvivalReport>,
+}
+
+/// The processes that have served a pool.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct SurvivalReport {
+    /// How often another process has taken over.
+    pub takeovers: u64,
+    /// How the last one ended that died, in words.
+    pub last_death: Option<String>,
+    /// How long nobody served then, and the longest time ever, in milliseconds.
+    pub pause_ms: f64,
+    pub longest_pause_ms: f64,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

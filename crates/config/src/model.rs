@@ -1,7 +1,9 @@
 //! The values of all options.
 
 use crate::program_name::Name;
-use crate::values::{Coherence, IoUring, Override, Pages, PinThreads, PosixAcl, RememberNodes, StackDepth};
+use crate::values::{
+    Coherence, IoUring, Override, Pages, PinThreads, PosixAcl, RememberNodes, StackDepth, WorkerPriority,
+};
 use canopy_fuse::mount::MountFlags;
 use canopy_pool::branch::BranchList;
 use std::collections::BTreeSet;
@@ -34,6 +36,8 @@ pub struct Config {
     pub log_file: PathBuf,
     /// Restrict worker threads to the branches.
     pub landlock: bool,
+    /// When the process that serves the pool dies, another takes over.
+    pub survive: bool,
     /// The nice value of the daemon.
     pub priority: i32,
     /// Detach what is mounted at the mountpoint first.
@@ -143,6 +147,7 @@ pub struct Threads {
     /// No effect: there is no queue between reading and processing. Shown as given.
     pub depth: i32,
     pub pin: PinThreads,
+    pub worker_priority: WorkerPriority,
     /// Read and write with the I/O priority of the calling process.
     pub proxy_ioprio: bool,
 }
@@ -209,11 +214,19 @@ impl Default for Config {
                 defcontext: None,
                 rootcontext: None,
             },
-            threads: Threads { read: 0, process: -1, depth: 2, pin: PinThreads::None, proxy_ioprio: false },
+            threads: Threads {
+                read: 0,
+                process: -1,
+                depth: 2,
+                pin: PinThreads::None,
+                worker_priority: WorkerPriority::Auto,
+                proxy_ioprio: false,
+            },
             overrides: AttrOverrides::default(),
             debug: false,
             log_file: PathBuf::new(),
             landlock: false,
+            survive: false,
             priority: -10,
             detach_mountpoint: false,
             branches_wait: BranchesWait { timeout: Duration::ZERO, fail: false },

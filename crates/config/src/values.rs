@@ -420,6 +420,7 @@ macro_rules! named {
 named! {
     Coherence => one_of(Coherence::WORDS);
     IoUring => one_of(IoUring::WORDS);
+    WorkerPriority => one_of(WorkerPriority::WORDS);
     CacheFiles => one_of(CacheFiles::WORDS);
     PassthroughIo => one_of(PassthroughIo::WORDS);
     FlushOnClose => one_of(FlushOnClose::WORDS);
@@ -476,6 +477,19 @@ pub enum IoUring {
 
 words! {
     IoUring { Auto = "auto", On = "on", Off = "off" }
+}
+
+/// The priority of worker threads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WorkerPriority {
+    /// Low while their processors have room.
+    Auto,
+    /// That of the daemon.
+    Normal,
+}
+
+words! {
+    WorkerPriority { Auto = "auto", Normal = "normal" }
 }
 
 /// Whether the kernel enforces POSIX ACLs.

@@ -60,6 +60,12 @@ impl Backing {
             }),
         }
     }
+
+    /// Takes over the registration of another process on the same connection.
+    #[must_use]
+    pub fn adopt(&self, id: u32) -> BackingId {
+        BackingId { device: Arc::clone(&self.device), id }
+    }
 }
 
 /// A registered backing file. Dropping it ends the registration: no further open can use the id, but files that are open

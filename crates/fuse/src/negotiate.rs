@@ -8,7 +8,7 @@ use rustix::param::page_size;
 use crate::abi;
 use crate::flags::InitFlags;
 use crate::request::Dialect;
-use crate::transport::WorkerGrowth;
+use crate::transport::{WorkerGrowth, WorkerPriority};
 
 const MAX_PAGES_LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
 /// `FUSE_DEFAULT_MAX_PAGES_PER_REQ`: the pages per request without `MAX_PAGES`.
@@ -44,6 +44,11 @@ pub struct SessionOptions {
     pub queue_workers: u16,
     /// When to start more workers.
     pub growth: WorkerGrowth,
+    /// The priority of workers.
+    pub worker_priority: WorkerPriority,
+    /// Buffers for requests over `/dev/fuse` have their memory from the beginning. For a server whose requests are to
+    /// outlive it: while a process is being killed, the kernel fails requests that do not fit into memory it has already.
+    pub resident: bool,
 }
 
 impl Default for SessionOptions {
@@ -59,6 +64,8 @@ impl Default for SessionOptions {
             request_timeout: 0,
             queue_workers: 4,
             growth: WorkerGrowth::default(),
+            worker_priority: WorkerPriority::Auto,
+            resident: false,
         }
     }
 }
@@ -121,7 +128,50 @@ pub struct Agreed {
     pub request_timeout: u16,
 }
 
+/// The numbers of [`Agreed::to_words`].
+pub const AGREED_WORDS: usize = 12;
+
 impl Agreed {
+    /// Returns all of it as numbers, for a process that takes over the connection.
+    #[must_use]
+    pub fn to_words(&self) -> [u64; AGREED_WORDS] {
+        [
+            self.minor.into(),
+            self.flags.bits(),
+            self.offered.bits(),
+            self.missing.bits(),
+            self.max_write.into(),
+            self.max_pages.into(),
+            self.max_readahead.into(),
+            self.max_background.into(),
+            self.congestion_threshold.into(),
+            self.max_stack_depth.into(),
+            self.time_gran.into(),
+            self.request_timeout.into(),
+        ]
+    }
+
+    /// Returns what [`to_words`](Agreed::to_words) was called on.
+    #[must_use]
+    pub fn from_words(words: &[u64; AGREED_WORDS]) -> Agreed {
+        let flags = |at: usize| InitFlags::from_bits_retain(words[at]);
+        let (number, short) = (|at: usize| words[at] as u32, |at: usize| words[at] as u16);
+        Agreed {
+            minor: number(0),
+            flags: flags(1),
+            offered: flags(2),
+            missing: flags(3),
+            max_write: number(4),
+            max_pages: short(5),
+            max_readahead: number(6),
+            max_background: short(7),
+            congestion_threshold: short(8),
+            max_stack_depth: number(9),
+            time_gran: number(10),
+            request_timeout: short(11),
+        }
+    }
+
     /// Returns the form of the requests on this connection.
     #[must_use]
     pub fn dialect(&self) -> Dialect {

@@ -491,6 +491,16 @@ fn send(device: &OwnedFd, message: &Message) -> Result<(), Errno> {
     }
 }
 
+/// Makes the kernel send every request in flight again, with [`abi::UNIQUE_RESEND`] set in its `unique` (7.40), before this
+/// returns. For a process that takes over a connection, before it closes the descriptors on which the process before has
+/// read those requests: that would abort them.
+///
+/// # Errors
+/// `EINVAL` before Linux 6.9; `ENODEV` once the connection has ended.
+pub fn resend_now(device: &OwnedFd) -> Result<(), Errno> {
+    write(device, NotifyCode::Resend, b"", b"")
+}
+
 /// Asks the kernel for 0 bytes of a file that it knows. The kernel answers with a NOTIFY_REPLY, a request for whose reply
 /// no process waits. Over io_uring it arrives in the queue of the processor that the calling thread runs on.
 ///

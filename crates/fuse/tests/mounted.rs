@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use canopy_fuse::backing::BackingError;
 use canopy_fuse::flags::OpenFlags;
-use canopy_fuse::mount::{MountSpec, is_dead, mount, unmount_dead};
+use canopy_fuse::mount::{MountSpec, is_dead, mount, sync_served, unmount_dead};
 use canopy_fuse::notify::NotifyError;
 use canopy_fuse::request::{NodeId, Op};
 use canopy_fuse::{KernelLimits, Session, SessionOptions};
@@ -128,6 +128,46 @@ fn unmounting_before_init_ends_the_negotiation() {
     let error =
         Session::negotiate(device, &SessionOptions::default(), KernelLimits::NONE).err().expect("no session");
     assert_eq!(error.errno(), 107, "{error}");
+}
+
+/// A process that waits for its own mount holds neither the device nor a ring, which would keep the server from ending.
+#[test]
+fn what_the_server_asks_of_its_mount_is_asked_by_a_process_without_its_files() {
+    if !can_mount() {
+        return;
+    }
+    let (scratch, other) = (Scratch::new(), Scratch::new());
+    // For its descriptors, and over io_uring its rings.
+    let served = Served::start(other.path(), &options(), KernelLimits::NONE, 1, |_| Memory::new(HOUR));
+    // Nobody answers, so the child waits in the kernel.
+    let (device, mounted) = mount(&MountSpec::new(scratch.path(), "x", "canopy")).unwrap();
+    let (report, thread) = std::sync::mpsc::channel();
+    let path = scratch.path().to_owned();
+    let waiting = std::thread::spawn(move || {
+        report.send(rustix::thread::gettid()).unwrap();
+        sync_served(&path)
+    });
+    let thread = thread.recv().unwrap().as_raw_pid();
+    let held = |of: &str| {
+        let maps = fs::read_to_string(format!("/proc/{of}/maps")).unwrap();
+        let files = fs::read_dir(format!("/proc/{of}/fd")).unwrap().count();
+        (files, maps.matches("io_uring").count())
+    };
+    let child = || {
+        let listed = fs::read_to_string(format!("/proc/self/task/{thread}/children"));
+        listed.unwrap_or_default().trim().to_owned()
+    };
+    common::wait_until("no child waits without descriptors", || {
+        let child = child();
+        !child.is_empty() && held(&child) == (0, 0)
+    });
+    let ours = held("self");
+    assert!(ours.0 > 2 && (ours.1 > 0) == URING, "{ours:?}");
+    mounted.unmount(true).unwrap();
+    drop(device);
+    waiting.join().unwrap().unwrap_err();
+    assert_eq!(child(), "", "the child is reaped");
+    served.stop();
 }
 
 #[test]

@@ -45,6 +45,11 @@ impl BranchSeed {
         BranchSeed(self.hash(filesystem))
     }
 
+    /// Returns the whole seed.
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
+
     /// Returns the highest `bits` bits of the seed.
     pub(crate) fn mark(self, bits: u32) -> u16 {
         (self.0 >> (u64::BITS - bits)) as u16

@@ -12,6 +12,9 @@ pub trait Kernel: Send + Sync + 'static {
     /// `ENOTTY`/`EOPNOTSUPP` where the kernel has no passthrough (fs/fuse/backing.c).
     fn open_backing(&self, file: BorrowedFd<'_>) -> Result<Box<dyn BackingFile>, Errno>;
 
+    /// Takes over a file that another process has registered for passthrough under this id, which is still open.
+    fn adopt_backing(&self, id: u32) -> Box<dyn BackingFile>;
+
     /// Returns true if the pool has been notified ([`Pool::name_changed`](crate::pool::Pool::name_changed) and its
     /// like) of every change that others made on its branches before this call. False where not every branch is
     /// watched. Called without a lock held.
@@ -33,6 +36,12 @@ pub trait Kernel: Send + Sync + 'static {
     fn caller_is_killed(&self) -> bool {
         false
     }
+
+    /// Returns true if a signal has reached the process that waits for the calling thread's operation, which may be one
+    /// that it handles. For operations that ioctl(2) lets a signal end.
+    fn caller_is_interrupted(&self) -> bool {
+        self.caller_is_killed()
+    }
 }
 
 /// A file registered for passthrough. Dropping it removes the registration.
@@ -44,9 +53,20 @@ pub trait BackingFile: Send + Sync {
 /// A pool without a mount: no passthrough, and nothing is cached.
 pub struct NoKernel;
 
+struct NoBacking(u32);
+
+impl BackingFile for NoBacking {
+    fn id(&self) -> u32 {
+        self.0
+    }
+}
+
 impl Kernel for NoKernel {
     fn open_backing(&self, _: BorrowedFd<'_>) -> Result<Box<dyn BackingFile>, Errno> {
         Err(Errno::OPNOTSUPP)
+    }
+    fn adopt_backing(&self, id: u32) -> Box<dyn BackingFile> {
+        Box::new(NoBacking(id))
     }
     fn caught_up(&self) -> bool {
         false

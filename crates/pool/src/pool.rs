@@ -18,13 +18,14 @@ use crate::lock::rank;
 use crate::lock::ranked::RwLock;
 use crate::lock::tree::TreeLock;
 use crate::node::detached::DetachedFiles;
+use crate::node::handles::records::HandleRecords;
 use crate::node::handles::{FileHandle, Handles};
 use crate::node::nodes::Nodes;
 use crate::node::pending_cow::PendingCow;
 use arc_swap::{ArcSwap, Guard};
 use smallvec::SmallVec;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 /// The share of the memory of the machine, or of a control group, that known files and directories may take unless an
 /// option says so: one in so many.
@@ -42,6 +43,8 @@ pub struct Pool {
     /// The bytes that known files and directories may take unless an option says so.
     pub(crate) usual_memory: u64,
     pub(crate) files: Handles<FileHandle>,
+    /// Where the handles are recorded, if the pool is to outlive this process.
+    pub(crate) handle_records: OnceLock<Arc<HandleRecords>>,
     pub(crate) cursors: Cursors,
     pub(crate) tree: TreeLock,
     pub(crate) clone_locks: CloneLocks,
@@ -78,6 +81,7 @@ impl Pool {
             nodes,
             usual_memory: canopy_sys::memory::available() / MEMORY_SHARE,
             files: Handles::default(),
+            handle_records: OnceLock::new(),
             cursors: Cursors::default(),
             tree: TreeLock::default(),
             clone_locks: CloneLocks::default(),

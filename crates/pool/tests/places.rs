@@ -338,3 +338,24 @@ fn a_directory_changes_where_it_was_just_made() {
         client.end().unwrap();
     }
 }
+
+/// Requests on these may wait in the line of their branch.
+#[test]
+fn the_only_branch_of_open_files_and_directories_is_known() {
+    let made = made(&[Rw, Rw], true);
+    fs::create_dir(made.on(1, "own")).unwrap();
+    put(made.on(1, "own/f"), "content");
+    let ids: Vec<_> = made.pool.branches().iter().map(|branch| branch.id).collect();
+    let mut client = made.client();
+    let [on_both, own, file] = ["d", "own", "own/f"].map(|path| client.walk(path).unwrap().node);
+    [on_both, own].into_iter().for_each(|dir| know_names(&made, dir));
+    let known = |node| made.pool.only_branch_of(node);
+    assert_eq!([known(own), known(on_both), known(file)], [Some(ids[1]), None, None]);
+    let opened = made.pool.open(&ROOT, file, 0, false).unwrap();
+    assert_eq!(known(file), Some(ids[1]));
+    made.pool.release(opened.handle).unwrap();
+    assert_eq!(known(file), None);
+    fs::create_dir(made.on(0, "own")).unwrap();
+    made.pool.places_changed();
+    assert_eq!(known(own), None);
+}

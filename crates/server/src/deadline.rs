@@ -144,6 +144,23 @@ impl<H: Handler> Handler for Deadline<H> {
         may.note()
     }
 
+    fn crowded(&self, bound: usize) -> bool {
+        self.liveness.crowded().any(bound)
+    }
+
+    fn line(&self, request: &Request<'_>) -> Option<u64> {
+        let needed = self.liveness.crowded().needed(&self.pool, request)?;
+        // A branch that does not answer refuses it at once.
+        (!is_control(request) && !self.is_silent(needed)).then_some(u64::from(needed.0))
+    }
+
+    fn admits(&self, line: u64, waiting: usize, under_way: usize) -> bool {
+        let branch = BranchId(line as u32);
+        let (crowded, stalls) = (self.liveness.crowded(), self.liveness.stalls());
+        crowded.in_line(branch, waiting);
+        self.is_silent(branch) || crowded.admits(stalls, branch, under_way)
+    }
+
     fn stalled(&self, request: &Stalled) -> Verdict {
         let note = MayBlockOn::from_note(request.note);
         let file = match note {

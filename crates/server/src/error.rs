@@ -16,6 +16,8 @@ pub enum Error {
     Session(#[from] SessionError),
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
+    #[error("cannot take over from the process before: {0}")]
+    Takeover(io::Error),
     #[error("cannot confine the worker threads: {0}")]
     Confine(io::Error),
     #[error(

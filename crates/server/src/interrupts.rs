@@ -42,6 +42,12 @@ impl Interrupts {
         numbers.push_back(unique);
     }
 
+    /// Returns whether a signal has reached the client of the request that this thread serves.
+    pub(crate) fn caller_is_interrupted(&self) -> bool {
+        let (unique, _) = CURRENT.get();
+        self.0.lock().contains(&unique)
+    }
+
     /// Returns whether the client of the request that this thread serves has been killed.
     pub(crate) fn caller_is_killed(&self) -> bool {
         let (unique, pid) = CURRENT.get();

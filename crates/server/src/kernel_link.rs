@@ -39,6 +39,10 @@ impl Kernel for KernelLink {
         }
     }
 
+    fn adopt_backing(&self, id: u32) -> Box<dyn BackingFile> {
+        Box::new(RegisteredFile(self.backing.adopt(id)))
+    }
+
     fn caught_up(&self) -> bool {
         self.events.is_empty() || self.watch.upgrade().is_some_and(|watch| watch.catch_up())
     }
@@ -75,5 +79,9 @@ impl Kernel for KernelLink {
 
     fn caller_is_killed(&self) -> bool {
         self.interrupts.caller_is_killed()
+    }
+
+    fn caller_is_interrupted(&self) -> bool {
+        self.interrupts.caller_is_interrupted()
     }
 }

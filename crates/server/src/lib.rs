@@ -29,6 +29,8 @@ pub mod log;
 pub mod negotiate;
 mod settings;
 mod start;
+pub mod survival;
+pub mod takeover;
 pub mod test_switches;
 mod translate;
 mod watch;

@@ -32,10 +32,14 @@ canopy_pool::lock_ranks! {
     BranchChecks = 1030;
     /// Requests that were interrupted.
     Interrupts = 1040;
+    /// Requests that a process before has begun.
+    LeftRequests = 1045;
     /// Requests that were answered in the place of a thread that is stuck in them.
     GivenUp = 1050;
     /// Files of branches that do not answer, to be closed.
     FilesToClose = 1060;
     /// Requests whose workers are stuck.
     Stalls = 1070;
+    /// Branches whose requests wait in line.
+    Crowded = 1080;
 }

@@ -54,6 +54,12 @@ pub fn start(destination: Destination) -> Result<(), Error> {
     Ok(())
 }
 
+/// Closes the connection to syslog, which is opened again when something is logged. For a process that is about to fork
+/// another which shares its descriptors: each would close and reopen the connection under a number that the other knows.
+pub fn before_fork() {
+    canopy_sys::syslog::reopen(program_name::current().as_c_str());
+}
+
 type Boxed = Box<dyn Layer<Registry> + Send + Sync>;
 
 fn layer(destination: Destination) -> Option<Boxed> {

@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::lock_rank as rank;
+use crate::survival::Ledger;
 use arc_swap::ArcSwap;
 use canopy_config::Config;
 use canopy_pool::branch::BranchList;
@@ -25,10 +26,17 @@ pub(crate) struct Settings {
     /// With `landlock`, the paths that the workers can reach: the branches that the pool was mounted with. `None`
     /// without.
     reachable: Option<Vec<PathBuf>>,
+    /// Where changes are recorded for the next process.
+    ledger: Option<Ledger>,
 }
 
 impl Settings {
-    pub(crate) fn new(mut config: Config, mountpoint: PathBuf, reachable: Option<Vec<PathBuf>>) -> Settings {
+    pub(crate) fn new(
+        mut config: Config,
+        mountpoint: PathBuf,
+        reachable: Option<Vec<PathBuf>>,
+        ledger: Option<Ledger>,
+    ) -> Settings {
         config.file.running_pool = Some(mountpoint.clone());
         Settings {
             current: ArcSwap::from_pointee(config),
@@ -37,6 +45,7 @@ impl Settings {
             attached: AtomicBool::new(false),
             device: OnceLock::new(),
             reachable,
+            ledger,
         }
     }
 
@@ -62,6 +71,25 @@ impl Settings {
     /// Puts a configuration in force. The caller holds [`Self::lock_changes`].
     pub(crate) fn store(&self, config: Config) {
         self.current.store(Arc::new(config));
+    }
+
+    /// Records a setting that was changed, for a process that takes over. The caller holds [`Self::lock_changes`].
+    pub(crate) fn record(&self, key: &str, value: &[u8]) {
+        if let Some(ledger) = &self.ledger
+            && !ledger.record_setting(key, value)
+        {
+            tracing::warn!("{key} is too long: a process that takes over will not know that it has changed");
+        }
+    }
+
+    /// Records where a branch is mounted, for a process that takes over. The caller holds [`Self::lock_changes`], or nobody
+    /// serves yet.
+    pub(crate) fn record_mountpoint(&self, branch: &Path, mountpoint: &Path) {
+        if let Some(ledger) = &self.ledger
+            && !ledger.record_mountpoint(branch, mountpoint)
+        {
+            tracing::warn!("{}: no room to record its mount for a process that takes over", branch.display());
+        }
     }
 
     /// Records that the pool is attached at its mountpoint from now on.

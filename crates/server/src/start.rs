@@ -17,11 +17,14 @@ use crate::kernel_link::KernelLink;
 use crate::log;
 use crate::negotiate;
 use crate::settings::Settings;
+use crate::survival::in_flight::InFlight;
+use crate::survival::{Ledger, Survival};
+use crate::takeover;
 use crate::test_switches;
 use crate::watch::{Watch, WatchThread};
 use canopy_config::Config;
 use canopy_config::resolve::Plan;
-use canopy_config::values::{IoUring, PosixAcl};
+use canopy_config::values::{IoUring, PosixAcl, WorkerPriority};
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::mount::{self, Mounted, Placement};
 use canopy_fuse::session::Running;
@@ -29,6 +32,8 @@ use canopy_fuse::{Agreed, Session, SessionOptions, Transport};
 use canopy_pool::branch::{BranchSpec, Branches};
 use canopy_pool::config::{PassthroughIo, XattrMode};
 use canopy_pool::{PermissionCheck, Pool};
+use rustix::fd::AsFd;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 
 /// A mounted pool that serves requests.
@@ -67,53 +72,51 @@ impl Serving {
     }
 }
 
-/// Opens the branches, mounts, negotiates with the kernel, and starts to serve. When it returns, the pool is usable.
-pub fn start(plan: &Plan) -> Result<Serving, Error> {
+/// Opens the branches, mounts, negotiates with the kernel, and starts to serve. When it returns, the pool is usable. If
+/// another process has served it before (`survival`), takes over from that instead of mounting.
+pub fn start(plan: &Plan, survival: Option<&Survival>) -> Result<Serving, Error> {
+    let before = survival.map(|survival| &survival.ledger).filter(|ledger| ledger.is_serving());
+    let plan = &before.map_or_else(|| plan.clone(), |before| takeover::plan_now(plan, before));
+    // Before anything else is opened.
+    let device = before.map(takeover::take_device).transpose()?;
     let mut config = plan.config.clone();
-    let is_there = |spec: &&BranchSpec| !plan.missing.contains(&spec.path);
-    let branches = Branches::open(&config.branches.iter().filter(is_there).cloned().collect())?;
+    let branches = open_branches(plan)?;
     let limits = test_switches::kernel_limits()?;
     let trace =
         log::open(&config.log_file).map_err(|why| Error::LogFile { path: config.log_file.clone(), why })?;
     log::trace(config.debug, trace);
-    negotiate::offer_uring(plan);
-    let (device, mut mounted) = mount::mount(&negotiate::mount_spec(plan))?;
+    let (device, mut mounted) = mount_unless_taken_over(plan, device)?;
     // The mount is made, and there is only one thread yet.
     let mut security = confine::drop_privileges();
     let sandbox = Sandbox::new(&config, &branches);
     security.landlock = sandbox.is_some();
     config.pool.names_only = sandbox.is_some();
     tracing::info!("{security}");
-    let session = Session::negotiate(device, &session_options(plan, &branches), limits)?;
+    let options = session_options(plan, &branches);
+    let session = match before {
+        Some(before) => takeover::adopt_session(device, before, &options)?,
+        None => Session::negotiate(device, &options, limits)?,
+    };
     let agreed = *session.agreed();
     let planned = session.transport();
+    let ledger = survival.filter(|_| takeover::is_possible(&agreed, &planned)).map(|it| it.ledger.clone());
     tracing::info!("{planned}; {agreed}");
-    disable_unsupported(&mut config, &agreed);
+    complete(&mut config, plan, &agreed);
     let passthrough = agreed.has(InitFlags::PASSTHROUGH);
     let threads = worker_count(&config);
     let affinity = Affinity::new(&config.threads);
-    if !config.pool.symlinkify {
-        // So that symlinkify works at once if it is turned on later without a timeout.
-        config.pool.symlinkify_timeout = -1;
-    }
-    config.pool.mountpoint.clone_from(&plan.mountpoint);
     let pool = Arc::new(Pool::new(config.pool.clone(), branches));
     pool.set_permission_check(judge(&config, &agreed));
     pool.recover();
-    // As derived and resolved in the plan.
-    config.fsname = Some(plan.fsname.clone());
-    config.mountpoint = Some(plan.mountpoint.clone());
     let reachable = sandbox.as_ref().map(|sandbox| sandbox.branches().to_vec());
-    let settings = Arc::new(Settings::new(config.clone(), plan.mountpoint.clone(), reachable));
+    let settings =
+        Arc::new(Settings::new(config.clone(), plan.mountpoint.clone(), reachable, ledger.clone()));
     let ttl = CacheTtl::new(&config, None);
     let coherence = Coherence::start(Arc::clone(&pool), Arc::clone(&settings), session.notifier(), ttl)
         .map_err(Error::Thread)?;
     let drops_negative = session.notifier().can_increment_epoch();
     let watch = Arc::new(Watch::start(&config, Arc::clone(&pool), Arc::clone(&coherence), drops_negative));
-    if agreed.offered.contains(InitFlags::NO_OPENDIR_SUPPORT) && coherence.ttl().may_cache_listings() {
-        coherence.let_kernel_open_directories();
-        tracing::debug!("the kernel opens directories by itself and keeps their listings");
-    }
+    let kernel_opens_dirs = let_kernel_open_directories(&coherence, &agreed, before);
     let interrupts = Arc::new(Interrupts::default());
     let link = KernelLink {
         backing: session.backing(),
@@ -123,20 +126,30 @@ pub fn start(plan: &Plan) -> Result<Serving, Error> {
         interrupts: Arc::clone(&interrupts),
     };
     pool.connect(Arc::new(link), passthrough);
+    if let Some(ledger) = &ledger {
+        takeover::adopt_handles(&pool, ledger);
+    }
     let topology = Arc::new(Topology::new(
         Arc::clone(&pool),
         Arc::clone(&settings),
         Arc::clone(&coherence),
         Arc::clone(&watch),
     ));
+    topology.remember_gone(before.map_or_else(Vec::new, |before| takeover::gone_branches(before, &config)));
     let liveness = Liveness::start(&pool).map_err(Error::Thread)?;
     let watch_thread = WatchThread::start(Arc::clone(&watch)).map_err(Error::Thread)?;
     topology.apply_access_times_at_start(&plan.config);
     monitor::start(&topology).map_err(Error::Thread)?;
     let pending = PendingBranches::new(Arc::clone(&topology));
     pending.wait_for(&plan.config.branches);
-    let planned_transport = TransportInfo::new(&planned, threads);
-    let connection = Connection { agreed, planned: planned_transport, actual: OnceLock::new(), security };
+    let connection = Connection {
+        agreed,
+        planned: TransportInfo::new(&planned, threads),
+        actual: OnceLock::new(),
+        low_workers: session.low_workers(),
+        security,
+        ledger: ledger.clone(),
+    };
     let control = Control::new(topology, pending, Arc::clone(&liveness), connection);
     let notifier = session.notifier();
     let dispatch = Arc::new(Dispatch {
@@ -147,6 +160,8 @@ pub fn start(plan: &Plan) -> Result<Serving, Error> {
         affinity,
         interrupts,
         selinux: negotiate::has_selinux(),
+        in_flight: ledger.clone().map(InFlight::new),
+        takes_over: before.is_some(),
     });
     let handler =
         Arc::new(Deadline::new(Arc::clone(&dispatch), Arc::clone(&pool), Arc::clone(&liveness), notifier));
@@ -156,24 +171,65 @@ pub fn start(plan: &Plan) -> Result<Serving, Error> {
     }
     // Before the first answer, unless the mount is not attached yet.
     let badge = create_badge(&mounted);
+    if let Some(ledger) = &ledger {
+        ledger.record_session(session.device().as_fd(), &agreed, kernel_opens_dirs);
+    }
     let running = confine::run_confined(sandbox.as_ref(), || session.serve(handler, threads))
         .map_err(Error::Confine)??;
     if *running.transport() != planned {
         dispatch.control.set_actual_transport(TransportInfo::new(running.transport(), threads));
-        tracing::info!("{}", running.transport());
     }
-    if let (IoUring::On, Transport::Device(why)) = (plan.config.kernel.io_uring, running.transport()) {
-        tracing::warn!("io-uring=on has no effect: {why}");
-    }
+    report_transport(plan, running.transport(), &planned);
     let placement = plan.replaces.then(|| mounted.attach()).transpose()?;
-    if placement.is_some() {
-        attached(&settings);
+    placement.inspect(|_| attached(&settings));
+    if let Some(before) = before {
+        before.record_recovery();
+        // What happened on the branches while nobody served was not seen.
+        dispatch.coherence.invalidate_everything();
     }
     let badge = badge.or_else(|| create_badge(&mounted));
     if let Some(badge) = &badge {
         publish_status(&liveness, badge, &dispatch);
     }
     Ok(Serving { running, mounted, watch_thread, pool, _badge: badge, placement })
+}
+
+fn open_branches(plan: &Plan) -> Result<Branches, Error> {
+    let is_there = |spec: &&BranchSpec| !plan.missing.contains(&spec.path);
+    Ok(Branches::open(&plan.config.branches.iter().filter(is_there).cloned().collect())?)
+}
+
+/// Mounts the pool, unless another process has done it, whose device this is.
+fn mount_unless_taken_over(plan: &Plan, device: Option<OwnedFd>) -> Result<(OwnedFd, Mounted), Error> {
+    if let Some(device) = device {
+        return Ok((device, Mounted::adopt(&plan.mountpoint)));
+    }
+    negotiate::offer_uring(plan);
+    Ok(mount::mount(&negotiate::mount_spec(plan))?)
+}
+
+/// Decides whether the kernel opens directories by itself. It may not change its mind later.
+fn let_kernel_open_directories(coherence: &Coherence, agreed: &Agreed, before: Option<&Ledger>) -> bool {
+    let lets = match before {
+        Some(before) => before.kernel_opens_dirs(),
+        None => {
+            agreed.offered.contains(InitFlags::NO_OPENDIR_SUPPORT) && coherence.ttl().may_cache_listings()
+        }
+    };
+    if lets {
+        coherence.let_kernel_open_directories();
+        tracing::debug!("the kernel opens directories by itself and keeps their listings");
+    }
+    lets
+}
+
+fn report_transport(plan: &Plan, actual: &Transport, planned: &Transport) {
+    if actual != planned {
+        tracing::info!("{actual}");
+    }
+    if let (IoUring::On, Transport::Device(why)) = (plan.config.kernel.io_uring, actual) {
+        tracing::warn!("io-uring=on has no effect: {why}");
+    }
 }
 
 /// Finds the pool's device, now that the pool is attached at its mountpoint, and sets its readahead.
@@ -244,9 +300,28 @@ fn session_options(plan: &Plan, branches: &Branches) -> SessionOptions {
         flags,
         max_write: negotiate::max_write(plan),
         queue_workers: negotiate::queue_workers(plan),
+        worker_priority: match plan.config.threads.worker_priority {
+            // A thread that is being killed needs processor time to end, and the next process waits for that.
+            WorkerPriority::Auto if plan.config.survive => canopy_fuse::transport::WorkerPriority::Normal,
+            WorkerPriority::Auto => canopy_fuse::transport::WorkerPriority::Auto,
+            WorkerPriority::Normal => canopy_fuse::transport::WorkerPriority::Normal,
+        },
         max_stack_depth: plan.config.kernel.max_stack_depth.0,
+        resident: plan.config.survive,
         ..SessionOptions::default()
     }
+}
+
+/// Completes the configuration by what was derived and resolved in the plan, and agreed with the kernel.
+fn complete(config: &mut Config, plan: &Plan, agreed: &Agreed) {
+    disable_unsupported(config, agreed);
+    if !config.pool.symlinkify {
+        // So that symlinkify works at once if it is turned on later without a timeout.
+        config.pool.symlinkify_timeout = -1;
+    }
+    config.pool.mountpoint.clone_from(&plan.mountpoint);
+    config.fsname = Some(plan.fsname.clone());
+    config.mountpoint = Some(plan.mountpoint.clone());
 }
 
 /// Turns off options that the kernel does not support.

@@ -25,6 +25,17 @@ pub fn kernel_limits() -> Result<KernelLimits, Error> {
     }
 }
 
+/// Returns how many deaths of the process that serves within a minute end the attempts to start another.
+#[must_use]
+pub fn max_deaths() -> usize {
+    const USUAL: usize = 5;
+    #[cfg(feature = "test-switches")]
+    if let Some(number) = std::env::var("CANOPY_TEST_DEATHS").ok().and_then(|text| text.parse().ok()) {
+        return number;
+    }
+    USUAL
+}
+
 /// Hides nothing of the kernel's features.
 #[cfg(not(feature = "test-switches"))]
 pub fn kernel_limits() -> Result<KernelLimits, Error> {

@@ -4,7 +4,7 @@ use crate::errno::last_errno;
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::fs::Mode;
 use rustix::io::Errno;
-use std::os::fd::{IntoRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Closes a descriptor. It is closed even when this returns an error.
@@ -21,6 +21,39 @@ pub fn close(fd: OwnedFd) -> Result<(), Errno> {
             errno => Err(errno),
         },
     }
+}
+
+/// Returns whether this process has a descriptor with this number.
+#[must_use]
+pub fn is_open(number: RawFd) -> bool {
+    // SAFETY: asks for a flag of a descriptor that may not exist.
+    number >= 0 && unsafe { libc::fcntl(number, libc::F_GETFD) } != -1
+}
+
+/// Takes over a descriptor that this process has from another, whose table of descriptors it shares or that started it;
+/// `None` if there is none with this number. The caller knows that nothing else in this process owns it.
+#[must_use]
+pub fn take_over(number: RawFd) -> Option<OwnedFd> {
+    if !is_open(number) {
+        return None;
+    }
+    // SAFETY: the descriptor is open. That it has no other owner is the caller's word; were it wrong, a descriptor
+    // would be closed twice, which breaks files and no memory.
+    Some(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Returns the numbers of all open descriptors of this process.
+///
+/// # Errors
+/// `ENOENT` where /proc is not mounted.
+pub fn numbers() -> std::io::Result<Vec<RawFd>> {
+    let listed = std::fs::read_dir("/proc/self/fd")?;
+    let mut numbers: Vec<RawFd> =
+        listed.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    // One of them was the descriptor of this very listing.
+    numbers.retain(|&number| is_open(number));
+    numbers.sort_unstable();
+    Ok(numbers)
 }
 
 /// Marks every descriptor from `first` on as close-on-exec (close_range(2), Linux 5.11), so that a process that

@@ -1,4 +1,4 @@
-//! Read leases: they show whether another process wants to open a file for writing (fcntl(2), `F_SETLEASE`).
+//! Leases: they show whether another process wants to open a file (fcntl(2), `F_SETLEASE`).
 
 use crate::errno::last_errno;
 use rustix::fd::{AsRawFd, BorrowedFd};
@@ -28,6 +28,21 @@ pub fn take(file: BorrowedFd<'_>) -> Result<(), Errno> {
     fcntl(file, libc::F_SETLEASE, libc::F_RDLCK).map(|_| ())
 }
 
+/// Takes a write lease on a regular file that is open once, for reading: no other descriptor or mapping has it. An attempt
+/// to open the file breaks the lease, and waits as for [`take`]. `O_PATH` descriptors do not count.
+///
+/// # Errors
+/// Those of [`take`]; `EAGAIN` while another descriptor has the file open.
+pub fn take_alone(file: BorrowedFd<'_>) -> Result<(), Errno> {
+    fcntl(file, F_SETSIG, libc::SIGURG)?;
+    fcntl(file, libc::F_SETLEASE, libc::F_WRLCK).map(|_| ())
+}
+
+/// As [`holds`], for the lease of [`take_alone`].
+pub fn holds_alone(file: BorrowedFd<'_>) -> bool {
+    fcntl(file, libc::F_GETLEASE, 0) == Ok(libc::F_WRLCK)
+}
+
 /// Returns whether the lease still holds. It ends as soon as another process waits to write.
 pub fn holds(file: BorrowedFd<'_>) -> bool {
     fcntl(file, libc::F_GETLEASE, 0) == Ok(libc::F_RDLCK)
@@ -44,6 +59,22 @@ mod tests {
     use rustix::fs::{Mode, OFlags};
     use std::fs::{File, OpenOptions};
     use std::os::fd::AsFd;
+
+    #[test]
+    fn a_lease_on_a_file_alone_is_refused_by_readers_and_broken_by_later_ones() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, "x").unwrap();
+        let (own, reader) = (File::open(&path).unwrap(), File::open(&path).unwrap());
+        assert_eq!(take_alone(own.as_fd()), Err(Errno::AGAIN));
+        drop(reader);
+        let _pinned = rustix::fs::open(&path, OFlags::PATH, Mode::empty()).unwrap();
+        take_alone(own.as_fd()).unwrap();
+        assert!(holds_alone(own.as_fd()) && !holds(own.as_fd()));
+        let nonblocking = OFlags::RDONLY | OFlags::NONBLOCK;
+        assert_eq!(rustix::fs::open(&path, nonblocking, Mode::empty()).unwrap_err(), Errno::AGAIN);
+        assert!(!holds_alone(own.as_fd()));
+    }
 
     #[test]
     fn a_lease_is_refused_by_writers_and_broken_by_later_ones() {

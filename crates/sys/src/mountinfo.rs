@@ -77,7 +77,8 @@ pub fn id_of_number(fd: RawFd) -> io::Result<u32> {
     id.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-fn parse(mountinfo: &[u8]) -> Vec<MountEntry> {
+/// Parses the mount table of a process.
+pub fn parse(mountinfo: &[u8]) -> Vec<MountEntry> {
     mountinfo.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
 }
 

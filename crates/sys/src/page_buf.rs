@@ -5,7 +5,7 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::param::page_size;
 
 /// A private anonymous mapping: zeroed, page-aligned and of fixed size. A page takes memory once it is touched.
@@ -35,6 +35,14 @@ impl PageBuf {
             unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, protection, MapFlags::PRIVATE)? };
         let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(PageBuf { start, len })
+    }
+
+    /// Lets every page take memory now (Linux 5.14), so that the kernel can copy to it even for a process that is being
+    /// killed, which gets no more.
+    pub fn populate(&mut self) {
+        // SAFETY: the range is this value's own mapping, and its contents stay as they are.
+        let _ =
+            unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxPopulateWrite) };
     }
 }
 

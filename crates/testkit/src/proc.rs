@@ -34,6 +34,27 @@ pub fn mount_at(point: &Path) -> Option<Mount> {
     mounts().into_iter().rev().find(|mount| mount.point == point)
 }
 
+/// Returns whether a mount at or below `dir` is gone here, while a copy of it is left in another mount namespace: that of a
+/// program that was started meanwhile, perhaps by another test. Until that program ends, the filesystem stays.
+pub fn is_left_elsewhere(dir: &Path) -> bool {
+    let namespace = |pid: &dyn std::fmt::Display| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+    let (here, ours) = (mounts(), namespace(&"self"));
+    let is_left = |mount: Mount| {
+        mount.point.starts_with(dir)
+            && !here.iter().any(|other| other.minor == mount.minor && other.point == mount.point)
+    };
+    let mut seen = vec![ours];
+    processes().into_iter().any(|process| {
+        let theirs = namespace(&process.pid);
+        if theirs.is_none() || seen.contains(&theirs) {
+            return false;
+        }
+        seen.push(theirs);
+        let table = fs::read(format!("/proc/{}/mountinfo", process.pid)).unwrap_or_default();
+        table.split(|&byte| byte == b'\n').filter_map(parse_mount).any(is_left)
+    })
+}
+
 /// Makes the kernel drop the unused dentries and inodes of a mount: reconfiguring a superblock starts with that
 /// (fs/super.c, reconfigure_super).
 pub fn drop_dentries(point: &Path) -> Result<(), Errno> {
@@ -236,6 +257,27 @@ pub fn loop_devices() -> Vec<(PathBuf, PathBuf)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::LoopFs;
+    use crate::cmd::in_mount_namespace;
+    use std::io::{BufRead, BufReader};
+    use std::process::Stdio;
+
+    #[test]
+    fn a_mount_that_another_namespace_keeps_is_left_elsewhere() {
+        let mut disk = LoopFs::tmpfs(1 << 20);
+        let mut other = in_mount_namespace("echo ready; cat");
+        let mut other = other.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("unshare");
+        let mut line = String::new();
+        let ready = BufReader::new(other.stdout.take().expect("a pipe")).read_line(&mut line);
+        let point = disk.path().to_owned();
+        let while_mounted = is_left_elsewhere(&point);
+        disk.unmount();
+        let after = is_left_elsewhere(&point);
+        drop(other.stdin.take());
+        let ended = other.wait().expect("unshare");
+        assert!(ready.is_ok() && line == "ready\n" && ended.success(), "{line:?} {ended}");
+        assert!(!while_mounted && after && !is_left_elsewhere(&point));
+    }
 
     #[test]
     fn escaped_mount_points_are_decoded() {

@@ -3,6 +3,7 @@
 mod data;
 mod goals;
 mod meta;
+mod programs;
 mod walks;
 
 use crate::error::{Error, ErrorContext};
@@ -11,7 +12,7 @@ use crate::measure::{Clients, Row, Table};
 use crate::server::Server;
 use crate::statistics::{Goal, Unit};
 use crate::testbed::{Against, Testbed};
-use crate::workload::walk::TreeShape;
+use crate::workload::tree::TreeShape;
 use crate::workload::{Target, TargetKind, Workload};
 use canopy_config::Config;
 use canopy_config::source::command_line::{self, Arg};
@@ -32,7 +33,9 @@ pub enum TableId {
     Meta,
     /// Programs that walk a known tree
     Walks,
-    /// Metadata with 1, 2, 4 and 8 threads
+    /// Programs that make, change and remove files
+    Programs,
+    /// Metadata with 1, 2, 8 and 32 threads
     Concurrency,
     /// A large file written and read on each data path
     Dd,
@@ -57,6 +60,10 @@ pub(crate) struct Scale {
     pub many_entries: usize,
     /// The tree that programs walk.
     pub tree: TreeShape,
+    /// The tree that programs copy and remove, the files that they compile, and the transactions of a database.
+    pub program_tree: TreeShape,
+    pub program_sources: usize,
+    pub program_commits: usize,
     /// Bytes that `dd` writes and reads.
     pub dd: u64,
     pub stream: u64,
@@ -79,6 +86,9 @@ impl Scale {
         entries: 10_000,
         many_entries: 200_000,
         tree: TreeShape { dirs: [12, 12, 14], files: 7 },
+        program_tree: TreeShape { dirs: [8, 8, 12], files: 9 },
+        program_sources: 40,
+        program_commits: 1000,
         dd: 256 * MIB,
         stream: 256 * MIB,
         reads: [MIB, 500 * MIB, 1000 * MIB],
@@ -96,6 +106,9 @@ impl Scale {
         entries: 500,
         many_entries: 960,
         tree: TreeShape { dirs: [2, 3, 2], files: 4 },
+        program_tree: TreeShape { dirs: [2, 2, 2], files: 3 },
+        program_sources: 2,
+        program_commits: 5,
         dd: 8 * MIB,
         stream: 4 * MIB,
         reads: [MIB, 2 * MIB, 4 * MIB],
@@ -114,6 +127,8 @@ impl Scale {
             TableId::Blocks => self.stream,
             // The branch, the pool and what it is compared with.
             TableId::Walks => 3 * self.tree.bytes(),
+            // The tree, its archive, a copy, and what a round makes.
+            TableId::Programs => 3 * 4 * self.program_tree.bytes(),
             // Sparse files, or names only.
             TableId::Meta | TableId::Concurrency | TableId::Jobs => 0,
         };
@@ -143,6 +158,7 @@ impl<'s> Bench<'s> {
             TableId::Goals => goals::goals(self),
             TableId::Meta => meta::meta(self),
             TableId::Walks => walks::walks(self),
+            TableId::Programs => programs::programs(self),
             TableId::Concurrency => meta::concurrency(self),
             TableId::Dd => data::dd(self),
             TableId::Reads => data::reads(self),
@@ -326,6 +342,7 @@ impl TableId {
             TableId::Goals => "goals",
             TableId::Meta => "meta",
             TableId::Walks => "walks",
+            TableId::Programs => "programs",
             TableId::Concurrency => "concurrency",
             TableId::Dd => "dd",
             TableId::Reads => "reads",

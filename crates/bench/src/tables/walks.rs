@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::measure::Table;
 use crate::statistics::Unit;
 use crate::workload::Target;
+use crate::workload::process::missing;
 use crate::workload::walk::{Program, Walk};
 
 /// How much longer than on the branch a walk may take.
@@ -18,7 +19,7 @@ pub(super) fn walks<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Error> {
     let (mut rows, mut notes) = (Vec::new(), Vec::new());
     let shape = bench.scale.tree;
     for program in Program::ALL {
-        if let Some(missing) = program.missing() {
+        if let Some(missing) = missing(&[program.name()]) {
             notes.push(format!("{missing} is not installed: no row for {}.", program.title()));
             continue;
         }

@@ -6,6 +6,9 @@ pub(super) mod data;
 pub(super) mod listing;
 pub(super) mod meta;
 pub(super) mod ops;
+pub(super) mod process;
+pub(super) mod program;
+pub(super) mod tree;
 pub(super) mod walk;
 
 use crate::error::{Error, ErrorContext};

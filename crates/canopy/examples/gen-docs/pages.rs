@@ -4,6 +4,7 @@ use canopy::cli;
 use canopy::commands::options::{self, OptionEntry};
 use canopy::commands::status::model::WarningCode;
 use canopy_config::options::{Spec, find};
+use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 use std::fmt::Write as _;
@@ -23,12 +24,34 @@ pub(super) fn all() -> io::Result<Vec<(String, String)>> {
     // Other names under which the program is called.
     for (name, page) in [
         ("mount.canopy", "canopy"),
+        ("mount.fuse.canopy", "canopy"),
+        ("mergerfs", "canopy"),
+        ("mount.mergerfs", "canopy"),
+        ("mount.fuse.mergerfs", "canopy"),
         ("fsck.mergerfs", "canopy-fsck"),
         ("mergerfs.collect-info", "canopy-collect-info"),
+        ("mergerfs.balance", "canopy-balance"),
+        ("mergerfs.consolidate", "canopy-consolidate"),
+        ("mergerfs.ctl", "canopy-set"),
+        ("mergerfs.dedup", "canopy-dedup"),
+        ("mergerfs.fsck", "canopy-fsck"),
     ] {
         pages.push((format!("man/{name}.8"), format!(".so man8/{page}.8\n")));
     }
+    for (shell, file) in [(Shell::Bash, "canopy.bash"), (Shell::Zsh, "_canopy"), (Shell::Fish, "canopy.fish")]
+    {
+        pages.push((format!("dist/completions/{file}"), completions(shell, &whole)));
+    }
     Ok(pages)
+}
+
+/// Returns a shell's completions for all commands but the hidden ones.
+fn completions(shell: Shell, whole: &clap::Command) -> String {
+    let shown = whole.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+    let mut listed = clap::Command::new("canopy").version(env!("CARGO_PKG_VERSION")).subcommands(shown);
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut listed, "canopy", &mut script);
+    String::from_utf8_lossy(&script).into_owned()
 }
 
 fn options_page() -> String {
@@ -248,8 +271,8 @@ fn for_programs(roff: &mut Roff) {
         (
             "canopy status --json",
             "linux; pools, each with mountpoint, fstype, source, state (serving, does-not-answer, ended, mute, unreachable), error, \
-             version, pid, transport, threads, kernel (protocol, features, missing, max_stack_depth), passthrough, \
-             options, security (capabilities in effect, no_new_privs, landlock, unheeded_acls), branches and warnings. A branch \
+             version, pid, transport, threads, low_priority_threads, kernel (protocol, features, missing, max_stack_depth), passthrough, \
+             options, security (capabilities in effect, no_new_privs, landlock, unheeded_acls), survival (null, or takeovers, last_death, pause_ms and longest_pause_ms), branches and warnings. A branch \
              has path, mode, min_free, passes_through, health (ok, \
              lagging, asleep, does-not-answer, missing, unreachable, replaced, read-only, failing, gone, errors, not-mounted), error, illness \
              (null, or the fault that the pool has found: health, since and cause), waits (null, or what operations have to wait \

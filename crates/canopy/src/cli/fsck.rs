@@ -2,6 +2,7 @@
 
 use super::{Command, EarlyExit, parse_own};
 use crate::commands::fsck::{FixSource, FsckArgs};
+use canopy_upkeep::{OldFix, OldFsck};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
@@ -38,6 +39,17 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
         Command::Fsck(args) => Ok(Command::Fsck(FsckArgs { by_fsck, as_mergerfs: true, ..args })),
         other => Ok(other),
     }
+}
+
+/// Translates the command line of `mergerfs.fsck`.
+pub(super) fn of_tool(args: OldFsck) -> FsckArgs {
+    let fix = match args.fix {
+        None => FixSource::None,
+        Some(OldFix::Manual) => FixSource::Manual,
+        Some(OldFix::Newest) => FixSource::Newest,
+        Some(OldFix::Nonroot) => FixSource::Nonroot,
+    };
+    FsckArgs { path: Some(args.dir), fix, same_size: args.size, as_mergerfs: true, ..FsckArgs::default() }
 }
 
 fn is_source(word: &str) -> bool {

@@ -1,6 +1,7 @@
 //! The names of the program. The name it is called by selects the grammar of the command line.
 
 use canopy_config::program_name::Name;
+use canopy_upkeep::Tool;
 use std::ffi::OsStr;
 use std::path::Path;
 
@@ -16,6 +17,8 @@ pub enum Invocation {
     Fsck,
     /// Called as `mergerfs.collect-info`.
     CollectInfo,
+    /// Called as one of mergerfs-tools.
+    Tool(Tool),
 }
 
 impl Invocation {
@@ -27,13 +30,18 @@ impl Invocation {
             None if base == "mergerfs" => Invocation::Mergerfs,
             None if matches!(base, "fsck.mergerfs" | "fsck.canopy") => Invocation::Fsck,
             None if base == "mergerfs.collect-info" => Invocation::CollectInfo,
-            None => Invocation::Canopy,
+            None => Tool::ALL
+                .into_iter()
+                .find(|(name, _)| *name == base)
+                .map_or(Invocation::Canopy, |(_, tool)| Invocation::Tool(tool)),
         }
     }
 
     pub fn name(self) -> Name {
         match self {
-            Invocation::Canopy | Invocation::Fsck | Invocation::CollectInfo => Name::Canopy,
+            Invocation::Canopy | Invocation::Fsck | Invocation::CollectInfo | Invocation::Tool(_) => {
+                Name::Canopy
+            }
             Invocation::Mergerfs => Name::Mergerfs,
             Invocation::Helper(name) => name,
         }
@@ -63,6 +71,9 @@ mod tests {
             ("fsck.canopy", Invocation::Fsck),
             ("/usr/bin/mergerfs.collect-info", Invocation::CollectInfo),
             ("fsck.ext4", Invocation::Canopy),
+            ("/usr/bin/mergerfs.balance", Invocation::Tool(Tool::Balance)),
+            ("mergerfs.ctl", Invocation::Tool(Tool::Ctl)),
+            ("mergerfs.frob", Invocation::Canopy),
         ];
         for (program, invocation) in table {
             assert_eq!(Invocation::from_program(OsStr::new(program)), invocation, "{program}");

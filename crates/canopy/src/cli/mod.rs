@@ -6,6 +6,7 @@ mod mergerfs;
 mod mount_helper;
 
 use crate::commands::collect_info::CollectInfoArgs;
+use crate::commands::doctor::DoctorArgs;
 use crate::commands::explain::ExplainArgs;
 use crate::commands::fsck::FsckArgs;
 use crate::commands::get::GetArgs;
@@ -19,6 +20,12 @@ use crate::commands::status::StatusArgs;
 use crate::commands::umount::UmountArgs;
 use canopy_bench::BenchArgs;
 use canopy_config::source::command_line::Arg;
+use canopy_setup::commands::init::InitArgs;
+use canopy_setup::commands::migrate::MigrateArgs;
+use canopy_upkeep::{
+    BalanceArgs, ConsolidateArgs, DedupArgs, DrainArgs, DuArgs, FILTERS, LsArgs, MoveArgs, Tool, ToolCommand,
+    WhichArgs,
+};
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use invocation::Invocation;
@@ -26,10 +33,21 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+/// What the help of the program says after the list of commands. Groups of commands have a line each here, so that the
+/// help fits a screen.
+pub const NOTES: &str = "\
+Set up a machine: canopy init, migrate, doctor
+Files: canopy which, ls, du, move, balance, drain, consolidate, dedup
+canopy mount --help shows how to mount; canopy options lists what -o takes.";
+
+/// The commands that [`NOTES`] names, and that the help of the program therefore leaves out of its list.
+pub const IN_NOTES: &[&str] =
+    &["init", "migrate", "doctor", "which", "ls", "du", "move", "balance", "drain", "consolidate", "dedup"];
+
 /// Joins directories on many disks into one tree; data goes straight to the disks.
 #[derive(Parser, Debug)]
 #[command(name = "canopy", version, arg_required_else_help = true, disable_help_subcommand = true)]
-#[command(after_help = "canopy mount --help shows how to mount; canopy options lists what -o takes.")]
+#[command(after_help = NOTES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -51,6 +69,20 @@ pub enum Command {
     CollectInfo(CollectInfoArgs),
     Options(OptionsArgs),
     Bench(BenchArgs),
+    Init(InitArgs),
+    Migrate(MigrateArgs),
+    Doctor(DoctorArgs),
+    Which(WhichArgs),
+    Ls(LsArgs),
+    Du(DuArgs),
+    Move(MoveArgs),
+    Balance(BalanceArgs),
+    Drain(DrainArgs),
+    Consolidate(ConsolidateArgs),
+    Dedup(DedupArgs),
+    /// A program of mergerfs-tools.
+    #[command(skip)]
+    Tool(ToolCommand),
     #[command(hide = true)]
     Probe(ProbeArgs),
     /// Run the server that the benchmark compares pools with
@@ -75,9 +107,19 @@ pub enum EarlyExit {
     UsageError(String),
 }
 
-/// Returns the definition of the command line, for the manual pages.
+/// Returns the definition of the command line, for the manual pages and for completions.
 pub fn definition() -> clap::Command {
     Cli::command()
+}
+
+/// Returns the definition as the help of the program shows it.
+fn on_screen() -> clap::Command {
+    // The help of the commands that have filters names these in its notes, too.
+    let hide = |arg: clap::Arg| if FILTERS.contains(&arg.get_id().as_str()) { arg.hide(true) } else { arg };
+    let noted = |command: clap::Command, name| {
+        command.mut_subcommand(name, |command| command.hide(true).mut_args(hide))
+    };
+    IN_NOTES.iter().fold(definition(), noted)
 }
 
 /// Parses a command line in the grammar of this invocation.
@@ -87,11 +129,23 @@ pub fn parse(invocation: Invocation, args: impl IntoIterator<Item = OsString>) -
         Invocation::Mergerfs => mergerfs::parse(args),
         Invocation::Helper(name) => mount_helper::parse(args, name),
         Invocation::Fsck => fsck::parse(args),
+        Invocation::Tool(tool) => tool_command(tool, args),
         // It takes no arguments.
         Invocation::CollectInfo => {
             Ok(Command::CollectInfo(CollectInfoArgs { output: None, as_mergerfs: true }))
         }
     }
+}
+
+fn tool_command(tool: Tool, args: impl IntoIterator<Item = OsString>) -> Result<Command, EarlyExit> {
+    let command = canopy_upkeep::parse_tool(tool, args).map_err(|error| match early_exit(error) {
+        EarlyExit::UsageError(line) => EarlyExit::UsageError(line.replace(" (canopy --help)", "")),
+        other => other,
+    })?;
+    Ok(match command {
+        ToolCommand::Fsck(args) => Command::Fsck(fsck::of_tool(args)),
+        other => Command::Tool(other),
+    })
 }
 
 /// Parses the command line of a process that mounts a pool, as in /proc: with NULs between the arguments.
@@ -106,7 +160,7 @@ pub fn parse_mount_cmdline(cmdline: &[u8]) -> Option<MountArgs> {
 }
 
 fn parse_own(args: impl IntoIterator<Item = OsString>) -> Result<Command, EarlyExit> {
-    let matches = Cli::command().try_get_matches_from(fsck::join_switches(args)).map_err(early_exit)?;
+    let matches = on_screen().try_get_matches_from(fsck::join_switches(args)).map_err(early_exit)?;
     let mut cli = Cli::from_arg_matches(&matches).map_err(early_exit)?;
     if let (Command::Mount(args), Some(matches)) = (&mut cli.command, matches.subcommand_matches("mount")) {
         args.in_order = in_order(args, matches);
@@ -213,25 +267,69 @@ mod tests {
         }
     }
 
+    /// Each command has examples in its help, and the program takes them.
+    #[test]
+    fn every_command_has_examples_that_parse() {
+        for command in definition().get_subcommands().filter(|command| !command.is_hide_set()) {
+            let name = command.get_name();
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let (_, examples) = help
+                .split_once("\nExample")
+                .or(help.strip_prefix("Example").map(|rest| ("", rest)))
+                .unwrap_or_default();
+            let lines = examples.lines().filter_map(|line| line.find("canopy ").map(|at| &line[at..]));
+            let lines: Vec<&str> = lines.collect();
+            assert!(!lines.is_empty(), "canopy {name} --help has no example");
+            for line in lines {
+                assert!(line.starts_with(&format!("canopy {name}")), "{name}: {line}");
+                // Without comments and pipes, and without the quotes that the shell takes away.
+                let words =
+                    line.split(" #").next().and_then(|line| line.split(" | ").next()).unwrap_or_default();
+                let words = words.split_whitespace().map(|word| OsString::from(word.trim_matches('\'')));
+                let parsed = parse(Invocation::Canopy, words);
+                assert!(parsed.is_ok(), "{line}: {parsed:?}");
+            }
+        }
+    }
+
+    /// A command that the list leaves out is in the notes, and in the manual.
+    #[test]
+    fn commands_are_listed_or_noted() {
+        for name in IN_NOTES {
+            assert!(
+                definition().find_subcommand(name).is_some_and(|command| !command.is_hide_set()),
+                "{name}"
+            );
+            assert!(on_screen().find_subcommand(name).is_some_and(clap::Command::is_hide_set), "{name}");
+            let said =
+                NOTES.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').any(|word| word == *name);
+            assert!(said, "{name}");
+        }
+    }
+
     #[test]
     fn help_fits_a_screen() {
-        for words in [
-            "canopy",
-            "canopy --help",
-            "canopy -h",
-            "canopy mount --help",
-            "canopy umount --help",
-            "canopy get --help",
-            "canopy set --help",
-            "canopy list --help",
-            "canopy status --help",
-            "canopy explain --help",
-            "canopy options --help",
-            "canopy fsck --help",
-            "canopy collect-info --help",
-            "canopy bench --help",
-        ] {
-            match parse_words(words) {
+        let noted = IN_NOTES.iter().map(|command| format!("canopy {command} --help"));
+        for words in noted.chain(
+            [
+                "canopy",
+                "canopy --help",
+                "canopy -h",
+                "canopy mount --help",
+                "canopy umount --help",
+                "canopy get --help",
+                "canopy set --help",
+                "canopy list --help",
+                "canopy status --help",
+                "canopy explain --help",
+                "canopy options --help",
+                "canopy fsck --help",
+                "canopy collect-info --help",
+                "canopy bench --help",
+            ]
+            .map(str::to_owned),
+        ) {
+            match parse_words(&words) {
                 Err(EarlyExit::Print(text)) => {
                     assert!(text.lines().count() <= 24, "{words}: {} lines", text.lines().count());
                     assert!(text.lines().all(|line| line.chars().count() <= 80), "{words}:\n{text}");

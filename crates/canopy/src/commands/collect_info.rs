@@ -27,7 +27,10 @@ pub struct CollectInfoArgs {
 
 const NOTES: &str = "\
 Passwords and keys in mount options are left out. Paths, host names and the log
-of the last hour are included. Read the report before you publish it.";
+of the last hour are included. Read the report before you publish it.
+
+Example:
+  canopy collect-info -o /tmp/report.txt";
 
 /// The time limit of each program. df(1), for one, waits for a hung disk.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -19,7 +19,10 @@ pub struct ListArgs {
 
 const NOTES: &str = "\
 Shows one option per line, and each branch on its own line. * marks options that
-canopy set can change. Programs should use canopy get.";
+canopy set can change. Programs should use canopy get.
+
+Example:
+  canopy list media | grep cache";
 
 pub fn run(args: &ListArgs) -> Result<(), Error> {
     let pool = ControlClient::at(&args.mount)?;

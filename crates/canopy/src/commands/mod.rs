@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod collect_info;
+pub mod doctor;
 pub mod explain;
 pub mod fsck;
 pub mod get;

@@ -3,7 +3,7 @@
 use crate::control_client::ControlClient;
 use crate::daemon::background::{self, StartupReporter};
 use crate::daemon::signals::{PoolMount, SignalWatch};
-use crate::daemon::{process, systemd};
+use crate::daemon::{keeper, process, systemd};
 use crate::error::Error;
 use crate::mount::{preflight, unmount, wait_for_branches};
 use canopy_config::Config;
@@ -11,9 +11,11 @@ use canopy_config::program_name::Name;
 use canopy_config::resolve::{self, Plan};
 use canopy_config::source::command_line::{self, Arg};
 use canopy_config::source::{self, named};
+use canopy_config::values::IoUring;
 use canopy_fuse::mount::{MountError, Placement};
 use canopy_server::Error as StartError;
-use canopy_server::{log, test_switches};
+use canopy_server::survival::Survival;
+use canopy_server::{log, takeover, test_switches};
 use canopy_sys::mountinfo;
 use clap::Args;
 use rustix::fs::{Mode, OFlags};
@@ -153,12 +155,39 @@ fn serve(mut plan: Plan, reporter: &mut Option<StartupReporter>) -> Result<(), E
             reporter.warn(text);
         }
     }
-    process::prepare(plan.config.priority);
     // All paths are absolute now, and the current directory must not keep a mount busy.
     std::env::set_current_dir("/").map_err(Error::system("cannot change to /"))?;
+    if !plan.config.survive {
+        return serve_once(&plan, reporter, None);
+    }
+    if plan.config.kernel.io_uring == IoUring::On {
+        tracing::warn!(
+            "io-uring=on has no effect with survive: over io_uring the requests of a process that dies are lost"
+        );
+    }
+    plan.config.kernel.io_uring = IoUring::Off;
+    log::before_fork();
+    keeper::keep(|survival| {
+        if survival.ledger.is_serving() {
+            // The process before has reported, and closed what it reported through.
+            std::mem::forget(reporter.take());
+            takeover::begin(survival)?;
+        }
+        serve_once(&plan, reporter, Some(survival))
+    })
+}
+
+/// Serves the pool until it is unmounted. If another process has served it before, takes over from that.
+fn serve_once(
+    plan: &Plan,
+    reporter: &mut Option<StartupReporter>,
+    survival: Option<&Survival>,
+) -> Result<(), Error> {
+    process::prepare(plan.config.priority);
     let watch = SignalWatch::new()?;
-    let before = plan.replaces.then(|| pool_to_replace(&plan));
-    let session = canopy_server::start(&plan).map_err(|why| Error::Serve {
+    let takes_over = survival.is_some_and(|survival| survival.ledger.is_serving());
+    let before = (plan.replaces && !takes_over).then(|| pool_to_replace(plan));
+    let session = canopy_server::start(plan, survival).map_err(|why| Error::Serve {
         mountpoint: plan.mountpoint.clone(),
         why: start_error_message(&why),
     })?;
@@ -178,20 +207,29 @@ fn serve(mut plan: Plan, reporter: &mut Option<StartupReporter>) -> Result<(), E
         }
     }
     let device = mountinfo::at(&plan.mountpoint).ok().flatten().map(|mounted| mounted.device);
-    watch.run(PoolMount { mountpoint: plan.mountpoint.clone(), device })?;
+    let ledger = survival.map(|survival| survival.ledger.clone());
+    let ending = watch.run(PoolMount { mountpoint: plan.mountpoint.clone(), device, ledger })?;
+    // Whoever sees the line in the log may rely on it.
+    if let Some(survival) = survival {
+        survival.ledger.record_serving();
+    }
     tracing::info!(
         "{} is on {}: {}",
         plan.config.branches,
         plan.mountpoint.display(),
-        resolve::summary(&plan)
+        resolve::summary(plan)
     );
     let status = format!("{} is on {}", plan.fsname.to_string_lossy(), plan.mountpoint.display());
     if reporter.take().is_some_and(|reporter| reporter.ready(&status).is_err()) {
         // Nobody would know of a pool whose mount command has been killed.
         tracing::warn!("the mount command was killed: unmounting again");
-        unmount::unmount(&plan.mountpoint, true)?;
+        unmount::unmount_own(&plan.mountpoint, true)?;
     }
     session.join();
+    if let Some(survival) = survival {
+        survival.ledger.record_end();
+    }
+    ending.wait_for_unmount();
     systemd::notify(&["STOPPING=1"]);
     tracing::info!("{} has ended", plan.mountpoint.display());
     Ok(())

@@ -8,11 +8,17 @@ use serde::Serialize;
 
 /// List the options for -o with their defaults and values
 #[derive(Args, Debug)]
+#[command(after_help = NOTES)]
 pub struct OptionsArgs {
     /// Print JSON, for programs
     #[arg(long)]
     pub json: bool,
 }
+
+const NOTES: &str = "\
+Examples:
+  canopy options | less
+  canopy options --json | jq -r '.[].name'";
 
 /// An option, as in the output of `--json` and in the documentation.
 #[derive(Debug, Serialize)]

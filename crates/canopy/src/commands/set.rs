@@ -58,6 +58,24 @@ pub fn run(args: &SetArgs, parse_cmdline: fn(&[u8]) -> Option<MountArgs>) -> Res
     if args.persist { persist(&pool, &args.mount, &key, value, parse_cmdline) } else { pool.set(&key, value) }
 }
 
+/// Sets the list of branches, also in the config file if the pool has one.
+pub fn branches(
+    mount: &Path,
+    list: &OsStr,
+    parse_cmdline: fn(&[u8]) -> Option<MountArgs>,
+) -> Result<(), String> {
+    let set = |persist| {
+        let mut pair = OsString::from("branches=");
+        pair.push(list);
+        run(&SetArgs { mount: mount.to_owned(), pair, persist }, parse_cmdline)
+    };
+    let done = match set(true) {
+        Err(Error::NoConfigFile(_)) => set(false),
+        other => other,
+    };
+    done.map_err(|error| error.line())
+}
+
 fn persist(
     pool: &ControlClient,
     mount: &Path,

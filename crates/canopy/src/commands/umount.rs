@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 /// Unmount a pool
 #[derive(Args, Debug)]
+#[command(after_help = NOTES)]
 pub struct UmountArgs {
     /// The pool's mountpoint or name
     pub mountpoint: PathBuf,
@@ -23,6 +24,15 @@ pub struct UmountArgs {
     #[arg(short, long)]
     pub lazy: bool,
 }
+
+const NOTES: &str = "\
+Waits until the daemon has let its branches go, so that the disks can be
+unmounted, too. Files that are in use keep the pool mounted; the error says how
+to find them.
+
+Examples:
+  canopy umount /pool
+  canopy umount --lazy media";
 
 /// How long the daemon may take to exit after the unmount.
 const PATIENCE: Duration = Duration::from_secs(10);

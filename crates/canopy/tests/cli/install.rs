@@ -10,7 +10,16 @@ use std::process::Command;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
-const IN_BIN: [&str; 3] = ["mergerfs", "mergerfs.collect-info", "fsck.mergerfs"];
+const IN_BIN: [&str; 8] = [
+    "mergerfs",
+    "mergerfs.collect-info",
+    "fsck.mergerfs",
+    "mergerfs.balance",
+    "mergerfs.consolidate",
+    "mergerfs.ctl",
+    "mergerfs.dedup",
+    "mergerfs.fsck",
+];
 const IN_SBIN: [&str; 4] = ["mount.canopy", "mount.fuse.canopy", "mount.mergerfs", "mount.fuse.mergerfs"];
 
 /// Makes a build to install, a directory to install it into, a branch and a mountpoint.
@@ -73,6 +82,30 @@ fn install_adds_every_name_and_uninstall_removes_them() {
     assert_eq!(files_installed(&bed), installed);
     packaged(&bed, &["uninstall"], true);
     assert_eq!(files_installed(&bed), BTreeSet::new());
+}
+
+/// The packages `canopy` and `canopy-mergerfs` share no file, and together they are what is installed without a package.
+#[test]
+fn what_replaces_mergerfs_can_be_installed_apart() {
+    let bed = bed();
+    let install = |names: &str, action: &str| {
+        let usr = [("DESTDIR", bed.path("dest")), ("PREFIX", "/usr".into()), ("SBINDIR", "/usr/sbin".into())];
+        let variables: Vec<_> = usr.into_iter().chain([("NAMES", names.into())]).collect();
+        let done = script(&bed, &[action], &variables);
+        assert!(done.success(), "{names}: {}", done.describe());
+        files_installed(&bed)
+    };
+    let canopy = install("canopy", "install");
+    assert!(canopy.iter().all(|path| !path.contains("mergerfs")), "{canopy:?}");
+    for path in ["bin/canopy", "sbin/mount.canopy", "share/zsh/vendor-completions/_canopy"] {
+        assert!(canopy.contains(&format!("usr/{path}")), "{path} is not in {canopy:?}");
+    }
+    let link = fs::read_link(bed.path("dest/usr/sbin/mount.canopy")).unwrap();
+    assert_eq!(link, Path::new("../bin/canopy"));
+    let both = install("mergerfs", "install");
+    assert_eq!(install("canopy", "uninstall"), both.difference(&canopy).cloned().collect());
+    assert_eq!(install("mergerfs", "uninstall"), BTreeSet::new());
+    assert_eq!(install("all", "install"), both);
 }
 
 #[test]

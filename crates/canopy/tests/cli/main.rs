@@ -1,5 +1,5 @@
 //! The command line: errors and their messages, how a daemon starts and ends, the program's names, `canopy fsck`, and
-//! `scripts/install.sh`. Needs root.
+//! `scripts/install.sh` and `release.sh`. Needs root.
 
 #![forbid(unsafe_code)]
 
@@ -7,6 +7,7 @@ mod daemon;
 mod fsck;
 mod install;
 mod program_names;
+mod release;
 mod rig;
 mod unprivileged;
 mod usage;

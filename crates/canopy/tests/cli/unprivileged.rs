@@ -30,6 +30,10 @@ fn an_ordinary_user_mounts_through_fusermount3() {
     let script = r#"exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -ec '
         "$2" mount -o minfreespace=0 "$1/a:$1/b" "$1/p"
         echo hello > "$1/p/file"
+        for branch in a b; do
+            "$2" move "$1/p" "$1/p/file" --to "$1/$branch" > /dev/null
+            test -e "$1/$branch/file"
+        done
         cat "$1/p/file"
         grep -c " $1/p .* fuse.canopy " /proc/self/mountinfo
         "$2" umount "$1/p"
@@ -39,14 +43,15 @@ fn an_ordinary_user_mounts_through_fusermount3() {
         until grep -q " $1/p " /proc/self/mountinfo; do sleep 0.02; done
         stat "$1/p" > /dev/null
         # fusermount3 is set-uid: no_new_privs is set on workers, but not on the threads that unmount.
-        until grep -q fuse-0 /proc/$!/task/*/comm; do sleep 0.02; done
+        until grep -qs fuse-0 /proc/$!/task/*/comm; do sleep 0.02; done
         for task in /proc/$!/task/*; do
             case $(cat $task/comm) in
             canopy-q* | canopy-fuse-*) grep "NoNewPrivs:.*0" $task/status || true ;;
             canopy | signals) grep "NoNewPrivs:.*1" $task/status || true ;;
             esac
             grep "^CapEff:.*[1-9a-f]" $task/status || true
-        done
+        # A thread may end meanwhile.
+        done 2> /dev/null
         kill $!; wait $!
         ! grep " $1/p " /proc/self/mountinfo
         echo done' sh "$@""#;
@@ -64,6 +69,10 @@ fn an_ordinary_user_mounts_in_a_user_namespace() {
     let script = r#"exec setpriv --reuid 65534 --regid 65534 --clear-groups unshare -Urm sh -ec '
         "$2" mount -o minfreespace=0 "$1/a:$1/b" "$1/p"
         echo hello > "$1/p/file"
+        for branch in a b; do
+            "$2" move "$1/p" "$1/p/file" --to "$1/$branch" > /dev/null
+            test -e "$1/$branch/file"
+        done
         cat "$1/p/file"
         "$2" umount "$1/p"
         ! grep " $1/p " /proc/self/mountinfo' sh "$@""#;

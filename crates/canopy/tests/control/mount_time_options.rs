@@ -55,6 +55,8 @@ pub(super) const ROWS: &[Row] = &[
     (&["pin-threads"], "processors that the threads may use", pin_threads),
     (&["io-uring"], "which threads serve: one for each queue entry, or readers of /dev/fuse", io_uring),
     (&["landlock"], "a branch outside those of the mount is accepted, or refused", landlock),
+    (&["survive"], "an open file outlives the process that serves, or not", survive),
+    (&["worker-priority"], "whether workers run only on idle processors", worker_priority),
     (&["scheduling-priority"], "the nice value of the threads", scheduling_priority),
     (&["allow_other"], "other users may enter a mount of a user", allow_other),
     (&["max_read"], "in force in the mount table", max_read),
@@ -419,6 +421,56 @@ fn landlock() {
         let pool = dirs.pool(&format!("landlock={on}"));
         fs::write(pool.path().join("f"), "x").expect("a write");
         assert_eq!(pool.try_set("branches", &format!("+>{}", dirs.text("c"))), taken, "{on}");
+        pool.umount();
+    }
+}
+
+fn survive() {
+    let dirs = Dirs::new();
+    for on in [true, false] {
+        let mut pool = dirs.pool(&format!("survive={on},{UNCACHED}"));
+        // The mount is there a moment before another process would take over.
+        assert!(wait_until(SOON, || pool.log().contains(" is on ")), "{}", pool.log());
+        fs::write(pool.path().join("f"), "x").expect("a write");
+        let open = File::open(pool.path().join("f")).expect("a file");
+        let children = format!("/proc/{0}/task/{0}/children", pool.pid());
+        let children = fs::read_to_string(children).expect("the daemon runs");
+        match children.split_whitespace().next() {
+            Some(server) => drop(run("kill", ["-KILL", server])),
+            None => pool.kill(),
+        }
+        assert_eq!((!children.is_empty(), open.read_at(&mut [0], 0).is_ok()), (on, on));
+    }
+}
+
+fn worker_priority() {
+    /// SCHED_IDLE (sched(7)), the 41st field of /proc/PID/stat.
+    const IDLE: &str = "5";
+    let is_low = |pool: &Pool, id: i32| {
+        let stat = fs::read_to_string(format!("/proc/{}/task/{id}/stat", pool.pid())).unwrap_or_default();
+        stat.rsplit_once(')').is_some_and(|(_, rest)| rest.split_whitespace().nth(38) == Some(IDLE))
+    };
+    let dirs = Dirs::new();
+    for (word, low) in [("normal", false), ("auto", true)] {
+        let pool = dirs.pool(&format!("worker-priority={word}"));
+        let lowered = || {
+            // A request now and then: it needs some, and room on the processors.
+            fs::write(pool.path().join(word), "x").expect("a write");
+            fs::remove_file(pool.path().join(word)).expect("a removal");
+            pool.threads().iter().any(|thread| is_low(&pool, thread.id))
+        };
+        let idle = || {
+            let stat = fs::read_to_string("/proc/stat").expect("/proc/stat");
+            let figures = stat.lines().next().expect("a line").split_whitespace().skip(1);
+            let figures: Vec<u64> = figures.map(|figure| figure.parse().expect("a number")).collect();
+            (figures[3] + figures[4], figures.iter().sum::<u64>())
+        };
+        let before = idle();
+        let found = wait_until(Duration::from_secs(if low { 30 } else { 1 }), lowered);
+        let after = idle();
+        // Without room on the processors, `auto` is as `normal`.
+        let room = (after.0 - before.0) * 2 > after.1 - before.1;
+        assert!(found == low || (low && !room), "{word}: {:?}", pool.threads());
         pool.umount();
     }
 }

@@ -87,8 +87,8 @@ fn writeback() {
 #[test]
 fn opens_during_writes_do_not_bring_back_old_data() {
     let disks = Disks::new();
-    for cache in ["partial", "auto-full"] {
-        let pool = disks.mode(Mode::new("off", cache));
+    for (passthrough, cache) in [("off", "partial"), ("off", "auto-full"), ("ro", "auto-full")] {
+        let pool = disks.mode(Mode::new(passthrough, cache));
         let place = disks.tmpfs(&pool);
         for round in 0..SOAK {
             checks::threads(&place.dir(&round.to_string()));

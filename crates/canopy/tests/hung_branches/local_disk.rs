@@ -139,6 +139,8 @@ impl DiskRig {
             fs::rename(own.join("moved"), own.join("file"))?;
             fs::write(own.join("new"), "new")?;
             fs::create_dir(own.join("dir"))?;
+            fs::write(own.join("dir/below"), "new")?;
+            fs::remove_file(own.join("dir/below"))?;
             fs::remove_dir(own.join("dir"))?;
             fs::remove_file(own.join("new"))
         })
@@ -208,6 +210,12 @@ fn a_disk_with_a_deadline_is_left_out_until_it_answers() {
     }
     assert_eq!(rig.status()["health"], "does-not-answer");
     rig.assert_the_other_branch_works();
+    // The disk is known to lack this directory, and so what is made in it; but not to lack names in others.
+    rig.assert_names_can_be_made();
+    for dir in ["", "films"] {
+        let path = rig.at(dir).join("new");
+        assert_timed_out(in_time(move || fs::write(path, "new")));
+    }
     assert_eq!((rig.count("does not answer"), rig.count("answers again")), (1, 0), "{}", rig.pool.log());
 
     rig.faulty.heal();

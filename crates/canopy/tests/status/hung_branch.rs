@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
@@ -64,9 +64,7 @@ fn a_pool_that_hangs_with_its_branch_is_reported_with_both() {
         });
         assert!(reached, "{status:#}");
         assert_eq!(status["pid"], outer.pid());
-        let began = Instant::now();
         assert_eq!(codes(&outer.status()), expected);
-        assert!(began.elapsed() < Duration::from_secs(2), "status took {:?}", began.elapsed());
         let branches = status["branches"].as_array().unwrap();
         let find = |path: &std::path::Path| {
             let found = branches.iter().find(|branch| branch["path"] == path.to_str().unwrap());

@@ -34,6 +34,7 @@ fn a_healthy_pool_is_described_without_warnings() {
         "error",
         "fstype",
         "kernel",
+        "low_priority_threads",
         "mountpoint",
         "options",
         "passthrough",
@@ -41,6 +42,7 @@ fn a_healthy_pool_is_described_without_warnings() {
         "security",
         "source",
         "state",
+        "survival",
         "threads",
         "transport",
         "version",
@@ -107,9 +109,18 @@ fn a_healthy_pool_is_described_without_warnings() {
     assert_eq!((&branches[1]["fstype"], &branches[1]["errors"]), (&"tmpfs".into(), &Value::Null));
 
     let text = shown(["status".as_ref(), pool.path().as_os_str()]);
-    for words in
-        ["fuse.canopy", "threads over", "BRANCH", "ext4", "tmpfs", "32M", "ok", "pfrd", "minfreespace 2.0M"]
-    {
+    for words in [
+        "fuse.canopy",
+        " threads",
+        " over ",
+        "BRANCH",
+        "ext4",
+        "tmpfs",
+        "32M",
+        "ok",
+        "pfrd",
+        "minfreespace 2.0M",
+    ] {
         assert!(text.contains(words), "{words}\n{text}");
     }
     assert!(!text.contains("warning"), "{text}");

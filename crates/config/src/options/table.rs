@@ -354,6 +354,13 @@ fn kernel_and_threads() -> Vec<Spec> {
             .since("5.19")
             .no_key(),
         spec(
+            "survive",
+            field!(survive),
+            "when the process that serves the pool dies, another takes over; open files stay open",
+        )
+        .since("6.9")
+        .no_key(),
+        spec(
             "process-thread-queue-depth",
             field!(threads.depth),
             "no effect: each worker reads its own requests, so there is no queue",
@@ -365,6 +372,12 @@ fn kernel_and_threads() -> Vec<Spec> {
             "read and write with the I/O priority of the calling process (ionice)",
         )
         .live(),
+        spec(
+            "worker-priority",
+            field!(threads.worker_priority),
+            "the priority of worker threads; auto: below all others (SCHED_IDLE) while their processors have room",
+        )
+        .no_key(),
         spec(
             "scheduling-priority",
             field!(priority),

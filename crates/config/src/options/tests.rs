@@ -95,7 +95,9 @@ const ROWS: &[Row] = &[
         &["", "on"],
     ),
     ("landlock", &[("true", None), ("false", None)], &["", "x"]),
+    ("survive", &[("true", None), ("off", Some("false"))], &["", "x"]),
     ("io-uring", &[("auto", None), ("on", None), ("off", None)], &["", "true", "yes"]),
+    ("worker-priority", &[("auto", None), ("normal", None)], &["", "low"]),
     ("passthrough.max-stack-depth", &[("1", None), ("2", None)], &["", "0", "3"]),
     ("parallel-direct-writes", &[("true", None), ("false", None)], &["", "x"]),
     ("direct-io-allow-mmap", &[("true", None), ("false", None)], &["", "x"]),
@@ -274,10 +276,12 @@ fn defaults_match_the_table() {
         ("statfs", "base"),
         ("statfs-ignore", "none"),
         ("xattr", "passthrough"),
-        // mergerfs has passthrough off, and lacks the other two.
+        // mergerfs has passthrough off, and lacks the others.
         ("passthrough.io", "auto"),
         ("io-uring", "auto"),
+        ("worker-priority", "auto"),
         ("landlock", "false"),
+        ("survive", "false"),
     ];
     for (name, value) in table {
         assert_eq!(find(name).unwrap().render(&config).as_deref(), Some(value), "{name}");

@@ -63,7 +63,7 @@ impl NamedPool {
     }
 
     /// Returns the pool of this name, whether or not its file exists.
-    fn by_name(text: &OsStr) -> Option<NamedPool> {
+    pub fn by_name(text: &OsStr) -> Option<NamedPool> {
         let name = text.to_str().filter(|_| is_name(text))?.to_owned();
         Some(NamedPool { file: directory().join(format!("{name}.toml")), name })
     }

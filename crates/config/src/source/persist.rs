@@ -62,6 +62,10 @@ impl Origin {
                     }
                     args.push(Arg::Options(command_line::join_group(&pairs)));
                 }
+                // After the name of a pool, the only other path is its mountpoint, whatever the file says.
+                Arg::Path(path) if first.is_some() => {
+                    args.push(Arg::Options(command_line::join_group(&[pair_of("mountpoint", &path)])));
+                }
                 path => args.push(path),
             }
         }
@@ -287,6 +291,11 @@ mod tests {
         let text = "branches = ['/no-a']\n[cache]\nattr = 7 # s\n";
         let expected = "branches = ['/no-a']\n[cache]\nattr = 8 # s\n";
         assert_eq!(edit("canopy mount c /no-m", text, "cache.attr", "8").as_deref(), Ok(expected));
+        // As a line of fstab mounts it: the mountpoint is not a branch, although the file names one, too.
+        let both = "mountpoint = '/no-m'\nbranches = ['/no-a']\n";
+        let expected = "mountpoint = '/no-m'\nbranches = ['/no-a', \"/no-b\"]\n";
+        let added = edit("canopy mount @c.toml /no-m -o rw", both, "branches", "/no-a=RW:/no-b=RW");
+        assert_eq!(added.as_deref(), Ok(expected));
         let refused = edit("canopy mount -o cache.attr=1 c", text, "cache.attr", "8").unwrap_err();
         assert!(refused.contains("cache.attr in @c.toml would have no effect"), "{refused}");
         let refused = edit("canopy mount c", "func.create = 'ff'\n", "category.create", "lus").unwrap_err();

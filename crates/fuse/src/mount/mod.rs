@@ -19,4 +19,4 @@ pub use id::unique_mount_id;
 pub use mounted::{Mounted, Placement, mount};
 pub use remount::remount;
 pub use spec::MountSpec;
-pub use unmount::{is_dead, unmount_dead, unmount_path};
+pub use unmount::{is_dead, sync_served, unmount_dead, unmount_path, unmount_served};

@@ -13,7 +13,7 @@ use super::error::MountError;
 use super::flags::bits;
 use super::id::MountId;
 use super::spec::{MountSpec, kernel_options};
-use super::unmount::{is_dead, unmount_dead, unmount_path};
+use super::unmount::{is_dead, unmount_dead, unmount_path, unmount_served};
 use super::{fusermount, replace};
 
 /// A mount that this process owns. Dropping it unmounts lazily, if it is still mounted.
@@ -84,6 +84,13 @@ fn direct(spec: &MountSpec, path: &Path, mode: u32) -> Result<OwnedFd, MountErro
 }
 
 impl Mounted {
+    /// The mount of another process, whose device this process has taken over. `path` has no symbolic links.
+    #[must_use]
+    pub fn adopt(path: &Path) -> Mounted {
+        let id = MountId::of(path).inspect_err(|errno| tracing::warn!(%errno, "own mount not found")).ok();
+        Mounted { path: path.into(), id, detached: None, armed: true }
+    }
+
     /// Returns the path of the mount point, without symbolic links.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -144,7 +151,7 @@ impl Mounted {
     }
 
     fn take_down(&self, lazy: bool) -> io::Result<()> {
-        if self.is_mounted() { unmount_path(&self.path, lazy) } else { Ok(()) }
+        if self.is_mounted() { unmount_served(&self.path, lazy) } else { Ok(()) }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::negotiate::{Agreed, KernelLimits, SessionOptions, agree};
 use crate::notify::{Capabilities, Notifier, Sender};
 use crate::request::{Dialect, Header, Op, Request};
 use crate::transport::uring::{Parameter, Rings};
-use crate::transport::{UringUnavailable, WorkerGrowth, write_header};
+use crate::transport::{LowWorkers, UringUnavailable, WorkerGrowth, WorkerPriority, write_header};
 
 const OUT_HEADER: usize = size_of::<abi::OutHeader>();
 
@@ -26,6 +26,9 @@ pub struct Session {
     pub(super) sender: Sender,
     pub(super) rings: Result<Rings, UringUnavailable>,
     pub(super) growth: WorkerGrowth,
+    pub(super) priority: WorkerPriority,
+    pub(super) low: LowWorkers,
+    pub(super) resident: bool,
 }
 
 impl Session {
@@ -73,7 +76,7 @@ impl Session {
             }
             match verdict {
                 Verdict::Again => {}
-                Verdict::Agreed(agreed) => return Session::new(device, agreed, rings, options.growth),
+                Verdict::Agreed(agreed) => return Session::new(device, agreed, rings, options),
                 Verdict::Fail(error) => return Err(error),
             }
         }
@@ -86,19 +89,20 @@ impl Session {
     /// [`SessionError::Start`].
     pub fn adopt(device: OwnedFd, agreed: Agreed, options: &SessionOptions) -> Result<Session, SessionError> {
         let rings = prepare(&agreed, options);
-        Session::new(device, agreed, rings, options.growth)
+        Session::new(device, agreed, rings, options)
     }
 
     fn new(
         device: OwnedFd,
         agreed: Agreed,
         rings: Result<Rings, UringUnavailable>,
-        growth: WorkerGrowth,
+        options: &SessionOptions,
     ) -> Result<Session, SessionError> {
         let device = Arc::new(device);
         let capabilities = Capabilities::new(agreed.minor, agreed.offered);
         let sender = Sender::start(Arc::clone(&device), capabilities).map_err(SessionError::Start)?;
-        Ok(Session { device, agreed, sender, rings, growth })
+        let SessionOptions { growth, worker_priority: priority, resident, .. } = *options;
+        Ok(Session { device, agreed, sender, rings, growth, priority, low: LowWorkers::default(), resident })
     }
 
     /// Returns the result of the negotiation.
@@ -117,6 +121,12 @@ impl Session {
     #[must_use]
     pub fn backing(&self) -> Backing {
         Backing::new(Arc::clone(&self.device))
+    }
+
+    /// Returns how many workers run with low priority, at any time.
+    #[must_use]
+    pub fn low_workers(&self) -> LowWorkers {
+        self.low.clone()
     }
 
     /// Returns the session's descriptor, for a process that [adopts](Session::adopt) it.

@@ -14,8 +14,8 @@ use crate::negotiate::Agreed;
 use crate::notify::Notifier;
 use crate::transport::uring::Rings;
 use crate::transport::{
-    DevWorker, GroupSpawner, Handler, Spawned, Transport, UringUnavailable, Watchdog, WorkerSlot,
-    WorkerThread, Workers, WorkersEnd,
+    DevWorker, FirstRequest, GroupSpawner, Handler, Held, Spawned, Transport, UringUnavailable, Watchdog,
+    WorkerPriority, WorkerSlot, WorkerThread, Workers, WorkersEnd,
 };
 
 /// A connection being served.
@@ -65,8 +65,8 @@ impl Session {
         let device = GroupSpawner {
             spawn: {
                 let (handler, over_uring) = (Arc::clone(&handler), Arc::clone(&over_uring));
-                Box::new(move |number, slot| {
-                    let worker = starter.start(&handler, number, &over_uring, slot)?;
+                Box::new(move |number, slot, first| {
+                    let worker = starter.start(&handler, number, &over_uring, slot, first)?;
                     Ok(Spawned { worker, needs_poke: false })
                 })
             },
@@ -75,7 +75,8 @@ impl Session {
             can_leave: true,
         };
         spawners.insert(0, device);
-        let watchdog = Watchdog::start(&workers, &self.device, &handler, spawners, started);
+        let low = (self.priority == WorkerPriority::Auto).then(|| self.low.clone());
+        let watchdog = Watchdog::start(&workers, &self.device, &handler, spawners, started, low);
         let watchdog = watchdog.map_err(SessionError::Start)?;
         Ok(Running { watchdog, session: self, transport })
     }
@@ -87,11 +88,11 @@ impl Session {
         over_uring: &Arc<AtomicBool>,
         slot: WorkerSlot,
     ) -> Result<WorkerThread, SessionError> {
-        self.starter().start(handler, number, over_uring, slot).map_err(SessionError::Start)
+        self.starter().start(handler, number, over_uring, slot, &mut None).map_err(SessionError::Start)
     }
 
     fn starter(&self) -> Starter {
-        Starter { device: Arc::clone(&self.device), agreed: self.agreed }
+        Starter { device: Arc::clone(&self.device), agreed: self.agreed, resident: self.resident }
     }
 }
 
@@ -99,22 +100,36 @@ impl Session {
 struct Starter {
     device: Arc<OwnedFd>,
     agreed: Agreed,
+    resident: bool,
 }
 
 impl Starter {
+    /// Starts a worker, which serves `first` at first. If that fails, `first` stays.
     fn start<H: Handler>(
         &self,
         handler: &Arc<H>,
         number: usize,
         over_uring: &Arc<AtomicBool>,
         slot: WorkerSlot,
+        first: &mut Option<FirstRequest>,
     ) -> std::io::Result<WorkerThread> {
         let (max_write, payload) = (self.agreed.max_write as usize, self.agreed.max_payload());
-        let device = self.device_for(number);
+        let device = match first {
+            Some(FirstRequest { held: Held::Message(device, _), .. }) => Arc::clone(device),
+            _ => self.device_for(number),
+        };
         let (handler, over_uring, seat) = (Arc::clone(handler), Arc::clone(over_uring), slot.seat());
-        let worker =
+        let mut worker =
             DevWorker::new(device, handler, self.agreed.dialect(), max_write, payload, over_uring, slot)?;
-        WorkerThread::start(format!("canopy-fuse-{number}"), seat, move || worker.run(number))
+        if self.resident {
+            worker.populate();
+        }
+        let name = format!("canopy-fuse-{number}");
+        let run = move |(worker, first): (DevWorker<H>, _)| worker.run(number, first);
+        WorkerThread::start(name, seat, (worker, first.take()), run).map_err(|((_, kept), error)| {
+            *first = kept;
+            error
+        })
     }
 
     fn device_for(&self, number: usize) -> Arc<OwnedFd> {

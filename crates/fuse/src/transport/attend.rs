@@ -1,4 +1,4 @@
-//! Handling a request at a worker's seat, where the watchdog may answer it first.
+//! Handling a request at a worker's seat, where the watchdog may answer it first; or putting it aside.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -12,6 +12,18 @@ pub(super) enum Attended {
     Done(Outcome, Claim),
     /// It was answered in the worker's place, and what the worker has answered is taken back.
     Late,
+}
+
+/// Returns the line in which a request of this size is to wait without a worker, if it is.
+pub(super) fn line_of<H: Handler>(
+    slot: &WorkerSlot,
+    request: &Result<Request<'_>, Malformed>,
+    size: usize,
+    handler: &H,
+) -> Option<u64> {
+    let request = request.as_ref().ok()?;
+    let line = catch_unwind(AssertUnwindSafe(|| handler.line(request))).unwrap_or_default()?;
+    slot.can_hold(size).then_some(line)
 }
 
 /// Serves a request. `claim` is what it takes to answer it.

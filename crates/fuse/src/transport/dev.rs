@@ -11,7 +11,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::param::page_size;
 
-use super::attend::{Attended, attend};
+use super::attend::{Attended, attend, line_of};
+use super::lines::{FirstRequest, Held};
 use super::serve::{Handler, Out, Outcome, report_undelivered, write_header};
 use super::workers::{Claim, WorkerEnd, WorkerSlot};
 use crate::abi;
@@ -61,10 +62,23 @@ impl<H: Handler> DevWorker<H> {
         Ok(DevWorker { device, handler, dialect, input, output, page, over_uring, slot })
     }
 
-    /// Serves until the connection ends.
-    pub(crate) fn run(mut self, number: usize) -> WorkerEnd {
+    /// Gives the buffer for requests its memory.
+    pub(crate) fn populate(&mut self) {
+        self.input.populate();
+    }
+
+    /// Serves `first`, which was read from the same device; without it, until the connection ends. Each request in a line
+    /// has such a worker of its own, which must not stay: there may be more of them, one after the other, than workers.
+    pub(crate) fn run(mut self, number: usize, first: Option<FirstRequest>) -> WorkerEnd {
         self.slot.sit_down(Some(Arc::clone(&self.device)));
         self.handler.thread_start(number);
+        if let Some(FirstRequest { held: Held::Message(_, message), admitted }) = first {
+            let start = self.page - WRITE_DATA;
+            self.input[start..start + message.len()].copy_from_slice(&message);
+            self.serve(start, message.len(), true);
+            drop(admitted);
+            return WorkerEnd::Dismissed;
+        }
         let end = self.serve_all();
         if end != WorkerEnd::Dismissed {
             self.slot.connection_ended();
@@ -78,7 +92,7 @@ impl<H: Handler> DevWorker<H> {
             match rustix::io::read(&*self.device, &mut self.input[start..]) {
                 Ok(0) | Err(Errno::NODEV | Errno::CONNABORTED) => return WorkerEnd::Disconnected,
                 Ok(len) => {
-                    self.serve(start, len);
+                    self.serve(start, len, false);
                     if self.slot.leave_if_surplus() {
                         return WorkerEnd::Dismissed;
                     }
@@ -98,7 +112,8 @@ impl<H: Handler> DevWorker<H> {
         }
     }
 
-    fn serve(&mut self, start: usize, len: usize) {
+    /// `admitted`: the request has been in a line.
+    fn serve(&mut self, start: usize, len: usize, admitted: bool) {
         let request = &self.input[start..start + len];
         let header = match Header::decode(request) {
             Ok((header, _)) => header,
@@ -107,10 +122,14 @@ impl<H: Handler> DevWorker<H> {
                 return;
             }
         };
+        let decoded = Request::decode(request, self.dialect);
+        if !admitted && let Some(line) = line_of(&self.slot, &decoded, len, &*self.handler) {
+            self.slot.hold(line, Held::Message(Arc::clone(&self.device), request.into()), len);
+            return;
+        }
         let answer = &mut self.output[self.page - OUT_HEADER..];
         let Some(out) = Out::contiguous(answer) else { return };
         let claim = if header.wants_answer() { Claim::Device } else { Claim::NoAnswer };
-        let decoded = Request::decode(request, self.dialect);
         let attended = attend(&self.slot, header, decoded, out, &*self.handler, claim);
         let Attended::Done(Outcome::Answer { payload, grants }, _) = attended else { return };
         let Err(errno) = send(&self.device, &answer[..OUT_HEADER + payload]) else { return };

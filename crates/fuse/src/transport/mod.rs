@@ -5,6 +5,8 @@
 
 mod attend;
 mod dev;
+mod lines;
+mod priority;
 mod serve;
 mod stalled;
 mod trace;
@@ -16,6 +18,8 @@ mod workers;
 use std::fmt;
 
 pub(crate) use dev::DevWorker;
+pub(crate) use lines::{FirstRequest, Held};
+pub use priority::{LowWorkers, WorkerPriority};
 pub(crate) use serve::write_header;
 pub use serve::{Grants, Handler, Out, Outcome, Undelivered, report_undelivered, serve};
 pub use stalled::{Note, Stalled, Verdict};

@@ -43,6 +43,24 @@ pub trait Handler: Send + Sync + 'static {
         Note::default()
     }
 
+    /// Returns whether [`Handler::line`] names a line for some requests. Called on the watchdog's thread while workers are
+    /// stuck; at most `bound` of them can be stuck while others are served.
+    fn crowded(&self, _bound: usize) -> bool {
+        false
+    }
+
+    /// Returns the line that a request is to wait in without a worker, because it would only wait for what many requests
+    /// are stuck in already. Called before each request is handled, so it must cost next to nothing while few are stuck.
+    fn line(&self, _request: &Request<'_>) -> Option<u64> {
+        None
+    }
+
+    /// Returns whether one of the requests that wait in a line may leave it while `under_way` earlier ones have not ended.
+    /// Called on the watchdog's thread again and again while requests wait in the line, so it must not wait for a branch.
+    fn admits(&self, _line: u64, _waiting: usize, _under_way: usize) -> bool {
+        true
+    }
+
     /// Decides about a request whose worker has been in it for some ticks. Called on the watchdog's thread, which looks
     /// after all workers, so it must not wait for a branch. Called again and again as the verdict says, also after the
     /// request was answered in the worker's place; then an [`Verdict::Answer`] has no effect.
@@ -79,6 +97,18 @@ impl<H: Handler + ?Sized> Handler for std::sync::Arc<H> {
 
     fn note(&self, request: &Request<'_>) -> Note {
         (**self).note(request)
+    }
+
+    fn crowded(&self, bound: usize) -> bool {
+        (**self).crowded(bound)
+    }
+
+    fn line(&self, request: &Request<'_>) -> Option<u64> {
+        (**self).line(request)
+    }
+
+    fn admits(&self, line: u64, waiting: usize, under_way: usize) -> bool {
+        (**self).admits(line, waiting, under_way)
     }
 
     fn stalled(&self, request: &Stalled) -> Verdict {

@@ -12,6 +12,8 @@ use canopy_sys::fuse::uring::Window;
 use canopy_sys::sched;
 
 use super::dev::send_error;
+use super::lines::{Admitted, FirstRequest, Waiting};
+use super::priority::{LowWorkers, Priorities};
 use super::serve::Handler;
 use super::stalled::{Stalled, Verdict};
 use super::worker_thread::{WorkerThread, WorkersEnd};
@@ -22,8 +24,11 @@ use crate::notify;
 const QUIET: Duration = Duration::from_secs(1);
 /// The handler is asked about a request again after this time at the latest.
 const LONG: Duration = Duration::from_secs(3600);
-/// Starts another worker of a group, given its number.
-pub(crate) type Spawn = Box<dyn FnMut(usize, WorkerSlot) -> io::Result<Spawned> + Send>;
+/// Once half of the extra workers have started, no more of a group start in a tick than this.
+const LAST_STEP: usize = 4;
+/// Starts another worker of a group, given its number. It takes the request, if there is one, or fails.
+pub(crate) type Spawn =
+    Box<dyn FnMut(usize, WorkerSlot, &mut Option<FirstRequest>) -> io::Result<Spawned> + Send>;
 /// Takes an entry from a worker, for the next worker of the group that is started. That one answers with the errno first.
 pub(crate) type Seize = Box<dyn FnMut(Window, i32) -> Result<(), (Window, io::Error)> + Send>;
 
@@ -60,6 +65,8 @@ pub(crate) struct Watchdog<H> {
     pokes: u64,
     /// Whether it has warned that there are too few workers.
     scarce: bool,
+    /// `None` if the workers keep the priority of the process.
+    priorities: Option<Priorities>,
 }
 
 struct WatchedGroup {
@@ -87,9 +94,9 @@ impl WatchedGroup {
 }
 
 /// Returns how many workers a group needs that started with `fixed` of them, when `stuck` are stuck: as many that are not
-/// stuck, and at least `fixed`.
-fn needed(fixed: usize, stuck: usize) -> usize {
-    stuck + fixed.max(stuck)
+/// stuck, and at least `fixed`; only so many if there are too many threads.
+fn needed(fixed: usize, stuck: usize, too_many: bool) -> usize {
+    stuck + if too_many { fixed } else { fixed.max(stuck) }
 }
 
 impl<H: Handler> Watchdog<H> {
@@ -101,6 +108,7 @@ impl<H: Handler> Watchdog<H> {
         handler: &Arc<H>,
         spawners: Vec<GroupSpawner>,
         threads: Vec<WorkerThread>,
+        low: Option<LowWorkers>,
     ) -> io::Result<JoinHandle<WorkersEnd>> {
         let watched = |(group, spawner): (usize, GroupSpawner)| WatchedGroup {
             spawner,
@@ -119,6 +127,7 @@ impl<H: Handler> Watchdog<H> {
             ends: WorkersEnd::default(),
             pokes: 0,
             scarce: false,
+            priorities: low.and_then(|low| Priorities::new(workers.groups(), low)),
         };
         let thread = thread::Builder::new().name("canopy-watchdog".into()).spawn(move || watchdog.run())?;
         workers.set_watchdog(thread.thread().clone());
@@ -154,6 +163,10 @@ impl<H: Handler> Watchdog<H> {
 
     /// Waits until all workers have ended or are given up. The connection has ended.
     fn wind_down(&mut self) {
+        // What is left to do is not to wait for others.
+        for group in 0..self.groups.len() {
+            self.workers.set_low(group, false);
+        }
         loop {
             let now = Instant::now();
             for group in 0..self.groups.len() {
@@ -162,6 +175,7 @@ impl<H: Handler> Watchdog<H> {
                 }
             }
             WorkerThread::collect(&mut self.threads, &mut self.ends);
+            self.workers.lines().clear();
             if self.threads.iter().all(WorkerThread::is_given_up) {
                 return;
             }
@@ -236,9 +250,12 @@ impl<H: Handler> Watchdog<H> {
         let threads: usize = samples.iter().map(|sample| sample.alive + sample.lost).sum();
         let given_up: usize = samples.iter().map(|sample| sample.given_up).sum();
         let limit = fixed + workers.growth().max_extra;
+        let stuck: usize = samples.iter().map(|sample| sample.stuck).sum();
+        let crowded = stuck > 0 && self.is_crowded();
         let mut room = limit.saturating_sub(threads - given_up).min((2 * limit).saturating_sub(threads));
         let seized: usize = self.groups.iter().map(|group| group.seized).sum();
         let mut spare = (2 * limit).saturating_sub(threads + seized);
+        let too_many = threads > limit;
         for (index, sample) in samples.iter_mut().enumerate() {
             for seat in std::mem::take(&mut sample.due) {
                 if self.ask(index, &seat, now, spare > 0) {
@@ -246,37 +263,100 @@ impl<H: Handler> Watchdog<H> {
                     (sample.alive, sample.stuck) = (sample.alive - 1, sample.stuck.saturating_sub(1));
                 }
             }
-            self.adjust_group(index, tick, sample, &mut room);
+            self.adjust_group(index, tick, sample, &mut room, too_many);
+            if crowded {
+                spare -= self.keep_some_free(index, sample, spare);
+            }
         }
+        if let Some(priorities) = &mut self.priorities {
+            let queues = self.groups.iter().map(|group| group.spawner.queue);
+            priorities.adjust(&workers, queues.zip(&samples), tick, now);
+        }
+        // Workers that are free receive other requests, but these only a new worker.
+        // Nobody waits for a worker whose request was answered in its place, stuck as it is.
+        let answered = given_up - samples.iter().map(|sample| sample.lost).sum::<usize>();
+        let room = limit.saturating_sub(stuck.saturating_sub(answered));
+        let waits = self.admit(room.min((2 * limit).saturating_sub(threads)));
         WorkerThread::collect(&mut self.threads, &mut self.ends);
         if threads <= fixed {
             self.scarce = false;
         }
         let quiet = workers.growth().ticks(QUIET);
-        let flows = samples.iter().any(|sample| sample.busy || tick.saturating_sub(sample.latest) < quiet);
+        let flows =
+            waits || samples.iter().any(|sample| sample.busy || tick.saturating_sub(sample.latest) < quiet);
         let leaving = |(group, sample): (&WatchedGroup, &GroupSample)| {
             group.spawner.can_leave && sample.alive > group.fixed
         };
         (flows, self.groups.iter().zip(&samples).any(leaving))
     }
 
+    fn is_crowded(&self) -> bool {
+        let bound = self.workers.growth().max_extra;
+        catch_unwind(AssertUnwindSafe(|| self.handler.crowded(bound))).unwrap_or(false)
+    }
+
+    /// If all workers of a group were stuck at once, before requests began to wait in line, starts others, at most `spare`:
+    /// they get past the requests that are to wait in line. Returns how many.
+    fn keep_some_free(&mut self, index: usize, sample: &GroupSample, spare: usize) -> usize {
+        let alive = self.workers.count(index) - sample.lost;
+        let missing = (sample.stuck + self.groups[index].fixed).saturating_sub(alive);
+        let started = missing.min(LAST_STEP).min(spare);
+        (0..started).take_while(|_| self.start_worker(index, &mut 0, &mut None)).count()
+    }
+
+    /// Starts workers for requests in line that the handler admits, at most `room`. Returns whether there were any in line.
+    fn admit(&mut self, mut room: usize) -> bool {
+        let workers = Arc::clone(&self.workers);
+        let (handler, lines) = (Arc::clone(&self.handler), workers.lines());
+        let admits = |line| {
+            let (waiting, under_way) = lines.count(line);
+            let admits = || handler.admits(line, waiting, under_way);
+            catch_unwind(AssertUnwindSafe(admits)).unwrap_or(true)
+        };
+        let occupied = lines.occupied();
+        for &line in &occupied {
+            // The handler is told how many wait, even if there is no room for them.
+            while admits(line)
+                && room > 0
+                && let Some(Waiting { group, held, size }) = lines.take(line)
+            {
+                let mut first = Some(FirstRequest { held, admitted: Admitted::new(&workers, line) });
+                self.start_worker(group, &mut room, &mut first);
+                if let Some(FirstRequest { held, .. }) = first {
+                    lines.put_back(line, Waiting { group, held, size });
+                    return true;
+                }
+            }
+        }
+        !occupied.is_empty()
+    }
+
     /// Adds workers to a group that needs more, at most `room`, and dismisses workers of a group that has needed fewer for
-    /// a while.
-    fn adjust_group(&mut self, index: usize, now: u64, sample: &GroupSample, room: &mut usize) {
+    /// a while. With `too_many` threads in all groups that is a short while: idle workers take the place of others, which are
+    /// to answer for those that are stuck, or to serve what is in line.
+    fn adjust_group(
+        &mut self,
+        index: usize,
+        now: u64,
+        sample: &GroupSample,
+        room: &mut usize,
+        too_many: bool,
+    ) {
         let workers = Arc::clone(&self.workers);
         // Their requests are answered by the workers that take over.
-        while self.groups[index].seized > 0 && self.start_worker(index, room) {
+        while self.groups[index].seized > 0 && self.start_worker(index, room, &mut None) {
             self.groups[index].seized -= 1;
         }
         let group = &mut self.groups[index];
-        let needed = needed(group.fixed, sample.stuck);
+        let needed = needed(group.fixed, sample.stuck, too_many);
         if sample.alive > needed {
             let over = sample.alive - needed;
-            if group.spawner.can_leave && now.saturating_sub(group.needed) >= workers.growth().idle_ticks {
+            let idle_ticks = workers.growth().idle_ticks;
+            let patience = if too_many { idle_ticks.div_ceil(10) } else { idle_ticks };
+            if group.spawner.can_leave && now.saturating_sub(group.needed) >= patience {
                 workers.shrink(index, needed);
                 // Workers that have not left are dismissed again after some time.
-                group.needed = now
-                    .saturating_sub(workers.growth().idle_ticks - workers.growth().idle_ticks.div_ceil(10));
+                group.needed = now.saturating_sub(patience - patience.div_ceil(10));
                 for _ in 0..over {
                     if !self.poke(index) {
                         break;
@@ -287,11 +367,13 @@ impl<H: Handler> Watchdog<H> {
             group.needed = now;
             workers.keep_all(index);
             let missing = needed - sample.alive;
-            if missing > *room {
+            if sample.alive + *room < sample.stuck + self.groups[index].fixed {
                 self.scarce(&format!("there are {} already", sample.alive));
             }
-            for _ in 0..missing.min(*room) {
-                if !self.start_worker(index, room) {
+            // The handler may be about to find that requests had better wait in line.
+            let step = if *room <= workers.growth().max_extra / 2 { LAST_STEP } else { usize::MAX };
+            for _ in 0..missing.min(*room).min(step) {
+                if !self.start_worker(index, room, &mut None) {
                     break;
                 }
             }
@@ -302,11 +384,11 @@ impl<H: Handler> Watchdog<H> {
         }
     }
 
-    /// Starts a worker, and returns whether that was possible.
-    fn start_worker(&mut self, index: usize, room: &mut usize) -> bool {
+    /// Starts a worker, which takes `first`, and returns whether that was possible.
+    fn start_worker(&mut self, index: usize, room: &mut usize, first: &mut Option<FirstRequest>) -> bool {
         self.number += 1;
         let slot = self.workers.slot(index);
-        match (self.groups[index].spawner.spawn)(self.number, slot) {
+        match (self.groups[index].spawner.spawn)(self.number, slot, first) {
             Ok(Spawned { worker, needs_poke }) => {
                 self.threads.push(worker);
                 self.groups[index].unpoked += usize::from(needs_poke);
@@ -356,7 +438,8 @@ mod tests {
     #[test]
     fn a_group_needs_as_many_free_workers_as_stuck_ones() {
         for (fixed, stuck, expected) in [(4, 0, 4), (4, 1, 5), (4, 4, 8), (4, 8, 16), (1, 0, 1), (1, 1, 2)] {
-            assert_eq!(needed(fixed, stuck), expected, "{stuck} of {fixed}");
+            assert_eq!(needed(fixed, stuck, false), expected, "{stuck} of {fixed}");
+            assert_eq!(needed(fixed, stuck, true), stuck + fixed);
         }
     }
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
+use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::workers::{Seat, WorkerEnd};
@@ -27,13 +28,27 @@ pub(crate) struct WorkersEnd {
 }
 
 impl WorkerThread {
-    pub(crate) fn start(
+    /// Starts a thread that runs `worker`. Where that is not possible, gives the worker back.
+    pub(crate) fn start<W: Send + 'static>(
         name: String,
         seat: Arc<Seat>,
-        run: impl FnOnce() -> WorkerEnd + Send + 'static,
-    ) -> io::Result<WorkerThread> {
-        let thread = thread::Builder::new().name(name).stack_size(STACK).spawn(run)?;
-        Ok(WorkerThread { thread, seat })
+        worker: W,
+        run: impl FnOnce(W) -> WorkerEnd + Send + 'static,
+    ) -> Result<WorkerThread, (W, io::Error)> {
+        let handover = Arc::new(Mutex::new(Some(worker)));
+        let theirs = Arc::clone(&handover);
+        let take_over = move || {
+            let worker = theirs.lock().take();
+            drop(theirs);
+            worker.map_or(WorkerEnd::Dismissed, run)
+        };
+        match thread::Builder::new().name(name).stack_size(STACK).spawn(take_over) {
+            Ok(thread) => Ok(WorkerThread { thread, seat }),
+            Err(error) => match handover.lock().take() {
+                Some(worker) => Err((worker, error)),
+                None => unreachable!("only the thread takes it, and there is none"),
+            },
+        }
     }
 
     /// Keeps the threads that still run, and records how the others have ended.

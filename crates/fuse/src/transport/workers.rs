@@ -23,9 +23,12 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use canopy_sys::fuse::uring::Window;
+use canopy_sys::sched;
+use canopy_sys::thread::ioprio;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 
+use super::lines::{Held, Lines, Waiting};
 use super::stalled::{Note, Stalled};
 use crate::request::Header;
 
@@ -68,6 +71,7 @@ pub(crate) struct Workers {
     ended: AtomicBool,
     watchdog: OnceLock<Thread>,
     groups: Vec<Group>,
+    lines: Lines,
 }
 
 /// Workers that serve the same requests.
@@ -91,6 +95,10 @@ pub(super) struct Activity {
     pub(super) device: Option<Arc<OwnedFd>>,
     /// The tick at which its last request began; 0 if it has not had one yet.
     latest: u64,
+    /// How many requests it has begun.
+    begun: u64,
+    /// It runs only while its processor has nothing else to do.
+    low: bool,
     current: Option<Current>,
     /// It has lost its entry to another worker and gets no more requests.
     pub(super) lost: bool,
@@ -151,6 +159,7 @@ impl WorkerSlot {
     /// Gives the seat to the calling thread, which reads requests from `device` if they do not come over io_uring.
     pub(crate) fn sit_down(&self, device: Option<Arc<OwnedFd>>) {
         let mut activity = self.seat.0.lock();
+        ioprio::settle();
         activity.thread = rustix::thread::gettid().as_raw_nonzero().get();
         activity.device = device;
     }
@@ -161,6 +170,7 @@ impl WorkerSlot {
         {
             let mut activity = self.seat.0.lock();
             activity.latest = latest;
+            activity.begun += 1;
             activity.current = Some(Current {
                 header,
                 note,
@@ -195,6 +205,20 @@ impl WorkerSlot {
         self.seat.0.lock().current = None;
     }
 
+    /// Returns whether a request of this size can be put aside.
+    pub(super) fn can_hold(&self, size: usize) -> bool {
+        self.workers.lines.has_room(size) && !self.workers.has_ended()
+    }
+
+    /// Puts a request aside, which takes this much memory.
+    pub(super) fn hold(&self, line: u64, held: Held, size: usize) {
+        self.workers.lines.push(line, Waiting { group: self.group, held, size });
+        // Either the watchdog sees the request before it sleeps, or this thread sees that it sleeps.
+        if self.workers.asleep.load(Ordering::SeqCst) {
+            self.workers.wake();
+        }
+    }
+
     /// Returns whether the worker is to leave. If so, it no longer counts as a member of its group.
     pub(crate) fn leave_if_surplus(&self) -> bool {
         let group = &self.workers.groups[self.group];
@@ -224,7 +248,15 @@ impl Drop for WorkerSlot {
 
 impl Seat {
     fn new() -> Seat {
-        Seat(Mutex::new(Activity { thread: 0, device: None, latest: 0, current: None, lost: false }))
+        Seat(Mutex::new(Activity {
+            thread: 0,
+            device: None,
+            latest: 0,
+            begun: 0,
+            low: false,
+            current: None,
+            lost: false,
+        }))
     }
 
     /// Locks what the worker does. The worker cannot end its request meanwhile.
@@ -298,6 +330,7 @@ impl Workers {
             ended: AtomicBool::new(false),
             watchdog: OnceLock::new(),
             groups: std::iter::repeat_with(Group::default).take(groups).collect(),
+            lines: Lines::default(),
         })
     }
 
@@ -306,6 +339,11 @@ impl Workers {
         let seat = Arc::new(Seat::new());
         self.groups[group].seats.lock().push(Arc::clone(&seat));
         WorkerSlot { workers: Arc::clone(self), group, seat }
+    }
+
+    /// Requests without a worker.
+    pub(super) fn lines(&self) -> &Lines {
+        &self.lines
     }
 
     pub(super) fn growth(&self) -> &WorkerGrowth {
@@ -336,6 +374,11 @@ impl Workers {
         let _ = self.watchdog.set(thread);
     }
 
+    /// Returns the number of groups.
+    pub(super) fn groups(&self) -> usize {
+        self.groups.len()
+    }
+
     /// Returns the number of workers in a group.
     pub(super) fn count(&self, group: usize) -> usize {
         self.groups[group].seats.lock().len()
@@ -359,6 +402,28 @@ impl Workers {
     /// Dismisses no more workers of a group.
     pub(super) fn keep_all(&self, group: usize) {
         self.groups[group].surplus.store(0, Ordering::Relaxed);
+    }
+
+    /// Returns whether a worker of a group waits for its processor, or runs.
+    pub(super) fn any_runnable(&self, group: usize) -> bool {
+        let seats = self.groups[group].seats.lock();
+        seats.iter().any(|seat| sched::is_runnable(seat.0.lock().thread))
+    }
+
+    /// Sets the priority of the workers of a group, including those that have joined since the last call, and returns how
+    /// many have the low one now.
+    pub(super) fn set_low(&self, group: usize, low: bool) -> usize {
+        let seats = self.groups[group].seats.lock();
+        let set = |seat: &&Arc<Seat>| {
+            let mut activity = seat.0.lock();
+            // A seat leaves the list before its thread ends.
+            let settled = activity.thread == 0 || activity.low == low;
+            if !settled && sched::set_idle_only(activity.thread, low).is_ok() {
+                activity.low = low;
+            }
+            activity.low
+        };
+        seats.iter().filter(set).count()
     }
 
     #[cold]
@@ -404,6 +469,8 @@ pub(super) struct GroupSample {
     pub(super) busy: bool,
     /// The last tick at which a request began.
     pub(super) latest: u64,
+    /// How many requests the workers have begun that it has now.
+    pub(super) begun: u64,
     /// Those whose requests the handler is to be asked about.
     pub(super) due: Vec<Arc<Seat>>,
 }
@@ -423,6 +490,7 @@ impl Group {
             let answered = activity.current.as_ref().is_some_and(|current| current.answered);
             sample.given_up += usize::from(activity.lost || answered);
             sample.latest = sample.latest.max(activity.latest);
+            sample.begun += activity.begun;
             sample.busy |= activity.current.is_some();
             if activity.is_due(before, now) {
                 sample.due.push(Arc::clone(seat));

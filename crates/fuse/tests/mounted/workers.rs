@@ -1,4 +1,4 @@
-//! Extra workers: they start while others wait, and leave again.
+//! Extra workers: they start while others wait, and leave again. Lines: requests that wait without a worker.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use canopy_fuse::request::{NodeId, Op};
-use canopy_fuse::transport::{WorkerGrowth, uring};
+use canopy_fuse::transport::{Transport, WorkerGrowth, uring};
 use canopy_fuse::{Handler, KernelLimits, Replied, Reply, Request, SessionOptions};
 
 use super::common::memory::{Memory, options};
@@ -17,12 +17,19 @@ use super::common::{Scratch, Served, can_mount, stay_on, wait_until};
 /// The number of requests that wait at once, more than twice the number of workers.
 const WAITING: usize = 12;
 
+/// Workers over `/dev/fuse` at the start.
+const THREADS: usize = 4;
+
 /// The first file that is created.
 const FILE: NodeId = NodeId(2);
 
 /// A handler whose lookups of names that begin with "slow" wait while the gate is closed.
 struct Gated {
     memory: Memory,
+    /// From this many waiting lookups on, further ones wait in line.
+    crowded_from: AtomicUsize,
+    /// How many have been in line.
+    lined_up: AtomicUsize,
     gate: Mutex<bool>,
     opened: Condvar,
     waiting: AtomicUsize,
@@ -49,6 +56,20 @@ impl Handler for Gated {
     fn known_files(&self) -> Vec<NodeId> {
         vec![FILE]
     }
+
+    fn line(&self, request: &Request<'_>) -> Option<u64> {
+        let Op::Lookup { name } = request.op else { return None };
+        let crowded = self.waiting.load(Ordering::SeqCst) >= self.crowded_from.load(Ordering::SeqCst);
+        let waits = crowded && name.as_bytes().starts_with(b"slow");
+        self.lined_up.fetch_add(usize::from(waits), Ordering::SeqCst);
+        waits.then_some(7)
+    }
+
+    fn admits(&self, line: u64, waiting_in_line: usize, under_way: usize) -> bool {
+        assert!(line == 7 && waiting_in_line > 0);
+        let waiting = self.waiting.load(Ordering::SeqCst);
+        waiting.max(under_way) < self.crowded_from.load(Ordering::SeqCst)
+    }
 }
 
 impl Gated {
@@ -62,13 +83,15 @@ fn served(point: &Path, growth: WorkerGrowth) -> Served<Gated> {
     // The kernel caches nothing, so that each system call is a request.
     let gated = Gated {
         memory: Memory::new(Duration::ZERO),
+        crowded_from: AtomicUsize::new(usize::MAX),
+        lined_up: AtomicUsize::new(0),
         gate: Mutex::new(true),
         opened: Condvar::new(),
         waiting: AtomicUsize::new(0),
         workers: AtomicUsize::new(0),
     };
     let served =
-        Served::start(point, &SessionOptions { growth, ..options() }, KernelLimits::NONE, 4, |_| gated);
+        Served::start(point, &SessionOptions { growth, ..options() }, KernelLimits::NONE, THREADS, |_| gated);
     fs::write(point.join("file"), "x").unwrap();
     for number in 0..WAITING {
         // Separate directories, because the kernel locks the directory during a lookup.
@@ -121,14 +144,54 @@ fn the_number_of_extra_workers_is_limited() {
     }
     let scratch = Scratch::new();
     let served = served(scratch.path(), WorkerGrowth { max_extra: 2, ..WorkerGrowth::default() });
-    let before = served.handler.workers.load(Ordering::SeqCst);
+    // On a busy machine, the requests so far may have been slow enough for an extra worker.
+    let fixed = match served.transport {
+        Transport::Device(_) => THREADS,
+        Transport::Uring { workers, .. } => 1 + workers,
+    };
     served.handler.open(false);
     let waiting = start_slow(scratch.path());
-    wait_until("no extra worker starts", || served.handler.workers.load(Ordering::SeqCst) == before + 2);
+    wait_until("no extra worker starts", || served.handler.workers.load(Ordering::SeqCst) == fixed + 2);
     thread::sleep(Duration::from_millis(200));
-    assert_eq!(served.handler.workers.load(Ordering::SeqCst), before + 2);
+    assert_eq!(served.handler.workers.load(Ordering::SeqCst), fixed + 2);
     served.handler.open(true);
     waiting.into_iter().for_each(|thread| thread.join().unwrap());
+    served.stop();
+}
+
+/// Requests in line take no worker, are all served in the end, and hold up nobody meanwhile, not even where no worker may
+/// be added.
+#[test]
+fn requests_in_line_wait_without_a_worker() {
+    if !can_mount() {
+        return;
+    }
+    const AT_ONCE: usize = 3;
+    let scratch = Scratch::new();
+    let growth = WorkerGrowth { max_extra: AT_ONCE, ..WorkerGrowth::default() };
+    let served = served(scratch.path(), growth);
+    let handler = &served.handler;
+    handler.crowded_from.store(AT_ONCE, Ordering::SeqCst);
+    for round in 0..3 {
+        handler.open(false);
+        let before = handler.lined_up.load(Ordering::SeqCst);
+        let clients = start_slow(scratch.path());
+        wait_until("some slow requests neither wait nor are in line", || {
+            let lined_up = handler.lined_up.load(Ordering::SeqCst) - before;
+            lined_up > 0 && lined_up + handler.waiting.load(Ordering::SeqCst) >= WAITING
+        });
+        let file = scratch.path().join("file");
+        let other = thread::spawn(move || {
+            stay_on(uring::online_cpus()[0]);
+            assert_eq!(fs::metadata(file).unwrap().len(), 1);
+        });
+        wait_until("another request waits too", || other.is_finished());
+        other.join().unwrap();
+        assert!(clients.iter().all(|client| !client.is_finished()), "round {round}");
+        handler.open(true);
+        wait_until("a request in line is not served", || clients.iter().all(JoinHandle::is_finished));
+        clients.into_iter().for_each(|client| client.join().unwrap());
+    }
     served.stop();
 }
 

@@ -72,6 +72,12 @@ impl Drop for Change<'_> {
 }
 
 impl PoolFigures {
+    /// Drops the last answer, which keeps its branches open.
+    pub(crate) fn forget(&self) {
+        let before = self.last.write().take();
+        drop(before);
+    }
+
     /// Begins a change, which ends when the returned value is dropped: before the client has its answer.
     pub(crate) fn changes(&self) -> Change<'_> {
         self.active.fetch_add(1, Ordering::Acquire);

@@ -227,7 +227,7 @@ fn allocated(attr: &Attr) -> u64 {
 
 /// Checks the files of passthrough writers until there are none.
 fn watch(shared: &Weak<Shared>) {
-    sched::unpin();
+    sched::start_afresh();
     loop {
         std::thread::sleep(INTERVAL);
         let Some(shared) = shared.upgrade() else { return };

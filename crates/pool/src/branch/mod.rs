@@ -33,6 +33,7 @@ use std::ffi::{CString, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// One open branch.
@@ -59,6 +60,8 @@ pub struct Branch {
     pub kind: u64,
     /// Whether the branch can be relied on. A branch that keeps its id keeps this, too.
     pub health: Arc<BranchHealth>,
+    /// How many operations are about to make directories on it that other branches have.
+    clones: AtomicUsize,
     /// Whether the branch had room for passthrough writers, when an open for reading last checked.
     pub(crate) room: RoomSeen,
     /// close(2) of a file on this branch reports no errors of its own.
@@ -71,6 +74,14 @@ pub struct Branch {
     pub(crate) stable_inodes: bool,
     /// How to find files by their inode numbers.
     pub(crate) inodes: Option<InodeOpener>,
+}
+
+struct Cloning<'a>(&'a Branch);
+
+impl Drop for Cloning<'_> {
+    fn drop(&mut self) {
+        self.0.clones.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// The deadline of a remote branch where `branch-timeout` is not set.
@@ -94,6 +105,7 @@ impl Branch {
             seed: BranchSeed::new(spec.path.as_os_str().as_bytes()),
             kind,
             health: Arc::default(),
+            clones: AtomicUsize::new(0),
             room: RoomSeen::default(),
             closes_quietly: closes_quietly(kind),
             times: Times::default(),
@@ -115,6 +127,17 @@ impl Branch {
     /// Returns true while the branch does not answer. Operations leave it out.
     pub fn is_silent(&self) -> bool {
         self.health.health() == Health::Hung
+    }
+
+    /// Counts a clone of a directory to the branch, until the value is dropped.
+    pub(crate) fn cloning(&self) -> impl Drop {
+        self.clones.fetch_add(1, Ordering::SeqCst);
+        Cloning(self)
+    }
+
+    /// Returns whether a directory may come to be on the branch.
+    pub(crate) fn gets_clones(&self) -> bool {
+        self.clones.load(Ordering::SeqCst) > 0
     }
 
     /// Returns the descriptor of the root directory.

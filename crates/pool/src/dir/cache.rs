@@ -21,8 +21,9 @@ use crate::node::name_index::{CacheCounters, NameIndex};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::process::Resource;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// The most names that are cached in all; beyond, directories that were not used recently are dropped.
@@ -190,15 +191,12 @@ impl DirCache {
         if !used.all(|fd| fd.as_raw_fd() < self.reserve) {
             return None;
         }
-        let descriptors = opened.descriptors();
         let names = {
             let mut slot = node.dir().cached.lock();
             // Under the lock: if the directory is extended later, this entry is.
             if node.dir().extended.load(Ordering::Acquire) != extended {
                 return None;
             }
-            self.tally.dirs.fetch_add(1, Ordering::Relaxed);
-            self.tally.descriptors.fetch_add(descriptors, Ordering::Relaxed);
             let before = slot.take();
             let same = |before: &&Arc<CachedDir>| {
                 before.stamp.epoch == stamp.epoch && before.branches.are(branches) && before.ids == ids
@@ -207,17 +205,10 @@ impl DirCache {
                 Some(before) => Arc::clone(&before.names),
                 None => Arc::new(NameIndex::new(bytes, branches.len(), Arc::clone(&self.tally))),
             };
-            *slot = Some(Arc::new(CachedDir {
-                branches: branches.clone(),
-                stamp,
-                opened: Arc::clone(opened),
-                seen: ids.iter().map(|_| AtomicU64::new(stamp.places)).collect(),
-                ids,
-                names: Arc::clone(&names),
-                attrs: Arc::default(),
-                used: AtomicBool::new(true),
-                tally: Arc::clone(&self.tally),
-            }));
+            let (opened, kept_names) = (Arc::clone(opened), Arc::clone(&names));
+            let attrs = Arc::default();
+            let cached = CachedDir::new(branches.clone(), stamp, opened, ids, kept_names, attrs, &self.tally);
+            *slot = Some(cached);
             names
         };
         if !node.dir().in_cache_order.swap(true, Ordering::Relaxed) {
@@ -252,7 +243,10 @@ impl DirCache {
                     opened.list[index] = Some(BranchDir::Dir(Arc::clone(&made)));
                     ids[index] = Some((attr.dev, attr.ino));
                     let names = Arc::new(before.names.succeed());
-                    *slot = Some(before.with(before.stamp, opened.into(), ids, Arc::clone(&names)));
+                    let attrs = Arc::clone(&before.attrs);
+                    // Of a directory that was there before.
+                    attrs.changed(index);
+                    *slot = Some(before.with(before.stamp, opened.into(), ids, Arc::clone(&names), attrs));
                     (before, Some(names))
                 }
             }
@@ -270,7 +264,10 @@ impl DirCache {
         let mut slot = node.dir().cached.lock();
         let moved = slot.as_ref().map(|cached| {
             let nowhere = CacheVersion { places: u64::MAX, ..cached.stamp };
-            cached.with(nowhere, Arc::clone(&cached.opened), cached.ids.clone(), Arc::clone(&cached.names))
+            // A branch that does not answer may have the new place.
+            let opened = Arc::new(BranchDirs { lacked_by: SmallVec::new(), ..(*cached.opened).clone() });
+            let names = Arc::clone(&cached.names);
+            cached.with(nowhere, opened, cached.ids.clone(), names, Arc::default())
         });
         let before = std::mem::replace(&mut *slot, moved);
         drop(slot);
@@ -354,14 +351,60 @@ impl DirCache {
 
     /// Invalidates everything and closes what was kept open.
     pub(crate) fn clear(&self) {
+        self.clear_but(|_, _| None);
+    }
+
+    /// Invalidates everything, and closes what was kept open, except the directories that a branch lacks which is left out
+    /// because it does not answer. `before` and `now` are the branches before and after that. Of such a directory every name
+    /// can still be known.
+    pub(crate) fn leave_out(&self, before: &Branches, now: &Branches) {
+        let is_left_out = |branch: &Arc<Branch>| now.index_of(branch.id).is_none();
+        let stays = || before.iter().filter(|branch| !is_left_out(branch)).map(|branch| branch.id);
+        let (Some(index), true) = (
+            before.iter().position(is_left_out),
+            stays().eq(now.iter().map(|branch| branch.id)) && before.len() == now.len() + 1,
+        ) else {
+            return self.clear();
+        };
+        let then = self.version();
+        self.clear_but(|cached, stamp| {
+            let is_known = cached.stamp == then && cached.branches.are(before) && cached.ids[index].is_none();
+            let is_known =
+                is_known && (before.timeout_error().is_none() || !cached.opened.lacked_by.is_empty());
+            if !is_known || stamp != (CacheVersion { epoch: then.epoch + 1, ..then }) {
+                return None;
+            }
+            let opened = Arc::new(cached.opened.without(index, &before[index]));
+            let mut ids = cached.ids.clone();
+            ids.remove(index);
+            let names = NameIndex::new(0, now.len(), Arc::clone(&self.tally));
+            let attrs = Arc::default();
+            Some(CachedDir::new(now.clone(), stamp, opened, ids, Arc::new(names), attrs, &self.tally))
+        });
+    }
+
+    /// Invalidates everything, and closes what was kept open, except what `keep` turns into something valid as of the
+    /// version that follows.
+    fn clear_but(&self, keep: impl Fn(&CachedDir, CacheVersion) -> Option<Arc<CachedDir>>) {
         self.invalidate();
+        let stamp = self.version();
         self.idle_files.clear();
         let nodes = std::mem::take(&mut *self.order.lock());
         self.tally.ordered.fetch_sub(nodes.len(), Ordering::Relaxed);
-        for node in nodes.iter().filter_map(Weak::upgrade) {
-            node.dir().in_cache_order.store(false, Ordering::Relaxed);
-            let freed = node.dir().cached.lock().take();
+        for node in nodes {
+            let Some(dir) = node.upgrade() else { continue };
+            dir.dir().in_cache_order.store(false, Ordering::Relaxed);
+            let (freed, is_kept) = {
+                let mut slot = dir.dir().cached.lock();
+                let kept = slot.as_ref().and_then(|cached| keep(cached, stamp));
+                let is_kept = kept.is_some();
+                (std::mem::replace(&mut *slot, kept), is_kept)
+            };
             drop(freed);
+            if is_kept && !dir.dir().in_cache_order.swap(true, Ordering::Relaxed) {
+                self.order.lock().push_back(node);
+                self.tally.ordered.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 }

@@ -53,14 +53,18 @@ impl<'b> MergedDir<'b> {
                 }
             })
             .collect();
-        MergedDir { follow, by_link, ..MergedDir::plain(branches, BranchDirs { list, error }) }
+        MergedDir {
+            follow,
+            by_link,
+            ..MergedDir::plain(branches, BranchDirs { list, error, ..BranchDirs::default() })
+        }
     }
 
     /// Opens a directory by its name in a cached one, on the branches that may hold the name. `None` if it is not known
     /// which ones do.
     pub(crate) fn open_in(parent: &CachedDir, branches: &'b Branches, name: &[u8]) -> Option<Self> {
         let holders = parent.names.holders(name)?;
-        let mut opened = BranchDirs::default();
+        let mut opened = BranchDirs { lacked_by: parent.opened.lacked_by.clone(), ..BranchDirs::default() };
         for (index, branch) in branches.iter().enumerate() {
             let dir = parent.opened.get(branches, index).filter(|_| holders.has(index));
             let found = match dir.map(|dir| beneath::subdir(dir, name)) {
@@ -95,7 +99,17 @@ impl<'b> MergedDir<'b> {
 
     /// Returns the reason that no branch holds the directory.
     pub(crate) fn missing(&self) -> Error {
-        self.opened.error.or(self.branches.timeout_error()).map_or(Error::Absent, Error::Branch)
+        self.opened.error.or(self.timeout_error()).map_or(Error::Absent, Error::Branch)
+    }
+
+    /// Records that it is below a directory that the branches which do not answer lack.
+    pub(crate) fn set_below(&mut self, above: &BranchDirs) {
+        Arc::make_mut(&mut self.opened).lacked_by.clone_from(&above.lacked_by);
+    }
+
+    /// Returns `ETIMEDOUT` if a branch that does not answer may have it.
+    fn timeout_error(&self) -> Option<Errno> {
+        self.branches.timeout_error().filter(|_| !self.opened.is_whole())
     }
 
     pub(crate) fn get(&self, index: usize) -> Option<BorrowedFd<'_>> {
@@ -130,13 +144,7 @@ impl<'b> MergedDir<'b> {
 
     fn empty_copies(&self) -> Copies {
         let (branches, error) = (self.branches.len(), self.opened.error);
-        Copies {
-            found: SmallVec::new(),
-            branches,
-            follow: self.follow,
-            error,
-            unheard: self.branches.timeout_error(),
-        }
+        Copies { found: SmallVec::new(), branches, follow: self.follow, error, unheard: self.timeout_error() }
     }
 
     /// Looks at the directory itself on each branch.

@@ -134,7 +134,7 @@ impl SeenInodes {
 }
 
 fn drop_unused(seen: &Weak<Mutex<Option<SeenInodes>, rank::InodeSearch>>) {
-    sched::unpin();
+    sched::start_afresh();
     loop {
         std::thread::sleep(KEEP_UNUSED);
         let Some(seen) = seen.upgrade() else { return };

@@ -66,7 +66,7 @@ impl Queue {
 }
 
 fn release_expired(queue: &Weak<Mutex<Queue, rank::TickGuard>>) {
-    sched::unpin();
+    sched::start_afresh();
     loop {
         std::thread::sleep(HOLD);
         let Some(queue) = queue.upgrade() else { return };

@@ -47,6 +47,8 @@ lock_ranks! {
     TickGuard = 340;
     /// Cursors of listings between two answers.
     Cursors = 350;
+    /// Which records of handles are free.
+    HandleRecords = 390;
     /// A shard of a handle table.
     Handles = 400;
     /// Where an open file is.

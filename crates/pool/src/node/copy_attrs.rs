@@ -59,6 +59,13 @@ impl CopyAttrs {
         self.0.lock().iter_mut().for_each(Remembered::changed);
     }
 
+    /// Returns the copies whose attributes are known, however long they have been.
+    #[cfg(test)]
+    pub(crate) fn known(&self) -> Vec<usize> {
+        let copies = self.0.lock();
+        (0..copies.len()).filter(|&index| copies[index].asked.is_some()).collect()
+    }
+
     /// Calls `give` with the attributes of each copy, in order, and asks for those that are not remembered. `count` is the
     /// number of branches, `held_by` says which have a copy.
     pub(crate) fn each(

@@ -2,7 +2,7 @@
 
 use super::copy_attrs::CopyAttrs;
 use super::name_index::{CacheCounters, NameIndex};
-use crate::branch::Branches;
+use crate::branch::{Branch, Branches};
 use crate::fs::beneath::Dir;
 use crate::lock::rank;
 use crate::lock::ranked::Mutex;
@@ -21,6 +21,9 @@ pub(crate) struct BranchDirs {
     pub(crate) list: PerBranch<Option<BranchDir>>,
     /// The first error other than absence: that of a failing branch.
     pub(crate) error: Option<Errno>,
+    /// The branches that are left out because they do not answer, if all of them are known to lack it, and so to hold none of
+    /// its names.
+    pub(crate) lacked_by: SmallVec<[Arc<Branch>; 1]>,
 }
 
 #[derive(Clone)]
@@ -45,6 +48,20 @@ impl BranchDirs {
             BranchDir::Root => branches.as_slice()[index].root(),
             BranchDir::Dir(fd) => fd.as_fd(),
         })
+    }
+
+    /// Returns it without a branch that is to be left out and lacks it.
+    pub(crate) fn without(&self, index: usize, branch: &Arc<Branch>) -> BranchDirs {
+        let mut without = self.clone();
+        without.list.remove(index);
+        without.lacked_by.push(Arc::clone(branch));
+        without
+    }
+
+    /// Returns whether no branch that does not answer has it, now or soon: an operation that has timed out may go on to clone
+    /// it.
+    pub(crate) fn is_whole(&self) -> bool {
+        !self.lacked_by.is_empty() && !self.lacked_by.iter().any(|branch| branch.gets_clones())
     }
 
     /// Returns the number of descriptors that it keeps open.
@@ -78,27 +95,41 @@ impl CachedDir {
         self.ids.iter().flatten().count()
     }
 
-    /// Returns the directory as it is after a change by the pool.
+    pub(crate) fn new(
+        branches: Branches,
+        stamp: CacheVersion,
+        opened: Arc<BranchDirs>,
+        ids: PerBranch<Option<(u64, u64)>>,
+        names: Arc<NameIndex>,
+        attrs: Arc<CopyAttrs>,
+        tally: &Arc<CacheCounters>,
+    ) -> Arc<CachedDir> {
+        tally.dirs.fetch_add(1, Ordering::Relaxed);
+        tally.descriptors.fetch_add(opened.descriptors(), Ordering::Relaxed);
+        Arc::new(CachedDir {
+            branches,
+            stamp,
+            opened,
+            seen: ids.iter().map(|_| AtomicU64::new(stamp.places)).collect(),
+            ids,
+            names,
+            attrs,
+            used: AtomicBool::new(true),
+            tally: Arc::clone(tally),
+        })
+    }
+
+    /// Returns the directory as it is after a change by the pool. `attrs` may be its own: those of the copies that have not
+    /// changed.
     pub(crate) fn with(
         &self,
         stamp: CacheVersion,
         opened: Arc<BranchDirs>,
         ids: PerBranch<Option<(u64, u64)>>,
         names: Arc<NameIndex>,
+        attrs: Arc<CopyAttrs>,
     ) -> Arc<CachedDir> {
-        self.tally.dirs.fetch_add(1, Ordering::Relaxed);
-        self.tally.descriptors.fetch_add(opened.descriptors(), Ordering::Relaxed);
-        Arc::new(CachedDir {
-            branches: self.branches.clone(),
-            stamp,
-            opened,
-            seen: ids.iter().map(|_| AtomicU64::new(stamp.places)).collect(),
-            ids,
-            names,
-            attrs: Arc::default(),
-            used: AtomicBool::new(true),
-            tally: Arc::clone(&self.tally),
-        })
+        CachedDir::new(self.branches.clone(), stamp, opened, ids, names, attrs, &self.tally)
     }
 }
 

@@ -151,7 +151,7 @@ impl Queue {
 
 /// Closes unused files until none is left.
 fn close_unused(shared: &Weak<Shared>) {
-    sched::unpin();
+    sched::start_afresh();
     loop {
         std::thread::sleep(CHECK_PAUSE);
         let Some(shared) = shared.upgrade() else { return };

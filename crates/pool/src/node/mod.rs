@@ -31,7 +31,7 @@ use crate::export::StableId;
 use crate::fs::stat::FileKey;
 use crate::ids::{BranchId, NodeId};
 use crate::lock::rank;
-use crate::lock::ranked::{Mutex, RwLock};
+use crate::lock::ranked::{Mutex, RwLock, RwLockReadGuard};
 use dir_state::CachedDir;
 use once_cell::race::OnceBox;
 use open_file::OpenFile;
@@ -209,6 +209,30 @@ impl Node {
         &self.parts().moving
     }
 
+    /// Keeps the file from moving to another branch. Waits for a move in progress, which one on request then gives up.
+    pub(crate) fn stay(&self) -> RwLockReadGuard<'_, (), rank::FileMove> {
+        if let Some(stays) = self.moving().try_read() {
+            return stays;
+        }
+        let awaited = &self.rare().awaited;
+        awaited.fetch_add(1, Ordering::Relaxed);
+        let stays = self.moving().read();
+        awaited.fetch_sub(1, Ordering::Relaxed);
+        stays
+    }
+
+    /// Returns whether another node stands for the file now. An answer that was given before may still bring the kernel
+    /// here. Once the file is closed, it must look the name up again: two open nodes of a file do not see each other's
+    /// writes.
+    pub(crate) fn is_superseded(&self) -> bool {
+        self.rare_if_any().is_some_and(|rare| rare.superseded.load(Ordering::Relaxed))
+    }
+
+    /// Returns whether a thread waits for the end of a move.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.rare_if_any().is_some_and(|rare| rare.awaited.load(Ordering::Relaxed) > 0)
+    }
+
     /// Records the [fingerprint](open_file::fingerprint) of the file at an open. Returns true if it was the same at the
     /// open before.
     pub(crate) fn is_seen_again(&self, fingerprint: u64) -> bool {
@@ -234,6 +258,11 @@ impl Node {
     /// Returns how often the file has moved.
     pub(crate) fn moves(&self) -> u32 {
         self.rare_if_any().map_or(0, |rare| rare.moves.load(Ordering::Relaxed))
+    }
+
+    /// Returns the inode number that clients know of a file that has moved; 0 for others.
+    pub(crate) fn kept_number(&self) -> u64 {
+        self.rare_if_any().map_or(0, |rare| rare.number.load(Ordering::Relaxed))
     }
 
     pub(crate) fn orphan(&self) -> Option<Arc<Orphan>> {

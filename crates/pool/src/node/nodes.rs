@@ -269,6 +269,48 @@ impl Nodes {
         Ok(node)
     }
 
+    /// Returns the node of a file that another process had open, which the kernel knows by this id. It has no name until
+    /// one is looked up. `number`: the inode number that clients know of a file that has moved, or 0.
+    pub(crate) fn adopt_open(&self, stable: StableId, key: FileKey, number: u64) -> Arc<Node> {
+        let mut table = self.table.write();
+        if let Some(record) = table.get(stable.id) {
+            return record.node.clone();
+        }
+        let node = Arc::new(Node::new(stable, Identity::File(key), false));
+        let slot = table.insert_nameless(&node);
+        // The names of a file may lead to another node than the one that is open.
+        if table.file((key, false)).is_none() {
+            table.insert_file(slot);
+        }
+        if number != 0 {
+            node.rare().number.store(number, Ordering::Relaxed);
+            table.preserved.insert((key.dev, key.ino), number);
+            self.any_preserved.store(true, Ordering::Relaxed);
+        }
+        node
+    }
+
+    /// Counts a reference that the kernel has to a node from another process, unless one is counted; returns whether the node
+    /// is known.
+    pub(crate) fn hold(&self, id: NodeId) -> bool {
+        let table = self.table.read();
+        table.get(id).map(|record| record.node.lookups.fetch_max(1, Ordering::Relaxed)).is_some()
+    }
+
+    /// Takes back a reference, unless it is the only one.
+    pub(crate) fn give_back_but_one(&self, id: NodeId) {
+        if let Some(record) = self.table.read().get(id) {
+            let decrease = |held: u64| (held > 1).then(|| held - 1);
+            #[allow(deprecated, reason = "Rust 1.88 lacks try_update, its new name")]
+            let _ = record.node.lookups.fetch_update(Ordering::Relaxed, Ordering::Relaxed, decrease);
+        }
+    }
+
+    /// Makes the ids of all further nodes without stable ids larger than this one.
+    pub(crate) fn skip_to(&self, number: u64) {
+        self.next.fetch_max(number, Ordering::Relaxed);
+    }
+
     /// Hands one more reference to the kernel for a node that it knows already.
     pub(crate) fn hand_out_again(&self, id: NodeId) -> Result<Arc<Node>> {
         let table = self.table.read();
@@ -368,8 +410,12 @@ impl Nodes {
         let names = self.known(node.id);
         match node.key() {
             Some(from) if from != to => self.file_gone(from),
-            Some(from) => {
-                self.table.write().remove_file((from, node.is_symlinkified()));
+            Some(_) => {
+                // Of a node whose names were detached before, the file leads to another one already.
+                let mut table = self.table.write();
+                if let Some(slot) = table.slot(node.id) {
+                    table.remove_file_of(slot);
+                }
             }
             None => {}
         }
@@ -382,6 +428,7 @@ impl Nodes {
         }
         node.rare().number.store(number, Ordering::Relaxed);
         node.rare().moves.fetch_add(1, Ordering::Relaxed);
+        node.rare().superseded.store(true, Ordering::Relaxed);
         names
     }
 

@@ -53,4 +53,8 @@ pub(crate) struct RareParts {
     pub(crate) number: AtomicU64,
     /// Until then no move of the file is tried: its names were not found, or it cannot be leased.
     pub(crate) stays_until: Mutex<Option<Instant>, rank::NodeStays>,
+    /// The names of the file lead to another node now.
+    pub(super) superseded: AtomicBool,
+    /// How many threads wait for a move of the file to end, in order to write it.
+    pub(super) awaited: AtomicU32,
 }

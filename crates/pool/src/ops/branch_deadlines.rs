@@ -5,7 +5,8 @@
 //! the pool's share of that: how long to wait, which branches do not answer, and how many stuck operations may hold locks.
 //!
 //! A branch that does not answer is left out of the snapshot that operations take ([`Branches`]), so no operation uses
-//! it. A name that is not found on the other branches gives `ETIMEDOUT` rather than `ENOENT`. [`Pool::is_silent`] tells
+//! it. A name that is not found on the other branches gives `ETIMEDOUT` rather than `ENOENT`, except in a directory that the
+//! branch is known to lack. [`Pool::is_silent`] tells
 //! whether an open file is on such a branch.
 //!
 //! [`Branches`]: crate::branch::Branches
@@ -41,9 +42,10 @@ impl Pool {
 
     /// Records that a branch does not answer, or answers again. Returns true if this is a change.
     pub fn set_silent(&self, branch: BranchId, silent: bool) -> bool {
+        let before = self.branches.load();
         let news = self.branches.set_silent(branch, silent);
         if news {
-            self.dir_cache.clear();
+            self.dir_cache.leave_out(&before, &self.branches.load());
             self.space.clear();
         }
         news
@@ -58,6 +60,20 @@ impl Pool {
     pub fn deadline_of(&self, handle: HandleId) -> Option<Arc<Branch>> {
         let branch = self.branch_of(handle)?;
         branch.deadline(self.config().branch_timeout).map(|_| branch)
+    }
+
+    /// Returns the branch that the node has a file open on, or the only one that has the directory, as far as is known.
+    /// Does not wait for a disk.
+    pub fn only_branch_of(&self, node: NodeId) -> Option<BranchId> {
+        let node = self.nodes.get(node).ok()?;
+        if let Some(open) = node.opened() {
+            return Some(open.location().branch.id);
+        }
+        let branches = self.branches.load();
+        let opened = Arc::clone(&self.dir_cache.get(&node, &branches)?.opened);
+        let mut holding = branches.iter().zip(&opened.list).filter(|(_, dir)| dir.is_some());
+        let (first, _) = holding.next()?;
+        (holding.next().is_none() && opened.error.is_none()).then_some(first.id)
     }
 
     /// Returns whether the handle or node has a file open on a branch that does not answer.

@@ -1,5 +1,6 @@
 //! The operations of a pool.
 
+mod adopt;
 pub mod aggregate;
 pub(crate) mod attrs;
 pub(crate) mod branch_deadlines;

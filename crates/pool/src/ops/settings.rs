@@ -55,6 +55,7 @@ impl Pool {
         self.dir_cache.clear();
         self.update_lock_timeout();
         self.space.clear();
+        self.figures.forget();
     }
 
     /// Discards the cached free space of all branches.

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 /// Bytes per read and write where the kernel does not copy by itself.
 const CHUNK: usize = 1 << 20;
 /// Bytes copied between two checks whether the copy is still wanted and nobody wants to write the source.
-const STEP: u64 = 4 << 20;
+pub(crate) const STEP: u64 = 4 << 20;
 
 /// Copies the first `size` bytes of `source` into the empty `target`, which must not be an `O_PATH` descriptor.
 ///

@@ -31,6 +31,17 @@ pub(crate) fn copy_file_metadata(
     set_times(target, attr)
 }
 
+/// Copies the metadata of a symlink, with its times. Fails if the target's filesystem does not support an attribute.
+pub(crate) fn copy_link_metadata(
+    source: BorrowedFd<'_>,
+    target: BorrowedFd<'_>,
+    attr: &Attr,
+) -> Result<(), Errno> {
+    copy_owner(target, attr)?;
+    copy_xattrs(source, target)?;
+    set_times(target, attr)
+}
+
 fn copy_owner(target: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
     let owner = (rustix::fs::Uid::from_raw(attr.uid), rustix::fs::Gid::from_raw(attr.gid));
     let owned = rustix::fs::chownat(target, c"", Some(owner.0), Some(owner.1), AtFlags::EMPTY_PATH);

@@ -15,7 +15,10 @@ pub(crate) mod links;
 mod metadata;
 mod recovery;
 pub(crate) mod replica;
+mod symlink;
 
 pub(crate) use clone_dirs::{Cloned, clone_dirs};
-pub(crate) use metadata::is_xfs_acl_alias;
+pub(crate) use copy::STEP as COPIED_AT_ONCE;
+pub(crate) use metadata::{copy_metadata, is_xfs_acl_alias, set_times, with_times_kept};
 pub(crate) use recovery::{recover, remove_leftovers};
+pub(crate) use symlink::move_symlink;

@@ -79,6 +79,8 @@ pub struct TestKernel {
     pub unwatched: bool,
     /// The process that waits for each operation has been killed.
     pub caller_is_killed: bool,
+    /// A signal has reached that process.
+    pub caller_is_interrupted: bool,
 }
 
 struct NumberedFile(u32);
@@ -94,6 +96,9 @@ impl Kernel for TestKernel {
         let count = self.backing_files.as_ref().ok_or(Errno::OPNOTSUPP)?;
         Ok(Box::new(NumberedFile(count.fetch_add(1, Ordering::Relaxed) + 1)))
     }
+    fn adopt_backing(&self, id: u32) -> Box<dyn BackingFile> {
+        Box::new(NumberedFile(id))
+    }
     fn caught_up(&self) -> bool {
         !self.unwatched
     }
@@ -101,6 +106,9 @@ impl Kernel for TestKernel {
     fn forget_name(&self, _: NodeId, _: &[u8]) {}
     fn caller_is_killed(&self) -> bool {
         self.caller_is_killed
+    }
+    fn caller_is_interrupted(&self) -> bool {
+        self.caller_is_interrupted
     }
 }
 

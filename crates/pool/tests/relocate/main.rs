@@ -9,6 +9,7 @@ mod common;
 mod crash_recovery;
 mod full_creates;
 mod full_writes;
+mod on_request;
 mod preserved_metadata;
 
 use canopy_pool::branch::Mode;

@@ -9,6 +9,7 @@
 //! stuck on it has ended.
 
 use super::condition::{Answers, Condition, DiskHistory, HANGS_AFTER, Signs};
+use super::crowded::Crowded;
 use super::probe::{ProbeState, Question};
 use super::stalls::{Stalls, Waiting};
 use crate::lock_rank as rank;
@@ -23,6 +24,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Liveness {
     pool: Arc<Pool>,
     stalls: Stalls,
+    crowded: Crowded,
     probes: Mutex<HashMap<BranchId, Arc<Probe>>, rank::Probes>,
     silent: AtomicUsize,
     /// How many questions were asked.
@@ -59,6 +61,7 @@ impl Liveness {
         let liveness = Arc::new(Liveness {
             pool: Arc::clone(pool),
             stalls: Stalls::new(pool),
+            crowded: Crowded::default(),
             probes: Mutex::default(),
             silent: AtomicUsize::new(0),
             questions: AtomicU64::new(0),
@@ -109,6 +112,11 @@ impl Liveness {
         &self.stalls
     }
 
+    /// Returns the branches that too many requests are stuck in.
+    pub(crate) fn crowded(&self) -> &Crowded {
+        &self.crowded
+    }
+
     /// Returns how those branches answer that have let operations wait. Does not touch any branch.
     pub(crate) fn conditions(&self) -> HashMap<BranchId, Condition> {
         self.conditions.lock().clone()
@@ -138,6 +146,7 @@ impl Liveness {
         let now = Instant::now();
         let mut pause = self.stalls.look().unwrap_or(Duration::from_secs(1));
         let waiting = self.stalls.waiting();
+        self.crowded.update(&waiting);
         if memory.looked_at_disks.is_none_or(|last| now.duration_since(last) >= LOOK_AT_DISKS_EVERY) {
             memory.looked_at_disks = Some(now);
             let branches = self.pool.branches();
@@ -177,7 +186,8 @@ impl Liveness {
                 let condition = Condition {
                     answers: signs.answers(),
                     quiet: signs.quiet(),
-                    requests: of_branch.map_or(0, |waiting| waiting.requests),
+                    requests: of_branch.map_or(0, |waiting| waiting.requests)
+                        + self.crowded.count_in_line(probe.branch.id),
                     disks,
                 };
                 if !silent {

@@ -3,10 +3,11 @@
 //! `topology` changes which branches are in force. `monitor` checks the health of the branches, `pending`
 //! waits for branches that do not exist yet, `liveness` finds branches that do not answer, and `access_times` applies
 //! the pool's access time flags to them. `stalls` knows which branch a stuck request waits for, `probe` asks a branch
-//! whether it answers, and `condition` concludes how it does.
+//! whether it answers, and `condition` concludes how it does. `crowded` tells which requests are to wait in line.
 
 mod access_times;
 pub(crate) mod condition;
+mod crowded;
 pub(crate) mod liveness;
 pub(crate) mod monitor;
 pub(crate) mod pending;

@@ -69,6 +69,19 @@ impl Topology {
         topology
     }
 
+    /// Remembers branches whose mounts have gone while no process served the pool.
+    pub(crate) fn remember_gone(&self, gone: Vec<(PathBuf, PathBuf)>) {
+        for (path, mountpoint) in gone {
+            tracing::warn!(
+                "branch {}: its mount is not there any more; the pool goes on without it until it is back",
+                path.display()
+            );
+            let health = Arc::new(BranchHealth::default());
+            health.look(|| Err((Health::Gone, Errno::NODEV)));
+            self.gone.lock().insert(path, GoneBranch { mountpoint, health });
+        }
+    }
+
     /// Applies the access time flags that the pool is about to be mounted with. To be called before anything is
     /// served, when the mount may not be visible yet.
     pub(crate) fn apply_access_times_at_start(&self, config: &Config) {
@@ -228,6 +241,7 @@ impl Topology {
             if let Some(mounted) = mounted {
                 let branch_mount =
                     BranchMount { mount_id: mounted.id, mountpoint: mounted.mountpoint.clone() };
+                self.settings.record_mountpoint(&branch.path, &mounted.mountpoint);
                 mounts.insert(branch.id, branch_mount);
             }
         }

@@ -11,7 +11,7 @@ use super::Coherence;
 use crate::lock_rank as rank;
 use canopy_fuse::NodeId;
 use canopy_pool::lock::ranked::Mutex;
-use canopy_sys::mountinfo;
+use canopy_sys::{mountinfo, sched};
 use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -81,6 +81,7 @@ impl Coherence {
         }
         let weak_self = self.weak_self.clone();
         let started = thread::Builder::new().name("canopy-inval".into()).spawn(move || {
+            sched::start_afresh();
             while let Some(coherence) = weak_self.upgrade() {
                 let state = &coherence.invalidation;
                 while state.requested.swap(false, Ordering::SeqCst) {
@@ -173,6 +174,7 @@ impl Coherence {
         let weak_self = self.weak_self.clone();
         // The kernel first writes back dirty shared mappings, by requests to this process.
         let started = thread::Builder::new().name("canopy-shrink".into()).spawn(move || {
+            sched::start_afresh();
             let result = reconfigure(&mountpoint, device);
             if let Err(errno) = result {
                 tracing::debug!("names cannot be dropped: {errno}");

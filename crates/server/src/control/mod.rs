@@ -227,6 +227,11 @@ impl Control {
             log::trace(next.debug, trace);
         }
         tracing::info!("{key} is now {}", spec.render(&next).unwrap_or_default());
+        // With + and - the value says what to change, and must not be applied twice.
+        match key == "branches" {
+            true => self.settings.record(key, next.branches.to_os_string().as_bytes()),
+            false => self.settings.record(key, value),
+        }
         self.settings.store(next);
         outcome.map_err(|error| errno_of(&error))
     }

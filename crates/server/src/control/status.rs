@@ -3,14 +3,16 @@
 use crate::branches::condition::Condition;
 use crate::branches::liveness::Liveness;
 use crate::branches::topology::Topology;
+use crate::survival::Ledger;
 use crate::watch::Unwatched;
 use canopy_config::Config;
 use canopy_config::control_api::{
     BranchReport, BranchVerdict, EXPLAIN, ExplainError, ExplainReport, IllnessReport, KernelReport, OsText,
-    PoolReport, SecurityReport, Verdict, WaitReport,
+    PoolReport, SecurityReport, SurvivalReport, Verdict, WaitReport,
 };
 use canopy_config::options;
 use canopy_fuse::flags::InitFlags;
+use canopy_fuse::transport::LowWorkers;
 use canopy_fuse::{Agreed, Transport, abi};
 use canopy_pool::branch::BranchSpec;
 use canopy_pool::branch::health::HealthReport;
@@ -30,7 +32,11 @@ pub(crate) struct Connection {
     pub(crate) planned: TransportInfo,
     /// The transport in use, if the kernel refused the planned one.
     pub(crate) actual: OnceLock<TransportInfo>,
+    /// How many workers have a low priority.
+    pub(crate) low_workers: LowWorkers,
     pub(crate) security: SecurityReport,
+    /// If the pool is to outlive this process.
+    pub(crate) ledger: Option<Ledger>,
 }
 
 /// What carries the requests, and the number of threads.
@@ -104,6 +110,7 @@ pub(crate) fn status(
         pid: std::process::id(),
         transport: transport.name.into(),
         threads: transport.threads,
+        low_priority_threads: connection.low_workers.count(),
         kernel: KernelReport {
             protocol: format!("{}.{}", abi::MAJOR, agreed.minor),
             features: names(agreed.flags),
@@ -118,7 +125,21 @@ pub(crate) fn status(
             .chain(config.branches.iter().zip(gone).filter_map(not_in_force))
             .collect(),
         security: SecurityReport { unheeded_acls: pool.has_unheeded_acls(), ..connection.security.clone() },
+        survival: connection.ledger.as_ref().map(survival_report),
     })
+}
+
+fn survival_report(ledger: &Ledger) -> SurvivalReport {
+    let takeovers = ledger.starts().saturating_sub(1);
+    let Some((death, longest)) = ledger.last_death() else {
+        return SurvivalReport { takeovers, ..SurvivalReport::default() };
+    };
+    SurvivalReport {
+        takeovers,
+        last_death: Some(death.to_string()),
+        pause_ms: death.pause.as_secs_f64() * 1e3,
+        longest_pause_ms: longest.as_secs_f64() * 1e3,
+    }
 }
 
 fn illness_report(illness: &HealthReport) -> IllnessReport {

@@ -46,6 +46,7 @@ impl Dispatch {
     ) -> Replied {
         let kill = setxattr_flags.contains(SetxattrFlags::ACL_KILL_SGID);
         let set = self.pool.setxattr(&call.caller(0), call.node, name.to_bytes(), value, flags, kill);
+        let set = self.done_before(call, Errno::EXIST, set);
         done(reply, self.changed(call, [call.node], set))
     }
 

@@ -1,6 +1,6 @@
 //! Operations on open files.
 
-use super::{Call, Dispatch, fail, number};
+use super::{Call, Dispatch, done, fail, number};
 use crate::translate::convert;
 use canopy_fuse::flags::{OpenInFlags, WriteFlags};
 use canopy_fuse::request::{CopyRange, FileIo, WriteIo};
@@ -20,6 +20,7 @@ impl Dispatch {
         open_flags: OpenInFlags,
     ) -> Replied {
         let kill = open_flags.contains(OpenInFlags::KILL_SUIDGID);
+        self.close_unanswered(call);
         match self.pool.open(&call.caller(0), call.node, flags, kill) {
             Ok(opened) => {
                 let (flags, backing) = convert::travel(&opened.travel);
@@ -42,10 +43,30 @@ impl Dispatch {
             kill_suidgid: io.write_flags.contains(WriteFlags::KILL_SUIDGID).then(|| call.caller(0)),
         };
         let via = Via::with_flags(HandleId(io.handle), io.flags);
-        match self.pool.write(via, io.offset, io.data, kind) {
-            Ok(written) => reply.written(written as u32),
+        let before = self.appended_before(call, io);
+        let written = match before == io.data.len() && before > 0 {
+            true => Ok(0),
+            false => self.pool.write(via, io.offset + before as u64, &io.data[before..], kind),
+        };
+        match written {
+            Ok(written) => reply.written((before + written) as u32),
             Err(error) => fail(reply, error),
         }
+    }
+
+    pub(super) fn fallocate(
+        &self,
+        call: &Call<'_>,
+        reply: Reply<'_>,
+        handle: HandleId,
+        mode: u32,
+        (offset, length): (u64, u64),
+    ) -> Replied {
+        let allocated = match self.resized_before(call, handle, mode) {
+            true => Ok(()),
+            false => self.pool.fallocate(handle, mode, offset, length),
+        };
+        done(reply, self.changed(call, [call.node], allocated))
     }
 
     pub(super) fn lseek(&self, reply: Reply<'_>, handle: u64, offset: u64, whence: u32) -> Replied {

@@ -3,6 +3,7 @@
 //! [`Dispatch::handle`] is the one match over the operations. Their implementations are grouped into `names`,
 //! `attributes`, `data` and `directories`.
 
+mod again;
 mod attributes;
 mod data;
 mod directories;
@@ -12,6 +13,7 @@ use crate::affinity::Affinity;
 use crate::coherence::{Answer, Coherence};
 use crate::control::{self, Control};
 use crate::interrupts::Interrupts;
+use crate::survival::in_flight::{Begun, InFlight, Noted};
 use crate::translate::convert;
 use crate::translate::operation::Operation;
 use crate::watch::Watch;
@@ -19,6 +21,7 @@ use canopy_fuse::request::{self as wire, Header};
 use canopy_fuse::{Handler, Op, Replied, Reply, Request, Undelivered};
 use canopy_pool::{Caller, Error, HandleId, NodeId, Pool};
 use canopy_sys::thread::ioprio;
+use rustix::io::Errno;
 use std::sync::Arc;
 
 /// The request handler of one pool.
@@ -31,6 +34,10 @@ pub(crate) struct Dispatch {
     pub(crate) interrupts: Arc<Interrupts>,
     /// Whether the kernel runs with SELinux.
     pub(crate) selinux: bool,
+    /// The requests in flight, if the pool is to outlive this process.
+    pub(crate) in_flight: Option<InFlight>,
+    /// The kernel knows nodes from a process before this one.
+    pub(crate) takes_over: bool,
 }
 
 /// A request in progress.
@@ -39,6 +46,10 @@ struct Call<'a> {
     node: NodeId,
     header: &'a Header,
     answer: Answer<'a>,
+    /// The note of a request that must not be carried out twice.
+    noted: Option<Noted<'a>>,
+    /// What a process before has begun of this request.
+    begun: Option<Begun>,
 }
 
 impl Call<'_> {
@@ -57,13 +68,15 @@ impl Handler for Dispatch {
             return reply.error(errno.raw_os_error());
         }
         let operation = Operation::of(&request);
+        let (noted, begun) = self.note(&request, &operation);
         // Begins before the branches are read, and lives until the answer is given.
         let answer = self.coherence.begin(request.header.pid, operation.locks_directory);
         match operation.carries_data && answer.ttl().proxy_ioprio {
             true => ioprio::adopt(request.header.pid),
             false => ioprio::reset(),
         }
-        let call = Call { node: convert::node(request.header.node), header: &request.header, answer };
+        let node = convert::node(request.header.node);
+        let call = Call { node, header: &request.header, answer, noted, begun };
         match request.op {
             Op::Lookup { name } => self.lookup(&call, reply, name),
             Op::Forget { nlookup } => {
@@ -78,26 +91,20 @@ impl Handler for Dispatch {
             }
             Op::Symlink { name, target } => {
                 let made = self.pool.symlink(&call.caller(0), call.node, name.as_bytes(), target.to_bytes());
-                self.made(&call, reply, name, made)
+                self.made(&call, reply, (name, None), made)
             }
             Op::Mknod { name, mode, rdev, umask } => self.mknod(&call, reply, name, mode, rdev, umask),
             Op::Mkdir { name, mode, umask } => {
                 let made = self.pool.mkdir(&call.caller(umask), call.node, name.as_bytes(), mode);
-                self.made(&call, reply, name, made)
+                self.made(&call, reply, (name, None), made)
             }
             Op::Link { old, name } => {
                 let old = convert::node(old);
                 let made = self.pool.link(&call.caller(0), old, call.node, name.as_bytes());
-                self.made(&call, reply, name, made)
+                self.made(&call, reply, (name, Some(old)), made)
             }
-            Op::Unlink { name } => {
-                let removed = self.pool.unlink(call.node, name.as_bytes());
-                done(reply, self.names_changed(&call, [call.node], removed))
-            }
-            Op::Rmdir { name } => {
-                let removed = self.pool.rmdir(call.node, name.as_bytes());
-                done(reply, self.names_changed(&call, [call.node], removed))
-            }
+            Op::Unlink { name } => self.removed(&call, reply, self.pool.unlink(call.node, name.as_bytes())),
+            Op::Rmdir { name } => self.removed(&call, reply, self.pool.rmdir(call.node, name.as_bytes())),
             Op::Rename { name, newdir, newname, flags } => {
                 self.rename(&call, reply, name, (newdir, newname), flags)
             }
@@ -119,6 +126,7 @@ impl Handler for Dispatch {
             Op::Listxattr { size } => self.listxattr(&call, reply, size),
             Op::Removexattr { name } => {
                 let removed = self.pool.removexattr(&call.caller(0), call.node, name.to_bytes());
+                let removed = self.done_before(&call, Errno::NODATA, removed);
                 done(reply, self.changed(&call, [call.node], removed))
             }
             Op::Ioctl { flags, cmd, data, .. } => self.ioctl(&call, reply, flags, cmd, data),
@@ -135,8 +143,7 @@ impl Handler for Dispatch {
             Op::Fsync { handle, datasync } => done(reply, self.pool.fsync(HandleId(handle), datasync)),
             Op::Release { handle, .. } => done(reply, self.pool.release(HandleId(handle))),
             Op::Fallocate { handle, offset, length, mode } => {
-                let allocated = self.pool.fallocate(HandleId(handle), mode, offset, length);
-                done(reply, self.changed(&call, [call.node], allocated))
+                self.fallocate(&call, reply, HandleId(handle), mode, (offset, length))
             }
             Op::Lseek { handle, offset, whence } => self.lseek(reply, handle, offset, whence),
             Op::CopyFileRange(copy) => self.copy_file_range(reply, &copy),

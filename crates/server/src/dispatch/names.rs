@@ -2,6 +2,7 @@
 
 use super::{Call, Dispatch, done, fail};
 use crate::control;
+use crate::survival::in_flight::Noted;
 use crate::translate::convert;
 use canopy_fuse::abi::{self, EntryOut};
 use canopy_fuse::flags::OpenInFlags;
@@ -47,21 +48,33 @@ impl Dispatch {
     ) -> Replied {
         let rdev = abi::decode_dev(rdev);
         let made = self.pool.mknod(&call.caller(umask), call.node, name.as_bytes(), mode, rdev);
-        self.made(call, reply, name, made)
+        self.made(call, reply, (name, None), made)
     }
 
-    /// Answers a request that creates a name.
+    /// Answers a request that creates a name. `old` is the node to which link(2) gives it.
     pub(super) fn made(
         &self,
         call: &Call<'_>,
         reply: Reply<'_>,
-        name: Name<'_>,
+        (name, old): (Name<'_>, Option<canopy_pool::NodeId>),
         made: canopy_pool::Result<Entry>,
     ) -> Replied {
+        let made = self.made_before(call, name, old, made);
         match self.names_changed(call, [call.node], made) {
             Ok(entry) => reply.entry(&entry_out(call, name, &entry)),
             Err(error) => fail(reply, error),
         }
+    }
+
+    /// Answers a request that removes a name.
+    pub(super) fn removed(
+        &self,
+        call: &Call<'_>,
+        reply: Reply<'_>,
+        removed: canopy_pool::Result<()>,
+    ) -> Replied {
+        let removed = self.done_before(call, Errno::NOENT, removed);
+        done(reply, self.names_changed(call, [call.node], removed))
     }
 
     pub(super) fn rename(
@@ -81,8 +94,11 @@ impl Dispatch {
             _ => return reply.error(Errno::INVAL.raw_os_error()),
         };
         let (dir, newdir) = (call.node, convert::node(newdir));
-        let renamed =
-            self.pool.rename(&call.caller(0), dir, name.as_bytes(), newdir, newname.as_bytes(), kind);
+        let (caller, from, to) = (call.caller(0), (dir, name.as_bytes()), (newdir, newname.as_bytes()));
+        let renamed = match (call.noted.as_ref().map(Noted::rename), &call.begun) {
+            (Some(intent), Some(_)) => self.pool.rename_again(&caller, from, to, kind, intent),
+            (intent, _) => self.pool.rename_noted(&caller, from, to, kind, intent),
+        };
         let renamed = match dir == newdir {
             true => self.names_changed(call, [dir], renamed),
             false => self.names_changed(call, [dir, newdir], renamed),
@@ -94,7 +110,9 @@ impl Dispatch {
     pub(super) fn create(&self, call: &Call<'_>, reply: Reply<'_>, create: &Create<'_>) -> Replied {
         let kill = create.open_flags.contains(OpenInFlags::KILL_SUIDGID);
         let (caller, name) = (call.caller(create.umask), create.name);
+        self.close_unanswered(call);
         let made = self.pool.create(&caller, call.node, name.as_bytes(), create.mode, create.flags, kill);
+        let made = self.created_before(call, create, made);
         match self.names_changed(call, [call.node], made) {
             Ok((entry, opened)) => {
                 let (flags, backing) = convert::travel(&opened.travel);
@@ -105,6 +123,7 @@ impl Dispatch {
     }
 
     pub(super) fn tmpfile(&self, call: &Call<'_>, reply: Reply<'_>, create: &Tmpfile) -> Replied {
+        self.close_unanswered(call);
         match self.pool.tmpfile(&call.caller(create.umask), call.node, create.mode, create.flags) {
             Ok((entry, opened)) => {
                 let (flags, backing) = convert::travel(&opened.travel);

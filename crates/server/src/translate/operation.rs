@@ -5,7 +5,8 @@
 
 use canopy_fuse::request::{Name, NodeId};
 use canopy_fuse::{Op, Request};
-use canopy_sys::ioctl::fitrim;
+use canopy_sys::ioctl::{fitrim, relocate};
+use rustix::fs::OFlags;
 
 /// The properties of an operation.
 #[derive(Clone, Copy)]
@@ -17,6 +18,8 @@ pub(crate) struct Operation<'r> {
     pub(crate) locks_directory: bool,
     /// Reads or writes file data, with the caller's I/O priority if `proxy-ioprio` is on.
     pub(crate) carries_data: bool,
+    /// Carrying it out twice differs from carrying it out once.
+    pub(crate) once: bool,
 }
 
 /// What an operation changes of what the kernel may have cached. Creating or removing a name also changes the
@@ -68,8 +71,10 @@ impl<'r> Operation<'r> {
             waits,
             locks_directory,
             carries_data: false,
+            once: matches!(changes, Makes(_) | Removes(_) | Renames { .. }),
         };
-        let data = |changes, waits| Operation { changes, waits, locks_directory: false, carries_data: true };
+        let once = |operation| Operation { once: true, ..operation };
+        let data = |changes, waits| Operation { carries_data: true, ..row(changes, waits, false) };
         match request.op {
             Op::Lookup { .. } => row(Nothing, NAMES, true),
             Op::Symlink { name, .. } | Op::Mknod { name, .. } | Op::Mkdir { name, .. } => {
@@ -79,7 +84,7 @@ impl<'r> Operation<'r> {
                 row(Makes(name), Waits::Names { handle: None, other: Some(old), long: false }, true)
             }
             Op::Create(create) => row(Makes(create.name), NAMES, true),
-            Op::Tmpfile(_) => row(Nothing, NAMES, true),
+            Op::Tmpfile(_) => once(row(Nothing, NAMES, true)),
             Op::Unlink { name } | Op::Rmdir { name } => row(Removes(name), NAMES, true),
             Op::Rename { name, newdir, newname, .. } => {
                 row(Renames { from: name, to: (newdir, newname) }, NAMES, true)
@@ -97,22 +102,27 @@ impl<'r> Operation<'r> {
             Op::Readlink | Op::Access { .. } | Op::Getxattr { .. } | Op::Listxattr { .. } => {
                 row(Nothing, NAMES, false)
             }
-            Op::Setxattr { .. } | Op::Removexattr { .. } => row(Attributes, NAMES, true),
+            Op::Setxattr { .. } | Op::Removexattr { .. } => once(row(Attributes, NAMES, true)),
             Op::Statfs => row(Nothing, Waits::AllBranches, false),
 
-            Op::Open { .. } => row(Attributes, NAMES, false),
+            Op::Open { .. } => once(row(Attributes, NAMES, false)),
             Op::Read(io) => data(Nothing, file(io.handle, false)),
-            Op::Write(io) => data(Attributes, file(io.handle, false)),
+            Op::Write(io) => {
+                let appends = io.flags & OFlags::APPEND.bits() != 0;
+                Operation { once: appends, ..data(Attributes, file(io.handle, false)) }
+            }
             Op::Lseek { handle, .. } => row(Nothing, file(handle, false), false),
             // These write data to the disk, and take as long as it needs.
             Op::Flush { handle, .. } | Op::Fsync { handle, .. } => row(Nothing, file(handle, true), false),
-            Op::Fallocate { handle, .. } => row(Attributes, file(handle, true), false),
+            Op::Fallocate { handle, .. } => once(row(Attributes, file(handle, true), false)),
             Op::CopyFileRange(copy) => {
                 let waits = Waits::File { handle: copy.handle_in, other: Some(copy.handle_out), long: true };
                 row(Attributes, waits, false)
             }
             Op::Release { handle, .. } => row(Nothing, Waits::Close { handle }, false),
             Op::Ioctl { cmd: fitrim::FITRIM, .. } => row(Nothing, NAMES_LONG, false),
+            // As long as the file is; the pool itself invalidates what has moved.
+            Op::Ioctl { cmd: relocate::RELOCATE, .. } => row(Nothing, NAMES_LONG, false),
             Op::Ioctl { .. } => row(Attributes, NAMES, false),
 
             // Opening needs only what is in memory, or is read with the listing.

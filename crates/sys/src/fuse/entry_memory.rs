@@ -124,9 +124,21 @@ pub(super) struct Pages(Mapping);
 impl Pages {
     /// Returns the memory to the system. The pages are then zeroed, and take memory again once touched.
     pub(super) fn discard(&mut self) {
-        // SAFETY: the range is this value's own mapping, whose file reads as zeros afterwards. No slice of it exists,
-        // because the value is borrowed exclusively.
-        let _ = unsafe { rustix::mm::madvise(self.0.start.as_ptr().cast(), self.0.len, Advice::LinuxRemove) };
+        self.discard_from(0);
+    }
+
+    /// The same for the pages from this offset on. The page that it lies in stays.
+    pub(super) fn discard_from(&mut self, offset: usize) {
+        let offset = offset.checked_next_multiple_of(page_size()).unwrap_or(usize::MAX).min(self.0.len);
+        if offset == self.0.len {
+            return;
+        }
+        // SAFETY: the offset lies in the mapping, which is this value's own and whose file reads as zeros afterwards. No
+        // slice of it exists, because the value is borrowed exclusively.
+        let _ = unsafe {
+            let start = self.0.start.as_ptr().add(offset);
+            rustix::mm::madvise(start.cast(), self.0.len - offset, Advice::LinuxRemove)
+        };
     }
 }
 
@@ -191,6 +203,10 @@ mod tests {
         assert_eq!((memory.pages.len(), memory.pages.as_ptr() as usize % page), (2 * page, 0));
         write(&memory.window, page, b"request");
         assert_eq!(&memory.pages[page..page + 8], b"request\0");
+        write(&memory.window, page - 1, b"r");
+        memory.pages.discard_from(page - 1);
+        assert_eq!((memory.pages[page - 1], &memory.pages[page..page + 4]), (b'r', &[0; 4][..]));
+        memory.pages.discard_from(usize::MAX);
         memory.pages.discard();
         assert!(memory.pages.iter().all(|&byte| byte == 0));
     }

@@ -12,6 +12,7 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use io_uring::{IoUring, cqueue, squeue};
 
@@ -116,6 +117,19 @@ impl Parked {
     }
 }
 
+/// `IORING_ENTER_GETEVENTS` and `IORING_ENTER_NO_IOWAIT` (include/uapi/linux/io_uring.h).
+const ENTER_GETEVENTS: u32 = 1 << 0;
+const ENTER_NO_IOWAIT: u32 = 1 << 7;
+/// Whether the kernel has not refused the second one yet.
+static NO_IOWAIT: AtomicBool = AtomicBool::new(true);
+
+/// An entry without a ring, which holds a request that nobody has handled yet.
+pub struct Held {
+    memory: Memory,
+    /// The payload's size.
+    size: usize,
+}
+
 /// Creates a ring that is not enabled yet.
 fn ring() -> io::Result<IoUring<squeue::Entry128, cqueue::Entry>> {
     IoUring::builder().setup_r_disabled().setup_single_issuer().setup_defer_taskrun().dontfork().build(1)
@@ -151,14 +165,14 @@ impl Entry {
         Ok(Entry { ring, window: Some(window), pages, page, size, iovecs: Box::default() })
     }
 
-    /// Closes the ring while the entry holds a request, which needs only an answer of success. The kernel then has no
-    /// command pending on this ring, so no other request can be lost.
+    /// Closes the ring while the entry holds a request, which needs only an answer with this errno; 0 is success. The
+    /// kernel then has no command pending on this ring, so no other request can be lost.
     #[must_use]
-    pub fn park(self, window: Window) -> Parked {
+    pub fn park(self, window: Window, errno: i32) -> Parked {
         let Entry { ring, mut pages, .. } = self;
         drop(ring);
         pages.discard();
-        Parked { memory: Memory { window, pages }, errno: 0 }
+        Parked { memory: Memory { window, pages }, errno }
     }
 
     /// Moves the entry that was parked last to a new ring, which is not enabled yet. `size` is that of the payload, as for
@@ -177,6 +191,30 @@ impl Entry {
         let size = size.min(pages.len() - page);
         let entry = Entry { ring, window: None, pages, page, size, iovecs: Box::default() };
         Ok(Some((entry, window, errno)))
+    }
+
+    /// Closes the ring while the entry holds a request, which stays in its memory. `carried` is the length of the
+    /// request's payload; memory behind it is returned to the system.
+    #[must_use]
+    pub fn hold(self, window: Window, carried: usize) -> Held {
+        let Entry { ring, mut pages, page, size, .. } = self;
+        drop(ring);
+        pages.discard_from(page.saturating_add(carried));
+        Held { memory: Memory { window, pages }, size }
+    }
+
+    /// Moves a held entry to a new ring, which is not enabled yet. Returns it with the window of its request, for
+    /// [`Entry::enable`], [`Entry::attach`] and, once the request is handled, [`Entry::commit`].
+    ///
+    /// # Errors
+    /// Gives the held entry back, with those of [`Entry::new`].
+    pub fn resume(held: Held) -> Result<(Entry, Window), (Held, io::Error)> {
+        let ring = match ring() {
+            Ok(ring) => ring,
+            Err(error) => return Err((held, error)),
+        };
+        let Held { memory: Memory { window, pages }, size } = held;
+        Ok((Entry { ring, window: None, pages, page: page_size(), size, iovecs: Box::default() }, window))
     }
 
     /// Enables the ring and ties it to the calling thread. Other threads that use it then get `EEXIST`.
@@ -245,7 +283,26 @@ impl Entry {
             if let Some(outcome) = self.completed() {
                 return Ok(outcome);
             }
-            self.ring.submitter().submit_and_wait(1)?;
+            self.sleep()?;
+        }
+    }
+
+    /// Waits for a completion. The wait does not count as waiting for I/O, of which an idle pool would otherwise show as
+    /// much as it has workers (top(1) `wa`).
+    fn sleep(&self) -> io::Result<usize> {
+        let flags = match NO_IOWAIT.load(Ordering::Relaxed) {
+            true => ENTER_GETEVENTS | ENTER_NO_IOWAIT,
+            false => ENTER_GETEVENTS,
+        };
+        // SAFETY: nothing is submitted, and there is no argument.
+        let done = unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, 1, flags, None) };
+        match done {
+            // Linux before 6.15 does not know the flag.
+            Err(error) if flags != ENTER_GETEVENTS && error.raw_os_error() == Some(libc::EINVAL) => {
+                NO_IOWAIT.store(false, Ordering::Relaxed);
+                self.sleep()
+            }
+            done => done,
         }
     }
 

@@ -3,3 +3,4 @@
 pub mod fitrim;
 pub mod inode_flags;
 pub mod reflink;
+pub mod relocate;

@@ -12,6 +12,8 @@ const CLASS_SHIFT: u32 = 13;
 thread_local! {
     /// The priority that the thread has adopted; `None` while it has its own.
     static ADOPTED: Cell<Option<IoPriority>> = const { Cell::new(None) };
+    /// Its own priority.
+    static OWN: Cell<IoPriority> = const { Cell::new(IoPriority::NONE) };
 }
 
 /// An I/O priority: class and level, packed as in the kernel.
@@ -23,6 +25,11 @@ impl IoPriority {
     pub const NONE: IoPriority = IoPriority(0);
     /// I/O only while no other process uses the disk.
     pub const IDLE: IoPriority = IoPriority(3 << CLASS_SHIFT);
+
+    /// The priority that follows from a nice value (`task_nice_ioprio`, include/linux/ioprio.h).
+    fn of_nice(nice: i32) -> IoPriority {
+        IoPriority((2 << CLASS_SHIFT) | ((nice + 20) / 5).clamp(0, 7))
+    }
 
     /// Returns the class: 0 for none, 1 for real time, 2 for best effort, 3 for idle.
     pub fn class(self) -> u32 {
@@ -55,6 +62,16 @@ impl IoPriority {
     }
 }
 
+/// Gives the calling thread the I/O priority that follows from its nice value, unless it has one already. Without one, the
+/// I/O of a thread that runs only on idle processors would be of the idle class (`task_nice_ioclass`).
+pub fn settle() {
+    // Some kernels report the class that they derive instead of none.
+    let own = IoPriority::of_nice(rustix::process::getpriority_process(None).unwrap_or(0));
+    if IoPriority::of(0).is_ok_and(|now| now.class() == 0 || now == own) && own.apply().is_ok() {
+        OWN.set(own);
+    }
+}
+
 /// Gives the calling thread the I/O priority of another thread until [`reset`] is called. Does nothing if that priority
 /// cannot be read.
 pub fn adopt(thread: u32) {
@@ -64,16 +81,39 @@ pub fn adopt(thread: u32) {
     }
 }
 
-/// Undoes [`adopt`]. Makes no system call if no priority was adopted.
+/// Lets the calling thread use disks only while no other program does, until [`reset`] is called.
+pub fn yield_disks() {
+    if IoPriority::IDLE.apply().is_ok() {
+        ADOPTED.set(Some(IoPriority::IDLE));
+    }
+}
+
+/// Undoes [`adopt`] and [`yield_disks`]. Makes no system call if no priority was adopted.
 pub fn reset() {
     if ADOPTED.take().is_some() {
-        let _ = IoPriority::NONE.apply();
+        let _ = OWN.get().apply();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_settled_thread_keeps_its_class_on_idle_processors() {
+        let run = || {
+            IoPriority::NONE.apply().unwrap();
+            settle();
+            let settled = IoPriority::of(0).unwrap();
+            crate::sched::set_idle_only(0, true).unwrap();
+            let idle = IoPriority::of(0).unwrap();
+            adopt(rustix::process::getpid().as_raw_nonzero().get().cast_unsigned());
+            reset();
+            (settled, idle, IoPriority::of(0).unwrap())
+        };
+        let (settled, idle, after) = std::thread::spawn(run).join().unwrap();
+        assert_eq!((settled.class(), idle, after), (2, settled, settled));
+    }
 
     #[test]
     fn a_thread_adopts_and_resets_the_priority_of_another() {
@@ -94,6 +134,10 @@ mod tests {
             assert_eq!(IoPriority::of(0), Ok(IoPriority::IDLE));
         }
         reset();
+        reset();
+        assert_eq!(IoPriority::of(0), Ok(before));
+        yield_disks();
+        assert_eq!(IoPriority::of(0), Ok(IoPriority::IDLE));
         reset();
         assert_eq!(IoPriority::of(0), Ok(before));
         drop(end);

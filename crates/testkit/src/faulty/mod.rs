@@ -11,15 +11,17 @@
 mod mirror;
 
 use std::collections::HashMap;
-use std::fs;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::panicking;
 use std::time::{Duration, Instant};
+use std::{fmt, fs};
 
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::mount::{MountSpec, Mounted, mount};
 use canopy_fuse::session::Running;
+use canopy_fuse::transport::WorkerGrowth;
 use canopy_fuse::{
     Handler, KernelLimits, Op, Opcode, Replied, Reply, Request, Session, SessionOptions, Undelivered,
 };
@@ -27,11 +29,13 @@ use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
 use crate::cmd::wait_until;
-use crate::proc;
+use crate::{Rng, proc};
 use mirror::Mirror;
 
-/// How many requests can hang before all others hang too: each occupies a thread.
+/// How many threads serve requests at first.
 const THREADS: usize = 48;
+/// How many more there may be. When so many requests hang, all others hang too: each occupies a thread.
+const MORE_THREADS: usize = 1000;
 /// How long a mount may stay busy before it is detached by force.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -42,6 +46,8 @@ pub enum Fault {
     Fail(Errno),
     /// It is carried out after this time.
     Delay(Duration),
+    /// It is carried out after a time up to this, drawn at random for each request.
+    DelayUpTo(Duration),
     /// It is carried out once [`FaultyFs::heal`] is called.
     Hang,
 }
@@ -53,6 +59,16 @@ pub struct SpaceReport {
     pub free: u64,
     pub files: u64,
     pub files_free: u64,
+}
+
+// Its locks outlive a panic.
+impl UnwindSafe for FaultyFs {}
+impl RefUnwindSafe for FaultyFs {}
+
+impl fmt::Debug for FaultyFs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FaultyFs").field("point", &self.point).finish_non_exhaustive()
+    }
 }
 
 /// A mounted filesystem with faults. Dropping it lets hanging requests continue, then unmounts it.
@@ -75,6 +91,16 @@ struct State {
     by_kind: HashMap<Opcode, Fault>,
     space: Option<SpaceReport>,
     hanging: usize,
+    /// How many delays were drawn.
+    drawn: u64,
+}
+
+impl State {
+    fn draw(&mut self, most: Duration) -> Duration {
+        self.drawn += 1;
+        let most = u64::try_from(most.as_micros()).unwrap_or(u64::MAX - 1);
+        Duration::from_micros(Rng::new(self.drawn).below(most + 1))
+    }
 }
 
 impl FaultyFs {
@@ -103,6 +129,7 @@ impl FaultyFs {
             flags,
             max_write: 128 << 10,
             max_background: THREADS as u16,
+            growth: WorkerGrowth { max_extra: MORE_THREADS, ..WorkerGrowth::default() },
             ..SessionOptions::default()
         };
         let session = Session::negotiate(device, &options, KernelLimits::NONE).expect("a session");
@@ -190,15 +217,18 @@ impl Faults {
     fn inject(&self, kind: Opcode) -> Option<Errno> {
         let began = Instant::now();
         let mut state = self.lock();
+        let mut drawn = None;
         loop {
-            let left = match state.by_kind.get(&kind) {
+            let time = match state.by_kind.get(&kind) {
                 None => return None,
                 Some(Fault::Fail(errno)) => return Some(*errno),
                 Some(Fault::Hang) => Duration::MAX,
-                Some(Fault::Delay(time)) => match time.checked_sub(began.elapsed()) {
-                    Some(left) if !left.is_zero() => left,
-                    _ => return None,
-                },
+                Some(Fault::Delay(time)) => *time,
+                Some(&Fault::DelayUpTo(most)) => *drawn.get_or_insert_with(|| state.draw(most)),
+            };
+            let left = match time.checked_sub(began.elapsed()) {
+                Some(left) if !left.is_zero() => left,
+                _ => return None,
             };
             state.hanging += 1;
             state = self

@@ -92,3 +92,13 @@ fn healing_and_dropping_let_hanging_requests_continue() {
     hanging.wait().expect("an end");
     assert!(proc::mount_at(&point).is_none());
 }
+
+#[test]
+fn delays_are_drawn_anew_for_each_request() {
+    let (mut state, most) = (State::default(), Duration::from_millis(300));
+    let drawn: Vec<Duration> = (0..1000).map(|_| state.draw(most)).collect();
+    assert!(drawn.iter().all(|time| *time <= most));
+    let halves = drawn.iter().filter(|time| **time < most / 2).count();
+    assert!((400..600).contains(&halves), "{halves}");
+    assert_eq!(state.draw(Duration::ZERO), Duration::ZERO);
+}

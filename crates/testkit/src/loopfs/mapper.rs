@@ -39,6 +39,11 @@ pub(super) struct Mapper {
     table: PathBuf,
 }
 
+/// Returns whether this kernel has device mapper, and this process its device.
+pub(super) fn is_available() -> bool {
+    Path::new("/dev/mapper/control").exists()
+}
+
 impl Mapper {
     /// Makes a healthy device. `dir` is a directory for its table.
     ///

@@ -18,6 +18,7 @@ use tempfile::{TempDir, TempPath};
 
 use crate::cmd::{run, run_within, wait_until};
 use crate::proc::{self, drop_dentries};
+use crate::{Fault, FaultyFs, Opcode};
 use mapper::Mapper;
 
 /// The environment variable that makes all filesystems on devices lag at random, up to this many milliseconds.
@@ -97,6 +98,8 @@ pub struct LoopFs {
     device: Option<PathBuf>,
     /// The device on top of that, which is mounted.
     mapper: Option<Mapper>,
+    /// The filesystem of the image, which lags, where there is no device mapper.
+    lagging: Option<FaultyFs>,
     mounted: bool,
 }
 
@@ -175,6 +178,13 @@ impl LoopFs {
             .expect("a temporary directory");
         let point = home.path().canonicalize().expect("a path").join("fs");
         fs::create_dir(&point).expect("a mount point");
+        let lag = lag().filter(|_| kind != Kind::Tmpfs);
+        let lagging = lag.filter(|_| separate_image.is_none() && !with_medium && !mapper::is_available());
+        let lagging = lagging.map(|_| FaultyFs::mount(home.path()));
+        let separate_image = separate_image.or_else(|| {
+            let image = tempfile::Builder::new().prefix("image-").tempfile_in(lagging.as_ref()?.path());
+            Some(image.expect("an image").into_temp_path())
+        });
         let direct = separate_image.is_some();
         let mut made = Self {
             kind,
@@ -183,6 +193,7 @@ impl LoopFs {
             separate_image,
             device: None,
             mapper: None,
+            lagging,
             mounted: false,
         };
         if kind != Kind::Tmpfs {
@@ -195,11 +206,15 @@ impl LoopFs {
             assert!(done.success(), "{command:?}: {}", done.describe());
             let device = attach(&image, direct);
             made.device = Some(device.clone());
-            if with_medium || lag().is_some() {
+            if with_medium || lag.is_some() && mapper::is_available() {
                 made.mapper = Some(Mapper::new(&device, made.point.parent().expect("a directory")));
             }
-            if let Some(lag) = lag() {
-                made.set_medium(Medium::LagsUpTo(lag, 1));
+            match (&made.mapper, &made.lagging, lag) {
+                (Some(mapper), _, Some(lag)) => mapper.set(Medium::LagsUpTo(lag, 1)),
+                (None, Some(faulty), Some(lag)) => {
+                    faulty.set(Fault::DelayUpTo(lag), &[Opcode::Read, Opcode::Write, Opcode::Fsync]);
+                }
+                _ => {}
             }
         }
         let mut data = kind.mount_data(size);
@@ -269,6 +284,15 @@ impl LoopFs {
             outcome != Err(Errno::BUSY)
         });
         outcome.expect("remount");
+    }
+
+    /// Makes each change wait for the disk, until the next mount.
+    ///
+    /// # Panics
+    /// If the kernel refuses.
+    #[track_caller]
+    pub fn set_synchronous(&self) {
+        mount_remount(&self.point, MountFlags::SYNCHRONOUS, c"").expect("remount");
     }
 
     /// Unmounts the filesystem. Its image stays until drop.
@@ -349,6 +373,7 @@ impl LoopFs {
     fn undo(&mut self) -> Result<(), String> {
         let mapper = self.mapper.take();
         mapper.iter().for_each(|mapper| mapper.set(Medium::Healthy));
+        self.lagging.iter().for_each(FaultyFs::heal);
         let unmounted = self.try_unmount();
         let removed_device = mapper.map_or(Ok(()), |mapper| mapper.remove());
         let image = self.image().and_then(|image| image.canonicalize().ok());
@@ -358,6 +383,7 @@ impl LoopFs {
         };
         let Some(home) = self.home.take() else { return Ok(()) };
         drop(self.separate_image.take());
+        drop(self.lagging.take());
         // If the mount were still there, this would delete its files.
         let mut removed = Ok(());
         if unmounted.is_ok() && proc::mount_at(&self.point).is_none() {

@@ -25,6 +25,8 @@ use crate::cmd::{run_within, wait_until, wait_within};
 use crate::proc;
 
 const END_DEADLINE: Duration = Duration::from_secs(15);
+/// How many times as long, while another mount namespace has a copy of the mount.
+const LEFT_ELSEWHERE: usize = 8;
 /// How long descriptors on the branches may take to be closed: RELEASE and FORGET are asynchronous.
 const SETTLE: Duration = Duration::from_secs(5);
 /// How long that usually takes. Descriptors that stay longer belong to directories in the kernel's dentry cache.
@@ -221,7 +223,13 @@ impl Pool {
                 faults.push(format!("unmounting failed: {}", asked.describe()));
             }
         }
-        if faults.is_empty() && !self.wait_for_exit(END_DEADLINE) {
+        let mut exited = faults.is_empty() && self.wait_for_exit(END_DEADLINE);
+        for _ in 0..LEFT_ELSEWHERE {
+            if faults.is_empty() && !exited && proc::is_left_elsewhere(&self.point) {
+                exited = self.wait_for_exit(END_DEADLINE);
+            }
+        }
+        if faults.is_empty() && !exited {
             faults.push(format!("the process {:?} still runs after the unmount", self.pids));
         }
         self.force();

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::mount_lookup;
 use crate::terminal;
 use canopy_config::control_api::{self, ALLPATHS};
-use canopy_config::text::one_line;
+use canopy_config::text::{date, one_line};
 use clap::Args;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
@@ -61,6 +61,9 @@ pub struct FsckArgs {
     /// Called by fsck(8): a path that is not on a pool needs no check.
     #[arg(skip)]
     pub by_fsck: bool,
+    /// Leave out files whose copies differ in size.
+    #[arg(skip)]
+    pub same_size: bool,
     /// Called as fsck.mergerfs, whose exit status does not depend on the findings.
     #[arg(skip)]
     pub as_mergerfs: bool,
@@ -85,7 +88,11 @@ const NOTES: &str = "\
 COPY is newest (by mtime), largest, nonroot (the first whose owner is not root,
 else the newest), manual (asks for each file), or none (the default).
 
-Exit status: 0 no differences, 1 all repaired, 4 differences left, 8 failed.";
+Exit status: 0 no differences, 1 all repaired, 4 differences left, 8 failed.
+
+Examples:
+  canopy fsck /pool/films
+  canopy fsck --fix newest /pool/films";
 
 /// Exit statuses of fsck(8).
 const REPAIRED: u8 = 1;
@@ -267,7 +274,7 @@ impl Walk<'_> {
                 Err(errno) => self.error(&place, &io::Error::from(errno).to_string()),
             }
         }
-        if differ(&copies, self.args.check_size) {
+        if differ(&copies, self.args.check_size) && !(self.args.same_size && sizes_differ(&copies)) {
             self.count.differ += 1;
             if !self.args.quiet {
                 terminal::print(&report(path, &copies));
@@ -298,6 +305,10 @@ fn differ(copies: &[FileCopy], check_size: bool) -> bool {
         first.owner_and_mode() != other.owner_and_mode()
             || (sizes && first.stat.st_size != other.stat.st_size)
     })
+}
+
+fn sizes_differ(copies: &[FileCopy]) -> bool {
+    copies.iter().any(|copy| copy.stat.st_size != copies[0].stat.st_size)
 }
 
 /// Formats a finding: the path, and two lines for each copy.
@@ -335,42 +346,4 @@ fn kind_word(kind: FileType) -> &'static str {
 
 fn shown(path: &Path) -> String {
     one_line(&OsStr::from_bytes(path.as_os_str().as_bytes()).to_string_lossy())
-}
-
-/// Formats seconds since 1970 as ISO 8601, in UTC.
-fn date(seconds: i64) -> String {
-    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // Years start in March, so that the leap day is the last day of a year. There are 719,468 days between 0000-03-01
-    // and 1970-01-01, and 146,097 in 400 years.
-    let day = days + 719_468;
-    let (era, day) = (day.div_euclid(146_097), day.rem_euclid(146_097));
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = year + era * 400 + i64::from(month <= 2);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}+0000")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dates_are_iso_8601() {
-        // From date -u -d @SECONDS.
-        for (seconds, text) in [
-            (0, "1970-01-01T00:00:00+0000"),
-            (951_782_400, "2000-02-29T00:00:00+0000"),
-            (1_709_251_199, "2024-02-29T23:59:59+0000"),
-            (1_709_251_200, "2024-03-01T00:00:00+0000"),
-            (4_107_542_399, "2100-02-28T23:59:59+0000"),
-            (4_107_542_400, "2100-03-01T00:00:00+0000"),
-            (-1, "1969-12-31T23:59:59+0000"),
-        ] {
-            assert_eq!(date(seconds), text, "{seconds}");
-        }
-    }
 }

@@ -36,7 +36,11 @@ const NOTES: &str = "\
 Each warning says how to fix the problem. A branch or pool that does not answer
 within 0.6 seconds is reported as such, or within three where others take long
 too. FREE is the space that users can fill;
-USED includes the space reserved for root.";
+USED includes the space reserved for root.
+
+Examples:
+  canopy status
+  canopy status /pool --json | jq -r '.pools[].warnings[].text'";
 
 /// The most time that a pool, and then its branches, have to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -47,13 +51,18 @@ const SLOWER: u32 = 10;
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 pub fn run(args: &StatusArgs) -> Result<(), Error> {
-    let status = Status { linux: release(), pools: pools(args.mount.as_deref())? };
+    let status = look(args)?;
     if args.json {
         terminal::print_json(&status);
     } else {
         terminal::print_styled(&render::status(&status));
     }
     Ok(())
+}
+
+/// Returns the status of all pools, or of one.
+pub(super) fn look(args: &StatusArgs) -> Result<Status, Error> {
+    Ok(Status { linux: release(), pools: pools(args.mount.as_deref())? })
 }
 
 fn release() -> String {
@@ -176,9 +185,11 @@ fn pool(
         pid: report.as_ref().map(|report| report.pid),
         transport: report.as_ref().map(|report| report.transport.clone()),
         threads: report.as_ref().map(|report| report.threads),
+        low_priority_threads: report.as_ref().map(|report| report.low_priority_threads),
         passthrough: report.as_ref().map(passthrough),
         kernel: report.as_ref().map(|report| report.kernel.clone()),
         security: report.as_ref().map(|report| report.security.clone()),
+        survival: report.as_ref().and_then(|report| report.survival.clone()),
         options: report.as_ref().map(|report| report.options.clone()),
         branches,
         warnings: Vec::new(),

@@ -1,7 +1,9 @@
 //! The findings of `canopy status`, as in the output of `--json`.
 
 use crate::commands::probe::BranchFacts;
-use canopy_config::control_api::{IllnessReport, KernelReport, OsText, SecurityReport, WaitReport};
+use canopy_config::control_api::{
+    IllnessReport, KernelReport, OsText, SecurityReport, SurvivalReport, WaitReport,
+};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -27,11 +29,14 @@ pub struct PoolStatus {
     pub pid: Option<u32>,
     pub transport: Option<String>,
     pub threads: Option<usize>,
+    pub low_priority_threads: Option<usize>,
     pub kernel: Option<KernelReport>,
     /// `off` if no file is passed through now.
     pub passthrough: Option<String>,
     pub options: Option<BTreeMap<String, String>>,
     pub security: Option<SecurityReport>,
+    /// Null without `survive`, too.
+    pub survival: Option<SurvivalReport>,
     pub branches: Vec<BranchStatus>,
     pub warnings: Vec<Warning>,
 }

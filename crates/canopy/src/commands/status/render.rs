@@ -24,11 +24,13 @@ fn pool(pool: &PoolStatus, linux: &str) -> String {
     if let (Some(version), Some(pid), Some(threads), Some(transport)) =
         (&pool.version, pool.pid, pool.threads, &pool.transport)
     {
-        fact(
-            &mut text,
-            "daemon",
-            &format!("canopy {version}, pid {pid}, {threads} threads over {}", wire(transport)),
-        );
+        let low = match pool.low_priority_threads {
+            Some(low @ 1..) => format!(" ({low} at low priority)"),
+            _ => String::new(),
+        };
+        let transport = wire(transport);
+        let daemon = format!("canopy {version}, pid {pid}, {threads} threads{low} over {transport}");
+        fact(&mut text, "daemon", &daemon);
     }
     if let Some(kernel) = &pool.kernel {
         let missing = match kernel.missing.is_empty() {
@@ -45,6 +47,19 @@ fn pool(pool: &PoolStatus, linux: &str) -> String {
         };
         let reach = if security.landlock { "reaches its branches only" } else { "landlock off" };
         fact(&mut text, "security", &format!("{privileges}; {reach}"));
+    }
+    if let Some(survival) = &pool.survival {
+        let taken_over = match (&survival.last_death, survival.takeovers) {
+            (None, _) => "no other process had to take over".to_owned(),
+            (Some(death), times) => format!(
+                "another process took over {} {}, last after {death}: {:.0} ms without answers (longest {:.0} ms)",
+                times,
+                if times == 1 { "time" } else { "times" },
+                survival.pause_ms,
+                survival.longest_pause_ms
+            ),
+        };
+        fact(&mut text, "survive", &taken_over);
     }
     if let Some(options) = &pool.options {
         let option = |name: &str| options.get(name).map_or("", String::as_str);

@@ -1,5 +1,6 @@
 //! The queues of a connection, one for every processor, and the entries of their workers.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -16,6 +17,7 @@ use super::unavailable::{MIN_PAYLOAD, UringUnavailable};
 use super::worker::{JoinMode, Joined, Worker};
 use crate::abi;
 use crate::request::Dialect;
+use crate::transport::lines::{FirstRequest, Held};
 use crate::transport::serve::Handler;
 use crate::transport::watchdog::{GroupSpawner, Spawned};
 use crate::transport::worker_thread::WorkerThread;
@@ -111,7 +113,7 @@ impl Rings {
                     // A thread that does not report has panicked.
                     joined.recv().unwrap_or(Err(UringUnavailable::Resources(Errno::CANCELED)))
                 }
-                Err(error) => Err(UringUnavailable::resources(&error)),
+                Err(not_started) => Err(UringUnavailable::resources(&not_started.error)),
             };
             match joined {
                 Ok(()) => begun = queue == last,
@@ -149,17 +151,29 @@ struct Queue<H: Handler> {
     parked: Arc<Mutex<Vec<Parked>>>,
 }
 
+/// A worker that could not be started.
+struct NotStarted {
+    entry: Entry,
+    mode: JoinMode,
+    error: io::Error,
+}
+
 impl<H: Handler> Queue<H> {
-    /// Starts a worker. It sends the result of joining the queue to the receiver.
+    /// Starts a worker. It sends the result of joining the queue to the receiver. Where that is not possible, gives back
+    /// its entry and how it was to join.
     fn start(
         &self,
         entry: Entry,
         mode: JoinMode,
         number: usize,
         slot: WorkerSlot,
-    ) -> std::io::Result<(WorkerThread, Receiver<Joined>)> {
+    ) -> Result<(WorkerThread, Receiver<Joined>), Box<NotStarted>> {
         let seat = slot.seat();
-        let (input, aside) = (PageBuf::new(self.payload)?, PageBuf::new(page_size())?);
+        let buffers = PageBuf::new(self.payload).and_then(|input| Ok((input, PageBuf::new(page_size())?)));
+        let (input, aside) = match buffers {
+            Ok(buffers) => buffers,
+            Err(error) => return Err(Box::new(NotStarted { entry, mode, error })),
+        };
         let worker = Worker {
             entry,
             queue: self.number,
@@ -171,11 +185,63 @@ impl<H: Handler> Queue<H> {
             parked: Arc::clone(&self.parked),
             input,
             aside,
+            admitted: None,
         };
         let (report, joined) = channel();
         let name = format!("canopy-q{}-{number}", self.number);
-        let thread = WorkerThread::start(name, seat, move || worker.run(number, mode, &report))?;
-        Ok((thread, joined))
+        let run = move |(worker, mode): (Worker<H>, _)| worker.run(number, mode, &report);
+        match WorkerThread::start(name, seat, (worker, mode), run) {
+            Ok(thread) => Ok((thread, joined)),
+            Err(((worker, mode), error)) => Err(Box::new(NotStarted { entry: worker.entry, mode, error })),
+        }
+    }
+
+    /// Starts another worker: for the request that has been in a line, if there is one, else with an entry that others
+    /// have left, else with a new one.
+    fn start_another(
+        &self,
+        number: usize,
+        slot: WorkerSlot,
+        first: &mut Option<FirstRequest>,
+    ) -> io::Result<Spawned> {
+        let (entry, mode) = match first.take() {
+            Some(FirstRequest { held: Held::Entry(held), admitted }) => match Entry::resume(held) {
+                Ok((entry, window)) => (entry, JoinMode::Held(window, admitted)),
+                Err((held, error)) => {
+                    *first = Some(FirstRequest { held: Held::Entry(held), admitted });
+                    return Err(error);
+                }
+            },
+            other => {
+                *first = other;
+                match Entry::unpark(&mut self.parked.lock(), self.payload)? {
+                    Some((entry, window, errno)) => (entry, JoinMode::Parked(window, errno)),
+                    None => (Entry::new(self.payload)?, JoinMode::Extra),
+                }
+            }
+        };
+        // The kernel passes waiting requests to an entry that commits a reply, but not to a new one.
+        let needs_poke = matches!(mode, JoinMode::Extra);
+        let (worker, joined) = match self.start(entry, mode, number, slot) {
+            Ok(started) => started,
+            Err(not_started) => {
+                let NotStarted { entry, mode, error } = *not_started;
+                match mode {
+                    JoinMode::Held(window, admitted) => {
+                        let held = Held::Entry(entry.hold(window, usize::MAX));
+                        *first = Some(FirstRequest { held, admitted });
+                    }
+                    JoinMode::Parked(window, errno) => self.parked.lock().push(entry.park(window, errno)),
+                    JoinMode::Initial(_) | JoinMode::Extra => {}
+                }
+                return Err(error);
+            }
+        };
+        match joined.recv() {
+            Ok(Ok(())) => Ok(Spawned { worker, needs_poke }),
+            Ok(Err(why)) => Err(io::Error::other(why.to_string())),
+            Err(_) => Err(io::ErrorKind::BrokenPipe.into()),
+        }
     }
 
     fn spawner(self) -> GroupSpawner {
@@ -188,21 +254,7 @@ impl<H: Handler> Queue<H> {
             }
             Err(refused) => Err(refused),
         };
-        let spawn = move |number, slot| {
-            let unparked = Entry::unpark(&mut self.parked.lock(), self.payload)?;
-            // The kernel passes waiting requests to an entry that commits a reply, but not to a new one.
-            let needs_poke = unparked.is_none();
-            let (entry, mode) = match unparked {
-                Some((entry, window, errno)) => (entry, JoinMode::Parked(window, errno)),
-                None => (Entry::new(self.payload)?, JoinMode::Extra),
-            };
-            let (worker, joined) = self.start(entry, mode, number, slot)?;
-            match joined.recv() {
-                Ok(Ok(())) => Ok(Spawned { worker, needs_poke }),
-                Ok(Err(why)) => Err(std::io::Error::other(why.to_string())),
-                Err(_) => Err(std::io::ErrorKind::BrokenPipe.into()),
-            }
-        };
+        let spawn = move |number, slot, first: &mut _| self.start_another(number, slot, first);
         GroupSpawner {
             spawn: Box::new(spawn),
             queue: Some(queue),

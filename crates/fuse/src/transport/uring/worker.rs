@@ -15,7 +15,8 @@ use super::unavailable::UringUnavailable;
 use crate::abi;
 use crate::opcode::Opcode;
 use crate::request::{Dialect, Header, Malformed, Request};
-use crate::transport::attend::{Attended, attend};
+use crate::transport::attend::{Attended, attend, line_of};
+use crate::transport::lines::{Admitted, Held};
 use crate::transport::serve::{Handler, Out, Outcome, report_undelivered, write_header};
 use crate::transport::workers::{Claim, WorkerEnd, WorkerSlot};
 
@@ -35,6 +36,8 @@ pub(super) enum JoinMode {
     Extra,
     /// With an entry that holds a request, which is to be answered with this errno first; 0 is success.
     Parked(Window, i32),
+    /// With an entry that holds a request which has been in a line.
+    Held(Window, Admitted),
 }
 
 /// The state of a worker thread.
@@ -52,6 +55,8 @@ pub(super) struct Worker<H: Handler> {
     pub(super) input: PageBuf,
     /// The reply to a WRITE, whose data stays in the payload buffer.
     pub(super) aside: PageBuf,
+    /// The next request has been in a line.
+    pub(super) admitted: Option<Admitted>,
 }
 
 /// The result of serving a request.
@@ -60,6 +65,8 @@ enum Served {
     Committed(Option<Arrival>),
     /// No process waits for a reply, and the worker is to leave with the request.
     Kept(Window),
+    /// The request is to wait in a line with the entry. Its payload has this length.
+    Held { line: u64, window: Window, carried: usize },
     /// Another worker has taken the entry and answered the request.
     Lost,
 }
@@ -68,6 +75,12 @@ enum Served {
 enum Stop {
     /// It is to leave, with the request that its entry holds.
     Dismissed(Window),
+    /// It leaves its entry to a line.
+    Held {
+        line: u64,
+        window: Window,
+        carried: usize,
+    },
     /// It has lost its entry.
     Lost,
     End(WorkerEnd),
@@ -82,7 +95,7 @@ impl<H: Handler> Worker<H> {
         self.handler.thread_start(number);
         let gate = match &mode {
             JoinMode::Initial(gate) => Some(Arc::clone(gate)),
-            JoinMode::Extra | JoinMode::Parked(..) => None,
+            JoinMode::Extra | JoinMode::Parked(..) | JoinMode::Held(..) => None,
         };
         let next = match self.join_queue(mode) {
             Ok(next) => {
@@ -101,7 +114,12 @@ impl<H: Handler> Worker<H> {
             Stop::Dismissed(window) => {
                 let Worker { entry, parked, .. } = self;
                 // Before those whose requests have yet to be answered.
-                parked.lock().insert(0, entry.park(window));
+                parked.lock().insert(0, entry.park(window, 0));
+                WorkerEnd::Dismissed
+            }
+            Stop::Held { line, window, carried } => {
+                let Worker { entry, slot, .. } = self;
+                slot.hold(line, Held::Entry(entry.hold(window, carried)), HEADER + carried);
                 WorkerEnd::Dismissed
             }
             Stop::Lost => WorkerEnd::Dismissed,
@@ -130,6 +148,7 @@ impl<H: Handler> Worker<H> {
             match self.serve(window) {
                 Ok(Served::Committed(committed)) => next = committed,
                 Ok(Served::Kept(window)) => return Stop::Dismissed(window),
+                Ok(Served::Held { line, window, carried }) => return Stop::Held { line, window, carried },
                 Ok(Served::Lost) => return Stop::Lost,
                 Err(error) => return Stop::End(failed(errno(&error))),
             }
@@ -146,6 +165,10 @@ impl<H: Handler> Worker<H> {
                 set_payload(self.entry.buffers().0, 0);
                 self.entry.commit(window)
             }
+            JoinMode::Held(window, admitted) => {
+                self.admitted = Some(admitted);
+                Ok(Some(Ok(window)))
+            }
         };
         match joined {
             // The filesystem is already unmounted. That is no refusal, and the worker will notice it.
@@ -159,6 +182,7 @@ impl<H: Handler> Worker<H> {
 
     /// Serves the request in the buffers and sends its reply.
     fn serve(&mut self, window: Window) -> std::io::Result<Served> {
+        let admitted = self.admitted.take();
         let commit_id = window.commit_id();
         let (header, payload) = self.entry.buffers();
         let (in_out, rest) = header.split_at_mut(OP_IN);
@@ -176,15 +200,25 @@ impl<H: Handler> Worker<H> {
             let request = Request::decode_split(&first, op_in, carried_bytes, self.dialect);
             if carried < len { Err(Malformed::Length) } else { request }
         };
-        let (slot, handler, claim) = (&self.slot, &*self.handler, Claim::Entry(window));
+        let (slot, handler) = (&self.slot, &*self.handler);
+        let line_of = |request: &_| match admitted {
+            None => line_of(slot, request, HEADER + carried, handler),
+            Some(_) => None,
+        };
         let attended = match Header::decode(&first) {
-            Ok((head, _)) if head.opcode() == Some(Opcode::NotifyReply) => match claim {
-                Claim::Entry(window) if slot.leave_if_surplus() => return Ok(Served::Kept(window)),
-                claim => Attended::Done(Outcome::NoReply, claim),
-            },
+            Ok((head, _)) if head.opcode() == Some(Opcode::NotifyReply) => {
+                if slot.leave_if_surplus() {
+                    return Ok(Served::Kept(window));
+                }
+                Attended::Done(Outcome::NoReply, Claim::Entry(window))
+            }
             Ok((head, _)) if head.opcode() == Some(Opcode::Write) => {
                 let out = Out { header: out, payload: &mut self.aside };
-                let attended = attend(slot, head, decode(&payload[..carried]), out, handler, claim);
+                let request = decode(&payload[..carried]);
+                if let Some(line) = line_of(&request) {
+                    return Ok(Served::Held { line, window, carried });
+                }
+                let attended = attend(slot, head, request, out, handler, Claim::Entry(window));
                 if let Attended::Done(Outcome::Answer { payload: len, .. }, _) = attended {
                     payload[..len].copy_from_slice(&self.aside[..len]);
                 }
@@ -193,10 +227,15 @@ impl<H: Handler> Worker<H> {
             Ok((head, _)) => {
                 let input = &mut self.input[..carried];
                 input.copy_from_slice(&payload[..carried]);
-                attend(slot, head, decode(input), Out { header: out, payload }, handler, claim)
+                let request = decode(input);
+                if let Some(line) = line_of(&request) {
+                    return Ok(Served::Held { line, window, carried });
+                }
+                attend(slot, head, request, Out { header: out, payload }, handler, Claim::Entry(window))
             }
-            Err(_) => Attended::Done(Outcome::NoReply, claim),
+            Err(_) => Attended::Done(Outcome::NoReply, Claim::Entry(window)),
         };
+        drop(admitted);
         let Attended::Done(outcome, Claim::Entry(window)) = attended else { return Ok(Served::Lost) };
         let (len, grants) = match outcome {
             Outcome::Answer { payload, grants } => (payload, Some(grants)),

@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::dir::merged::MergedDir;
 use crate::error::Error;
 use crate::ids::{Caller, NodeId};
-use crate::kernel::{BackingFile, Kernel};
+use crate::kernel::{BackingFile, Kernel, NoKernel};
 use crate::policy::{Category, Policy};
 use crate::pool::Pool;
 use std::path::PathBuf;
@@ -25,6 +25,9 @@ struct Watching;
 impl Kernel for Watching {
     fn open_backing(&self, _: BorrowedFd<'_>) -> Result<Box<dyn BackingFile>, Errno> {
         Err(Errno::OPNOTSUPP)
+    }
+    fn adopt_backing(&self, id: u32) -> Box<dyn BackingFile> {
+        NoKernel.adopt_backing(id)
     }
     fn caught_up(&self) -> bool {
         true
@@ -132,6 +135,69 @@ fn names_made_in_a_clone_by_others_are_found() {
     rig.pool.dir_cache.extend(&node, &branches, 1, made);
     assert!(rig.begin(&branches, dir).names.is_some_and(|names| names.holders(b"direct").is_some()), "known");
     assert!(rig.is_taken(dir, b"direct"));
+}
+
+#[test]
+fn a_clone_leaves_the_attributes_of_other_copies_known() {
+    let rig = Rig::new();
+    for index in 0..BRANCHES - 1 {
+        std::fs::create_dir(rig.on(index, "d")).unwrap();
+    }
+    let dir = rig.pool.lookup(NodeId::ROOT, b"d").unwrap().node;
+    let branches = rig.pool.branches.load();
+    let known = |dirs: &MergedDir<'_>| dirs.attrs().known();
+    drop(rig.begin(&branches, dir));
+    let before = rig.begin(&branches, dir);
+    before.own_remembered();
+    assert_eq!(known(&before), [0, 1, 2]);
+    rig.create_on(BRANCHES - 1, dir, b"new").unwrap();
+    let after = rig.begin(&branches, dir);
+    assert!(!after.lacks(BRANCHES - 1));
+    assert_eq!(known(&after), [0, 1, 2], "what was made in the clone has changed it");
+    after.own_remembered();
+    assert_eq!(known(&after), [0, 1, 2, 3]);
+    // Its new place changes every copy.
+    rig.pool.rename(&ROOT, NodeId::ROOT, b"d", NodeId::ROOT, b"e", crate::RenameKind::Replace).unwrap();
+    assert_eq!(known(&rig.begin(&branches, dir)), [0; 0]);
+}
+
+#[test]
+fn names_are_known_in_directories_that_silent_branches_lack() {
+    let rig = Rig::new();
+    let dir = rig.dir(NodeId::ROOT, "d");
+    std::fs::create_dir(rig.on(3, "e")).unwrap();
+    let other = rig.pool.lookup(NodeId::ROOT, b"e").unwrap().node;
+    let branches = rig.pool.branches.load();
+    let look = |dir, name: &[u8]| rig.pool.lookup(dir, name).map(drop).map_err(Error::errno);
+    for dir in [dir, other, NodeId::ROOT] {
+        drop(rig.begin(&branches, dir));
+        assert_eq!(look(dir, b"missing"), Err(Errno::NOENT));
+    }
+    for silent in [1, 3] {
+        assert!(rig.pool.set_silent(branches[silent].id, true));
+        assert_eq!(look(NodeId::ROOT, b"missing"), Err(Errno::TIMEDOUT));
+        assert_eq!(look(dir, b"missing"), Err(Errno::NOENT), "{silent}");
+        let expected = if silent == 1 { Errno::NOENT } else { Errno::TIMEDOUT };
+        assert_eq!(look(other, b"missing"), Err(expected), "{silent}");
+    }
+    // What is made below it is known, too.
+    let mut below = dir;
+    for name in ["below", "below it"] {
+        below = rig.dir(below, name);
+        assert_eq!(look(below, b"missing"), Err(Errno::NOENT));
+    }
+    // An operation that is stuck may bring the directory to the branch.
+    let cloning = branches[3].cloning();
+    assert_eq!(look(dir, b"missing"), Err(Errno::TIMEDOUT));
+    drop(cloning);
+    assert_eq!(look(dir, b"missing"), Err(Errno::NOENT));
+    // The branches may have a directory with its new name.
+    rig.pool.rename(&ROOT, NodeId::ROOT, b"d", NodeId::ROOT, b"f", crate::RenameKind::Replace).unwrap();
+    assert_eq!(look(dir, b"missing"), Err(Errno::TIMEDOUT));
+    for silent in [1, 3] {
+        assert!(rig.pool.set_silent(branches[silent].id, false));
+    }
+    assert_eq!([dir, NodeId::ROOT].map(|dir| look(dir, b"missing")), [Err(Errno::NOENT); 2]);
 }
 
 /// From the moment when a directory is cached again after a clone, it is opened in its parent, which must know the clone.

@@ -131,7 +131,7 @@ impl Parked {
 
 /// Drops unused cursors until none is left.
 fn drop_unused(shared: &Weak<Mutex<Parked, rank::Cursors>>) {
-    sched::unpin();
+    sched::start_afresh();
     loop {
         std::thread::sleep(CHECK_PAUSE);
         let Some(shared) = shared.upgrade() else { return };

@@ -219,7 +219,7 @@ pub(crate) fn side_by_side<T: Send>(
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                sched::unpin();
+                sched::start_afresh();
                 while let Some(branch) = branches.get(next.fetch_add(1, Ordering::Relaxed)).cloned() {
                     let index = branches.index_of(branch.id).unwrap_or_default();
                     *results[index].lock() = Some(work(&branch));

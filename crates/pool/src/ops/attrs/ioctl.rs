@@ -1,4 +1,5 @@
-//! The ioctls that are safe to forward: the flags and attributes of chattr(1), and fstrim(8) of the whole pool.
+//! The ioctls that are safe to forward: the flags and attributes of chattr(1), and fstrim(8) of the whole pool. One is the
+//! pool's own: `RELOCATE`.
 //!
 //! Any other ioctl would reach the branch with the daemon's rights and unchecked arguments: a shutdown ioctl on the
 //! pool would shut the branch down.
@@ -11,6 +12,7 @@ use crate::ids::{Caller, NodeId};
 use crate::pool::Pool;
 use canopy_sys::ioctl::fitrim::{self, FITRIM, TrimRange};
 use canopy_sys::ioctl::inode_flags::{FS_APPEND_FL, FS_IMMUTABLE_FL, FlagIoctl, flag_ioctl};
+use canopy_sys::ioctl::relocate::{RELOCATE, Relocation};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -38,6 +40,11 @@ impl Pool {
         let _changes = self.figures.changes();
         if command == FITRIM {
             return self.trim(caller, input);
+        }
+        if command == RELOCATE {
+            let relocation = Relocation::from_bytes(input).ok_or(Error::Invalid)?;
+            self.relocate(caller, id, &relocation)?;
+            return Ok(IoctlAnswer { buffer: [0; 28], len: 0 });
         }
         let ioctl = FlagIoctl::from_command(command).ok_or(Error::UnknownIoctl)?;
         let mut buffer = [0; 28];

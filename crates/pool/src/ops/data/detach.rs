@@ -60,6 +60,10 @@ impl Pool {
         let names = {
             // No open can run while the tree is locked.
             let _held = self.lock_tree()?;
+            // Another writer may have come first. The names lead to a newer node then.
+            if open.is_detached() {
+                return Ok(true);
+            }
             let key = match node.key() {
                 Some(key) if !open.is_written() => key,
                 _ => return Ok(false),

@@ -63,7 +63,7 @@ impl Pool {
         let node = self.nodes.get(id)?;
         self.detach_before_write(caller, &node, flags)?;
         // An open for writing waits until a move of the file has finished.
-        let _stays = open_file::writes(self.branch_flags(flags)).then(|| node.moving().read());
+        let _stays = open_file::writes(self.branch_flags(flags)).then(|| node.stay());
         let _held = self.tree.shared();
         let branches = self.branches.load();
         if node.is_dir() {
@@ -370,7 +370,12 @@ impl Pool {
         if handle.writable() {
             self.figures.writer_opened();
         }
-        Ok(Opened { handle: self.files.insert(handle), travel })
+        let id = self.files.new_id();
+        if let Some(records) = self.handle_records.get() {
+            handle.record_in(records, id);
+        }
+        self.files.insert(id, handle);
+        Ok(Opened { handle: id, travel })
     }
 
     /// Returns whether closing this file cannot report an error, on any branch it may have moved to by then.

@@ -1,5 +1,6 @@
-//! Moving a file to another branch, and replacing a hard link by a copy.
+//! Moving files to another branch, because one is full or on request, and replacing a hard link by a copy.
 
 mod break_link;
 pub(crate) mod hold_still;
+mod relocate;
 pub(crate) mod spill;

@@ -40,7 +40,7 @@ fn is_read_only_fd_error(errno: Errno) -> bool {
 
 /// Why a file does not move.
 #[derive(Clone, Copy)]
-enum NotMoved {
+pub(super) enum NotMoved {
     /// The file cannot move to any branch.
     File(Errno),
     /// The file cannot move to this branch.
@@ -58,10 +58,10 @@ impl NotMoved {
 }
 
 /// A file that can move, as it was when it was checked.
-struct Movable {
-    source: Arc<Branch>,
-    attr: Attr,
-    names: Vec<PoolPath>,
+pub(super) struct Movable {
+    pub(super) source: Arc<Branch>,
+    pub(super) attr: Attr,
+    pub(super) names: Vec<PoolPath>,
 }
 
 impl Pool {
@@ -77,7 +77,7 @@ impl Pool {
     ) -> crate::error::Result<T> {
         let mut moved = 0;
         loop {
-            let moving = node.moving().read();
+            let moving = node.stay();
             let moves = node.moves();
             let result = operation();
             drop(moving);
@@ -132,7 +132,8 @@ impl Pool {
                         none.insert(held.map_err(NotMoved::File)?)
                     }
                 };
-                let carried = self.carry(node, &file, &target, still.as_ref());
+                let wanted = || !self.kernel.load().caller_is_killed();
+                let carried = self.carry(node, &file, &target, still.as_ref(), &wanted);
                 file.names.iter().for_each(|name| self.dir_rewritten(split(name).0));
                 match carried {
                     Err(why @ (NotMoved::Branch(errno) | NotMoved::File(errno))) => {
@@ -187,7 +188,7 @@ impl Pool {
     ///
     /// Errors: `EBUSY` for a file that a handle writes by passthrough, `EEXIST` when another branch also holds one of
     /// its names, `EMLINK` when not all of its names can be found.
-    fn movable(&self, node: &Arc<Node>) -> Result<Movable, Errno> {
+    pub(super) fn movable(&self, node: &Arc<Node>) -> Result<Movable, Errno> {
         let branches = self.branches.load();
         let primary = {
             let _held = self.tree.shared();
@@ -255,12 +256,13 @@ impl Pool {
     }
 
     /// Moves a node's file and all its handles to a branch. The caller holds the node's `moving` exclusively.
-    fn carry(
+    pub(super) fn carry(
         &self,
         node: &Arc<Node>,
         file: &Movable,
         target: &Arc<Branch>,
         still: &LeasedFile,
+        wanted: &dyn Fn() -> bool,
     ) -> Result<(), NotMoved> {
         let note = FileMove::announce(&file.source, target, &file.names).map_err(NotMoved::Branch)?;
         if let Err(why) = self.prepare(file, target, still) {
@@ -268,8 +270,7 @@ impl Pool {
             return Err(why);
         }
         let names = file.names.clone();
-        let wanted = || !self.kernel.load().caller_is_killed();
-        let copied = FileMove::copy(&file.source, target, still, names, note, &wanted);
+        let copied = FileMove::copy(&file.source, target, still, names, note, wanted);
         let mut carry = copied.map_err(NotMoved::of)?;
         // From here on, no other request uses a path or opens a file.
         let held = self.lock_tree().map_err(NotMoved::File)?;
@@ -294,6 +295,7 @@ impl Pool {
             Ok((handles, FileLocation::new(target.clone(), Arc::new(pinned()?), None), orphan, carry.key()?))
         };
         let (handles, place, orphan, key) = reopened().map_err(NotMoved::Branch)?;
+        handles.iter().for_each(|(handle, fd)| handle.moves_to(fd));
         let switched = carry.switch();
         for name in &file.names {
             let (dir, name) = split(name);

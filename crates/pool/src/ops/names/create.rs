@@ -201,6 +201,8 @@ impl Pool {
             let each = || copies.iter().map(|(index, attr)| (&*branches.as_slice()[index], attr));
             StableId::of_dir(each().chain([(to, copy)])) == StableId::of_dir(each())
         };
+        // Until the caches know of it.
+        let _cloning = to.cloning();
         let cloned = relocate::clone_dirs(from.root(), to.root(), path, &fits);
         let cloned = match cloned {
             Ok(Cloned { dir, made }) if !made.is_empty() => {

@@ -6,6 +6,7 @@
 
 use super::lookup::Entry;
 use super::rename::{RenameKind, Side, Step, rename_copy, undo};
+use super::rename_again::RenameLog;
 use crate::branch::{Branch, Branches};
 use crate::config::{Func, LinkExdev, RenameExdev};
 use crate::dir::merged::MergedDir;
@@ -197,7 +198,7 @@ impl Pool {
         dirs.follow = Symlinks::NEVER;
         let copies = dirs.copies(&aside);
         let mut from = Side { parent: new.parent, name: &aside, path: new.path.clone(), dirs, copies };
-        let result = self.replace(branches, &mut from, new, kind);
+        let result = self.replace(branches, &mut from, new, kind, RenameLog(None));
         for &index in &chosen {
             // The temporary name is left if the rename failed, or if func.rename does not choose every copy.
             if let Some(dir) = new.dirs.get(index) {

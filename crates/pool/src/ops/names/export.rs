@@ -72,7 +72,11 @@ impl Pool {
             found = Err(Error::Stale);
         }
         // The found node keeps its ancestors in the table.
-        above.into_iter().for_each(|node| self.forget(node, 1));
+        match self.handle_records.get() {
+            // The kernel may know them from another process, and this counts for that.
+            Some(_) if found.is_ok() => above.into_iter().for_each(|node| self.nodes.give_back_but_one(node)),
+            _ => above.into_iter().for_each(|node| self.forget(node, 1)),
+        }
         // It was moved meanwhile, or another file now hides it.
         found.map_err(|error| if error.errno() == rustix::io::Errno::NOENT { Error::Stale } else { error })
     }

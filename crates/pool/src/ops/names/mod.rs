@@ -9,3 +9,4 @@ pub(crate) mod locate;
 pub(crate) mod lookup;
 mod remove;
 pub(crate) mod rename;
+pub(crate) mod rename_again;

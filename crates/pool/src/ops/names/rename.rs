@@ -4,10 +4,11 @@
 //! afterwards, so that the new name always leads to the source or to the target. If a step fails, the earlier ones are
 //! undone.
 
+use super::rename_again::{RenameIntent, RenameLog};
 use crate::branch::Branches;
 use crate::branch::health::OpKind;
 use crate::config::Func;
-use crate::dir::merged::{Copies, MergedDir};
+use crate::dir::merged::{CacheTrust, Copies, MergedDir};
 use crate::dir::symlinks::Symlinks;
 use crate::error::{Error, Result};
 use crate::fs::reserved::{check_not_reserved, is_reserved};
@@ -39,7 +40,7 @@ impl RenameKind {
         matches!(self, RenameKind::Replace | RenameKind::Whiteout)
     }
 
-    fn leaves_whiteout(self) -> bool {
+    pub(crate) fn leaves_whiteout(self) -> bool {
         matches!(self, RenameKind::Whiteout | RenameKind::WhiteoutNoReplace)
     }
 }
@@ -96,6 +97,19 @@ impl Pool {
         new_name: &[u8],
         kind: RenameKind,
     ) -> Result<()> {
+        self.rename_noted(caller, (parent, name), (new_parent, new_name), kind, None)
+    }
+
+    /// As [`Pool::rename`]. Notes in `intent`, if that is given, what it does, for a process that may have to complete it.
+    pub fn rename_noted(
+        &self,
+        caller: &Caller,
+        (parent, name): (NodeId, &[u8]),
+        (new_parent, new_name): (NodeId, &[u8]),
+        kind: RenameKind,
+        intent: Option<RenameIntent<'_>>,
+    ) -> Result<()> {
+        let log = RenameLog(intent);
         if is_reserved(name) {
             return Err(Error::Absent);
         }
@@ -104,15 +118,13 @@ impl Pool {
         let mut trust = self.cache_trust();
         let mut held = self.tree.shared();
         let branches = self.branches.load();
-        let side = |parent, name, trust| -> Result<Side<'_, '_>> {
-            let (path, mut dirs) = self.dirs(&branches, parent, trust)?;
-            dirs.first()?;
-            // A rename of a followed symlink moves the symlink itself.
-            dirs.follow = Symlinks::NEVER;
-            let copies = dirs.copies(name);
-            Ok(Side { parent, name, path, dirs, copies })
+        let sides = |trust| -> Result<_> {
+            Ok((
+                self.side(&branches, (parent, name), trust)?,
+                self.side(&branches, (new_parent, new_name), trust)?,
+            ))
         };
-        let (mut old, mut new) = (side(parent, name, trust)?, side(new_parent, new_name, trust)?);
+        let (mut old, mut new) = sides(trust)?;
         // No operation below a directory may be in flight while the directory moves.
         let moves_dir = self.is_dir(&mut old) || (kind == RenameKind::Exchange && self.is_dir(&mut new));
         let mut moved: MovedDirs = Some(Vec::new());
@@ -122,12 +134,12 @@ impl Pool {
             // branches.
             trust = self.cache_trust();
             held = self.lock_tree()?;
-            (old, new) = (side(parent, name, trust)?, side(new_parent, new_name, trust)?);
+            (old, new) = sides(trust)?;
             moved = self.known_dirs_at([(parent, name), (new_parent, new_name)]);
         }
         let result = match kind {
-            RenameKind::Exchange => self.exchange(&branches, &mut old, &mut new),
-            _ => match self.replace(&branches, &mut old, &mut new, kind) {
+            RenameKind::Exchange => self.exchange(&branches, &mut old, &mut new, log),
+            _ => match self.replace(&branches, &mut old, &mut new, kind, log) {
                 Err(error) if error.errno() == Errno::XDEV && !kind.leaves_whiteout() => {
                     self.rename_by_symlink(caller, &branches, &old, &mut new, kind)
                 }
@@ -139,6 +151,21 @@ impl Pool {
         }
         drop(held);
         result
+    }
+
+    /// Returns one of the two names of a rename.
+    pub(crate) fn side<'b, 'n>(
+        &self,
+        branches: &'b Branches,
+        (parent, name): (NodeId, &'n [u8]),
+        trust: CacheTrust,
+    ) -> Result<Side<'b, 'n>> {
+        let (path, mut dirs) = self.dirs(branches, parent, trust)?;
+        dirs.first()?;
+        // A rename of a followed symlink moves the symlink itself.
+        dirs.follow = Symlinks::NEVER;
+        let copies = dirs.copies(name);
+        Ok(Side { parent, name, path, dirs, copies })
     }
 
     /// Returns the known directories with these names, and those below them.
@@ -185,6 +212,7 @@ impl Pool {
         old: &mut Side<'b, '_>,
         new: &mut Side<'b, '_>,
         kind: RenameKind,
+        log: RenameLog<'_>,
     ) -> Result<()> {
         let source = self.shown(Func::Getattr, branches, &old.copies)?;
         let target =
@@ -216,7 +244,9 @@ impl Pool {
         // exchanged with the source at first, and removed when all copies are renamed.
         let undoable = chosen.len() > 1 || new.copies.count() > 1;
         let mut done: SmallVec<[(usize, Step); 4]> = SmallVec::new();
+        log.begin(branches, chosen.iter().copied(), new);
         for &index in &chosen {
+            log.step(index, old.copies.get(index));
             let step = self
                 .bring_dir(branches, &mut new.dirs, index, &new.path)
                 .and_then(|()| rename_on_branch(old, new, index, undoable, kind));
@@ -226,10 +256,12 @@ impl Pool {
                     if let Step::MovedUnderWhiteout = step {
                         old.dirs.name_created(old.name, index);
                     }
+                    log.done(index);
                     done.push((index, step));
                 }
                 Err(errno) => {
                     undo(old, new, &done);
+                    log.undone();
                     return Err(errno.into());
                 }
             }
@@ -244,6 +276,7 @@ impl Pool {
                 Ok(()) | Err(Errno::NOENT) => removed_any = true,
                 Err(errno) if !removed_any => {
                     undo(old, new, &done);
+                    log.undone();
                     return Err(errno.into());
                 }
                 Err(errno) => tracing::error!("rename left an old copy of the target on a branch: {errno}"),
@@ -283,6 +316,7 @@ impl Pool {
         branches: &'b Branches,
         old: &mut Side<'b, '_>,
         new: &mut Side<'b, '_>,
+        log: RenameLog<'_>,
     ) -> Result<()> {
         for side in [&*old, &*new] {
             if !side.copies.any() {
@@ -291,7 +325,9 @@ impl Pool {
         }
         self.all_removable(branches, [&old.copies, &new.copies].into_iter())?;
         let mut done: SmallVec<[(usize, Step); 4]> = SmallVec::new();
+        log.begin(branches, old.copies.iter().map(|(index, _)| index), new);
         for index in 0..branches.len() {
+            log.step(index, old.copies.get(index).or(new.copies.get(index)));
             let step = match (old.held_by(index), new.held_by(index)) {
                 (false, false) => continue,
                 (true, true) => exchange_copies(old, new, index),
@@ -306,10 +342,12 @@ impl Pool {
                 Ok(step) => {
                     old.dirs.name_created(old.name, index);
                     new.dirs.name_created(new.name, index);
+                    log.done(index);
                     done.push((index, step));
                 }
                 Err(errno) => {
                     undo(old, new, &done);
+                    log.undone();
                     return Err(errno.into());
                 }
             }
@@ -320,7 +358,7 @@ impl Pool {
 }
 
 /// Renames the copy on one branch, in a way that can be undone if `undoable` and the filesystem allows it.
-fn rename_on_branch(
+pub(crate) fn rename_on_branch(
     old: &Side,
     new: &Side,
     index: usize,
@@ -347,7 +385,7 @@ fn rename_on_branch(
 }
 
 /// Exchanges the two names on one branch.
-fn exchange_copies(old: &Side, new: &Side, index: usize) -> Result<Step, Errno> {
+pub(crate) fn exchange_copies(old: &Side, new: &Side, index: usize) -> Result<Step, Errno> {
     rename_copy(old, new, index, RenameFlags::EXCHANGE).map(|()| Step::Swapped)
 }
 

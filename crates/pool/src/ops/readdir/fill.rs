@@ -14,6 +14,7 @@ use crate::fs::beneath;
 use crate::fs::reserved::is_reserved;
 use crate::ids::NodeId;
 use crate::inode_number::DirentInodes;
+use crate::node::dir_state::BranchDirs;
 use crate::node::{Identity, Node};
 use crate::pool::Pool;
 use rustix::fd::AsFd;
@@ -41,8 +42,9 @@ impl Cursor {
         let branches = pool.branches.load();
         let known = trust.and_then(|_| pool.dir_cache.get(node, &branches));
         let known = known.as_ref().map(|cached| &*cached.opened);
+        let is_whole = known.is_some_and(BranchDirs::is_whole);
         let opened = pool.open_on_branches(&branches, path, known, from_start);
-        let mut failed = branches.timeout_error();
+        let mut failed = branches.timeout_error().filter(|_| !is_whole);
         let sources = sources(pool, &branches, opened, &mut failed)?;
         let (config, follow) = (pool.config(), pool.follow());
         let mut cursor = Cursor {

@@ -9,6 +9,7 @@ use crate::ids::{BranchId, NodeId};
 use crate::lock::rank;
 use crate::lock::ranked::assert_may_take;
 use crate::node::Node;
+use crate::node::dir_state::CachedDir;
 use crate::path::PoolPath;
 use crate::pool::Pool;
 use std::sync::Arc;
@@ -53,10 +54,21 @@ impl Pool {
             && dirs.follow.is_plain()
             && dirs.opened.error.is_none()
         {
+            if branches.timeout_error().is_some()
+                && let Some(parent) = self.cached_parent(branches, &node)
+            {
+                dirs.set_below(&parent.opened);
+            }
             dirs.names = self.dir_cache.insert(&node, branches, &dirs.opened, (stamp, extended));
         }
         dirs.node = Some(node);
         dirs
+    }
+
+    /// Returns the cached directory that holds another one. The caller may trust the cache.
+    fn cached_parent(&self, branches: &Branches, node: &Node) -> Option<Arc<CachedDir>> {
+        let (parent, _) = self.nodes.newest_name(node.id)?;
+        self.dir_cache.get(&parent, branches)
     }
 
     /// Opens a directory in its cached parent directory, on the branches that hold it, if these are known. The caller may

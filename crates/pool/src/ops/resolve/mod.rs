@@ -128,15 +128,13 @@ impl Pool {
         self.mask_mode(branch, &mut attr, at);
         attr.ino = match node.identity() {
             crate::node::Identity::Directory { ino } => ino,
-            crate::node::Identity::File(_) => {
-                match node.rare_if_any().map_or(0, |rare| rare.number.load(Ordering::Relaxed)) {
-                    0 => {
-                        let seed = self.seed(branch, attr.dev, || self.some_fd(node, branch));
-                        self.config().inode.inode_seeded(seed, path, attr.ino, false)
-                    }
-                    known => known,
+            crate::node::Identity::File(_) => match node.kept_number() {
+                0 => {
+                    let seed = self.seed(branch, attr.dev, || self.some_fd(node, branch));
+                    self.config().inode.inode_seeded(seed, path, attr.ino, false)
                 }
-            }
+                known => known,
+            },
         };
         if node.is_symlinkified() {
             attr.show_as_symlink(on_branch(branch, path).len());

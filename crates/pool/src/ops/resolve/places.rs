@@ -153,6 +153,7 @@ impl Pool {
             }
         }
         if self.nodes.names(node.id).next().is_none()
+            && !node.is_superseded()
             && let Some((branch, fd, attr)) = export::reopen(branches, key)
         {
             return Ok(nameless(Place { index: None, branch, fd: PlaceFd::Pinned(fd), attr }));

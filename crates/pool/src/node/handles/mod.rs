@@ -1,5 +1,8 @@
 //! Handles: the kernel's references to open files.
 
+pub(crate) mod records;
+
+use self::records::{HandleRecord, HandleRecords, Recorded};
 use super::Node;
 use super::open_file::{FileUse, writes};
 use super::passthrough::OpenFlags;
@@ -14,6 +17,7 @@ use crate::lock::ranked::RwLock;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -33,6 +37,8 @@ pub(crate) struct FileHandle {
     direct: bool,
     /// Counts this handle among the branch's passthrough writers.
     pub(crate) headroom: Option<PassthroughWriter>,
+    /// Void before the descriptor is closed.
+    record: Option<HandleRecord>,
 }
 
 impl FileHandle {
@@ -50,9 +56,42 @@ impl FileHandle {
                 passthrough: false,
                 direct: false,
                 headroom: None,
+                record: None,
             },
             others > 0,
         )
+    }
+
+    /// A handle that another process has had, as its record says.
+    pub(crate) fn adopted(
+        node: Arc<Node>,
+        fd: Arc<OwnedFd>,
+        open: FileUse,
+        (record, said): (HandleRecord, &Recorded),
+    ) -> Self {
+        let (mut handle, _) = FileHandle::new(node, fd, said.flags, open);
+        (handle.passthrough, handle.direct) = (said.passthrough, said.direct);
+        if said.direct {
+            handle.open.direct.store(true, Ordering::Relaxed);
+        }
+        // What removed O_APPEND and O_DIRECT from the descriptor has done so for good.
+        let now = rustix::fs::fcntl_getfl(&*handle.fd()).unwrap_or(said.flags);
+        handle.plain.store(said.flags.intersects(NOT_PLAIN) && !now.intersects(NOT_PLAIN), Ordering::Relaxed);
+        record.moved(&handle);
+        handle.record = Some(record);
+        handle
+    }
+
+    /// Has the handle recorded, if there is room for it.
+    pub(crate) fn record_in(&mut self, records: &Arc<HandleRecords>, id: HandleId) {
+        self.record = records.add(id, self);
+    }
+
+    /// Records that its file is about to be replaced by a copy, open as `fd`.
+    pub(crate) fn moves_to(&self, fd: &OwnedFd) {
+        if let Some(record) = &self.record {
+            record.moves_to(fd);
+        }
     }
 
     pub(crate) fn apply_open_flags(&mut self, open_flags: &OpenFlags) {
@@ -116,6 +155,9 @@ impl FileHandle {
     pub(crate) fn move_to(&self, fd: Arc<OwnedFd>) -> Arc<OwnedFd> {
         let former = std::mem::replace(&mut *self.fd.write(), fd);
         self.plain.store(false, Ordering::Relaxed);
+        if let Some(record) = &self.record {
+            record.moved(self);
+        }
         former
     }
 
@@ -138,6 +180,7 @@ impl FileHandle {
 impl Drop for FileHandle {
     fn drop(&mut self) {
         self.open.writers.fetch_sub(usize::from(self.writable()), Ordering::Relaxed);
+        self.record = None;
         if let Some(writer) = &self.headroom {
             writer.closed(|| stat::of(self.fd().as_fd()).map_or(0, |attr| attr.size));
         }
@@ -150,6 +193,11 @@ const NOT_PLAIN: OFlags = OFlags::APPEND.union(OFlags::DIRECT);
 const SHARDS: usize = 16;
 
 type Shard<T> = RwLock<HashMap<u64, Arc<T>>, rank::Handles>;
+
+thread_local! {
+    /// The number for the next handle that this thread opens; 0 for any.
+    static RESERVED: Cell<u64> = const { Cell::new(0) };
+}
 
 /// Handles by number. Numbers are not reused, so a stale number finds nothing.
 pub(crate) struct Handles<T> {
@@ -168,10 +216,28 @@ impl<T> Handles<T> {
         &self.shards[id.0 as usize % SHARDS]
     }
 
-    pub(crate) fn insert(&self, handle: T) -> HandleId {
-        let id = HandleId(self.next.fetch_add(1, Ordering::Relaxed));
+    /// Returns the number that the next handle gets which this thread opens.
+    pub(crate) fn reserve_id(&self) -> HandleId {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        RESERVED.set(id);
+        HandleId(id)
+    }
+
+    /// Returns the number that was reserved, or one that no handle has had.
+    pub(crate) fn new_id(&self) -> HandleId {
+        match RESERVED.take() {
+            0 => HandleId(self.next.fetch_add(1, Ordering::Relaxed)),
+            reserved => HandleId(reserved),
+        }
+    }
+
+    /// Makes all further numbers larger than this one.
+    pub(crate) fn skip_to(&self, number: u64) {
+        self.next.fetch_max(number, Ordering::Relaxed);
+    }
+
+    pub(crate) fn insert(&self, id: HandleId, handle: T) {
         self.shard(id).write().insert(id.0, Arc::new(handle));
-        id
     }
 
     pub(crate) fn get(&self, id: HandleId) -> Result<Arc<T>> {

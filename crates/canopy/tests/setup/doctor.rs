@@ -1,0 +1,81 @@
+//! `canopy doctor`. It looks at the whole machine, so these tests assert only what is about their own files and pools.
+
+use super::{assert_plain, bed};
+use canopy_testkit::cmd::{in_mount_namespace, run_within, wait_until};
+use canopy_testkit::{LoopFs, Pool};
+use std::process::Stdio;
+
+/// Returns code, level, text and mend of each finding, and the exit status.
+fn findings(bed: &canopy_testkit::CliBed) -> (Vec<[String; 4]>, Option<i32>) {
+    let done = bed.run("doctor --json --fstab-file @fstab");
+    assert!(done.stderr.is_empty(), "{}", done.describe());
+    let list: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let field = |finding: &serde_json::Value, name: &str| finding[name].as_str().expect(name).to_owned();
+    let list = list.as_array().expect("a list").iter();
+    let list = list.map(|one| ["code", "level", "text", "mend"].map(|name| field(one, name)));
+    (list.collect(), done.code())
+}
+
+#[test]
+fn the_exit_status_is_that_of_the_findings() {
+    let bed = bed(&[]);
+    let (found, status) = findings(&bed);
+    let amiss = found.iter().any(|[_, level, ..]| level != "note");
+    assert_eq!(status, Some(i32::from(amiss)), "{found:?}");
+    let text = bed.run("doctor --fstab-file @fstab");
+    assert_plain(&text.stdout);
+    assert!(text.stdout.contains("amiss") && text.stderr.is_empty(), "{}", text.describe());
+    // A pool that the machine may not start without is amiss anywhere.
+    let disk = LoopFs::ext4(32 << 20);
+    let place = disk.path().display();
+    bed.write(
+        "fstab",
+        &format!("/dev/x {place} ext4 defaults 0 2\n{place}:/no/such /mnt/p canopy defaults 0 0\n"),
+    );
+    let (found, status) = findings(&bed);
+    for code in ["fstab-nofail", "fstab-order", "fstab-disk-nofail"] {
+        assert!(found.iter().any(|[found, ..]| found == code), "no {code} in {found:?}");
+    }
+    assert_eq!(status, Some(1));
+}
+
+#[test]
+fn a_container_with_a_single_branch_is_found() {
+    let bed = bed(&["there"]);
+    let disks = [LoopFs::ext4(32 << 20), LoopFs::ext4(32 << 20)];
+    let builder = Pool::builder(env!("CARGO_BIN_EXE_canopy"));
+    let pool = builder.branch(disks[0].path()).branch(disks[1].path()).option("minfreespace=0").mount();
+    let about = |code: &str| {
+        let place = disks[0].path().display().to_string();
+        findings(&bed).0.into_iter().any(|[found, _, text, mend]| {
+            found == code && text.contains(&place) && text.contains("at /data") && mend.contains("mountpoint")
+        })
+    };
+    assert!(!about("container-binds-branch"));
+    // A root of its own, which has programs and the branch.
+    let script = "mount -t tmpfs root $1; cd $1; mkdir usr data; mount --bind /usr usr; mount --bind $2 data
+        for link in bin lib lib64; do [ ! -e /$link ] || cp -P /$link .; done
+        exec chroot . /usr/bin/cat";
+    let mut container = in_mount_namespace(script);
+    container.arg(bed.path("there")).arg(disks[0].path());
+    let mut container = container.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("a container");
+    let seen = wait_until(super::SOON, || about("container-binds-branch"));
+    drop(container.stdin.take());
+    container.wait().expect("its end");
+    assert!(seen);
+    assert!(!about("container-binds-branch"), "the container has ended");
+    pool.umount();
+}
+
+#[test]
+fn what_status_warns_of_is_told_too() {
+    let bed = bed(&["a", "b", "pool"]);
+    bed.ok("mount -o minfreespace=0 @a:@b @pool");
+    let (found, _) = findings(&bed);
+    let place = bed.path("pool").display().to_string();
+    let shared = found.iter().find(|[code, _, text, _]| code == "same-filesystem" && text.contains(&place));
+    assert!(shared.is_some_and(|[_, level, _, mend]| level == "warning" && !mend.is_empty()), "{found:?}");
+    let done = run_within(&mut bed.command("doctor --frob"), super::SOON);
+    assert_eq!(done.code(), Some(2));
+    bed.umount("@pool");
+}

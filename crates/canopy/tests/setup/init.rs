@@ -1,0 +1,138 @@
+//! `canopy init`.
+
+use super::{assert_plain, at_terminal, bed};
+use canopy_testkit::LoopFs;
+use canopy_testkit::cmd::run_within;
+use std::fs;
+use std::process::Stdio;
+
+#[test]
+fn a_script_describes_a_pool_and_mounts_it() {
+    let bed = bed(&["a", "b"]);
+    let text = bed.stdout("init media -b @a -b @b -m @pool --way most-free --yes");
+    assert_plain(&text);
+    for needle in [
+        "To be written",
+        "media.toml:",
+        "the directory",
+        "canopy mount media",
+        "on the system's disk",
+        "free space counts twice",
+    ] {
+        assert!(text.contains(needle), "no {needle} in {text}");
+    }
+    let file = fs::read_to_string(bed.path("etc/media.toml")).unwrap();
+    assert!(file.contains("\"category.create\" = \"mfs\""), "{file}");
+    // Every line was shown.
+    assert!(file.lines().all(|line| text.contains(&bed.shorten(line))), "{text}\n{file}");
+    bed.ok("mount media -o minfreespace=0");
+    fs::write(bed.path("pool/film"), "data").unwrap();
+    assert!(bed.path("a/film").exists() || bed.path("b/film").exists());
+    bed.umount("media");
+    // A second time would replace it.
+    let error = bed.error("init media -b @a -m @pool --yes");
+    assert!(error.contains("exists already") && error.lines().count() == 1, "{error}");
+    assert_eq!(fs::read_to_string(bed.path("etc/media.toml")).unwrap(), file);
+}
+
+#[test]
+fn a_line_of_fstab_is_appended_and_the_rest_kept() {
+    let bed = bed(&[]);
+    let disks = [LoopFs::ext4(32 << 20), LoopFs::ext4(32 << 20)];
+    let [a, b] = [disks[0].path().display(), disks[1].path().display()];
+    let text =
+        bed.stdout(&format!("init media -b {a} -b {b} -m @pool --boot fstab --fstab-file @fstab --yes"));
+    let fstab = fs::read_to_string(bed.path("fstab")).unwrap();
+    let (before, line) = fstab.trim_end().rsplit_once('\n').unwrap();
+    assert_eq!(before, "# mine\n/dev/sda1 / ext4 defaults 0 1");
+    let (file, pool) = (bed.path("etc/media.toml"), bed.path("pool"));
+    let waits = "x-systemd.requires-mounts-for=";
+    let mut paths = [a.to_string(), b.to_string()];
+    paths.sort();
+    let expected = format!(
+        "{} {} canopy nofail,{waits}{},{waits}{} 0 0",
+        file.display(),
+        pool.display(),
+        paths[0],
+        paths[1]
+    );
+    assert_eq!(line, expected);
+    assert!(text.contains(&bed.shorten(line)), "{text}");
+    assert_eq!(fs::read_to_string(bed.path("fstab.before-canopy")).unwrap(), before);
+    // The file of the second pool is not written either, since its place is taken.
+    let error = bed.error(&format!("init other -b {a} -m @pool --boot fstab --fstab-file @fstab --yes"));
+    assert!(error.contains("mounts @pool already") || error.contains("already"), "{error}");
+    assert!(!bed.path("etc/other.toml").exists());
+    assert_eq!(fs::read_to_string(bed.path("fstab")).unwrap(), fstab);
+}
+
+#[test]
+fn nothing_is_written_without_a_yes() {
+    let bed = bed(&["a", "b"]);
+    let mut command = bed.command("init media -b @a -b @b -m @pool --boot fstab --fstab-file @fstab");
+    let done = run_within(command.stdin(Stdio::null()), super::SOON);
+    assert!(done.code() == Some(1) && done.stdout.contains("To be written"), "{}", done.describe());
+    assert!(done.stderr.contains("nothing was written (--yes writes it)"), "{}", done.describe());
+    let line = "init media -b @a -m @pool --way fill --boot fstab --fstab-file @fstab";
+    let typed: [&[(&str, &str)]; 3] = [&[("[y/N]", "n\n")], &[("[y/N]", "\n")], &[]];
+    for answers in typed {
+        let (status, shown) = at_terminal(&bed, line, answers, &[]);
+        assert!(status == Some(1) && shown.contains("nothing was written"), "{answers:?}: {shown}");
+    }
+    assert_eq!(fs::read_dir(bed.path("etc")).unwrap().count(), 0);
+    assert!(!bed.path("pool").exists() && !bed.path("fstab.before-canopy").exists());
+    for (line, needle) in [
+        ("init a/b -b @a --yes", "name of a pool"),
+        ("init media -b @none --yes", "@none cannot be used"),
+        ("init media -b @a -m @a/pool --yes", "lies in the branch"),
+        ("init media -b @a -m pool --yes", "absolute"),
+        ("init media -b @a --way up --yes", "spread"),
+        ("init media -b @a -m @pool --boot fstab --fstab-file @none --yes", "cannot be read"),
+    ] {
+        // Warnings may have been printed before.
+        let done = bed.run(line);
+        let error = bed.shorten(done.stderr.trim_end());
+        assert!(matches!(done.code(), Some(1 | 2)) && error.contains(needle), "{line}: {}", done.describe());
+        assert_eq!(error.lines().count(), 1, "{line}: {error}");
+    }
+    assert_eq!(fs::read_dir(bed.path("etc")).unwrap().count(), 0);
+}
+
+#[test]
+fn somebody_at_a_terminal_is_asked() {
+    let bed = bed(&["a", "b"]);
+    let [a, b, pool] = ["a", "b", "pool"].map(|name| bed.path(name).display().to_string());
+    let both = format!("{a} {b}\n");
+    let (wrong, place) = (format!("{a} /no/such\n"), format!("{pool}\n"));
+    // A branch that does not exist and a number that is none are asked for again.
+    let answers = [
+        ("Branches, separated by blanks", wrong.as_str()),
+        ("Branches, separated by blanks", &both),
+        ("Where shall the pool appear?", &place),
+        ("Number [1]:", "7\n"),
+        ("Number [1]:", "fill\n"),
+        ("Number [1]:", "3\n"),
+        ("[y/N]", "y\n"),
+    ];
+    let (status, shown) = at_terminal(&bed, "init media", &answers, &[]);
+    assert_eq!(status, Some(0), "{shown}");
+    for needle in ["/no/such cannot be used", "1 to 4, please", "Where shall a new file go?", "\x1b[1m"] {
+        assert!(shown.contains(needle), "no {needle} in {shown}");
+    }
+    let file = fs::read_to_string(bed.path("etc/media.toml")).unwrap();
+    assert!(
+        file.contains("\"category.create\" = \"ff\"") && file.contains(&format!("mountpoint = \"{pool}\"")),
+        "{file}"
+    );
+    assert!(bed.path("pool").is_dir());
+}
+
+#[test]
+fn a_terminal_without_colours_gets_none() {
+    let bed = bed(&["a"]);
+    let line = "init media -b @a -m @pool --way fill --boot nothing";
+    for variable in [("NO_COLOR", "1"), ("TERM", "dumb")] {
+        let (_, shown) = at_terminal(&bed, line, &[("[y/N]", "n\n")], &[variable]);
+        assert!(shown.contains("To be written") && !shown.contains('\x1b'), "{variable:?}: {shown}");
+    }
+}

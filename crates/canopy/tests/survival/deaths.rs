@@ -1,0 +1,145 @@
+//! Deaths of each kind, and the ends that are none.
+
+use crate::rig::{Rig, count, keeper, send, server, servers};
+use canopy_testkit::{LoopFs, Paused, Pool, ScratchDir, cmd, proc};
+use rustix::process::Signal;
+use std::fs;
+use std::time::Duration;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+#[test]
+fn status_tells_how_often_and_why() {
+    let rig = Rig::new(&["a"], "");
+    let survival = rig.pool.status()["survival"].clone();
+    assert_eq!((&survival["takeovers"], &survival["last_death"]), (&0.into(), &serde_json::Value::Null));
+    let signals = [
+        (Signal::SEGV, "SIGSEGV"),
+        (Signal::ABORT, "SIGABRT"),
+        (Signal::KILL, "SIGKILL"),
+        (Signal::BUS, "SIGBUS"),
+    ];
+    for (round, (signal, name)) in signals.into_iter().enumerate() {
+        fs::write(rig.path("file"), name).unwrap();
+        rig.kill(signal);
+        assert_eq!(fs::read_to_string(rig.path("file")).unwrap(), name);
+        let survival = rig.pool.status()["survival"].clone();
+        assert_eq!((&survival["takeovers"], &survival["last_death"]), (&(round + 1).into(), &name.into()));
+        assert!(survival["pause_ms"].as_f64() <= survival["longest_pause_ms"].as_f64());
+    }
+    let text = rig.pool.command(["status".as_ref(), rig.pool.path().as_os_str()]);
+    assert!(text.stdout.contains("4 times, last after SIGBUS"), "{}", text.describe());
+    let log = rig.pool.log();
+    assert!(log.contains("has ended (SIGSEGV): another takes over"), "{log}");
+}
+
+#[test]
+fn the_fifth_death_in_a_minute_is_the_last() {
+    let dir = ScratchDir::new("canopy-survival", &["a"]);
+    let mut pool = Pool::builder(env!("CARGO_BIN_EXE_canopy"))
+        .branch(dir.path("a"))
+        .option("survive=true")
+        .forgive_descriptors()
+        .mount();
+    let keeper = keeper(&pool);
+    let mut deaths = 0;
+    // On a slow machine, five may take longer than a minute.
+    while proc::process(keeper).is_some() && deaths < 100 {
+        if let Some(&dies) = servers(&pool).first() {
+            let made = fs::write(pool.path().join("file"), "data");
+            made.unwrap_or_else(|error| panic!("{error} after {deaths} deaths\n{}", pool.log()));
+            send(dies, Signal::KILL);
+            deaths += 1;
+            assert!(cmd::wait_until(DEADLINE, || !servers(&pool).contains(&dies)));
+        }
+    }
+    assert!(deaths >= 5, "{deaths} deaths\n{}", pool.log());
+    // Reaps the process that was started in the foreground.
+    pool.kill();
+    assert!(cmd::wait_until(DEADLINE, || proc::process(keeper).is_none()), "{}", pool.log());
+    assert!(pool.log().contains("has died 5 times within 60 s: the mount is dead"), "{}", pool.log());
+    assert!(fs::write(pool.path().join("file"), "data").is_err());
+}
+
+#[test]
+fn a_pool_can_be_unmounted_and_stopped_after_deaths() {
+    for stop in [false, true] {
+        let rig = Rig::new(&["a"], "");
+        rig.kill(Signal::KILL);
+        fs::write(rig.path("file"), "data").unwrap();
+        if stop {
+            send(keeper(&rig.pool), Signal::TERM);
+            assert!(cmd::wait_until(DEADLINE, || count(&rig.pool) == 0), "{}", rig.pool.log());
+            assert!(!rig.pool.mounted());
+        }
+        drop(rig);
+    }
+}
+
+#[test]
+fn settings_stay_changed() {
+    let rig = Rig::new(&["a", "b"], "category.create=ff");
+    rig.pool.set("func.mkdir", "ff");
+    // Covers the one before.
+    rig.pool.set("category.create", "mfs");
+    rig.pool.set("minfreespace", "12345");
+    let more = rig.branch("c");
+    fs::create_dir(&more).unwrap();
+    rig.pool.set("branches", &format!("+{}", more.display()));
+    let before = rig.pool.get("branches");
+    for _ in 0..2 {
+        rig.kill(Signal::KILL);
+        assert_eq!(
+            (rig.pool.get("category.create"), rig.pool.get("minfreespace")),
+            ("mfs".into(), "12345".into())
+        );
+        assert_eq!((rig.pool.get("branches"), rig.pool.get("func.mkdir")), (before.clone(), "mfs".into()));
+    }
+}
+
+/// What is at the path of a branch after its disk went away is not the branch.
+#[test]
+fn a_branch_that_went_meanwhile_is_gone() {
+    let mut disk = LoopFs::ext4(32 << 20);
+    let dir = ScratchDir::new("canopy-survival", &["a"]);
+    let pool = Pool::builder(env!("CARGO_BIN_EXE_canopy"))
+        .branch(disk.path())
+        .branch(dir.path("a"))
+        .option("survive=true,minfreespace=0,category.create=ff")
+        .forgive_descriptors()
+        .mount();
+    fs::write(pool.path().join("on the disk"), "data").unwrap();
+    {
+        // Nobody notices the death before the disk is away.
+        let keeper = Paused::new(keeper(&pool));
+        send(server(&pool), Signal::KILL);
+        disk.unmount_lazily();
+        drop(keeper);
+    }
+    fs::write(pool.path().join("new"), "data").unwrap();
+    assert_eq!(fs::read_dir(disk.path()).unwrap().count(), 0, "the mountpoint of the disk is empty");
+    assert!(dir.path("a").join("new").exists() && !pool.path().join("on the disk").exists());
+    assert!(pool.log().contains("its mount is not there any more"), "{}", pool.log());
+    disk.mount_again();
+    assert!(
+        cmd::wait_until(DEADLINE, || pool.path().join("on the disk").exists()),
+        "the branch comes back\n{}",
+        pool.log()
+    );
+    pool.umount();
+}
+
+#[test]
+fn without_the_option_there_is_one_process() {
+    let dir = ScratchDir::new("canopy-survival", &["a"]);
+    let pool = Pool::builder(env!("CARGO_BIN_EXE_canopy")).branch(dir.path("a")).mount();
+    assert_eq!(count(&pool), 1);
+    assert_eq!(pool.status()["survival"], serde_json::Value::Null);
+    let maps = fs::read_to_string(format!("/proc/{}/maps", pool.pid())).unwrap();
+    assert!(!maps.contains("/dev/zero (deleted)"), "it shares no memory\n{maps}");
+    pool.umount();
+    let rig = Rig::new(&["a"], "");
+    assert_eq!(count(&rig.pool), 2);
+    let maps = fs::read_to_string(format!("/proc/{}/maps", server(&rig.pool))).unwrap();
+    assert!(maps.contains("/dev/zero (deleted)"), "{maps}");
+}

@@ -1,0 +1,9 @@
+//! A pool with `survive=true` while the processes that serve it are killed.
+
+#![forbid(unsafe_code)]
+
+mod deaths;
+mod held_files;
+mod moves;
+mod rig;
+mod storm;

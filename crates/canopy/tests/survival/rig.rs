@@ -1,0 +1,125 @@
+//! A pool that outlives the process that serves it, and how to kill that.
+
+use canopy_testkit::{Pool, PoolBuilder, ScratchDir, cmd, proc};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+impl Drop for Rig {
+    /// After a failure, ends all processes: clients that wait for an answer get an error then.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            end_all(&self.pool);
+        }
+    }
+}
+
+/// Kills the keeper, so that nothing is started any more, and what it has started.
+pub(crate) fn end_all(pool: &Pool) {
+    let mut all = processes(pool);
+    let pids: Vec<i32> = all.iter().map(|&(pid, _)| pid).collect();
+    all.sort_by_key(|(_, parent)| pids.contains(parent));
+    all.into_iter().for_each(|(pid, _)| send(pid, Signal::KILL));
+}
+
+/// For what takes a moment.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Branches in a directory, and the pool over them.
+pub(crate) struct Rig {
+    pub(crate) pool: Pool,
+    pub(crate) dir: ScratchDir,
+}
+
+impl Rig {
+    pub(crate) fn new(branches: &[&str], options: &str) -> Rig {
+        Rig::build(branches, |builder| builder.option(options))
+    }
+
+    pub(crate) fn build(branches: &[&str], with: impl FnOnce(PoolBuilder) -> PoolBuilder) -> Rig {
+        let dir = ScratchDir::new("canopy-survival", branches);
+        let paths = branches.iter().map(|name| dir.path(name));
+        let builder = Pool::builder(env!("CARGO_BIN_EXE_canopy")).branches(paths);
+        let pool = with(builder.option("survive=true,minfreespace=0")).mount();
+        // The mount is there a moment before another process would take over.
+        assert!(cmd::wait_until(DEADLINE, || pool.log().contains(" is on ")), "{}", pool.log());
+        Rig { pool, dir }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.pool.path().join(name)
+    }
+
+    pub(crate) fn branch(&self, name: &str) -> PathBuf {
+        self.dir.path(name)
+    }
+
+    /// Kills the process that serves with a signal, and waits until the next one serves.
+    #[track_caller]
+    pub(crate) fn kill(&self, signal: Signal) {
+        assert!(self.try_kill(signal), "no other process takes over\n{}", self.pool.log());
+        // The first request waits for it.
+        fs::metadata(self.pool.path()).unwrap();
+    }
+
+    /// Kills the process that serves. Returns whether another one is started.
+    pub(crate) fn try_kill(&self, signal: Signal) -> bool {
+        let server = server(&self.pool);
+        send(server, signal);
+        cmd::wait_until(DEADLINE, || servers(&self.pool).iter().any(|&next| next != server))
+    }
+
+    /// How often another process has taken over, as `canopy status` tells it.
+    pub(crate) fn takeovers(&self) -> u64 {
+        self.pool.status()["survival"]["takeovers"].as_u64().expect("a number")
+    }
+}
+
+pub(crate) fn send(pid: i32, signal: Signal) {
+    assert!(pid > 1);
+    // It may have ended by itself.
+    let _ = kill_process(Pid::from_raw(pid).unwrap(), signal);
+}
+
+/// The processes of a pool, which have its mountpoint among their arguments, with their parents.
+fn processes(pool: &Pool) -> Vec<(i32, i32)> {
+    let own = std::process::id().cast_signed();
+    let all = proc::processes().into_iter().filter(|process| process.pid != own);
+    let of_pool = all.filter(|process| process.args.iter().any(|arg| arg == pool.path()));
+    of_pool.filter_map(|process| Some((process.pid, parent(process.pid)?))).collect()
+}
+
+fn parent(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// The processes that serve a pool, or are ending: the children of the keeper.
+pub(crate) fn servers(pool: &Pool) -> Vec<i32> {
+    let all = processes(pool);
+    let is_child = |parent: i32| all.iter().any(|&(pid, _)| pid == parent);
+    all.iter().filter(|&&(_, parent)| is_child(parent)).map(|&(pid, _)| pid).collect()
+}
+
+/// The process that serves.
+#[track_caller]
+pub(crate) fn server(pool: &Pool) -> i32 {
+    let mut found = Vec::new();
+    cmd::wait_until(DEADLINE, || {
+        found = servers(pool);
+        found.len() == 1
+    });
+    assert_eq!(found.len(), 1, "{:?}\n{}", processes(pool), pool.log());
+    found[0]
+}
+
+/// The process that starts those that serve.
+pub(crate) fn keeper(pool: &Pool) -> i32 {
+    parent(server(pool)).expect("the server has a parent")
+}
+
+/// How many processes a pool has.
+pub(crate) fn count(pool: &Pool) -> usize {
+    processes(pool).len()
+}

@@ -1,0 +1,224 @@
+//! `canopy dedup`: which copies go, and which never do.
+
+use super::rig::{Rig, canopy, disks, json, on_pool, put};
+use canopy_testkit::cmd::Finished;
+use rustix::fs::XattrFlags;
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::{Duration, UNIX_EPOCH};
+
+const MIB: usize = 1 << 20;
+
+fn dedup(rig: &Rig, args: &[&str]) -> Finished {
+    let all = [OsStr::new("dedup"), rig.pool.path().as_os_str()];
+    canopy(all.into_iter().chain(args.iter().map(OsStr::new)))
+}
+
+/// The branches that hold a path.
+fn held(rig: &Rig, path: &str) -> Vec<&'static str> {
+    ["a", "b", "c"].into_iter().filter(|branch| rig.on(branch, path).exists()).collect()
+}
+
+fn count(report: &Value, part: &str) -> u64 {
+    report[part]["files"].as_u64().expect("a number")
+}
+
+#[track_caller]
+fn report(done: &Finished) -> Value {
+    let report: Value = serde_json::from_str(&done.stdout).unwrap_or_else(|_| panic!("{}", done.describe()));
+    let parts = ["removed", "stayed", "not_begun"].map(|part| count(&report, part));
+    assert_eq!(count(&report, "surplus"), parts.iter().sum::<u64>(), "{report}");
+    report
+}
+
+#[test]
+fn equal_copies_go_only_with_write() {
+    let rig = Rig::new(&["a", "b", "c"]);
+    for branch in ["a", "b", "c"] {
+        rig.put(branch, "d/all", vec![7; 3 * MIB]);
+        rig.put(branch, ".mergerfs.branch", "of the disk");
+        rig.put(branch, "lost+found/f", "of the disk");
+    }
+    rig.put("b", "d/alone", "x");
+    rig.put("b", "two", "");
+    rig.put("c", "two", "");
+    for branch in ["a", "b"] {
+        let times = fs::FileTimes::new().set_modified(UNIX_EPOCH + Duration::from_secs(1_000_000_000));
+        fs::File::open(rig.on(branch, "d")).unwrap().set_times(times).unwrap();
+    }
+    let planned = report(&dedup(&rig, &["--json"]));
+    assert_eq!((planned["dry_run"].as_bool(), count(&planned, "removed")), (Some(true), 3));
+    assert_eq!(held(&rig, "d/all"), ["a", "b", "c"]);
+    let only = rig.at("d").display().to_string();
+    let done = report(&dedup(&rig, &["--json", "--write", &only]));
+    assert_eq!((count(&done, "removed"), count(&done, "stayed")), (2, 0));
+    assert_eq!((held(&rig, "d/all"), held(&rig, "two")), (vec!["a"], vec!["b", "c"]));
+    let changed = fs::metadata(rig.on("b", "d")).unwrap().modified().unwrap();
+    assert_eq!(changed, UNIX_EPOCH + Duration::from_secs(1_000_000_000), "the pool shows no change");
+    let branch = rig.scratch.path("c").display().to_string();
+    let done = dedup(&rig, &["--keep", &branch, "--write"]);
+    assert!(done.success() && done.stdout.contains("removed: 1 copy"), "{}", done.describe());
+    assert_eq!((held(&rig, "two"), held(&rig, "d/alone")), (vec!["c"], vec!["b"]));
+    for path in [".mergerfs.branch", "lost+found/f"] {
+        assert_eq!(held(&rig, path), ["a", "b", "c"], "{path}");
+    }
+    assert_eq!(fs::read(rig.at("d/all")).unwrap(), vec![7; 3 * MIB]);
+    assert_eq!(count(&json(&dedup(&rig, &["--json", "--write"])), "surplus"), 0);
+    rig.pool.umount();
+}
+
+#[test]
+fn copies_that_differ_go_only_by_a_rule_and_by_name() {
+    let rig = Rig::new(&["a", "b"]);
+    let paths = ["content", "size", "mode", "attribute", "link"];
+    for path in paths {
+        for branch in ["a", "b"] {
+            rig.put(branch, path, vec![1; 2 * MIB]);
+        }
+    }
+    let mut last = vec![1; 2 * MIB];
+    last[2 * MIB - 1] = 2;
+    rig.put("b", "content", last);
+    rig.put("b", "size", vec![1; 2 * MIB + 1]);
+    fs::set_permissions(rig.on("b", "mode"), fs::Permissions::from_mode(0o600)).unwrap();
+    rustix::fs::setxattr(rig.on("b", "attribute"), "user.x", b"value", XattrFlags::empty()).unwrap();
+    fs::hard_link(rig.on("b", "link"), rig.on("b", "other")).unwrap();
+    for (index, path) in paths.iter().enumerate() {
+        // The second copy is older, except of the first file.
+        for (branch, seconds) in [("a", 2000), ("b", if index == 0 { 3000 } else { 1000 })] {
+            let time = UNIX_EPOCH + Duration::from_secs(seconds);
+            fs::File::open(rig.on(branch, path)).unwrap().set_modified(time).unwrap();
+        }
+    }
+    let done = dedup(&rig, &["--json", "--write"]);
+    assert_eq!(done.code(), Some(1), "{}", done.describe());
+    let told = report(&done);
+    assert_eq!((count(&told, "removed"), count(&told, "stayed")), (0, 5));
+    for why in ["content", "size", "mode", "attributes"].map(|what| format!("the copies differ in {what}")) {
+        assert!(done.stdout.contains(&why), "{why}: {}", done.describe());
+    }
+    assert!(done.stdout.contains("it has several hard links"), "{}", done.describe());
+    let refused = dedup(&rig, &["--differing", "--write"]);
+    assert!(!refused.success() && refused.stderr.contains("--keep"), "{}", refused.describe());
+    for path in paths {
+        assert_eq!(held(&rig, path), ["a", "b"], "{path}");
+    }
+    let done = report(&dedup(&rig, &["--differing", "--keep", "newest", "--write", "--json"]));
+    assert_eq!((count(&done, "removed"), count(&done, "stayed")), (4, 1));
+    assert_eq!(held(&rig, "content"), ["b"]);
+    for path in ["size", "mode", "attribute"] {
+        assert_eq!(held(&rig, path), ["a"], "{path}");
+    }
+    assert_eq!(held(&rig, "link"), ["a", "b"]);
+    rig.pool.umount();
+}
+
+#[test]
+fn the_rules_choose_by_time_and_size() {
+    for (rule, expected) in [("newest", "c"), ("oldest", "b"), ("largest", "a"), ("first", "a")] {
+        let rig = Rig::new(&["a", "b", "c"]);
+        for (branch, size, seconds) in [("a", 3, 2000), ("b", 2, 1000), ("c", 2, 3000)] {
+            rig.put(branch, "f", vec![1; size]);
+            let time = UNIX_EPOCH + Duration::from_secs(seconds);
+            fs::File::open(rig.on(branch, "f")).unwrap().set_modified(time).unwrap();
+        }
+        let done = dedup(&rig, &["--keep", rule, "--differing", "--write"]);
+        assert!(done.success(), "{}", done.describe());
+        assert_eq!(held(&rig, "f"), [expected], "{rule}");
+        rig.pool.umount();
+    }
+}
+
+/// A copy that is open stays, whoever has it open; the pool's file goes on.
+#[test]
+fn a_copy_that_is_open_stays() {
+    let rig = Rig::new(&["a", "b"]);
+    for path in ["f", "g"] {
+        for branch in ["a", "b"] {
+            rig.put(branch, path, "content");
+        }
+    }
+    let keep: PathBuf = rig.scratch.path("b");
+    let args = ["--keep", keep.to_str().expect("text"), "--write"];
+    let file = rig.at("f").display().to_string();
+    let run = || dedup(&rig, &[args[0], args[1], args[2], &file]);
+    for write in [false, true] {
+        let open = fs::OpenOptions::new().read(true).write(write).open(rig.at("f")).unwrap();
+        let done = run();
+        assert!(done.code() == Some(1) && done.stdout.contains("open in a program"), "{}", done.describe());
+        assert_eq!(held(&rig, "f"), ["a", "b"]);
+        drop(open);
+        let on_branch = fs::OpenOptions::new().append(true).open(rig.on("b", "f")).unwrap();
+        let done = run();
+        assert!(
+            done.stdout.contains("open in a program"),
+            "the copy to keep is written: {}",
+            done.describe()
+        );
+        drop(on_branch);
+    }
+    // The pool has shown the first copy, and shows the other one from now on. The daemon may close a handle late.
+    assert!(canopy_testkit::cmd::wait_until(Duration::from_secs(60), || run().success()));
+    assert_eq!(held(&rig, "f"), ["b"]);
+    fs::write(rig.at("f"), "new").unwrap();
+    assert_eq!(fs::read_to_string(rig.on("b", "f")).unwrap(), "new");
+    assert_eq!(fs::read_to_string(rig.at("f")).unwrap(), "new");
+    assert_eq!(held(&rig, "g"), ["a", "b"]);
+    assert_eq!(fs::read_dir(rig.scratch.path("a")).unwrap().count(), 1, "nothing is left under construction");
+    rig.pool.umount();
+}
+
+#[test]
+fn the_emptiest_disk_keeps_its_copy() {
+    let bed = disks("");
+    put(&bed, 0, "filler", vec![1; 8 * MIB]);
+    for branch in [0, 1] {
+        put(&bed, branch, "f", "content");
+    }
+    let done = on_pool(&bed, "dedup", ["--keep", "emptiest", "--write"]);
+    assert!(done.success(), "{}", done.describe());
+    assert_eq!(bed.branches_with("f"), [1]);
+}
+
+/// A client opens files for writing while their first copies go, and writes once they are gone: nothing of that may be in a
+/// file without a name. The kernel still knows names and attributes of the copies that have gone.
+#[test]
+fn no_write_is_lost_beside_it() {
+    const FILES: usize = 60;
+    let rig = Rig::with(&["a", "b"], |builder| builder.option("cache.attr=5,cache.entry=5"));
+    for file in 0..FILES {
+        for branch in ["a", "b"] {
+            rig.put(branch, &format!("f{file}"), vec![b'.'; 100_000]);
+        }
+    }
+    let keep = rig.scratch.path("b").display().to_string();
+    let mut written = [0_usize; FILES];
+    let mut visit = |file: usize| {
+        let name = format!("f{file}");
+        let mut opened = fs::OpenOptions::new().append(true).open(rig.at(&name)).expect("open");
+        if held(&rig, &name) == ["b"] {
+            opened.write_all(b"x").expect("write");
+            written[file] += 1;
+        }
+    };
+    let run = || dedup(&rig, &["--keep", &keep, "--write", "--json"]);
+    std::thread::scope(|scope| {
+        let command = scope.spawn(|| (0..4).for_each(|_| drop(report(&run()))));
+        // Backwards, so that the two meet.
+        (0..FILES).rev().cycle().take_while(|_| !command.is_finished()).for_each(&mut visit);
+    });
+    // The daemon may close a handle late.
+    assert!(canopy_testkit::cmd::wait_until(Duration::from_secs(60), || run().success()));
+    (0..FILES).for_each(&mut visit);
+    for (file, written) in written.iter().enumerate() {
+        let name = format!("f{file}");
+        assert!(*written > 0 && held(&rig, &name) == ["b"], "{name}");
+        let expected = [vec![b'.'; 100_000], vec![b'x'; *written]].concat();
+        assert_eq!(fs::read(rig.at(&name)).unwrap(), expected, "{name}");
+    }
+    rig.pool.umount();
+}

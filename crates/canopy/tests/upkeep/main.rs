@@ -1,0 +1,12 @@
+//! The commands that keep a pool in shape, on real pools. Needs root.
+
+#![forbid(unsafe_code)]
+
+mod busy;
+mod dedup;
+mod drain;
+mod kills;
+mod look;
+mod moves;
+mod rig;
+mod tools;

@@ -1,0 +1,187 @@
+//! Requests that wait in line without a worker.
+//!
+//! A request that is stuck occupies a worker, and the number of workers is limited. When the handler knows that a request
+//! would wait for what many others are stuck in already ([`Handler::line`](super::Handler::line)), its worker puts it
+//! aside and is free for others. The watchdog starts a worker for it once the handler admits it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use canopy_sys::fuse::uring;
+use parking_lot::Mutex;
+
+use super::workers::Workers;
+
+/// The most memory that the requests in line may take, in bytes. Beyond it, requests occupy workers.
+const MAX_MEMORY: usize = 64 << 20;
+
+/// A request that was put aside.
+pub(crate) enum Held {
+    /// A message that was read from this device, where its answer goes.
+    Message(Arc<OwnedFd>, Box<[u8]>),
+    /// In the memory of its entry.
+    Entry(uring::Held),
+}
+
+/// A place in a line.
+pub(super) struct Waiting {
+    /// The group of workers that received it.
+    pub(super) group: usize,
+    pub(super) held: Held,
+    /// The memory that it takes, in bytes.
+    pub(super) size: usize,
+}
+
+#[derive(Default)]
+struct Line {
+    waiting: VecDeque<Waiting>,
+    /// How many requests of the line were admitted and have not ended.
+    under_way: usize,
+}
+
+/// The lines of a connection, by the handler's numbers.
+#[derive(Default)]
+pub(super) struct Lines(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    lines: BTreeMap<u64, Line>,
+    memory: usize,
+}
+
+impl Lines {
+    /// Returns whether there is memory for another request of this size.
+    pub(super) fn has_room(&self, size: usize) -> bool {
+        self.0.lock().memory + size <= MAX_MEMORY
+    }
+
+    /// Puts a request at the end of a line.
+    pub(super) fn push(&self, line: u64, waiting: Waiting) {
+        let mut state = self.0.lock();
+        state.memory += waiting.size;
+        state.lines.entry(line).or_default().waiting.push_back(waiting);
+    }
+
+    /// Takes the first request of a line.
+    pub(super) fn take(&self, line: u64) -> Option<Waiting> {
+        let mut state = self.0.lock();
+        let first = state.lines.get_mut(&line)?.waiting.pop_front()?;
+        state.memory -= first.size;
+        Some(first)
+    }
+
+    /// Puts back a request that was taken.
+    pub(super) fn put_back(&self, line: u64, waiting: Waiting) {
+        let mut state = self.0.lock();
+        state.memory += waiting.size;
+        state.lines.entry(line).or_default().waiting.push_front(waiting);
+    }
+
+    /// Drops all requests. The connection has ended.
+    pub(super) fn clear(&self) {
+        let lines = std::mem::take(&mut *self.0.lock());
+        drop(lines);
+    }
+
+    /// Records that a request has left its line and is under way.
+    fn began(&self, line: u64) {
+        self.0.lock().lines.entry(line).or_default().under_way += 1;
+    }
+
+    /// Records that such a request has ended.
+    fn ended(&self, line: u64) {
+        let mut state = self.0.lock();
+        if let Some(of_line) = state.lines.get_mut(&line) {
+            of_line.under_way = of_line.under_way.saturating_sub(1);
+            if of_line.under_way == 0 && of_line.waiting.is_empty() {
+                state.lines.remove(&line);
+            }
+        }
+    }
+
+    /// Returns the lines in which requests wait.
+    pub(super) fn occupied(&self) -> Vec<u64> {
+        let state = self.0.lock();
+        state.lines.iter().filter(|(_, line)| !line.waiting.is_empty()).map(|(number, _)| *number).collect()
+    }
+
+    /// Returns how many requests of a line wait, and how many are under way.
+    pub(super) fn count(&self, line: u64) -> (usize, usize) {
+        self.0.lock().lines.get(&line).map_or((0, 0), |line| (line.waiting.len(), line.under_way))
+    }
+}
+
+/// A request that has left its line, for the worker that is started for it. It counts as under way until this is dropped.
+pub(crate) struct Admitted {
+    workers: Arc<Workers>,
+    line: u64,
+}
+
+impl Admitted {
+    pub(super) fn new(workers: &Arc<Workers>, line: u64) -> Admitted {
+        workers.lines().began(line);
+        Admitted { workers: Arc::clone(workers), line }
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.workers.lines().ended(self.line);
+    }
+}
+
+/// What a worker does first.
+pub(crate) struct FirstRequest {
+    pub(crate) held: Held,
+    pub(crate) admitted: Admitted,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::WorkerGrowth;
+
+    fn message(number: u8) -> Waiting {
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let held = Held::Message(Arc::new(null.into()), Box::new([number]));
+        Waiting { group: 0, held, size: MAX_MEMORY / 2 }
+    }
+
+    fn first(lines: &Lines, line: u64) -> Option<(u8, Waiting)> {
+        let waiting = lines.take(line)?;
+        let Held::Message(_, bytes) = &waiting.held else { panic!("a message") };
+        Some((bytes[0], waiting))
+    }
+
+    #[test]
+    fn requests_leave_a_line_in_their_order() {
+        let lines = Lines::default();
+        assert!(lines.has_room(MAX_MEMORY) && lines.occupied().is_empty());
+        lines.push(7, message(1));
+        lines.push(7, message(2));
+        assert!(!lines.has_room(1));
+        assert_eq!((lines.occupied(), lines.count(7)), (vec![7], (2, 0)));
+        let (number, waiting) = first(&lines, 7).unwrap();
+        assert!(number == 1 && lines.has_room(1));
+        // No worker could be started for it.
+        lines.put_back(7, waiting);
+        assert!(!lines.has_room(1));
+        assert_eq!([(); 2].map(|()| first(&lines, 7).unwrap().0), [1, 2]);
+        assert!(first(&lines, 7).is_none() && first(&lines, 8).is_none());
+        assert!(lines.has_room(MAX_MEMORY) && lines.occupied().is_empty());
+    }
+
+    #[test]
+    fn a_request_is_under_way_until_its_worker_has_ended_it() {
+        let workers = Workers::new(WorkerGrowth::default(), 1 << 20, 1);
+        let lines = workers.lines();
+        lines.push(7, message(1));
+        let admitted = [(); 2].map(|()| Admitted::new(&workers, 7));
+        assert_eq!((lines.count(7), lines.count(8)), ((1, 2), (0, 0)));
+        drop(first(lines, 7).unwrap());
+        drop(admitted);
+        assert_eq!(lines.count(7), (0, 0));
+        assert!(lines.0.lock().lines.is_empty());
+    }
+}

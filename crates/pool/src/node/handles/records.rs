@@ -1,0 +1,225 @@
+//! Records of the open handles in memory that outlives this process, by which the next one takes the handles over.
+//!
+//! The descriptors themselves stay open, because the processes share one table of them. A record is complete once its
+//! first word is set, and void once that is zero; everything else is written before and read after.
+
+use super::FileHandle;
+use crate::ids::{HandleId, NodeId};
+use crate::lock::rank;
+use crate::lock::ranked::Mutex;
+use canopy_sys::process::SharedWords;
+use rustix::fd::{AsFd, AsRawFd, RawFd};
+use rustix::fs::OFlags;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The words of a record.
+pub const RECORD: usize = 8;
+
+const HANDLE: usize = 0;
+const NODE: usize = 1;
+/// The node's generation, and above it the bits below.
+const GENERATION: usize = 2;
+/// The open flags, and above them the descriptor.
+const FD: usize = 3;
+/// The seed of the branch.
+const BRANCH: usize = 4;
+const BACKING: usize = 5;
+/// The inode number that clients know of a file that has moved.
+const NUMBER: usize = 6;
+/// One more than the descriptor to which the handle is being moved.
+const NEXT_FD: usize = 7;
+
+const PASSTHROUGH: u64 = 1 << 32;
+const DIRECT: u64 = 1 << 33;
+
+/// The records of a pool's handles.
+#[derive(Debug)]
+pub struct HandleRecords {
+    words: Arc<SharedWords>,
+    range: Range<usize>,
+    free: Mutex<Free, rank::HandleRecords>,
+}
+
+#[derive(Debug, Default)]
+struct Free {
+    slots: Vec<u32>,
+    /// All from here on have never been used.
+    unused: u32,
+}
+
+/// The record of one handle. Dropping it makes it void.
+#[derive(Debug)]
+pub(crate) struct HandleRecord {
+    records: Arc<HandleRecords>,
+    slot: u32,
+}
+
+/// What a record says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Recorded {
+    pub(crate) handle: HandleId,
+    pub(crate) node: NodeId,
+    pub(crate) generation: u32,
+    pub(crate) fd: RawFd,
+    /// The descriptor of the file's copy, if the process ended while the file moved there.
+    pub(crate) next_fd: Option<RawFd>,
+    pub(crate) flags: OFlags,
+    pub(crate) branch: u64,
+    /// 0 for none.
+    pub(crate) backing: u32,
+    /// 0 for a file that has not moved.
+    pub(crate) number: u64,
+    pub(crate) passthrough: bool,
+    pub(crate) direct: bool,
+}
+
+impl HandleRecords {
+    /// The records in a range of words: first the number of those that have ever been used, then [`RECORD`] words each.
+    #[must_use]
+    pub fn new(words: Arc<SharedWords>, range: Range<usize>) -> Arc<HandleRecords> {
+        let records = HandleRecords { words, range, free: Mutex::default() };
+        let unused = records.used().load(Ordering::Acquire) as u32;
+        let slots = (0..unused).filter(|&slot| records.handle(slot) == 0).collect();
+        *records.free.lock() = Free { slots, unused };
+        Arc::new(records)
+    }
+
+    /// Records a handle that is about to be given to the kernel; `None` if there are too many.
+    pub(crate) fn add(self: &Arc<Self>, id: HandleId, handle: &FileHandle) -> Option<HandleRecord> {
+        let slot = {
+            let mut free = self.free.lock();
+            match free.slots.pop() {
+                Some(slot) => slot,
+                None if free.unused < self.capacity() => {
+                    free.unused += 1;
+                    self.used().store(free.unused.into(), Ordering::Release);
+                    free.unused - 1
+                }
+                None => return None,
+            }
+        };
+        let record = HandleRecord { records: Arc::clone(self), slot };
+        record.set(id, handle);
+        Some(record)
+    }
+
+    /// Returns the records that another process has left, with what they say.
+    pub(crate) fn left(self: &Arc<Self>) -> Vec<(HandleRecord, Recorded)> {
+        let unused = self.free.lock().unused;
+        let used = (0..unused).filter(|&slot| self.handle(slot) != 0);
+        used.map(|slot| HandleRecord { records: Arc::clone(self), slot })
+            .map(|record| {
+                let said = record.read();
+                (record, said)
+            })
+            .collect()
+    }
+
+    /// Returns the descriptors that the records name, in order. To be called before this process opens any: forgets those of
+    /// copies that are not open, whose numbers will be used again.
+    #[must_use]
+    pub fn descriptors(self: &Arc<Self>) -> Vec<RawFd> {
+        for slot in 0..self.free.lock().unused {
+            let next = &self.record(slot)[NEXT_FD];
+            if !canopy_sys::fd::is_open(next.load(Ordering::Relaxed) as RawFd - 1) {
+                next.store(0, Ordering::Relaxed);
+            }
+        }
+        let unused = self.free.lock().unused;
+        let word = |slot: u32, word: usize| self.record(slot)[word].load(Ordering::Relaxed);
+        let mut descriptors: Vec<RawFd> = (0..unused)
+            .filter(|&slot| self.handle(slot) != 0)
+            .flat_map(|slot| [high(word(slot, FD)), word(slot, NEXT_FD) as RawFd - 1])
+            .filter(|&fd| fd >= 0)
+            .collect();
+        descriptors.sort_unstable();
+        descriptors
+    }
+
+    fn capacity(&self) -> u32 {
+        (self.range.len() / RECORD) as u32 - 1
+    }
+
+    fn used(&self) -> &AtomicU64 {
+        &self.words[self.range.start]
+    }
+
+    fn record(&self, slot: u32) -> &[AtomicU64] {
+        let start = self.range.start + (slot as usize + 1) * RECORD;
+        &self.words[start..start + RECORD]
+    }
+
+    fn handle(&self, slot: u32) -> u64 {
+        self.record(slot)[HANDLE].load(Ordering::Acquire)
+    }
+}
+
+impl HandleRecord {
+    fn words(&self) -> &[AtomicU64] {
+        self.records.record(self.slot)
+    }
+
+    fn set(&self, id: HandleId, handle: &FileHandle) {
+        let words = self.words();
+        let bit = |set: bool, bit: u64| if set { bit } else { 0 };
+        let bits = bit(handle.passthrough, PASSTHROUGH) | bit(handle.is_direct(), DIRECT);
+        let node = &handle.node;
+        words[NODE].store(node.id.0, Ordering::Relaxed);
+        words[GENERATION].store(u64::from(node.generation) | bits, Ordering::Relaxed);
+        words[BACKING]
+            .store(handle.open.backing.as_ref().map_or(0, |file| file.id().into()), Ordering::Relaxed);
+        words[NEXT_FD].store(0, Ordering::Relaxed);
+        self.moved(handle);
+        words[HANDLE].store(id.0, Ordering::Release);
+    }
+
+    /// Records where the handle is now.
+    pub(crate) fn moved(&self, handle: &FileHandle) {
+        let words = self.words();
+        let fd = handle.fd().as_fd().as_raw_fd();
+        words[BRANCH].store(handle.open.location().branch.seed.number(), Ordering::Relaxed);
+        words[NUMBER].store(handle.node.kept_number(), Ordering::Relaxed);
+        words[FD].store(join(fd, handle.flags.bits()), Ordering::Release);
+        words[NEXT_FD].store(0, Ordering::Release);
+    }
+
+    /// Records that the handle's file is about to be replaced by a copy on another branch, open as `fd`.
+    pub(crate) fn moves_to(&self, fd: impl AsFd) {
+        let next = u64::from(fd.as_fd().as_raw_fd().cast_unsigned()) + 1;
+        self.words()[NEXT_FD].store(next, Ordering::Release);
+    }
+
+    fn read(&self) -> Recorded {
+        let words: [u64; RECORD] = std::array::from_fn(|word| self.words()[word].load(Ordering::Relaxed));
+        Recorded {
+            handle: HandleId(words[HANDLE]),
+            node: NodeId(words[NODE]),
+            generation: words[GENERATION] as u32,
+            fd: high(words[FD]),
+            next_fd: (words[NEXT_FD] as RawFd).checked_sub(1).filter(|&fd| fd >= 0),
+            flags: OFlags::from_bits_retain(words[FD] as u32),
+            branch: words[BRANCH],
+            backing: words[BACKING] as u32,
+            number: words[NUMBER],
+            passthrough: words[GENERATION] & PASSTHROUGH != 0,
+            direct: words[GENERATION] & DIRECT != 0,
+        }
+    }
+}
+
+impl Drop for HandleRecord {
+    fn drop(&mut self) {
+        self.words()[HANDLE].store(0, Ordering::Release);
+        self.records.free.lock().slots.push(self.slot);
+    }
+}
+
+fn join(high: RawFd, low: u32) -> u64 {
+    u64::from(high.cast_unsigned()) << 32 | u64::from(low)
+}
+
+fn high(word: u64) -> RawFd {
+    (word >> 32) as RawFd
+}

@@ -1,0 +1,128 @@
+//! Taking over what another process has served: open handles, and the nodes that the kernel knows.
+//!
+//! Nodes need no record. Their ids say where they are (`export`), so each is found again when the kernel first asks for
+//! it. The kernel may hold more references to it than are counted here; it gives them back all at once.
+
+use crate::branch::Branch;
+use crate::export::StableId;
+use crate::fs::stat;
+use crate::ids::{HandleId, NodeId};
+use crate::node::handles::FileHandle;
+use crate::node::handles::records::{HandleRecord, HandleRecords, Recorded};
+use crate::node::open_file::{FileLocation, FileUse, OpenFile, only_reads};
+use crate::ops::data::open::Room;
+use crate::pool::Pool;
+use rustix::fd::{AsFd, OwnedFd, RawFd};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The numbers that one process gives to handles, and to nodes without stable ids.
+const NUMBERS: u32 = 40;
+
+/// The open files that were found in the records, by the numbers of their descriptors and by node.
+#[derive(Default)]
+struct Found {
+    descriptors: HashMap<RawFd, Arc<OwnedFd>>,
+    files: HashMap<NodeId, Arc<OpenFile>>,
+    /// Those of files that were being moved: of the copy that was not completed, or of the file that it replaces.
+    given_up: Vec<RawFd>,
+}
+
+impl Pool {
+    /// Records handles there from now on, and takes over those that are recorded. `run`: how many processes have served
+    /// before this one. The pool is connected to the kernel already. Returns the number of handles.
+    pub fn adopt_handles(&self, records: Arc<HandleRecords>, run: u64) -> usize {
+        self.files.skip_to(run << NUMBERS | 1);
+        self.nodes.skip_to(run << NUMBERS | (NodeId::ROOT.0 + 1));
+        let left = records.left();
+        let _ = self.handle_records.set(records);
+        let mut found = Found::default();
+        let adopted = left.into_iter().filter_map(|(record, said)| {
+            let handle = said.handle;
+            let adopted = self.adopt_handle(record, &said, &mut found);
+            if adopted.is_none() {
+                tracing::warn!("handle {} of {} is lost: its branch is not there", handle.0, said.node);
+            }
+            adopted
+        });
+        let count = adopted.count();
+        found.given_up.retain(|number| !found.descriptors.contains_key(number));
+        found.given_up.sort_unstable();
+        found.given_up.dedup();
+        found.given_up.into_iter().filter_map(canopy_sys::fd::take_over).for_each(drop);
+        count
+    }
+
+    /// Returns the number of the next handle that this thread opens, so that it can be noted before.
+    pub fn reserve_handle(&self) -> HandleId {
+        self.files.reserve_id()
+    }
+
+    fn adopt_handle(&self, record: HandleRecord, said: &Recorded, found: &mut Found) -> Option<()> {
+        let number = match said.next_fd.filter(|&next| next != said.fd) {
+            // The move has been finished, or taken back, from its journal.
+            Some(next) => {
+                let moved = has_moved(said.fd, next);
+                found.given_up.push(if moved { said.fd } else { next });
+                if moved { next } else { said.fd }
+            }
+            None => said.fd,
+        };
+        let fd = match found.descriptors.get(&number) {
+            Some(fd) => fd.clone(),
+            None => {
+                let fd = Arc::new(canopy_sys::fd::take_over(number)?);
+                found.descriptors.insert(number, fd.clone());
+                fd
+            }
+        };
+        let attr = stat::of(fd.as_fd()).ok()?;
+        let branches = self.branches.load();
+        let on = |branch: &&Arc<Branch>| branch.seed.number() == said.branch;
+        let moved = |branch: &&Arc<Branch>| number != said.fd && branch.dev == attr.dev;
+        let branch = branches.iter().find(moved).or_else(|| branches.iter().find(on))?;
+        let stable = StableId { id: said.node, generation: said.generation };
+        let node = self.nodes.adopt_open(stable, attr.key(), said.number);
+        let open = found.files.entry(said.node).or_insert_with(|| {
+            let reads = only_reads(said.flags).then(|| attr.key());
+            let backing = (said.backing != 0).then(|| self.kernel.load().adopt_backing(said.backing));
+            let location = FileLocation::new(branch.clone(), fd.clone(), reads);
+            Arc::new(OpenFile::new(&node, location, backing, self.dir_cache.idle_files.begin()))
+        });
+        *node.open().lock() = Arc::downgrade(open);
+        let mut handle =
+            FileHandle::adopted(node.clone(), fd.clone(), FileUse::new(open.clone()), (record, said));
+        if handle.maps_past_daemon() {
+            node.mapped.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+        if handle.passthrough
+            && let Room::Ample(writer) = self.room(branch, &fd, said.flags, Some(&attr))
+        {
+            handle.headroom = Some(writer);
+        }
+        if handle.writable() {
+            self.figures.writer_opened();
+        }
+        self.files.insert(said.handle, handle);
+        Some(())
+    }
+
+    /// Finds a node again that the kernel knows from another process, if it is not known here.
+    pub fn recall(&self, id: NodeId) {
+        if !self.nodes.hold(id)
+            && let Err(error) = self.find(id)
+        {
+            tracing::debug!("{id}, which the kernel knows, is not found: {error}");
+        }
+    }
+}
+
+/// Returns whether a file that was being moved is the copy now.
+fn has_moved(from: RawFd, to: RawFd) -> bool {
+    // Only looked at: `adopt_handles` closes what is not taken over.
+    let links = |number| {
+        let fd = std::mem::ManuallyDrop::new(canopy_sys::fd::take_over(number)?);
+        stat::of(fd.as_fd()).ok().map(|attr| attr.nlink)
+    };
+    links(from).is_none_or(|links| links == 0) && links(to).is_some_and(|links| links > 0)
+}

@@ -1,0 +1,295 @@
+//! Moving a file, a symlink or an empty directory to a branch that the client names.
+//!
+//! Files move as they do when a branch is full (`spill`), but a client that wants to write comes first: a file that is open
+//! for writing stays, and a move ends when one arrives.
+
+use crate::branch::health::OpKind;
+use crate::branch::space::Space;
+use crate::branch::{Branch, Branches};
+use crate::dir::merged::MergedDir;
+use crate::dir::symlinks::Symlinks;
+use crate::error::{Error, Result};
+use crate::fs::beneath;
+use crate::fs::reserved::is_reserved;
+use crate::fs::stat;
+use crate::ids::{Caller, NodeId};
+use crate::node::Node;
+use crate::ops::moves::spill::NotMoved;
+use crate::path::{join, split};
+use crate::policy::Mode;
+use crate::pool::Pool;
+use crate::relocate::file::FileMove;
+use crate::relocate::{self, COPIED_AT_ONCE};
+use canopy_sys::ioctl::relocate::Relocation;
+use canopy_sys::thread::ioprio;
+use rustix::fd::AsFd;
+use rustix::fs::{AtFlags, OFlags};
+use rustix::io::Errno;
+use std::cell::Cell;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a move with a rate sleeps between two checks whether it is still wanted.
+const NAP: Duration = Duration::from_millis(20);
+
+impl Pool {
+    /// Moves an entry of a directory from one branch to another. A file moves with all its names, or not at all. Of a
+    /// directory, the copy on the old branch goes, which must be empty; the new branch gets one if no other has.
+    ///
+    /// Errors:
+    /// - `EACCES` for a caller other than root and the owner of the pool
+    /// - `EINVAL` for a branch that the pool does not have
+    /// - `EROFS` when either branch may not be changed, or creates nothing
+    /// - `ESTALE` when the entry is not on the old branch
+    /// - `EEXIST` when it is on others as well
+    /// - `EBUSY` when the file is open for writing, or a client wants to write it
+    /// - `EMLINK` when the file has a name outside of the branch
+    /// - `EPERM` when it is immutable or append-only
+    /// - `EOPNOTSUPP` for anything that is neither file, symlink nor directory, on a filesystem without leases, and when
+    ///   the new branch cannot hold one of its attributes
+    /// - `ENOSPC` when the new branch would have less free space than its minfreespace
+    /// - `ENOTEMPTY` when the old branch holds something in the directory
+    /// - `EAGAIN` when it has changed meanwhile, `EINTR` when a signal has arrived
+    pub(crate) fn relocate(&self, caller: &Caller, dir: NodeId, wish: &Relocation<'_>) -> Result<()> {
+        // Most kernels leave the caller's ids out of the request.
+        if !caller.fsuid().is_some_and(|uid| uid == 0 || uid == rustix::process::getuid().as_raw()) {
+            return Err(Errno::ACCESS.into());
+        }
+        if matches!(wish.name, b"" | b"." | b"..") || wish.name.contains(&b'/') {
+            return Err(Error::Invalid);
+        }
+        let branches = self.branches.load();
+        let find = |path| branches.iter().find(|branch| branch.path.as_os_str().as_bytes() == path);
+        let (source, target) = find(wish.from).zip(find(wish.to)).ok_or(Error::Invalid)?;
+        if source.id == target.id {
+            return Err(Error::Invalid);
+        }
+        let may_change = |branch: &Branch| branch.mode != Mode::Ro && branch.health.is_well();
+        if !may_change(source) || !may_change(target) || target.mode == Mode::Nc {
+            return Err(Errno::ROFS.into());
+        }
+        let entry = self.lookup(dir, wish.name)?;
+        let relocated = self.nodes.get(entry.node).map_err(Error::errno).and_then(|node| {
+            if wish.idle {
+                ioprio::yield_disks();
+            }
+            let relocated = match () {
+                () if node.is_dir() => self.relocate_dir(&node, dir, wish.name, source, target),
+                () if entry.attr.is_symlink() => self.relocate_symlink(&node, dir, wish.name, source, target),
+                () if entry.attr.is_regular() => self.relocate_file(&node, source, target, wish.rate),
+                () => Err(Errno::OPNOTSUPP),
+            };
+            ioprio::reset();
+            relocated
+        });
+        self.forget(entry.node, 1);
+        Ok(relocated?)
+    }
+
+    fn relocate_file(
+        &self,
+        node: &Arc<Node>,
+        source: &Arc<Branch>,
+        target: &Arc<Branch>,
+        rate: u64,
+    ) -> Result<(), Errno> {
+        if self.has_writers(node) {
+            return Err(Errno::BUSY);
+        }
+        let _alone = node.moving().try_write().ok_or(Errno::BUSY)?;
+        // A client may have opened it since.
+        if self.has_writers(node) {
+            return Err(Errno::BUSY);
+        }
+        let _copying = self.stuck_operations.moving();
+        let file = self.movable(node)?;
+        if file.source.id != source.id {
+            return Err(Errno::STALE);
+        }
+        self.has_room(target, file.attr.blocks * 512)?;
+        let still = self.freeze(node)?;
+        let (begun, steps) = (Instant::now(), Cell::new(0_u64));
+        let stops = || self.kernel.load().caller_is_interrupted() || node.is_awaited();
+        let wanted = || {
+            let copied = steps.get().saturating_mul(COPIED_AT_ONCE);
+            if let Some(due) = copied.saturating_mul(1000).checked_div(rate) {
+                let until = begun + Duration::from_millis(due.min(u64::from(u32::MAX)));
+                // A process that wants to write the file on its branch breaks the lease.
+                while Instant::now() < until && !stops() && still.as_ref().check().is_ok() {
+                    std::thread::sleep(NAP.min(until.saturating_duration_since(Instant::now())));
+                }
+            }
+            steps.set(steps.get() + 1);
+            !stops()
+        };
+        let carried = self.carry(node, &file, target, still.as_ref(), &wanted);
+        file.names.iter().for_each(|name| self.dir_rewritten(split(name).0));
+        carried.map_err(|(NotMoved::Branch(errno) | NotMoved::File(errno))| match errno {
+            Errno::INTR if node.is_awaited() => Errno::BUSY,
+            Errno::INTR => errno,
+            // The error may come from either branch; the health check finds out which.
+            errno => target.record_error(source.record_error(errno, OpKind::Read), OpKind::Read),
+        })
+    }
+
+    fn has_writers(&self, node: &Arc<Node>) -> bool {
+        node.opened().is_some()
+            && !self.files.matching(|handle| Arc::ptr_eq(&handle.node, node) && handle.writable()).is_empty()
+    }
+
+    /// Fails unless a branch keeps its minfreespace with so many more bytes.
+    fn has_room(&self, branch: &Branch, bytes: u64) -> Result<(), Errno> {
+        let space = Space::of(branch.root()).map_err(|errno| branch.record_error(errno, OpKind::Read))?;
+        if space.readonly {
+            return Err(Errno::ROFS);
+        }
+        let left = space.avail.checked_sub(bytes).ok_or(Errno::NOSPC)?;
+        if left < branch.min_free_or(self.config().min_free) { Err(Errno::NOSPC) } else { Ok(()) }
+    }
+
+    fn relocate_symlink(
+        &self,
+        node: &Arc<Node>,
+        dir: NodeId,
+        name: &[u8],
+        source: &Branch,
+        target: &Branch,
+    ) -> Result<(), Errno> {
+        self.has_room(target, 0)?;
+        let path = self.nodes.dir_path(dir).map_err(Error::errno)?;
+        let full = join(&path, name);
+        let note = FileMove::announce(source, target, std::slice::from_ref(&full))?;
+        let brought = {
+            let _held = self.tree.shared();
+            let branches = self.branches.load();
+            let mut dirs = MergedDir::open(Symlinks::NEVER, &branches, &path);
+            indices(&branches, source, target).and_then(|(from, to)| {
+                dirs.copies(name).get(from).ok_or(Errno::STALE)?;
+                self.bring_dir(&branches, &mut dirs, to, &path)
+            })
+        };
+        let moved = brought.and_then(|()| self.switch_symlink(node, (dir, &path), name, source, target));
+        note.erase();
+        self.name_created(&path, name, target.id);
+        self.dir_rewritten(&path);
+        moved.map_err(|errno| match errno {
+            Errno::AGAIN | Errno::EXIST | Errno::STALE | Errno::MLINK => errno,
+            errno => target.record_error(source.record_error(errno, OpKind::Read), OpKind::Read),
+        })
+    }
+
+    fn switch_symlink(
+        &self,
+        node: &Arc<Node>,
+        (dir, path): (NodeId, &[u8]),
+        name: &[u8],
+        source: &Branch,
+        target: &Branch,
+    ) -> Result<(), Errno> {
+        // No other request uses a path or opens a file.
+        let _held = self.lock_tree()?;
+        let branches = self.branches.load();
+        let (from, to) = indices(&branches, source, target)?;
+        if self.nodes.dir_path(dir).map_err(Error::errno)?.as_slice() != path {
+            return Err(Errno::AGAIN);
+        }
+        let dirs = MergedDir::open(Symlinks::NEVER, &branches, path);
+        let copies = dirs.copies(name);
+        let own = *copies.get(from).ok_or(Errno::STALE)?;
+        if copies.iter().any(|(index, _)| index != from && index != to) {
+            return Err(Errno::EXIST);
+        }
+        if own.nlink > 1 {
+            // Its other names cannot be found.
+            return Err(Errno::MLINK);
+        }
+        if node.key() != Some(own.key()) || !own.is_symlink() {
+            return Err(Errno::AGAIN);
+        }
+        let number = self.shown_ino(&branches, node).map_err(Error::errno)?;
+        let (old, new) = dirs.get(from).zip(dirs.get(to)).ok_or(Errno::AGAIN)?;
+        let key = relocate::move_symlink(old, new, name, &own)?;
+        self.nodes.moved(node, key, if self.keeps_inode_numbers() { number } else { 0 });
+        self.kernel.load().invalidate_attr(node.id);
+        Ok(())
+    }
+
+    /// Removes a directory's empty copy from a branch. Another branch gets a copy first, if none has one. The directory
+    /// that remains looks as the one that goes, if that was the one to be seen.
+    fn relocate_dir(
+        &self,
+        node: &Arc<Node>,
+        parent: NodeId,
+        name: &[u8],
+        source: &Branch,
+        target: &Branch,
+    ) -> Result<(), Errno> {
+        let path = {
+            let _held = self.tree.shared();
+            let branches = self.branches.load();
+            let (from, to) = indices(&branches, source, target)?;
+            let path = join(&self.nodes.dir_path(parent).map_err(Error::errno)?, name);
+            let mut dirs = MergedDir::open(Symlinks::NEVER, &branches, &path);
+            let own = dirs.own();
+            own.get(from).ok_or(Errno::STALE)?;
+            if !is_empty(dirs.get(from).ok_or(Errno::NOENT)?)? {
+                return Err(Errno::NOTEMPTY);
+            }
+            if own.count() == 1 {
+                self.has_room(target, 0)?;
+                self.bring_dir(&branches, &mut dirs, to, &path)?;
+            }
+            path
+        };
+        let _held = self.lock_tree()?;
+        let _not_cloning = self.lock_for_change(path.clone())?;
+        let branches = self.branches.load();
+        let (from, _) = indices(&branches, source, target)?;
+        if node.key().is_some() || self.nodes.dir_path(node.id).map_err(Error::errno)? != path {
+            return Err(Errno::AGAIN);
+        }
+        let dirs = MergedDir::open(Symlinks::NEVER, &branches, &path);
+        let copies = dirs.own();
+        let own = *copies.get(from).ok_or(Errno::STALE)?;
+        // A branch that does not answer, or fails, may hold another copy; the one that remains must be known.
+        let rest = copies.iter().map(|(index, _)| index).find(|index| *index != from).ok_or(Errno::AGAIN)?;
+        let (old, new) = dirs.get(from).zip(dirs.get(rest)).ok_or(Errno::NOENT)?;
+        relocate::remove_leftovers(old);
+        if !is_empty(old)? {
+            return Err(Errno::NOTEMPTY);
+        }
+        if copies.first() == Some(from) && branches.as_slice()[rest].mode != Mode::Ro {
+            relocate::copy_metadata(old, new, &own)?;
+            relocate::set_times(new, &own)?;
+        }
+        let above = MergedDir::open(Symlinks::NEVER, &branches, split(&path).0);
+        let dir = above.get(from).ok_or(Errno::NOENT)?;
+        let removed = relocate::with_times_kept(dir, || above.unlink(from, name, AtFlags::REMOVEDIR));
+        self.dir_rewritten(split(&path).0);
+        node.copies_changed();
+        if let Some(dir) = node.dir_if_any() {
+            let kept_open = dir.cached.lock().take();
+            drop(kept_open);
+        }
+        self.kernel.load().invalidate_attr(node.id);
+        removed
+    }
+}
+
+fn indices(branches: &Branches, source: &Branch, target: &Branch) -> Result<(usize, usize), Errno> {
+    branches.index_of(source.id).zip(branches.index_of(target.id)).ok_or(Errno::ROFS)
+}
+
+/// Returns whether a directory on a branch has no entries but those under construction.
+fn is_empty(dir: rustix::fd::BorrowedFd<'_>) -> Result<bool, Errno> {
+    let fd = beneath::open(dir, b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
+    for entry in rustix::fs::Dir::read_from(&fd)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if !matches!(name, b"." | b"..") && !is_reserved(name) {
+            return Ok(false);
+        }
+    }
+    Ok(stat::of(fd.as_fd())?.is_dir())
+}

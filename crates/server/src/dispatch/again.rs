@@ -1,0 +1,146 @@
+//! Requests that the kernel sends again because the process that had taken them died.
+//!
+//! Most may simply be carried out once more. For those that may not ([`Operation::once`]), this decides by what is there
+//! whether the process before has done them already.
+
+use super::{Call, Dispatch};
+use crate::survival::in_flight::{Begun, Noted};
+use crate::translate::convert;
+use crate::translate::operation::Operation;
+use canopy_fuse::request::{Create, Name, WriteIo};
+use canopy_fuse::{Op, Request};
+use canopy_pool::{Entry, HandleId, NodeId, Opened, Result};
+use rustix::io::Errno;
+
+impl Dispatch {
+    /// Notes a request that must not be carried out twice, and returns what a process before has begun of it. After a
+    /// takeover, also finds the nodes again that it is about.
+    pub(super) fn note(
+        &self,
+        request: &Request<'_>,
+        operation: &Operation<'_>,
+    ) -> (Option<Noted<'_>>, Option<Begun>) {
+        let Some(in_flight) = &self.in_flight else { return (None, None) };
+        in_flight.answered();
+        if self.takes_over {
+            self.recall(request);
+        }
+        if !operation.once {
+            return (None, None);
+        }
+        let begun = in_flight.begun_before(request.header.unique);
+        (in_flight.begin(request.header.unique, begun.as_ref()), begun)
+    }
+
+    /// Finds the nodes of a request again that the kernel knows from a process before.
+    fn recall(&self, request: &Request<'_>) {
+        let other = match request.op {
+            Op::Forget { .. } | Op::BatchForget(_) | Op::Interrupt { .. } => return,
+            Op::Link { old, .. } => Some(old),
+            Op::Rename { newdir, .. } => Some(newdir),
+            _ => None,
+        };
+        self.pool.recall(convert::node(request.header.node));
+        if let Some(other) = other {
+            self.pool.recall(convert::node(other));
+        }
+    }
+
+    /// Closes the handle that the process before has opened for this request, and has not told the kernel. Notes the one
+    /// that will be opened.
+    pub(super) fn close_unanswered(&self, call: &Call<'_>) {
+        if let Some(Begun { detail, .. }) = call.begun
+            && detail != 0
+        {
+            let _ = self.pool.release(HandleId(detail));
+        }
+        if let Some(noted) = &call.noted {
+            noted.detail(self.pool.reserve_handle().0);
+        }
+    }
+
+    /// Passes on the result of a request that makes a name. If it failed because the name is there, and the process before
+    /// may have made it, it has succeeded. `old` is the node to which link(2) gives the name.
+    pub(super) fn made_before(
+        &self,
+        call: &Call<'_>,
+        name: Name<'_>,
+        old: Option<NodeId>,
+        made: Result<Entry>,
+    ) -> Result<Entry> {
+        let (Some(begun), Err(error)) = (&call.begun, &made) else { return made };
+        if error.errno() != Errno::EXIST {
+            return made;
+        }
+        let Ok(entry) = self.pool.lookup_for(&call.caller(0), call.node, name.as_bytes()) else {
+            return made;
+        };
+        let own = match old {
+            Some(old) => entry.node == old,
+            None => begun.may_have_made(entry.attr.btime),
+        };
+        if own {
+            return Ok(entry);
+        }
+        self.pool.forget(entry.node, 1);
+        made
+    }
+
+    /// As `made_before`, for a request that also opens the file.
+    pub(super) fn created_before(
+        &self,
+        call: &Call<'_>,
+        create: &Create<'_>,
+        made: Result<(Entry, Opened)>,
+    ) -> Result<(Entry, Opened)> {
+        let Err(error) = made else { return made };
+        let entry = self.made_before(call, create.name, None, Err(error))?;
+        let opened = self.pool.open(&call.caller(0), entry.node, create.flags, false);
+        opened.map(|opened| (entry, opened)).inspect_err(|_| self.pool.forget(entry.node, 1))
+    }
+
+    /// Passes on the result of a request. If it failed with the errno that tells that it was done, the process before has
+    /// done it.
+    pub(super) fn done_before(&self, call: &Call<'_>, done: Errno, result: Result<()>) -> Result<()> {
+        match result {
+            Err(error) if call.begun.is_some() && error.errno() == done => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Returns how many bytes of an append the process before has written. Otherwise notes the size of the file. No
+    /// other client appends meanwhile: the kernel has locked the file since the request began.
+    pub(super) fn appended_before(&self, call: &Call<'_>, io: &WriteIo<'_>) -> usize {
+        let Some(noted) = &call.noted else { return 0 };
+        let size = self.pool.getattr(call.node, Some(HandleId(io.handle))).ok().map(|attr| attr.size + 1);
+        match (&call.begun, size) {
+            (Some(begun), Some(size)) if begun.detail != 0 => {
+                usize::try_from(size.saturating_sub(begun.detail))
+                    .map_or(io.data.len(), |bytes| bytes.min(io.data.len()))
+            }
+            (_, size) => {
+                noted.detail(size.unwrap_or(0));
+                0
+            }
+        }
+    }
+
+    /// Returns whether the process before has done this change of a file's size from within (fallocate(2) with
+    /// `FALLOC_FL_COLLAPSE_RANGE` or `FALLOC_FL_INSERT_RANGE`). Otherwise notes the size.
+    pub(super) fn resized_before(&self, call: &Call<'_>, handle: HandleId, mode: u32) -> bool {
+        const COLLAPSE_RANGE: u32 = 0x08;
+        const INSERT_RANGE: u32 = 0x20;
+        if mode & (COLLAPSE_RANGE | INSERT_RANGE) == 0 {
+            return false;
+        }
+        let size = || self.pool.getattr(call.node, Some(handle)).ok().map(|attr| attr.size + 1);
+        match (&call.begun, &call.noted) {
+            (Some(begun), _) if begun.detail != 0 => size().is_some_and(|size| size != begun.detail),
+            (_, Some(noted)) => {
+                noted.detail(size().unwrap_or(0));
+                false
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! Shared memory with what the next process needs. Each part is changed by stores of single words in such an order that
+//! it can be read after the process was killed at any point.
+
+use canopy_fuse::Agreed;
+use canopy_pool::{HANDLE_RECORD_WORDS, HandleRecords};
+use canopy_sys::process::{Ended, SharedWords};
+use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
+use rustix::process::Signal;
+use rustix::time::{ClockId, clock_gettime};
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A process serves, or has served: what follows is valid.
+const SERVING: usize = 0;
+/// How many processes have been started.
+const STARTS: usize = 1;
+/// The number of the device's descriptor.
+const DEVICE: usize = 2;
+/// The kernel opens directories by itself.
+const KERNEL_OPENS_DIRS: usize = 3;
+/// How the last process that died did so: a signal, or [`EXITED`] and a status.
+const DEATH: usize = 4;
+/// When, on the monotonic clock, in nanoseconds.
+const DIED_AT: usize = 5;
+/// How long nobody served then, and the longest time ever, in nanoseconds.
+const PAUSE: usize = 6;
+const LONGEST_PAUSE: usize = 7;
+/// Which of the two texts with settings is valid, above its length in bytes.
+const SETTINGS: usize = 8;
+/// The process that serves is about to exit, because it was asked to or the pool is unmounted.
+const ENDING: usize = 9;
+/// There is a session that another process can take over.
+const SERVABLE: usize = 10;
+const AGREED: Range<usize> = 16..32;
+
+const EXITED: u64 = 1 << 32;
+
+/// Requests in flight; their number is that of threads, and is exceeded by hung disks alone.
+pub(super) const REQUESTS: Range<usize> = 64..64 + super::in_flight::REQUEST * 1024;
+/// Each of two texts.
+const TEXT: usize = 16 << 10;
+const TEXTS: usize = REQUESTS.end;
+const HANDLES: Range<usize> = TEXTS + 2 * TEXT..TEXTS + 2 * TEXT + HANDLE_RECORD_WORDS * (1 << 20);
+
+/// The memory that the processes of one pool share.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    words: Arc<SharedWords>,
+}
+
+/// How a process that served has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Death {
+    pub ended: Ended,
+    /// How long nobody served after it.
+    pub pause: Duration,
+}
+
+impl fmt::Display for Death {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.ended {
+            Ended::Exited(status) => write!(f, "exit status {status}"),
+            Ended::Killed(signal) => match signal_name(signal) {
+                Some(name) => write!(f, "{name}"),
+                None => write!(f, "signal {signal}"),
+            },
+        }
+    }
+}
+
+/// The signals by which a server dies as a rule.
+fn signal_name(signal: i32) -> Option<&'static str> {
+    let names = [
+        (Signal::KILL, "SIGKILL"),
+        (Signal::SEGV, "SIGSEGV"),
+        (Signal::BUS, "SIGBUS"),
+        (Signal::ABORT, "SIGABRT"),
+        (Signal::ILL, "SIGILL"),
+        (Signal::FPE, "SIGFPE"),
+        (Signal::TRAP, "SIGTRAP"),
+        (Signal::SYS, "SIGSYS"),
+    ];
+    names.into_iter().find(|(known, _)| known.as_raw() == signal).map(|(_, name)| name)
+}
+
+impl Ledger {
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn new() -> io::Result<Ledger> {
+        Ok(Ledger { words: Arc::new(SharedWords::new(HANDLES.end)?) })
+    }
+
+    fn get(&self, word: usize) -> u64 {
+        self.words[word].load(Ordering::Acquire)
+    }
+
+    fn set(&self, word: usize, value: u64) {
+        self.words[word].store(value, Ordering::Release);
+    }
+
+    /// Returns whether a process has served the pool. Then the next one takes over.
+    #[must_use]
+    pub fn is_serving(&self) -> bool {
+        self.get(SERVING) != 0
+    }
+
+    /// Records that this process ends by itself, and no other shall take over.
+    pub fn record_end(&self) {
+        self.set(ENDING, 1);
+    }
+
+    /// Returns whether the process that serves ends by itself.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        self.get(ENDING) != 0
+    }
+
+    /// Returns the number of processes that have been started before.
+    #[must_use]
+    pub fn starts(&self) -> u64 {
+        self.get(STARTS)
+    }
+
+    /// Records that another process has been started.
+    pub fn count_start(&self) {
+        self.set(STARTS, self.starts() + 1);
+    }
+
+    /// Records the session that the next process takes over.
+    pub(crate) fn record_session(&self, device: BorrowedFd<'_>, agreed: &Agreed, kernel_opens_dirs: bool) {
+        let words = agreed.to_words();
+        AGREED.zip(words).for_each(|(word, value)| self.set(word, value));
+        self.set(DEVICE, u64::from(device.as_raw_fd().cast_unsigned()));
+        self.set(KERNEL_OPENS_DIRS, kernel_opens_dirs.into());
+        self.set(SERVABLE, 1);
+    }
+
+    /// Records that the pool is usable. From now on another process takes over when this one dies.
+    pub fn record_serving(&self) {
+        self.set(SERVING, self.get(SERVABLE));
+    }
+
+    /// Returns the number of the device's descriptor, and what was negotiated on it.
+    pub(crate) fn session(&self) -> (RawFd, Agreed) {
+        let words = std::array::from_fn(|at| self.get(AGREED.start + at));
+        (self.get(DEVICE) as RawFd, Agreed::from_words(&words))
+    }
+
+    pub(crate) fn kernel_opens_dirs(&self) -> bool {
+        self.get(KERNEL_OPENS_DIRS) != 0
+    }
+
+    /// Records that the process that served has ended.
+    pub fn record_death(&self, ended: Ended) {
+        let death = match ended {
+            Ended::Exited(status) => EXITED | u64::from(status.cast_unsigned()),
+            Ended::Killed(signal) => u64::from(signal.cast_unsigned()),
+        };
+        self.set(DEATH, death);
+        self.set(DIED_AT, now());
+    }
+
+    /// Records that the pool is served again.
+    pub(crate) fn record_recovery(&self) {
+        let pause = now().saturating_sub(self.get(DIED_AT));
+        self.set(PAUSE, pause);
+        self.set(LONGEST_PAUSE, pause.max(self.get(LONGEST_PAUSE)));
+    }
+
+    /// Returns how the last process that died did so, and the longest pause after any; `None` if none has died.
+    #[must_use]
+    pub fn last_death(&self) -> Option<(Death, Duration)> {
+        let death = self.get(DEATH);
+        let status = death as u32 as i32;
+        let ended = if death & EXITED != 0 { Ended::Exited(status) } else { Ended::Killed(status) };
+        let death = Death { ended, pause: Duration::from_nanos(self.get(PAUSE)) };
+        (self.get(DIED_AT) != 0).then(|| (death, Duration::from_nanos(self.get(LONGEST_PAUSE))))
+    }
+
+    pub(crate) fn handles(&self) -> Arc<HandleRecords> {
+        HandleRecords::new(Arc::clone(&self.words), HANDLES)
+    }
+
+    pub(super) fn requests(&self) -> &[AtomicU64] {
+        &self.words[REQUESTS]
+    }
+
+    /// Returns the settings that were changed since the pool was mounted, in the order of their last changes: one may cover
+    /// others.
+    pub(crate) fn settings(&self) -> Vec<(String, Vec<u8>)> {
+        let named = |(key, value): (Vec<u8>, _)| Some((String::from_utf8(key).ok()?, value));
+        self.texts().into_iter().filter(|(key, _)| !key.starts_with(b"/")).filter_map(named).collect()
+    }
+
+    /// Returns the branches that the pool has had, with the mountpoints that they were below.
+    pub(crate) fn mountpoints(&self) -> Vec<(PathBuf, PathBuf)> {
+        let path = |bytes| PathBuf::from(OsString::from_vec(bytes));
+        let branches = self.texts().into_iter().filter(|(key, _)| key.starts_with(b"/"));
+        branches.map(|(branch, mountpoint)| (path(branch), path(mountpoint))).collect()
+    }
+
+    fn texts(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let selected = self.get(SETTINGS);
+        let bytes = self.text((selected >> 32) as usize, selected as u32 as usize);
+        let mut parts = bytes.split(|&byte| byte == 0).map(<[u8]>::to_vec);
+        let pair = || Some((parts.next()?, parts.next()?));
+        std::iter::from_fn(pair).filter(|(key, _)| !key.is_empty()).collect()
+    }
+
+    /// Records a setting. The caller holds the lock for changes of settings. Returns false if there is no room.
+    pub(crate) fn record_setting(&self, key: &str, value: &[u8]) -> bool {
+        self.record_text(key.as_bytes(), value)
+    }
+
+    /// Records where a branch is mounted. The caller holds the lock for changes of settings, or nobody serves yet.
+    pub(crate) fn record_mountpoint(&self, branch: &Path, mountpoint: &Path) -> bool {
+        self.record_text(branch.as_os_str().as_bytes(), mountpoint.as_os_str().as_bytes())
+    }
+
+    fn record_text(&self, key: &[u8], value: &[u8]) -> bool {
+        let mut texts = self.texts();
+        texts.retain(|(known, _)| known != key);
+        texts.push((key.to_vec(), value.to_vec()));
+        let text: Vec<u8> =
+            texts.iter().flat_map(|(key, value)| [key, &b"\0"[..], value, b"\0"].concat()).collect();
+        if text.len() > TEXT * size_of::<u64>() || value.contains(&0) {
+            return false;
+        }
+        let next = (self.get(SETTINGS) >> 32) as usize ^ 1;
+        for (at, bytes) in text.chunks(size_of::<u64>()).enumerate() {
+            let mut word = [0; size_of::<u64>()];
+            word[..bytes.len()].copy_from_slice(bytes);
+            self.set(TEXTS + next * TEXT + at, u64::from_le_bytes(word));
+        }
+        self.set(SETTINGS, (next as u64) << 32 | text.len() as u64);
+        true
+    }
+
+    fn text(&self, which: usize, len: usize) -> Vec<u8> {
+        let start = TEXTS + which * TEXT;
+        let words = &self.words[start..start + len.div_ceil(size_of::<u64>())];
+        let mut bytes: Vec<u8> =
+            words.iter().flat_map(|word| word.load(Ordering::Acquire).to_le_bytes()).collect();
+        bytes.truncate(len);
+        bytes
+    }
+}
+
+fn now() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_kept_in_the_order_of_their_last_changes() {
+        let ledger = Ledger::new().unwrap();
+        assert!(ledger.settings().is_empty());
+        for (key, value) in [("branches", "/a:/b"), ("minfreespace", "4G"), ("branches", "/a"), ("empty", "")]
+        {
+            assert!(ledger.record_setting(key, value.as_bytes()));
+        }
+        assert!(ledger.record_mountpoint(Path::new("/disk/a"), Path::new("/disk")));
+        let expected = [("minfreespace", "4G"), ("branches", "/a"), ("empty", "")];
+        let expected = expected.map(|(key, value)| (key.to_owned(), value.as_bytes().to_vec()));
+        assert_eq!(ledger.settings(), expected);
+        assert_eq!(ledger.mountpoints(), [("/disk/a".into(), "/disk".into())]);
+        assert!(!ledger.record_setting("long", &vec![b'x'; TEXT * 8]));
+        assert_eq!(ledger.settings(), expected);
+    }
+
+    #[test]
+    fn deaths_are_told_with_their_pause() {
+        let ledger = Ledger::new().unwrap();
+        assert_eq!(ledger.last_death(), None);
+        ledger.record_death(Ended::Killed(9));
+        ledger.record_recovery();
+        let (death, longest) = ledger.last_death().unwrap();
+        assert_eq!((death.ended, death.pause), (Ended::Killed(9), longest));
+        ledger.record_death(Ended::Exited(101));
+        assert_eq!(ledger.last_death().unwrap().0.ended, Ended::Exited(101));
+    }
+}

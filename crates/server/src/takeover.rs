@@ -1,0 +1,94 @@
+//! Taking over a pool from the process that served it before and has died.
+
+use crate::error::Error;
+use crate::survival::{Ledger, Survival};
+use canopy_config::Config;
+use canopy_config::resolve::Plan;
+use canopy_config::source;
+use canopy_fuse::flags::InitFlags;
+use canopy_fuse::notify;
+use canopy_fuse::{Agreed, Session, SessionOptions, Transport};
+use canopy_pool::Pool;
+use canopy_sys::{fd, mountinfo};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::os::fd::{IntoRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// Returns whether another process can take over this connection. Over io_uring the kernel drops what it had given to a
+/// process that died.
+pub(crate) fn is_possible(agreed: &Agreed, transport: &Transport) -> bool {
+    let why_not = match transport {
+        Transport::Uring { .. } => "requests arrive over io_uring (io-uring=off changes that)",
+        Transport::Device(_) if !agreed.offered.contains(InitFlags::HAS_RESEND) => {
+            "the kernel cannot send requests again (it needs Linux 6.9)"
+        }
+        Transport::Device(_) => return true,
+    };
+    tracing::warn!("survive=true has no effect: {why_not}");
+    false
+}
+
+/// Returns the plan with the settings that were changed since the pool was mounted.
+pub(crate) fn plan_now(plan: &Plan, ledger: &Ledger) -> Plan {
+    let mut plan = plan.clone();
+    for (key, value) in ledger.settings() {
+        if let Err(error) = source::set(&mut plan.config, &key, OsStr::from_bytes(&value)) {
+            error.lines().iter().for_each(|line| tracing::warn!("{line}"));
+        }
+    }
+    let gone = gone_branches(ledger, &plan.config);
+    let is_missing = |path: &PathBuf| {
+        gone.iter().any(|(gone, _)| gone == path) || matches!(rustix::fs::stat(path), Err(Errno::NOENT))
+    };
+    plan.missing = plan.config.branches.iter().map(|spec| spec.path.clone()).filter(is_missing).collect();
+    plan.replaces = false;
+    plan
+}
+
+/// Returns the branches whose mounts are not there any more, with their mountpoints. What is at their paths now is another
+/// filesystem's.
+pub(crate) fn gone_branches(ledger: &Ledger, config: &Config) -> Vec<(PathBuf, PathBuf)> {
+    let Ok(listed) = mountinfo::list() else { return Vec::new() };
+    let is_gone = |(branch, mountpoint): &(PathBuf, PathBuf)| {
+        mountinfo::holding_in(&listed, branch).is_none_or(|holding| holding.mountpoint != *mountpoint)
+    };
+    let is_branch = |(path, _): &(PathBuf, PathBuf)| config.branches.iter().any(|spec| spec.path == *path);
+    ledger.mountpoints().into_iter().filter(is_branch).filter(is_gone).collect()
+}
+
+/// Has the kernel send again what was not answered, and closes what the process before had open and nobody takes over. To
+/// be called before this process opens anything.
+pub fn begin(before: &Survival) -> Result<(), Error> {
+    let (number, _) = before.ledger.session();
+    let device = take_device(&before.ledger)?;
+    notify::resend_now(&device).map_err(|errno| Error::Takeover(errno.into()))?;
+    // It is taken once more later.
+    let _ = device.into_raw_fd();
+    before.close_strays(number).map_err(Error::Takeover)?;
+    if let Some((death, _)) = before.ledger.last_death() {
+        tracing::error!("the process that served the pool has ended ({death}): another takes over");
+    }
+    Ok(())
+}
+
+pub(crate) fn take_device(ledger: &Ledger) -> Result<OwnedFd, Error> {
+    fd::take_over(ledger.session().0).ok_or_else(|| Error::Takeover(Errno::BADF.into()))
+}
+
+/// Has the pool's handles recorded from now on, and takes over those that are.
+pub(crate) fn adopt_handles(pool: &Pool, ledger: &Ledger) {
+    let adopted = pool.adopt_handles(ledger.handles(), ledger.starts());
+    tracing::debug!("{adopted} open files were taken over");
+}
+
+/// Continues the session of the process before.
+pub(crate) fn adopt_session(
+    device: OwnedFd,
+    ledger: &Ledger,
+    options: &SessionOptions,
+) -> Result<Session, Error> {
+    let (_, agreed) = ledger.session();
+    Ok(Session::adopt(device, agreed, options)?)
+}

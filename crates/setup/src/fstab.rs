@@ -1,0 +1,159 @@
+//! Lines of fstab(5).
+
+use canopy_config::source::command_line;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+/// A line that describes a mount. Fields are as written, with their escapes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Line {
+    /// Its number in the file, from 1.
+    pub number: usize,
+    pub source: String,
+    pub mountpoint: String,
+    pub fstype: String,
+    pub options: String,
+    /// What follows the options: numbers, and perhaps a comment.
+    rest: String,
+}
+
+impl Line {
+    /// Parses a line; `None` for a comment and for what is no mount.
+    fn parse(number: usize, text: &str) -> Option<Line> {
+        let mut fields = text.split_whitespace();
+        let source = fields.next().filter(|field| !field.starts_with('#'))?;
+        let (mountpoint, fstype) = (fields.next()?, fields.next()?);
+        let options = fields.next().unwrap_or("defaults");
+        let rest = fields.collect::<Vec<_>>().join(" ");
+        let [source, mountpoint, fstype, options] = [source, mountpoint, fstype, options].map(str::to_owned);
+        Some(Line { number, source, mountpoint, fstype, options, rest })
+    }
+
+    /// Returns the line for a pool that its file describes.
+    pub fn for_pool(file: &str, mountpoint: &str, options: &str) -> Line {
+        let (source, mountpoint) = (escape(file), escape(mountpoint));
+        let (fstype, options, rest) = ("canopy".into(), options.into(), "0 0".into());
+        Line { number: 0, source, mountpoint, fstype, options, rest }
+    }
+
+    /// Returns whether the line mounts a pool, by whichever name.
+    pub fn is_pool(&self) -> bool {
+        let kind = self.fstype.strip_prefix("fuse.").unwrap_or(&self.fstype);
+        matches!(kind, "canopy" | "mergerfs") || self.is_mergerfs()
+    }
+
+    /// Returns whether the line mounts a pool as mergerfs.
+    pub fn is_mergerfs(&self) -> bool {
+        matches!(self.fstype.as_str(), "mergerfs" | "fuse.mergerfs")
+            || (self.fstype == "fuse" && self.source.starts_with("mergerfs#"))
+    }
+
+    /// Returns whether an option is given, with or without a value.
+    pub fn has_option(&self, name: &str) -> bool {
+        self.options_named(name).next().is_some()
+    }
+
+    /// Returns the values of an option that may be given several times.
+    pub fn options_named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.options.split(',').filter_map(move |option| {
+            let (key, value) = option.split_once('=').unwrap_or((option, ""));
+            (key == name).then_some(value)
+        })
+    }
+
+    pub fn render(&self) -> String {
+        let fields = [&self.source, &self.mountpoint, &self.fstype, &self.options, &self.rest];
+        let fields: Vec<&str> =
+            fields.into_iter().map(String::as_str).filter(|field| !field.is_empty()).collect();
+        fields.join(" ")
+    }
+}
+
+/// Returns the mounts of a file.
+pub fn parse(text: &str) -> Vec<Line> {
+    text.lines().enumerate().filter_map(|(index, line)| Line::parse(index + 1, line)).collect()
+}
+
+/// Replaces lines by number, and keeps all others as they are. A replacement may have several lines.
+pub fn replace(text: &str, replacements: &[(usize, String)]) -> String {
+    let mut replaced = String::with_capacity(text.len());
+    for (index, line) in text.split_inclusive('\n').enumerate() {
+        match replacements.iter().find(|(number, _)| *number == index + 1) {
+            Some((_, new)) => {
+                replaced.push_str(new);
+                replaced.push('\n');
+            }
+            None => replaced.push_str(line),
+        }
+    }
+    replaced
+}
+
+/// Appends a line, after one that may lack its end.
+pub fn append(text: &str, line: &str) -> String {
+    let gap = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+    format!("{text}{gap}{line}\n")
+}
+
+/// Writes blanks, tabs, line ends and backslashes as fstab wants them.
+pub fn escape(field: &str) -> String {
+    let mut escaped = String::new();
+    for character in field.chars() {
+        match character {
+            ' ' | '\t' | '\n' | '\\' => escaped.push_str(&format!("\\{:03o}", u32::from(character))),
+            _ => escaped.push(character),
+        }
+    }
+    escaped
+}
+
+/// Reads a field with its escapes.
+pub fn unescape(field: &str) -> OsString {
+    // Commas do not separate here.
+    let quoted: Vec<u8> =
+        field.bytes().flat_map(|byte| if byte == b',' { vec![b'\\', b','] } else { vec![byte] }).collect();
+    let items = command_line::split_group(OsStr::from_bytes(&quoted));
+    OsString::from_vec(items.into_iter().flat_map(OsString::into_vec).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FSTAB: &str = "# a comment\n\
+        UUID=1 / ext4 errors=remount-ro 0 1\n\
+        /mnt/disk*\t/mnt/a\\040pool   fuse.mergerfs defaults,x-systemd.requires=/mnt/disk1,x-systemd.requires=/mnt/disk2 0 0 # mine\n\
+        broken\n\
+        mergerfs#/a:/b /p fuse defaults";
+
+    #[test]
+    fn lines_are_parsed_and_kept() {
+        let lines = parse(FSTAB);
+        assert_eq!(lines.len(), 3);
+        assert_eq!(unescape(&lines[1].mountpoint), "/mnt/a pool");
+        assert_eq!((lines[1].number, lines[2].number), (3, 5));
+        assert!(!lines[0].is_pool() && lines[1].is_mergerfs() && lines[2].is_mergerfs());
+        let required: Vec<&str> = lines[1].options_named("x-systemd.requires").collect();
+        assert_eq!(required, ["/mnt/disk1", "/mnt/disk2"]);
+        assert!(lines[1].has_option("defaults") && !lines[1].has_option("nofail"));
+        assert!(lines[1].render().ends_with(" 0 0 # mine"), "{}", lines[1].render());
+        let changed = replace(FSTAB, &[(3, "one\ntwo".into())]);
+        assert!(
+            changed.starts_with("# a comment\nUUID=1 / ext4 errors=remount-ro 0 1\none\ntwo\nbroken\n"),
+            "{changed}"
+        );
+        assert_eq!(replace(FSTAB, &[]), FSTAB);
+    }
+
+    #[test]
+    fn fields_are_escaped_and_read_back() {
+        let path = "/mnt/a b\\c,d\te";
+        assert_eq!(escape(path), "/mnt/a\\040b\\134c,d\\011e");
+        assert_eq!(unescape(&escape(path)), path);
+        let line = Line::for_pool("/etc/canopy/a b.toml", "/mnt/m", "nofail");
+        assert_eq!(line.render(), "/etc/canopy/a\\040b.toml /mnt/m canopy nofail 0 0");
+        assert!(line.is_pool() && !line.is_mergerfs());
+        assert_eq!(append("a", "b"), "a\nb\n");
+        assert_eq!(append("a\n", "b"), "a\nb\n");
+    }
+}

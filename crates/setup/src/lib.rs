@@ -1,0 +1,20 @@
+//! Setting up pools on a machine.
+//!
+//! `machine` looks at what is mounted, and `fstab` reads and writes lines of fstab(5). From these `proposal` says what a
+//! pool could consist of, and what would hurt; `pool_file` writes its description. `migrate` turns what mergerfs was
+//! configured with into lines for Canopy. `doctor` finds what is amiss in what `examine` gathers. `commands` has
+//! `canopy init` and `canopy migrate`. Except for `machine`, `examine` and `commands`, nothing here asks the system or changes
+//! it.
+#![forbid(unsafe_code)]
+
+pub mod commands;
+pub mod doctor;
+mod error;
+pub mod examine;
+pub mod fstab;
+pub mod machine;
+pub mod migrate;
+pub mod pool_file;
+pub mod proposal;
+
+pub use error::Error;

@@ -1,0 +1,106 @@
+//! Output for people: at most 80 columns, colours only on a terminal that supports them.
+#![forbid(unsafe_code)]
+
+use anstyle::{AnsiColor, Style};
+use canopy_config::program_name;
+pub use canopy_config::text::bytes;
+use comfy_table::{ContentArrangement, Table, presets};
+use std::io::Write;
+use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
+
+/// The width of a line.
+pub const WIDTH: usize = 80;
+
+pub const BOLD: Style = Style::new().bold();
+pub const WARNING: Style = AnsiColor::Yellow.on_default();
+pub const BAD: Style = AnsiColor::Red.on_default();
+
+/// Returns the text with the escape sequences of a style. [`print_styled`] drops them if styles are off.
+pub fn styled(style: Style, text: &str) -> String {
+    format!("{style}{text}{style:#}")
+}
+
+/// Writes to stdout. A closed pipe, as with `head`, is not an error.
+pub fn print(text: &str) {
+    print_bytes(text.as_bytes());
+}
+
+/// Writes bytes to stdout as they are.
+pub fn print_bytes(bytes: &[u8]) {
+    let _ = std::io::stdout().write_all(bytes);
+}
+
+/// Writes to stdout, with styles only on a terminal that supports them (`NO_COLOR`, `TERM=dumb`).
+pub fn print_styled(text: &str) {
+    let _ = anstream::stdout().write_all(text.as_bytes());
+}
+
+/// Writes a line to stderr, prefixed with the name that the program was called by.
+pub fn eprint_line(line: &str) {
+    eprintln!("{}: {line}", program_name::current().as_str());
+}
+
+/// Prints a value as indented JSON. Maps in it must have string keys.
+pub fn print_json(value: &impl serde::Serialize) {
+    print(&format!("{}\n", serde_json::to_string_pretty(value).unwrap_or_default()));
+}
+
+/// Formats a table without borders, at most [`WIDTH`] wide. Long cells are wrapped. Columns in `to_the_right` are aligned
+/// to the right.
+pub fn table(header: &[&str], rows: Vec<Vec<String>>, indent: usize, to_the_right: &[usize]) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_width((WIDTH - indent) as u16);
+    table.set_header(header.to_vec());
+    table.add_rows(rows);
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if to_the_right.contains(&index) {
+            column.set_cell_alignment(comfy_table::CellAlignment::Right);
+        }
+    }
+    let blank = " ".repeat(indent);
+    table.lines().map(|line| format!("{blank}{}\n", line.trim_end())).collect()
+}
+
+/// Wraps a paragraph at blanks, and inside words that are longer than a line. The first line starts with `first`, the
+/// others with as many blanks.
+pub fn paragraph(first: &str, text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let blank = " ".repeat(textwrap::core::display_width(first));
+    // Paths are not broken at hyphens.
+    let options = Options::new(WIDTH)
+        .initial_indent(first)
+        .subsequent_indent(&blank)
+        .word_separator(WordSeparator::AsciiSpace)
+        .word_splitter(WordSplitter::NoHyphenation)
+        .wrap_algorithm(WrapAlgorithm::FirstFit);
+    textwrap::fill(&words.join(" "), options) + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paragraphs_fit_the_width() {
+        let text = "word ".repeat(60);
+        let wrapped = paragraph("  mend: ", &text);
+        assert!(wrapped.lines().all(|line| line.len() <= WIDTH), "{wrapped}");
+        assert!(wrapped.lines().skip(1).all(|line| line.starts_with("        word")), "{wrapped}");
+        assert!(wrapped.starts_with("  mend: word"));
+        assert_eq!(wrapped.split_whitespace().count(), 61);
+        assert_eq!(paragraph("a ", ""), "a \n");
+        assert_eq!(paragraph("a ", &styled(BAD, "b")), "a \x1b[31mb\x1b[0m\n");
+        let long = paragraph("- ", &"/path".repeat(40));
+        assert!(long.lines().count() == 3 && long.lines().all(|line| line.len() <= WIDTH), "{long}");
+    }
+
+    #[test]
+    fn tables_fit_the_width() {
+        let long = "/a/very/long/path/that/has/no/blank/to/be/broken/at/and/goes/on/for/more/than/a/line";
+        let text = table(&["BRANCH", "FREE"], vec![vec![long.into(), "1.0G".into()]], 2, &[1]);
+        assert!(text.lines().all(|line| line.len() <= WIDTH && !line.ends_with(' ')), "{text}");
+        assert!(text.lines().count() > 2 && text.contains("1.0G"), "{text}");
+    }
+}

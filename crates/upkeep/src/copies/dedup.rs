@@ -1,0 +1,319 @@
+//! `canopy dedup`: removes all copies of a file but one.
+
+use super::held::{HeldCopy, Kept, Lease};
+use crate::error::{Error, Result};
+use crate::filter::{Filter, FilterArgs};
+use crate::output::{print, print_json, report_missing, shown};
+use crate::pool_link::{BranchLink, PoolLink};
+use crate::relocate::{Stays, Stop, Sum, apart, is_of_the_disk};
+use crate::survey::{Entry, FileCopy, look, walk};
+use canopy_config::control_api::OsText;
+use canopy_config::text::{bytes, os_error};
+use clap::Args;
+use rustix::fs::FileType;
+use rustix::io::Errno;
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+/// Remove surplus copies of files, which other branches hold as well
+#[derive(Args, Debug)]
+#[command(after_help = NOTES)]
+pub struct DedupArgs {
+    /// The pool's mountpoint or name
+    pub pool: PathBuf,
+    /// Files and directories of the pool, instead of all of it
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// first, newest, oldest, largest, emptiest or a branch
+    #[arg(long, value_name = "COPY")]
+    pub keep: Option<PathBuf>,
+    /// Remove copies that differ, too; needs --keep
+    #[arg(long, requires = "keep")]
+    pub differing: bool,
+    /// Remove them; without this, only print
+    #[arg(long)]
+    pub write: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Print nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+    #[command(flatten)]
+    pub filter: FilterArgs,
+    /// As `mergerfs.dedup -i`: leave files alone whose copies have one size.
+    #[arg(skip)]
+    pub(crate) ignore_same_size: bool,
+    /// Print no line for a copy that goes.
+    #[arg(skip)]
+    pub(crate) only_totals: bool,
+}
+
+const NOTES: &str = "\
+The first copy stays if --keep names no other. Copies that differ or are open
+stay, too. Filters: --include, --exclude GLOB, --min-size, --max-size SIZE,
+--older, --newer AGE, --owner USER (man canopy-dedup).
+Example: canopy dedup /mnt/pool /mnt/pool/films --keep newest --write";
+
+/// Which copy of a file stays.
+#[derive(Debug)]
+enum Rule {
+    First,
+    Newest,
+    Oldest,
+    Largest,
+    /// The one whose branch has most free space, of these numbers of bytes.
+    Emptiest(Vec<u64>),
+    Branch(usize),
+}
+
+impl Rule {
+    fn of(word: Option<&Path>, pool: &PoolLink) -> Result<Rule> {
+        Ok(match word.and_then(Path::to_str) {
+            Some("first") => Rule::First,
+            Some("newest") => Rule::Newest,
+            Some("oldest") => Rule::Oldest,
+            Some("largest") => Rule::Largest,
+            Some("emptiest") => {
+                let space = |branch: &BranchLink| rustix::fs::fstatvfs(branch.root().ok()?).ok();
+                let free = |branch| space(branch).map_or(0, |space| space.f_bavail * space.f_frsize);
+                Rule::Emptiest(pool.branches.iter().map(free).collect())
+            }
+            _ => match word {
+                Some(branch) => Rule::Branch(pool.branch(branch)?),
+                None => Rule::First,
+            },
+        })
+    }
+
+    /// Returns the copy that stays; of equal ones, the first.
+    fn choose<'c>(&self, copies: &'c [FileCopy]) -> Option<&'c FileCopy> {
+        match self {
+            Rule::First => copies.first(),
+            Rule::Newest => copies.iter().min_by_key(|copy| Reverse(copy.modified())),
+            Rule::Oldest => copies.iter().min_by_key(|copy| copy.modified()),
+            Rule::Largest => copies.iter().min_by_key(|copy| Reverse(copy.size())),
+            Rule::Emptiest(free) => copies.iter().min_by_key(|copy| Reverse(free[copy.branch])),
+            Rule::Branch(branch) => copies.iter().find(|copy| copy.branch == *branch),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Report {
+    command: &'static str,
+    pool: OsText,
+    dry_run: bool,
+    /// A signal has ended the command.
+    stopped: bool,
+    /// Surplus copies: the sum of `removed`, `stayed` and `not_begun`.
+    surplus: Sum,
+    /// In a dry run, what would be removed.
+    removed: Sum,
+    stayed: Sum,
+    not_begun: Sum,
+    copies: Vec<CopyReport>,
+    stays: Vec<StayReport>,
+}
+
+#[derive(Serialize)]
+struct CopyReport {
+    path: OsText,
+    kept: OsText,
+    removed: OsText,
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+struct StayReport {
+    path: OsText,
+    why: String,
+}
+
+/// What the command does, and what has become of it.
+struct Work<'w> {
+    pool: &'w PoolLink,
+    args: &'w DedupArgs,
+    rule: Rule,
+    stop: Stop,
+    report: Report,
+    stays: Vec<Stays>,
+}
+
+/// Runs the command.
+pub fn dedup(args: &DedupArgs) -> Result<()> {
+    let pool = PoolLink::named(&args.pool)?;
+    if pool.is_read_only && args.write {
+        return Err(Error::PoolReadOnly(pool.mountpoint.clone()));
+    }
+    report_missing(&pool);
+    let rule = Rule::of(args.keep.as_deref(), &pool)?;
+    let (stop, filter) = (Stop::on_signals()?, Filter::new(&args.filter)?);
+    let starts = if args.paths.is_empty() { vec![PathBuf::new()] } else { apart(&pool, &args.paths)? };
+    let report = Report {
+        command: "dedup",
+        pool: OsText::from(pool.mountpoint.as_path()),
+        dry_run: !args.write,
+        stopped: false,
+        surplus: Sum::default(),
+        removed: Sum::default(),
+        stayed: Sum::default(),
+        not_begun: Sum::default(),
+        copies: Vec::new(),
+        stays: Vec::new(),
+    };
+    let mut work = Work { pool: &pool, args, rule, stop, report, stays: Vec::new() };
+    for entry in work.find(&starts, &filter)? {
+        work.reduce(&entry);
+    }
+    work.finish()
+}
+
+impl Work<'_> {
+    /// Returns the names that several branches hold, except directories.
+    fn find(&mut self, starts: &[PathBuf], filter: &Filter) -> Result<Vec<Entry>> {
+        let (mut found, mut failed) = (Vec::new(), Vec::new());
+        let (pool, stop) = (self.pool, self.stop.clone());
+        let ignores_same_size = self.args.ignore_same_size;
+        let mut take = |entry: &Entry| {
+            if is_of_the_disk(&entry.path) {
+                return false;
+            }
+            let admitted =
+                || filter.admits(&pool.mountpoint, std::iter::once(entry.path.as_path()), entry.first());
+            let ignored =
+                ignores_same_size && entry.copies.iter().all(|copy| copy.size() == entry.first().size());
+            if entry.copies.len() > 1 && !entry.is_dir() && !ignored && admitted() {
+                found.push(entry.clone());
+            }
+            !stop.is_set()
+        };
+        for start in starts {
+            let (copies, errors) = look(pool, start);
+            failed.extend(errors);
+            if copies.is_empty() {
+                return Err(Error::Path { path: pool.mountpoint.join(start), why: Errno::NOENT.into() });
+            }
+            let entry = Entry { path: start.clone(), copies };
+            if take(&entry) && entry.is_dir() {
+                walk(pool, start, &mut |path, errno| failed.push((path, errno)), &mut take);
+            }
+        }
+        self.stop.check()?;
+        self.stays.extend(failed.into_iter().map(|(path, errno)| Stays { path, why: os_error(errno) }));
+        Ok(found)
+    }
+
+    /// Removes the surplus copies of one file.
+    fn reduce(&mut self, entry: &Entry) {
+        let kept = self.rule.choose(&entry.copies).copied();
+        // A copy that the rule does not find leaves all but one as surplus.
+        let stays = kept.map_or(entry.first().branch, |kept| kept.branch);
+        for surplus in entry.copies.iter().filter(|copy| copy.branch != stays) {
+            self.report.surplus.add(surplus.used());
+            let done = match kept {
+                _ if self.stop.is_set() => Err(Kept::Stopped),
+                None => Err(Kept::Because("the branch to keep holds no copy".into())),
+                Some(kept) => self.remove(entry, &kept, surplus),
+            };
+            match done {
+                Ok(()) => {
+                    self.report.removed.add(surplus.used());
+                    self.tell(entry, stays, surplus);
+                }
+                Err(Kept::Stopped) => self.report.not_begun.add(surplus.used()),
+                Err(Kept::Because(why)) => {
+                    self.report.stayed.add(surplus.used());
+                    let path = self.pool.branches[surplus.branch].path.join(&entry.path);
+                    self.stays.push(Stays { path, why });
+                }
+            }
+        }
+    }
+
+    fn remove(&self, entry: &Entry, kept: &FileCopy, surplus: &FileCopy) -> Result<(), Kept> {
+        let because = |why: &str| Err(Kept::Because(why.into()));
+        let [stays, goes] = [kept, surplus].map(|copy| &self.pool.branches[copy.branch]);
+        if [kept, surplus].iter().any(|copy| copy.kind() != FileType::RegularFile) {
+            return because("not all copies are files");
+        }
+        if !goes.gives() {
+            return because("its branch may not be changed");
+        }
+        if !stays.is_well {
+            return because("the pool does not rely on the branch of the other copy");
+        }
+        if kept.key() == surplus.key() {
+            return because("both branches show the same file");
+        }
+        if surplus.stat.st_nlink > 1 {
+            return because("it has several hard links");
+        }
+        let [shared, alone] = match self.args.write {
+            true => [Lease::Unwritten, Lease::Alone],
+            false => [Lease::None; 2],
+        };
+        let stays = HeldCopy::open(stays, &entry.path, kept, shared)?;
+        let goes = HeldCopy::open(goes, &entry.path, surplus, alone)?;
+        if !self.args.differing {
+            goes.require_equal(&stays, &self.stop)?;
+        }
+        if self.args.write {
+            goes.remove_in_favour_of(&stays)?;
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, entry: &Entry, stays: usize, surplus: &FileCopy) {
+        let path = self.pool.mountpoint.join(&entry.path);
+        let [kept, removed] = [stays, surplus.branch].map(|branch| &self.pool.branches[branch].path);
+        if self.args.json {
+            self.report.copies.push(CopyReport {
+                path: OsText::from(path.as_path()),
+                kept: OsText::from(kept.as_path()),
+                removed: OsText::from(removed.as_path()),
+                bytes: surplus.used(),
+            });
+        } else if !self.args.quiet && !self.args.only_totals {
+            let word = if self.args.write { "removed from" } else { "would be removed from" };
+            let (path, kept, removed) = (shown(&path), shown(kept), shown(removed));
+            print(&format!("{path}: kept on {kept}, {word} {removed} ({})\n", bytes(surplus.used())));
+        }
+    }
+
+    fn finish(mut self) -> Result<()> {
+        let report = &mut self.report;
+        report.stopped = self.stop.is_set();
+        if self.args.json {
+            let stay =
+                |stay: &Stays| StayReport { path: OsText::from(stay.path.as_path()), why: stay.why.clone() };
+            report.stays = self.stays.iter().map(stay).collect();
+            print_json(report);
+        } else if !self.args.quiet {
+            let mut text = String::new();
+            for stay in &self.stays {
+                let _ = writeln!(text, "stays: {} ({})", shown(&stay.path), stay.why);
+            }
+            let word = if self.args.write { "removed" } else { "to remove, with --write" };
+            let _ = write!(text, "{word}: {}", copies(report.removed));
+            for (sum, word) in [(report.stayed, "stay"), (report.not_begun, "not begun")] {
+                if sum.files > 0 {
+                    let _ = write!(text, "; {word}: {}", copies(sum));
+                }
+            }
+            let _ = writeln!(text, "; surplus: {}", copies(report.surplus));
+            print(&text);
+        }
+        match (report.stopped, self.stays.len() as u64) {
+            (true, _) => Err(Error::Stopped),
+            (false, 0) => Ok(()),
+            (false, left) => Err(Error::CopiesLeft(left, report.removed.files + left)),
+        }
+    }
+}
+
+fn copies(sum: Sum) -> String {
+    format!("{} {} ({})", sum.files, if sum.files == 1 { "copy" } else { "copies" }, bytes(sum.bytes))
+}

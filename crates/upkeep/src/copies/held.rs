@@ -1,0 +1,224 @@
+//! A copy of a file, held open on its branch while it is compared and removed.
+//!
+//! The pool identifies a file by its inode on a branch, and a handle keeps using the inode that it has opened. So a copy
+//! goes only while nobody has it open, which a write lease shows: also the daemon's handles, passthrough and mappings
+//! count. Who opens it afterwards by its name finds the copy that stays.
+
+use crate::pool_link::{BranchLink, UNDER_CONSTRUCTION, open_beneath};
+use crate::relocate::Stop;
+use crate::survey::FileCopy;
+use canopy_sys::lease;
+use rustix::fs::{AtFlags, OFlags, RenameFlags, Stat, Timespec, Timestamps};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Bytes that are compared at once, and between two looks at signals and leases.
+const CHUNK: usize = 1 << 20;
+
+/// Which lease a copy is held with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Lease {
+    None,
+    /// Nobody writes it.
+    Unwritten,
+    /// Nobody has it open.
+    Alone,
+}
+
+/// Why a copy stays.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) enum Kept {
+    Because(String),
+    Stopped,
+}
+
+impl From<Errno> for Kept {
+    fn from(errno: Errno) -> Kept {
+        Kept::Because(match errno {
+            Errno::AGAIN | Errno::BUSY => "open in a program".into(),
+            Errno::ACCESS | Errno::PERM => "not permitted, or immutable (sudo canopy ...)".into(),
+            Errno::INVAL | Errno::OPNOTSUPP => "one of the filesystems lacks leases".into(),
+            Errno::STALE | Errno::NOENT | Errno::NOTDIR | Errno::LOOP => "it has changed meanwhile".into(),
+            errno => canopy_config::text::os_error(errno),
+        })
+    }
+}
+
+/// A copy that is open for reading.
+#[derive(Debug)]
+pub(super) struct HeldCopy<'b> {
+    branch: &'b BranchLink,
+    path: &'b Path,
+    stat: Stat,
+    lease: Lease,
+    file: OwnedFd,
+}
+
+impl<'b> HeldCopy<'b> {
+    /// Opens a copy. It must be as it was when it was looked at.
+    pub(super) fn open(
+        branch: &'b BranchLink,
+        path: &'b Path,
+        copy: &FileCopy,
+        lease: Lease,
+    ) -> Result<HeldCopy<'b>, Errno> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let file = match open_beneath(branch.root()?, path, flags | OFlags::NOATIME) {
+            Err(Errno::PERM) => open_beneath(branch.root()?, path, flags)?,
+            other => other?,
+        };
+        match lease {
+            Lease::None => {}
+            Lease::Unwritten => lease::take(file.as_fd())?,
+            Lease::Alone => lease::take_alone(file.as_fd())?,
+        }
+        let held = HeldCopy { branch, path, stat: copy.stat, lease, file };
+        held.check()?;
+        Ok(held)
+    }
+
+    /// Fails if the copy has changed, or if another process wants to open it.
+    fn check(&self) -> Result<(), Errno> {
+        let holds = match self.lease {
+            Lease::None => true,
+            Lease::Unwritten => lease::holds(self.file.as_fd()),
+            Lease::Alone => lease::holds_alone(self.file.as_fd()),
+        };
+        let now = rustix::fs::fstat(&self.file)?;
+        let of = |stat: &Stat| {
+            let changed = (stat.st_ctime, stat.st_ctime_nsec);
+            (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime, stat.st_mtime_nsec, changed)
+        };
+        match (holds, of(&now) == of(&self.stat)) {
+            (false, _) => Err(Errno::BUSY),
+            (true, false) => Err(Errno::STALE),
+            (true, true) => Ok(()),
+        }
+    }
+
+    fn attributes(&self) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Errno> {
+        let mut names = vec![0; 65536];
+        let length = match rustix::fs::flistxattr(&self.file, names.as_mut_slice()) {
+            Err(Errno::OPNOTSUPP) => 0,
+            other => other?,
+        };
+        // Labels of security modules belong to the machine, and XFS lists ACLs twice.
+        let own = |name: &&[u8]| {
+            !name.is_empty()
+                && (!name.starts_with(b"security.") || *name == b"security.capability")
+                && !name.starts_with(b"trusted.SGI_ACL_")
+        };
+        let mut found = BTreeMap::new();
+        for name in names[..length].split(|&byte| byte == 0).filter(own) {
+            let mut value = vec![0; 65536];
+            let length = rustix::fs::fgetxattr(&self.file, name, value.as_mut_slice())?;
+            value.truncate(length);
+            found.insert(name.to_vec(), value);
+        }
+        Ok(found)
+    }
+
+    /// Fails unless both copies have the same owner, mode, extended attributes, ACL and content.
+    pub(super) fn require_equal(&self, other: &HeldCopy<'_>, stop: &Stop) -> Result<(), Kept> {
+        let differ = |what: &str| Err(Kept::Because(format!("the copies differ in {what}")));
+        let (one, two) = (&self.stat, &other.stat);
+        if one.st_size != two.st_size {
+            return differ("size");
+        }
+        if (one.st_uid, one.st_gid) != (two.st_uid, two.st_gid) {
+            return differ("owner");
+        }
+        if one.st_mode != two.st_mode {
+            return differ("mode");
+        }
+        if self.attributes()? != other.attributes()? {
+            return differ("attributes");
+        }
+        let (mut left, mut right, mut at) = (vec![0; CHUNK], vec![0; CHUNK], 0_u64);
+        let size = u64::try_from(one.st_size).unwrap_or(0);
+        while at < size {
+            if stop.is_set() {
+                return Err(Kept::Stopped);
+            }
+            self.check()?;
+            other.check()?;
+            let length = usize::try_from(size - at).map_or(CHUNK, |rest| rest.min(CHUNK));
+            read_exactly(&self.file, &mut left[..length], at)?;
+            read_exactly(&other.file, &mut right[..length], at)?;
+            if left[..length] != right[..length] {
+                return differ("content");
+            }
+            at += length as u64;
+        }
+        Ok(())
+    }
+
+    fn is_at_its_name(&self) -> bool {
+        let own = (self.stat.st_dev, self.stat.st_ino);
+        self.branch.stat(self.path).is_ok_and(|found| (found.st_dev, found.st_ino) == own)
+    }
+
+    /// Writes the copy and its name to disk.
+    fn sync(&self) -> Result<(), Errno> {
+        rustix::fs::fsync(&self.file)?;
+        rustix::fs::fsync(self.branch.dir(self.path.parent().unwrap_or(Path::new("")))?)
+    }
+
+    /// Removes this copy, if the other one is there and on disk. The directory keeps its times.
+    ///
+    /// A process that has found the file by its name, but not opened it yet, breaks the lease a moment later. So the
+    /// copy first gets a name that the pool does not show; if the lease is broken then, it gets its own name back.
+    pub(super) fn remove_in_favour_of(self, stays: &HeldCopy<'_>) -> Result<(), Errno> {
+        stays.sync()?;
+        let dir = self.branch.dir(self.path.parent().unwrap_or(Path::new("")))?;
+        let name = self.path.file_name().unwrap_or_default();
+        let aside = [UNDER_CONSTRUCTION, format!("dedup.{}", std::process::id()).as_bytes()].concat();
+        let aside = OsStr::from_bytes(&aside);
+        let before = rustix::fs::fstat(&dir)?;
+        stays.check()?;
+        self.check()?;
+        if !self.is_at_its_name() {
+            return Err(Errno::STALE);
+        }
+        rustix::fs::renameat_with(&dir, name, &dir, aside, RenameFlags::NOREPLACE)?;
+        let moved = rustix::fs::statat(&dir, aside, AtFlags::SYMLINK_NOFOLLOW);
+        // Two branches may show one file, through a bind mount: then the other name is gone, too.
+        let may_go = moved.is_ok_and(|now| (now.st_dev, now.st_ino) == (self.stat.st_dev, self.stat.st_ino))
+            && lease::holds_alone(self.file.as_fd())
+            && stays.check().is_ok()
+            && stays.is_at_its_name();
+        let done = match may_go {
+            true => rustix::fs::unlinkat(&dir, aside, AtFlags::empty()),
+            false => Err(Errno::BUSY),
+        };
+        if done.is_err() {
+            rustix::fs::renameat_with(&dir, aside, &dir, name, RenameFlags::NOREPLACE)?;
+        }
+        let times = Timestamps {
+            last_access: Timespec { tv_sec: before.st_atime, tv_nsec: before.st_atime_nsec as _ },
+            last_modification: Timespec { tv_sec: before.st_mtime, tv_nsec: before.st_mtime_nsec as _ },
+        };
+        // Users who do not own the directory cannot.
+        let _ = rustix::fs::futimens(&dir, &times);
+        done
+    }
+}
+
+fn read_exactly(file: &OwnedFd, mut buffer: &mut [u8], mut at: u64) -> Result<(), Errno> {
+    while !buffer.is_empty() {
+        match rustix::io::pread(file, &mut *buffer, at) {
+            Ok(0) => return Err(Errno::STALE),
+            Ok(read) => {
+                buffer = &mut buffer[read..];
+                at += read as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}

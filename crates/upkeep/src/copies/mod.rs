@@ -1,0 +1,6 @@
+//! Files of which several branches hold a copy: `canopy dedup`.
+
+mod dedup;
+mod held;
+
+pub use dedup::{DedupArgs, dedup};

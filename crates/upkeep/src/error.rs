@@ -1,0 +1,59 @@
+//! Why a command fails as a whole. Each message is one line with a remedy where there is one.
+
+use canopy_config::text::os_error;
+use std::io;
+use std::path::PathBuf;
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{} is not on a pool (findmnt -t fuse.canopy,fuse.mergerfs lists pools)", .0.display())]
+    OnNoPool(PathBuf),
+    #[error("pool {path} is served by another program, or another version of this one, and does not answer (canopy umount {path}, and mount it again)", path = .0.display())]
+    NotCanopy(PathBuf),
+    #[error("the server of pool {path} has ended (canopy umount {path}, and mount it again)", path = .0.display())]
+    PoolDead(PathBuf),
+    #[error("{}: {}", .path.display(), os_error(.why))]
+    Path { path: PathBuf, why: io::Error },
+    #[error(transparent)]
+    Config(#[from] canopy_config::Error),
+    #[error("{} is not the mountpoint of a pool (findmnt -t fuse.canopy,fuse.mergerfs lists pools)", .0.display())]
+    NoPool(PathBuf),
+    #[error("{} is on another pool than {}", .path.display(), .pool.display())]
+    OtherPool { path: PathBuf, pool: PathBuf },
+    #[error("{branch} is not a branch of pool {pool} (canopy get {pool} branches shows them)", branch = .branch.display(), pool = .pool.display())]
+    NoBranch { branch: PathBuf, pool: PathBuf },
+    #[error("branch {branch} cannot be used: {why}", branch = .branch.display())]
+    Branch { branch: PathBuf, why: &'static str },
+    #[error("branches of pool {} cannot be changed: {why}", .pool.display())]
+    SetBranches { pool: PathBuf, why: io::Error },
+    #[error("'{glob}' is not a pattern: {why}")]
+    Glob { glob: String, why: String },
+    #[error("no branch has room for the files below {}", .0.display())]
+    NoRoom(PathBuf),
+    #[error("files of pool {} move only for its owner and root (sudo canopy ...)", .0.display())]
+    NotOwner(PathBuf),
+    #[error("pool {path} is mounted read-only (mount -o remount,rw {path})", path = .0.display())]
+    PoolReadOnly(PathBuf),
+    #[error("no pool is mounted")]
+    NoPools,
+    #[error("{} is not mounted", .0.display())]
+    NotMounted(PathBuf),
+    #[error("{key} of pool {}: {}", .pool.display(), os_error(.why))]
+    Key { key: String, pool: PathBuf, why: io::Error },
+    #[error("{0} of {1} stay where they are")]
+    Left(u64, u64),
+    #[error("{0} of {1} surplus copies stay")]
+    CopiesLeft(u64, u64),
+    #[error("stopped; nothing is lost, and the same command goes on")]
+    Stopped,
+    #[error("{what}: {why}")]
+    System { what: &'static str, why: io::Error },
+    #[error("branch {branch} cannot be removed from the pool: {why}", branch = .branch.display())]
+    Remove { branch: PathBuf, why: String },
+    #[error("{} is not a directory", .0.display())]
+    NotDirectory(PathBuf),
+    #[error("{failed} of {all} could not be looked at", all = .all, failed = .failed)]
+    Incomplete { failed: u64, all: u64 },
+}

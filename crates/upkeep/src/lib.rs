@@ -1,0 +1,28 @@
+//! The commands that keep a pool in shape: where files are (`which`, `ls`, `du`), and moving them between branches.
+//!
+//! They look at the branches directly, in the order in which the pool lists them, and leave changes to the daemon
+//! (`canopy_sys::ioctl::relocate`), except that `dedup` removes copies that nobody has open. So a command keeps no state: stopped anywhere and run
+//! again, it looks at the branches and goes on.
+#![forbid(unsafe_code)]
+
+mod columns;
+mod copies;
+mod error;
+mod filter;
+mod look;
+mod output;
+mod plan;
+mod pool_link;
+mod relocate;
+mod survey;
+mod tools;
+
+pub use copies::{DedupArgs, dedup};
+pub use error::{Error, Result};
+pub use filter::FilterArgs;
+pub use look::{DuArgs, LsArgs, WhichArgs, du, ls, which};
+pub use relocate::{
+    BalanceArgs, ConsolidateArgs, DrainArgs, FILTERS, MoveArgs, Remove, balance, consolidate, drain,
+    move_files,
+};
+pub use tools::{OldFix, OldFsck, Tool, ToolCommand, parse_tool, run_tool};

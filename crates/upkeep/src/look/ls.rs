@@ -1,0 +1,106 @@
+//! `canopy ls`: the entries of a directory, and the branches of each.
+
+use super::{Failures, differences, directory, kind_word, seconds};
+use crate::columns::{Side, columns};
+use crate::error::{Error, Result};
+use crate::output::{legend, print, print_json, report_missing, shown};
+use crate::pool_link::PoolLink;
+use crate::survey::{Entry, list, walk};
+use canopy_config::control_api::OsText;
+use canopy_config::text::bytes;
+use clap::Args;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// List a directory with the branches that hold each entry
+#[derive(Args, Debug)]
+#[command(after_help = NOTES)]
+pub struct LsArgs {
+    /// A directory on a pool
+    #[arg(default_value = ".", value_name = "PATH")]
+    pub path: PathBuf,
+    /// List what is below it as well
+    #[arg(short = 'R', long)]
+    pub recursive: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+const NOTES: &str = "\
+BRANCHES has the numbers of the branches, which are explained first. ! marks an
+entry whose copies differ in type, size, time, mode or owner (canopy which).
+
+Example:
+  canopy ls /mnt/pool/films";
+
+#[derive(Serialize)]
+struct Listing {
+    path: OsText,
+    branches: Vec<OsText>,
+    entries: Vec<EntryReport>,
+}
+
+#[derive(Serialize)]
+struct EntryReport {
+    /// Relative to the directory that is listed.
+    name: OsText,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    size: u64,
+    mtime: i64,
+    /// Indices of the branches.
+    branches: Vec<usize>,
+    differ: Vec<&'static str>,
+}
+
+/// Runs the command.
+pub fn ls(args: &LsArgs) -> Result<()> {
+    let (pool, dir) = directory(&args.path)?;
+    report_missing(&pool);
+    let (mut entries, mut failures) = (Vec::new(), Failures::default());
+    let mut failed = |path: PathBuf, errno| failures.add(&path, errno);
+    if args.recursive {
+        walk(&pool, &dir, &mut failed, &mut |entry| {
+            entries.push(report(&dir, entry));
+            true
+        });
+    } else {
+        entries = list(&pool, &dir, &mut failed).iter().map(|entry| report(&dir, entry)).collect();
+    }
+    let all = entries.len() as u64 + failures.0;
+    if args.json {
+        let branches = pool.branches.iter().map(|branch| OsText::from(branch.path.as_path())).collect();
+        print_json(&Listing { path: OsText::from(args.path.as_path()), branches, entries });
+    } else {
+        print(&render(&pool, &entries));
+    }
+    if failures.0 == 0 { Ok(()) } else { Err(Error::Incomplete { failed: failures.0, all }) }
+}
+
+fn report(dir: &Path, entry: &Entry) -> EntryReport {
+    let first = entry.first();
+    EntryReport {
+        name: OsText::from(entry.path.strip_prefix(dir).unwrap_or(&entry.path)),
+        kind: kind_word(first.kind()),
+        size: first.size(),
+        mtime: first.stat.st_mtime,
+        branches: entry.copies.iter().map(|copy| copy.branch).collect(),
+        differ: differences(&entry.copies),
+    }
+}
+
+fn render(pool: &PoolLink, entries: &[EntryReport]) -> String {
+    let mut rows = vec![["SIZE", "MODIFIED", "BRANCHES", "NAME"].map(str::to_owned).to_vec()];
+    for entry in entries {
+        let numbers: Vec<String> = entry.branches.iter().map(|index| (index + 1).to_string()).collect();
+        let is_dir = entry.kind == "directory";
+        rows.push(vec![
+            if is_dir { "-".into() } else { bytes(entry.size) },
+            seconds(entry.mtime),
+            numbers.join(",") + if entry.differ.is_empty() { "" } else { " !" },
+            shown(&entry.name.to_path()) + if is_dir { "/" } else { "" },
+        ]);
+    }
+    legend(pool) + &columns(&[Side::Right, Side::Left, Side::Left, Side::Left], &rows)
+}

@@ -1,0 +1,166 @@
+//! `canopy which`: the copies of files, and how they differ.
+
+use super::{Failures, differences, kind_word, seconds};
+use crate::columns::{Side, columns};
+use crate::error::{Error, Result};
+use crate::output::{print, print_json, report_missing, shown};
+use crate::pool_link::PoolLink;
+use crate::survey::{FileCopy, look};
+use canopy_config::control_api::{self, BASEPATH, OsText};
+use canopy_config::text::bytes;
+use clap::Args;
+use rustix::fs::FileType;
+use rustix::io::Errno;
+use serde::Serialize;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// Show which branches hold a file, and how its copies differ
+#[derive(Args, Debug)]
+#[command(after_help = NOTES)]
+pub struct WhichArgs {
+    /// Files and directories on a pool
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+const NOTES: &str = "\
+* marks the copy that the pool reads. USED is what a copy takes on its disk.
+Copies are compared by type, size, time, mode and owner; canopy fsck mends them.
+Exit status: 0 found, 1 a path could not be looked at.
+
+Example:
+  canopy which /mnt/pool/film.mkv";
+
+#[derive(Serialize)]
+struct PathReport {
+    path: OsText,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    copies: Vec<CopyReport>,
+    /// Empty if there is one copy, or if they are alike.
+    differ: Vec<&'static str>,
+}
+
+#[derive(Serialize)]
+struct CopyReport {
+    branch: OsText,
+    path: OsText,
+    /// The pool reads this copy. Null where the pool cannot be asked, as of symlinks.
+    shown: Option<bool>,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    size: u64,
+    used: u64,
+    /// Seconds since 1970.
+    mtime: i64,
+    mtime_nsec: i64,
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    links: usize,
+}
+
+/// Runs the command.
+pub fn which(args: &WhichArgs) -> Result<()> {
+    let (mut reports, mut failures) = (Vec::new(), Failures::default());
+    let mut warned = Vec::new();
+    for path in &args.paths {
+        let (pool, inside) = PoolLink::holding(path)?;
+        if !warned.contains(&pool.mountpoint) {
+            report_missing(&pool);
+            warned.push(pool.mountpoint.clone());
+        }
+        let (copies, failed) = look(&pool, &inside);
+        failed.iter().for_each(|(path, errno)| failures.add(path, *errno));
+        match copies.first() {
+            None if failed.is_empty() => failures.add(path, Errno::NOENT),
+            None => {}
+            Some(first) => reports.push(PathReport {
+                path: OsText::from(path.as_path()),
+                kind: kind_word(first.kind()),
+                differ: differences(&copies),
+                copies: copy_reports(&pool, &inside, &copies),
+            }),
+        }
+    }
+    if args.json {
+        print_json(&reports);
+    } else {
+        let texts: Vec<String> = reports.iter().map(render).collect();
+        print(&texts.join("\n"));
+    }
+    match failures.0 {
+        0 => Ok(()),
+        failed => Err(Error::Incomplete { failed, all: args.paths.len() as u64 }),
+    }
+}
+
+fn copy_reports(pool: &PoolLink, inside: &Path, copies: &[FileCopy]) -> Vec<CopyReport> {
+    // The kernel allows no user attributes of symlinks and devices, and reading one would follow a symlink.
+    let asked = matches!(copies[0].kind(), FileType::RegularFile | FileType::Directory);
+    let shown = asked.then(|| control_api::read(&pool.mountpoint.join(inside), BASEPATH).ok()).flatten();
+    let shown = shown.map(|path| PathBuf::from(OsString::from_vec(path)));
+    let report = |copy: &FileCopy| {
+        let branch = &pool.branches[copy.branch].path;
+        let path = if inside.as_os_str().is_empty() { branch.clone() } else { branch.join(inside) };
+        CopyReport {
+            branch: OsText::from(branch.as_path()),
+            path: OsText::from(path.as_path()),
+            shown: shown.as_ref().map(|shown| shown == branch),
+            kind: kind_word(copy.kind()),
+            size: copy.size(),
+            used: copy.used(),
+            mtime: copy.stat.st_mtime,
+            mtime_nsec: copy.stat.st_mtime_nsec as i64,
+            mode: copy.stat.st_mode & 0o7777,
+            uid: copy.stat.st_uid,
+            gid: copy.stat.st_gid,
+            links: copy.stat.st_nlink as usize,
+        }
+    };
+    copies.iter().map(report).collect()
+}
+
+fn render(report: &PathReport) -> String {
+    let count = match report.copies.len() {
+        1 => "1 copy".to_owned(),
+        count => format!("{count} copies"),
+    };
+    let differ = match (report.copies.len(), report.differ.as_slice()) {
+        (1, _) => String::new(),
+        (_, []) => ", alike".into(),
+        (_, words) => format!(", which differ in {}", words.join(", ")),
+    };
+    let path = shown(&report.path.to_path());
+    let mut text = format!("{path}: {}, {count}{differ}\n", report.kind);
+    let mut rows = vec![row(["", "SIZE", "USED", "MODE", "OWNER", "LINKS", "MODIFIED", "BRANCH"])];
+    for copy in &report.copies {
+        let mark = if copy.shown == Some(true) { "*" } else { "" };
+        let (size, used) = match copy.kind {
+            "directory" => ("-".to_owned(), "-".to_owned()),
+            _ => (bytes(copy.size), bytes(copy.used)),
+        };
+        rows.push(vec![
+            mark.into(),
+            size,
+            used,
+            format!("{:04o}", copy.mode),
+            format!("{}:{}", copy.uid, copy.gid),
+            copy.links.to_string(),
+            seconds(copy.mtime),
+            shown(&copy.branch.to_path()),
+        ]);
+    }
+    use Side::{Left, Right};
+    text += &columns(&[Left, Right, Right, Left, Left, Right, Left, Left], &rows);
+    text
+}
+
+fn row(cells: [&str; 8]) -> Vec<String> {
+    cells.map(str::to_owned).to_vec()
+}

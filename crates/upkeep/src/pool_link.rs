@@ -1,0 +1,193 @@
+//! A running pool, and its branches as the daemon lists them.
+
+use crate::error::{Error, Result};
+use canopy_config::control_api::{self, BranchReport, CONTROL_FILE, PoolReport, STATUS};
+use canopy_config::source::named;
+use canopy_sys::mountinfo::{self, MountEntry};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// The prefix of what the daemon has under construction on a branch.
+pub(crate) const UNDER_CONSTRUCTION: &[u8] = b".canopy-clone.";
+
+/// One branch of the pool.
+#[derive(Debug)]
+pub(crate) struct BranchLink {
+    pub(crate) path: PathBuf,
+    /// `RW`, `RO` or `NC`.
+    pub(crate) mode: String,
+    /// What must stay free on it, in bytes.
+    pub(crate) min_free: u64,
+    /// The pool relies on it.
+    pub(crate) is_well: bool,
+    /// `None` for a branch that cannot be looked at: it is awaited, or has failed.
+    root: Option<OwnedFd>,
+}
+
+/// A running pool.
+#[derive(Debug)]
+pub(crate) struct PoolLink {
+    pub(crate) mountpoint: PathBuf,
+    /// It is mounted read-only.
+    pub(crate) is_read_only: bool,
+    /// In the order of the pool.
+    pub(crate) branches: Vec<BranchLink>,
+}
+
+impl PoolLink {
+    /// Finds the pool that holds a path, and returns the path relative to the pool's root.
+    pub(crate) fn holding(path: &Path) -> Result<(PoolLink, PathBuf)> {
+        let failed = |why| Error::Path { path: path.to_owned(), why };
+        // The last component may be a symlink, which is looked at itself.
+        let absolute = std::path::absolute(path).map_err(failed)?;
+        let real = match (absolute.parent(), absolute.file_name()) {
+            (Some(dir), Some(name)) => dir.canonicalize().map_err(failed)?.join(name),
+            _ => absolute.canonicalize().map_err(failed)?,
+        };
+        let listed = mountinfo::list().map_err(failed)?;
+        let mounted = mountinfo::holding_in(&listed, &real).filter(|mounted| mounted.is_pool());
+        let mounted = mounted.ok_or_else(|| Error::OnNoPool(real.clone()))?;
+        let inside = mounted.inside(&real);
+        let inside = inside.strip_prefix("/").unwrap_or(&inside).to_owned();
+        Ok((PoolLink::of(mounted)?, inside))
+    }
+
+    /// Finds a pool by its mountpoint or name.
+    pub(crate) fn named(word: &Path) -> Result<PoolLink> {
+        let path = named::mountpoint(word)?;
+        let mountpoint = mountinfo::listed_path(&path).map_err(|why| match why.kind() {
+            io::ErrorKind::NotConnected => Error::PoolDead(path.clone()),
+            _ => Error::NoPool(path.clone()),
+        })?;
+        match mountinfo::at(&mountpoint) {
+            Ok(Some(mounted)) if mounted.is_pool() => PoolLink::of(&mounted),
+            _ => Err(Error::NoPool(mountpoint)),
+        }
+    }
+
+    /// Finds a branch by its path, in any spelling.
+    pub(crate) fn branch(&self, word: &Path) -> Result<usize> {
+        let is = |path: &Path| self.branches.iter().position(|branch| branch.path == path);
+        let listed: PathBuf = word.components().collect();
+        let found = is(&listed).or_else(|| word.canonicalize().ok().and_then(|real| is(&real)));
+        found.ok_or_else(|| Error::NoBranch { branch: word.to_owned(), pool: self.mountpoint.clone() })
+    }
+
+    /// Returns a path relative to the root of the pool. A path that is not found from here is sought in the pool.
+    pub(crate) fn inside(&self, path: &Path) -> Result<PathBuf> {
+        let below = self.mountpoint.join(path);
+        let path = match path.symlink_metadata() {
+            Ok(_) => path,
+            Err(_) if below.symlink_metadata().is_ok() => &below,
+            Err(why) => return Err(Error::Path { path: path.to_owned(), why }),
+        };
+        let (other, inside) = PoolLink::holding(path)?;
+        match other.mountpoint == self.mountpoint {
+            true => Ok(inside),
+            false => Err(Error::OtherPool { path: path.to_owned(), pool: self.mountpoint.clone() }),
+        }
+    }
+
+    fn of(mounted: &MountEntry) -> Result<PoolLink> {
+        let report = report(&mounted.mountpoint)?;
+        let branches = report.branches.iter().map(|branch| BranchLink {
+            path: branch.path.to_path(),
+            mode: branch.mode.clone(),
+            min_free: branch.min_free,
+            is_well: branch.illness.is_none() && !branch.awaited,
+            root: Some(branch).filter(|branch| is_there(branch)).and_then(|branch| open_root(branch).ok()),
+        });
+        let is_read_only = mounted.options.split(',').any(|option| option == "ro");
+        Ok(PoolLink { mountpoint: mounted.mountpoint.clone(), is_read_only, branches: branches.collect() })
+    }
+
+    /// Returns the branches that cannot be looked at.
+    pub(crate) fn missing(&self) -> impl Iterator<Item = &Path> {
+        self.branches.iter().filter(|branch| branch.root.is_none()).map(|branch| branch.path.as_path())
+    }
+}
+
+/// Returns an absolute path, without a slash at its end.
+pub(crate) fn below(mountpoint: &Path, path: &Path) -> PathBuf {
+    if path.as_os_str().is_empty() { mountpoint.to_owned() } else { mountpoint.join(path) }
+}
+
+/// Asks the daemon for its report.
+pub(crate) fn report(mountpoint: &Path) -> Result<PoolReport> {
+    let answer = control_api::read(&control_api::control_file(mountpoint), STATUS);
+    let answer = answer.map_err(|errno| match errno {
+        Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED => Error::PoolDead(mountpoint.to_owned()),
+        _ => Error::NotCanopy(mountpoint.to_owned()),
+    })?;
+    serde_json::from_slice(&answer).map_err(|_| Error::NotCanopy(mountpoint.to_owned()))
+}
+
+/// A branch that hangs would hang this command as well.
+fn is_there(branch: &BranchReport) -> bool {
+    let lost = |health: &str| matches!(health, "gone" | "hung");
+    !branch.awaited && !branch.illness.as_ref().is_some_and(|illness| lost(&illness.health))
+}
+
+fn open_root(branch: &BranchReport) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::open(branch.path.to_path(), flags, Mode::empty())?;
+    let stat = rustix::fs::fstat(&root)?;
+    // Another directory may be mounted there by now.
+    let known = branch.dev != 0 && (stat.st_dev, stat.st_ino) != (branch.dev, branch.ino);
+    if known { Err(Errno::STALE) } else { Ok(root) }
+}
+
+impl BranchLink {
+    /// Files may move away from it.
+    pub(crate) fn gives(&self) -> bool {
+        self.root.is_some() && self.is_well && self.mode != "RO"
+    }
+
+    /// Files may move to it.
+    pub(crate) fn takes(&self) -> bool {
+        self.gives() && self.mode == "RW"
+    }
+
+    pub(crate) fn root(&self) -> Result<BorrowedFd<'_>, Errno> {
+        self.root.as_ref().map(AsFd::as_fd).ok_or(Errno::NODEV)
+    }
+
+    /// Opens a directory of the branch for reading. Symlinks are not followed anywhere in its path.
+    pub(crate) fn dir(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        open_beneath(self.root()?, path, OFlags::RDONLY | OFlags::DIRECTORY)
+    }
+
+    /// Returns the attributes of what the branch holds at a path.
+    pub(crate) fn stat(&self, path: &Path) -> Result<Stat, Errno> {
+        let file = open_beneath(self.root()?, path, OFlags::PATH | OFlags::NOFOLLOW)?;
+        rustix::fs::statat(&file, "", AtFlags::EMPTY_PATH)
+    }
+}
+
+/// Opens a path below a directory. Symlinks are not followed anywhere in it.
+pub(crate) fn open_beneath(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    match rustix::fs::openat2(root, path, flags, Mode::empty(), resolve) {
+        // Before Linux 5.6: one component at a time.
+        Err(Errno::NOSYS) => {}
+        other => return other,
+    }
+    let (dir, name) = (path.parent().unwrap_or(Path::new("")), path.file_name());
+    let Some(name) = name else { return rustix::fs::openat(root, path, flags, Mode::empty()) };
+    let mut at: Option<OwnedFd> = None;
+    for part in dir {
+        let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        at = Some(rustix::fs::openat(at.as_ref().map_or(root, AsFd::as_fd), part, step, Mode::empty())?);
+    }
+    rustix::fs::openat(at.as_ref().map_or(root, AsFd::as_fd), name, flags, Mode::empty())
+}
+
+/// Returns whether the pool hides a name: its control file, and what the daemon has under construction.
+pub(crate) fn is_hidden(dir: &Path, name: &[u8]) -> bool {
+    name.starts_with(UNDER_CONSTRUCTION) || (dir.as_os_str().is_empty() && name == CONTROL_FILE.as_bytes())
+}

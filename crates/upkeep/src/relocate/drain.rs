@@ -1,0 +1,182 @@
+//! `canopy drain`: empties a branch before its disk is taken out.
+
+use super::job::{Disks, Job, Stays, collect};
+use super::mode::{NoCreation, without};
+use super::mover::{Outcome, Step};
+use super::{Run, RunArgs, steps};
+use crate::error::{Error, Result};
+use crate::output::{print, shown};
+use crate::plan::{Item, distribute};
+use crate::pool_link::PoolLink;
+use clap::Args;
+use std::ffi::OsStr;
+use std::io::{BufRead, IsTerminal};
+use std::path::{Path, PathBuf};
+
+/// Empty a branch, so that its disk can be taken out
+#[derive(Args, Debug)]
+#[command(after_help = NOTES)]
+pub struct DrainArgs {
+    /// The pool's mountpoint or name
+    pub pool: PathBuf,
+    /// The branch
+    pub branch: PathBuf,
+    /// Then remove it from the pool and its file, unasked
+    #[arg(long)]
+    pub remove: bool,
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+const NOTES: &str = "\
+New files go elsewhere meanwhile.
+Filters: --include, --exclude GLOB, --min-size, --max-size SIZE, --older,
+--newer AGE, --owner USER (man canopy-drain).
+Example: canopy drain /mnt/pool /mnt/disk1";
+
+/// How often the branch is looked through: what was open for writing may move the next time, and what clients have renamed.
+const ROUNDS: usize = 3;
+
+/// Sets the option `branches` of the pool at a mountpoint, in the pool and in its config file.
+pub type Remove<'r> = &'r dyn Fn(&Path, &OsStr) -> Result<(), String>;
+
+/// Runs the command.
+pub fn drain(args: &DrainArgs, remove: Remove<'_>) -> Result<()> {
+    let pool = PoolLink::named(&args.pool)?;
+    let branch = pool.branch(&args.branch)?;
+    let path = &pool.branches[branch].path;
+    let unusable = |why| Err(Error::Branch { branch: path.clone(), why });
+    if pool.branches[branch].mode == "RO" {
+        return unusable("its mode is RO, so nothing may leave it");
+    }
+    if !pool.branches[branch].gives() {
+        return unusable("the pool does not rely on it (canopy status)");
+    }
+    if !pool.branches.iter().enumerate().any(|(index, other)| index != branch && other.takes()) {
+        return unusable("no other branch takes files");
+    }
+    let run = Run::new(&pool, &args.run)?;
+    let kept = if args.run.dry_run { None } else { Some(NoCreation::on(&pool, path)?) };
+    let emptied = empty(&run, branch);
+    if run.stop.is_set() || args.run.dry_run || emptied.is_err() || !run.filter.is_open() {
+        return emptied;
+    }
+    if args.remove || asks_to_remove(&run, path) {
+        let rest = without(&pool, path)?;
+        let failed = |why| Error::Remove { branch: path.clone(), why };
+        remove(&pool.mountpoint, &rest).map_err(failed)?;
+        // The branch is gone from the list, so it gets no mode back.
+        drop(kept);
+        say(&run, &format!("{} is no longer a branch of {}\n", shown(path), shown(&pool.mountpoint)));
+    } else {
+        say(&run, &format!("{} is empty; canopy drain --remove removes it from the pool\n", shown(path)));
+    }
+    Ok(())
+}
+
+fn say(run: &Run<'_>, text: &str) {
+    if !run.args.quiet && !run.args.json {
+        print(text);
+    }
+}
+
+/// Moves everything off a branch.
+///
+/// # Errors
+/// If something stays.
+fn empty(run: &Run<'_>, branch: usize) -> Result<()> {
+    let summary = run.summary_of("drain");
+    let mut total = Outcome::default();
+    let mut planned: Vec<Step> = Vec::new();
+    let mut stays: Vec<Stays> = Vec::new();
+    for round in 0..=ROUNDS {
+        let job = collect(run.pool, &[PathBuf::new()], &|index| index == branch, &run.filter, &run.stop)?;
+        let disks = Disks::of(run.pool, &|index| index != branch)?;
+        let Plan { steps, homeless } = plan(&job, &disks, branch, run.pool);
+        if round == 0 {
+            summary.before(&steps);
+        }
+        if round == ROUNDS {
+            let late = |step: &Step| Stays {
+                path: run.pool.mountpoint.join(&step.names[0]),
+                why: "it has come meanwhile".into(),
+            };
+            stays = job.stays.into_iter().chain(homeless).chain(steps.iter().map(late)).collect();
+            break;
+        }
+        let outcome = match run.args.dry_run {
+            true => Outcome::default(),
+            false => run.mover().run(&steps)?,
+        };
+        let moved = outcome.moved.files;
+        stays = job.stays.into_iter().chain(homeless).collect();
+        // What stayed may go in the next round, and then counts there.
+        total = total.followed_by(outcome);
+        planned.extend(steps);
+        if !run.args.dry_run && !run.stop.is_set() && run.filter.is_open() {
+            stays.extend(empty_dirs(run, &job.dirs, branch, &disks)?);
+        }
+        if run.args.dry_run || run.stop.is_set() || moved == 0 {
+            break;
+        }
+    }
+    summary.after(&planned, &total, &stays, run.stop.is_set())
+}
+
+struct Plan {
+    steps: Vec<Step>,
+    /// What no branch has room for.
+    homeless: Vec<Stays>,
+}
+
+fn plan(job: &Job, disks: &Disks, branch: usize, pool: &PoolLink) -> Plan {
+    let mut found: Vec<usize> = (0..job.found.len()).collect();
+    // The largest first: the small ones fill what is left.
+    found.sort_by_key(|index| std::cmp::Reverse(job.found[*index].copy.used()));
+    // Another branch on the same disk can take everything.
+    let neighbour = disks.of_branch(branch).and_then(|disk| disks.taker(disk));
+    if let Some(to) = neighbour {
+        let steps = found.iter().map(|index| Step::of(&job.found[*index], to));
+        return Plan { steps: steps.collect(), homeless: Vec::new() };
+    }
+    let items: Vec<Item> = found.iter().map(|index| disks.item(&job.found[*index])).collect();
+    let (mut moves, homeless) = distribute(&disks.list, &items);
+    moves.iter_mut().for_each(|it| it.item = found[it.item]);
+    let stays = |index: &usize| Stays {
+        path: pool.mountpoint.join(&job.found[found[*index]].names[0]),
+        why: "no branch has room".into(),
+    };
+    Plan { steps: steps(&moves, &job.found, disks), homeless: homeless.iter().map(stays).collect() }
+}
+
+/// Removes empty directories from the branch, from the bottom. The last copy of one is cloned first.
+fn empty_dirs(
+    run: &Run<'_>,
+    dirs: &[(PathBuf, Vec<usize>)],
+    branch: usize,
+    disks: &Disks,
+) -> Result<Vec<Stays>> {
+    let takers = (0..disks.list.len()).filter_map(|disk| Some((disks.taker(disk)?, disks.list[disk].free)));
+    let Some((to, _)) = takers.max_by_key(|(_, free)| *free) else { return Ok(Vec::new()) };
+    let here = dirs.iter().rev().filter(|(_, held)| held.contains(&branch));
+    let steps: Vec<Step> =
+        here.map(|(path, _)| Step { names: vec![path.clone()], from: branch, to, bytes: 0 }).collect();
+    let outcome = run.silent_mover().run(&steps)?;
+    // A directory that holds something that stays is no news.
+    Ok(outcome.stays.into_iter().filter(|stay| stay.why != super::mover::NOT_EMPTY).collect())
+}
+
+/// Asks at a terminal whether to remove the branch.
+fn asks_to_remove(run: &Run<'_>, branch: &Path) -> bool {
+    let stdin = std::io::stdin();
+    if run.args.quiet || run.args.json || !stdin.is_terminal() || !std::io::stdout().is_terminal() {
+        return false;
+    }
+    let (branch, pool) = (shown(branch), shown(&run.pool.mountpoint));
+    print(&format!("{branch} is empty. Remove it from {pool} and its config file? [y/N] "));
+    let mut answer = String::new();
+    // A signal does not end the call, but the line that follows it then counts for nothing.
+    stdin.lock().read_line(&mut answer).is_ok()
+        && !run.stop.is_set()
+        && matches!(answer.trim(), "y" | "Y" | "yes")
+}

@@ -1,0 +1,184 @@
+//! What there is to move: the files of a tree, each with all names that were met, and the disks of the pool.
+
+use super::stop::Stop;
+use crate::error::{Error, Result};
+use crate::filter::Filter;
+use crate::plan::{Disk, Item};
+use crate::pool_link::PoolLink;
+use crate::survey::{Entry, FileCopy, look, walk};
+use canopy_config::text::os_error;
+use rustix::fs::FileType;
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+/// What is at the root of a branch and belongs to the disk: it stays, and nobody misses it.
+const OF_THE_DISK: [&str; 2] = ["lost+found", ".mergerfs.branch"];
+
+/// Returns whether an entry belongs to the disk.
+pub(crate) fn is_of_the_disk(path: &Path) -> bool {
+    OF_THE_DISK.iter().any(|name| path == Path::new(name))
+}
+
+/// A file or symlink that may move.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// Relative to the root of the pool; at least one.
+    pub(crate) names: Vec<PathBuf>,
+    pub(crate) copy: FileCopy,
+}
+
+/// Something that stays where it is, and why.
+#[derive(Clone, Debug)]
+pub(crate) struct Stays {
+    pub(crate) path: PathBuf,
+    pub(crate) why: String,
+}
+
+/// What was found in a tree.
+#[derive(Debug, Default)]
+pub(crate) struct Job {
+    pub(crate) found: Vec<Found>,
+    /// Directories, each after what is above it, and the branches that hold them.
+    pub(crate) dirs: Vec<(PathBuf, Vec<usize>)>,
+    pub(crate) stays: Vec<Stays>,
+}
+
+/// Looks through some files and trees of a pool, none within another, for what is on branches that `from` admits.
+pub(crate) fn collect(
+    pool: &PoolLink,
+    starts: &[PathBuf],
+    from: &dyn Fn(usize) -> bool,
+    filter: &Filter,
+    stop: &Stop,
+) -> Result<Job> {
+    let mut job = Job::default();
+    let mut known: HashMap<(u64, u64), usize> = HashMap::new();
+    let roots: Vec<Option<u64>> = pool
+        .branches
+        .iter()
+        .map(|branch| branch.stat(Path::new("")).ok())
+        .map(|stat| stat.map(|stat| stat.st_dev))
+        .collect();
+    let mut failed = Vec::new();
+    for start in starts {
+        let mut take = |entry: &Entry| !stop.is_set() && job.add(pool, entry, from, &roots, &mut known);
+        let (copies, errors) = look(pool, start);
+        failed.extend(errors);
+        if copies.is_empty() {
+            let path = pool.mountpoint.join(start);
+            return Err(Error::Path { path, why: Errno::NOENT.into() });
+        }
+        let entry = Entry { path: start.clone(), copies };
+        // The root of the pool is no entry.
+        if (start.as_os_str().is_empty() || take(&entry)) && entry.is_dir() {
+            walk(pool, start, &mut |path, errno| failed.push((path, errno)), &mut take);
+        }
+    }
+    stop.check()?;
+    let stays = |(path, errno): (PathBuf, Errno)| Stays { path, why: os_error(errno) };
+    job.stays.extend(failed.into_iter().map(stays));
+    job.found.retain(|found| {
+        filter.admits(&pool.mountpoint, found.names.iter().map(PathBuf::as_path), &found.copy)
+    });
+    Ok(job)
+}
+
+impl Job {
+    /// Records an entry. Returns whether to look at what is below it.
+    fn add(
+        &mut self,
+        pool: &PoolLink,
+        entry: &Entry,
+        from: &dyn Fn(usize) -> bool,
+        roots: &[Option<u64>],
+        known: &mut HashMap<(u64, u64), usize>,
+    ) -> bool {
+        if is_of_the_disk(&entry.path) {
+            return false;
+        }
+        if entry.is_dir() {
+            self.dirs.push((entry.path.clone(), entry.copies.iter().map(|copy| copy.branch).collect()));
+            return true;
+        }
+        if !entry.copies.iter().any(|copy| from(copy.branch)) {
+            return false;
+        }
+        let mut stay = |why: &str| {
+            self.stays.push(Stays { path: pool.mountpoint.join(&entry.path), why: why.into() });
+            false
+        };
+        let [copy] = entry.copies.as_slice() else { return stay("several branches hold a copy") };
+        if roots[copy.branch] != Some(copy.stat.st_dev) {
+            return stay("on a filesystem of its own");
+        }
+        if !matches!(copy.kind(), FileType::RegularFile | FileType::Symlink) {
+            return stay("sockets, fifos and devices do not move");
+        }
+        let linked = copy.stat.st_nlink > 1;
+        if linked && let Some(index) = known.get(&copy.key()) {
+            self.found[*index].names.push(entry.path.clone());
+            return false;
+        }
+        if linked {
+            known.insert(copy.key(), self.found.len());
+        }
+        self.found.push(Found { names: vec![entry.path.clone()], copy: *copy });
+        false
+    }
+}
+
+/// The disks under the branches.
+#[derive(Debug)]
+pub(crate) struct Disks {
+    pub(crate) list: Vec<Disk>,
+    /// The disk of each branch; `None` for one that cannot be looked at.
+    of_branch: Vec<Option<usize>>,
+}
+
+impl Disks {
+    /// Asks the branches for their space. Only the branches that `takes` admits take files.
+    pub(crate) fn of(pool: &PoolLink, takes: &dyn Fn(usize) -> bool) -> Result<Disks> {
+        let mut disks = Disks { list: Vec::new(), of_branch: Vec::new() };
+        let mut devices: Vec<u64> = Vec::new();
+        for (index, branch) in pool.branches.iter().enumerate() {
+            let Ok(root) = branch.root() else {
+                disks.of_branch.push(None);
+                continue;
+            };
+            let failed = |errno: Errno| Error::Path { path: branch.path.clone(), why: errno.into() };
+            let device = rustix::fs::fstat(root).map_err(failed)?.st_dev;
+            let disk = match devices.iter().position(|known| *known == device) {
+                Some(disk) => disk,
+                None => {
+                    let space = rustix::fs::fstatvfs(root).map_err(failed)?;
+                    let free = space.f_bavail.saturating_mul(space.f_frsize);
+                    let size = space.f_blocks.saturating_mul(space.f_frsize);
+                    devices.push(device);
+                    disks.list.push(Disk { size, free: free.min(size), reserve: 0, taker: None });
+                    devices.len() - 1
+                }
+            };
+            if takes(index) && branch.takes() && disks.list[disk].taker.is_none() {
+                disks.list[disk].taker = Some(index);
+                disks.list[disk].reserve = branch.min_free;
+            }
+            disks.of_branch.push(Some(disk));
+        }
+        Ok(disks)
+    }
+
+    /// Returns what a file takes, as an item of a plan.
+    pub(crate) fn item(&self, found: &Found) -> Item {
+        Item { disk: self.of_branch[found.copy.branch].unwrap_or(usize::MAX), bytes: found.copy.used() }
+    }
+
+    pub(crate) fn of_branch(&self, branch: usize) -> Option<usize> {
+        self.of_branch[branch]
+    }
+
+    /// Returns the branch that takes the files that move to a disk.
+    pub(crate) fn taker(&self, disk: usize) -> Option<usize> {
+        self.list[disk].taker
+    }
+}

@@ -1,0 +1,115 @@
+//! The commands that move files: `canopy move`, `balance`, `consolidate` and `drain`.
+
+mod balance;
+mod consolidate;
+mod drain;
+mod job;
+mod mode;
+mod mover;
+mod stop;
+mod summary;
+mod transfer;
+
+pub use balance::{BalanceArgs, balance};
+pub use consolidate::{ConsolidateArgs, consolidate};
+pub use drain::{DrainArgs, Remove, drain};
+pub use transfer::{MoveArgs, move_files};
+
+use crate::error::{Error, Result};
+use crate::filter::{Filter, FilterArgs, size};
+use crate::plan::Move;
+use crate::pool_link::PoolLink;
+pub(crate) use balance::percent;
+use clap::Args;
+pub(crate) use job::{Disks, Found, Job, Stays, collect, is_of_the_disk};
+pub(crate) use mover::{Step, Sum};
+pub(crate) use stop::Stop;
+pub(crate) use transfer::apart;
+
+use mover::{Manner, Mover, Outcome};
+use summary::Summary;
+
+/// The ids of the options that all commands of this kind have. Their help names them in one line instead.
+pub const FILTERS: &[&str] = &["include", "exclude", "min_size", "max_size", "older", "newer", "owner"];
+
+/// How a command moves files.
+#[derive(Args, Clone, Debug, Default)]
+pub struct RunArgs {
+    /// Print what would move, and move nothing
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    /// Print JSON: the plan (dry run), or what became of it
+    #[arg(long)]
+    pub json: bool,
+    /// Print nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Copy at most so many bytes a second (such as 20M)
+    #[arg(long, value_name = "RATE", value_parser = size)]
+    pub bwlimit: Option<u64>,
+    /// Use disks also while other programs do
+    #[arg(long)]
+    pub eager: bool,
+    #[command(flatten)]
+    pub filter: FilterArgs,
+}
+
+/// What all commands of this kind share while they run.
+pub(crate) struct Run<'r> {
+    pool: &'r PoolLink,
+    args: &'r RunArgs,
+    pub(crate) stop: Stop,
+    pub(crate) filter: Filter,
+}
+
+impl<'r> Run<'r> {
+    pub(crate) fn new(pool: &'r PoolLink, args: &'r RunArgs) -> Result<Run<'r>> {
+        if pool.is_read_only {
+            return Err(Error::PoolReadOnly(pool.mountpoint.clone()));
+        }
+        crate::output::report_missing(pool);
+        Ok(Run { pool, args, stop: Stop::on_signals()?, filter: Filter::new(&args.filter)? })
+    }
+
+    fn mover(&self) -> Mover<'_> {
+        let manner = Manner {
+            rate: self.args.bwlimit.unwrap_or(0),
+            idle: !self.args.eager,
+            quiet: self.args.quiet || self.args.json,
+        };
+        Mover::new(self.pool, manner, &self.stop)
+    }
+
+    /// For what nobody needs to see.
+    fn silent_mover(&self) -> Mover<'_> {
+        Mover::new(self.pool, Manner { idle: !self.args.eager, quiet: true, rate: 0 }, &self.stop)
+    }
+
+    /// Says what will move, moves it unless it is a dry run, and says what has become of it.
+    pub(crate) fn carry_out(&self, command: &str, steps: &[Step], stays: &[Stays]) -> Result<()> {
+        let summary = self.summary_of(command);
+        summary.before(steps);
+        let outcome = match self.args.dry_run {
+            true => Outcome::default(),
+            false => self.mover().run(steps)?,
+        };
+        summary.after(steps, &outcome, stays, self.stop.is_set())
+    }
+
+    fn summary_of<'s>(&'s self, command: &'s str) -> Summary<'s> {
+        Summary {
+            command,
+            pool: self.pool,
+            json: self.args.json,
+            quiet: self.args.quiet,
+            dry_run: self.args.dry_run,
+            rate: self.args.bwlimit.unwrap_or(0),
+        }
+    }
+}
+
+/// Returns the steps of a plan. Steps to a disk that takes nothing do not occur in plans.
+fn steps(moves: &[Move], found: &[Found], disks: &Disks) -> Vec<Step> {
+    let step = |it: &Move| Some(Step::of(&found[it.item], disks.taker(it.to)?));
+    moves.iter().filter_map(step).collect()
+}

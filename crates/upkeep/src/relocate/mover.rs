@@ -1,0 +1,293 @@
+//! Carrying out a plan through the daemon, one entry after the other.
+
+use super::job::{Found, Stays};
+use super::stop::Stop;
+use crate::error::{Error, Result};
+use crate::output::{print, shown};
+use crate::pool_link::{PoolLink, UNDER_CONSTRUCTION, open_beneath};
+use canopy_config::text::{bytes, os_error};
+use canopy_sys::ioctl::relocate::{Relocation, relocate};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rustix::fd::AsFd;
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// How often a file is tried that changes while it moves.
+const ATTEMPTS: u32 = 3;
+/// Why a directory stays that still holds something.
+pub(crate) const NOT_EMPTY: &str = "it is not empty";
+
+/// From this size on, the progress of a single file is shown, in bytes.
+const LARGE: u64 = 16 << 20;
+/// How often its copy is looked at.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// How moves are made and shown.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Manner {
+    /// Bytes in a second; 0 for no limit.
+    pub(crate) rate: u64,
+    /// Use the disks only while no other program does.
+    pub(crate) idle: bool,
+    /// Print no line for each file.
+    pub(crate) quiet: bool,
+}
+
+/// One step of a plan: an entry of the pool, and the branches that it moves between.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    /// The names that are known, of which the first stands for all.
+    pub(crate) names: Vec<PathBuf>,
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) bytes: u64,
+}
+
+impl Step {
+    pub(crate) fn of(found: &Found, to: usize) -> Step {
+        let copy = &found.copy;
+        Step { names: found.names.clone(), from: copy.branch, to, bytes: copy.used() }
+    }
+}
+
+/// A number of files, and the bytes that they take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+pub(crate) struct Sum {
+    pub(crate) files: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Sum {
+    pub(crate) fn of<'s>(steps: impl IntoIterator<Item = &'s Step>) -> Sum {
+        let mut sum = Sum::default();
+        steps.into_iter().for_each(|step| sum.add(step.bytes));
+        sum
+    }
+
+    pub(crate) fn add(&mut self, bytes: u64) {
+        self.files += 1;
+        self.bytes += bytes;
+    }
+}
+
+/// What has become of a plan. The planned steps are those that moved, those that stay, and those that were not begun.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) planned: Sum,
+    pub(crate) moved: Sum,
+    pub(crate) stayed: Sum,
+    pub(crate) not_begun: Sum,
+    /// Why those that stay do so.
+    pub(crate) stays: Vec<Stays>,
+}
+
+impl Outcome {
+    /// Adds up two rounds, of which the second begins with what has stayed in the first.
+    pub(crate) fn followed_by(mut self, next: Outcome) -> Outcome {
+        self.moved.files += next.moved.files;
+        self.moved.bytes += next.moved.bytes;
+        (self.stayed, self.not_begun, self.stays) = (next.stayed, next.not_begun, next.stays);
+        let parts = [self.moved, self.stayed, self.not_begun];
+        self.planned = Sum {
+            files: parts.iter().map(|part| part.files).sum(),
+            bytes: parts.iter().map(|part| part.bytes).sum(),
+        };
+        self
+    }
+}
+
+/// Why an entry did not move.
+enum NotMoved {
+    /// It stays.
+    Stays(String),
+    /// Nothing moves any more.
+    Fatal(Error),
+    Stopped,
+}
+
+/// Moves entries of a pool.
+pub(crate) struct Mover<'p> {
+    pool: &'p PoolLink,
+    manner: Manner,
+    stop: &'p Stop,
+}
+
+impl<'p> Mover<'p> {
+    pub(crate) fn new(pool: &'p PoolLink, manner: Manner, stop: &'p Stop) -> Mover<'p> {
+        Mover { pool, manner, stop }
+    }
+
+    /// Carries out the steps in their order, until a signal arrives.
+    ///
+    /// # Errors
+    /// Only those that concern all steps.
+    pub(crate) fn run(&self, steps: &[Step]) -> Result<Outcome> {
+        let mut outcome = Outcome { planned: Sum::of(steps), ..Outcome::default() };
+        let bar = self.bar(outcome.planned.bytes);
+        let begun = Instant::now();
+        for (index, step) in steps.iter().enumerate() {
+            if self.stop.is_set() {
+                outcome.not_begun = Sum::of(&steps[index..]);
+                break;
+            }
+            let path = self.pool.mountpoint.join(&step.names[0]);
+            bar.set_message(shown(&path));
+            match self.watched(&bar, step) {
+                Ok(()) => {
+                    outcome.moved.add(step.bytes);
+                    let [from, to] =
+                        [step.from, step.to].map(|branch| shown(&self.pool.branches[branch].path));
+                    self.tell(&bar, &format!("{}: {from} -> {to} ({})", shown(&path), bytes(step.bytes)));
+                }
+                Err(NotMoved::Stays(why)) => {
+                    outcome.stayed.add(step.bytes);
+                    self.tell(&bar, &format!("{} stays: {why}", shown(&path)));
+                    outcome.stays.push(Stays { path, why });
+                }
+                Err(NotMoved::Stopped) => {
+                    outcome.not_begun = Sum::of(&steps[index..]);
+                    break;
+                }
+                Err(NotMoved::Fatal(error)) => {
+                    bar.finish_and_clear();
+                    return Err(error);
+                }
+            }
+            bar.inc(step.bytes);
+            if let Some(due) = outcome.moved.bytes.saturating_mul(1000).checked_div(self.manner.rate) {
+                self.stop.sleep_until(begun + Duration::from_millis(due.min(u64::from(u32::MAX))));
+            }
+        }
+        bar.finish_and_clear();
+        Ok(outcome)
+    }
+
+    /// A bar with the rate and the time left, on a terminal.
+    fn bar(&self, all: u64) -> ProgressBar {
+        if self.manner.quiet {
+            return ProgressBar::hidden();
+        }
+        let bar = ProgressBar::with_draw_target(Some(all), ProgressDrawTarget::stderr());
+        let line = "{percent:>3}% {bytes}/{total_bytes} {bytes_per_sec} {eta} left {wide_msg}";
+        if let Ok(style) = ProgressStyle::with_template(line) {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(500));
+        bar
+    }
+
+    /// Prints a line for an entry where there is no bar.
+    fn tell(&self, bar: &ProgressBar, line: &str) {
+        if bar.is_hidden() && !self.manner.quiet {
+            print(&format!("{line}\n"));
+        }
+    }
+
+    /// Makes a step. While a large file is copied, the bar follows its copy on the new branch.
+    fn watched(&self, bar: &ProgressBar, step: &Step) -> Result<(), NotMoved> {
+        if bar.is_hidden() || step.bytes < LARGE {
+            return self.step(step);
+        }
+        let before = bar.position();
+        let (done, ended) = mpsc::channel::<()>();
+        let made = std::thread::scope(|scope| {
+            // The ioctl stays on the thread that signals reach first.
+            scope.spawn(move || {
+                while ended.recv_timeout(LOOK) == Err(mpsc::RecvTimeoutError::Timeout) {
+                    if let Some(copied) = self.copied(step) {
+                        bar.set_position(before + copied.min(step.bytes));
+                    }
+                }
+            });
+            let made = self.step(step);
+            drop(done);
+            made
+        });
+        // The caller counts the file as a whole.
+        bar.set_position(before);
+        made
+    }
+
+    /// Returns how many bytes of a file are copied, as far as that can be seen.
+    fn copied(&self, step: &Step) -> Option<u64> {
+        let dir = self.pool.branches[step.to].dir(step.names[0].parent()?).ok()?;
+        let note = [UNDER_CONSTRUCTION, b"move."].concat();
+        let mut most = None;
+        for entry in rustix::fs::Dir::read_from(&dir).ok()? {
+            let entry = entry.ok()?;
+            let name = entry.file_name();
+            if name.to_bytes().starts_with(UNDER_CONSTRUCTION) && !name.to_bytes().starts_with(&note) {
+                let stat = rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+                most = most.max(u64::try_from(stat.st_blocks).ok().map(|blocks| blocks * 512));
+            }
+        }
+        most
+    }
+
+    fn step(&self, step: &Step) -> Result<(), NotMoved> {
+        // The daemon then knows these names, and need not look for them on the whole branch.
+        for name in step.names.iter().skip(1) {
+            let _ = self.pool.mountpoint.join(name).symlink_metadata();
+        }
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            match self.relocate(step) {
+                Ok(()) => return Ok(()),
+                Err(Errno::INTR) if self.stop.is_set() => return Err(NotMoved::Stopped),
+                // Some other signal, such as of a window that has changed its size.
+                Err(Errno::INTR) => attempts -= 1,
+                Err(Errno::AGAIN) if attempts < ATTEMPTS => {}
+                Err(errno) => return Err(self.reason(step, errno)),
+            }
+        }
+    }
+
+    fn relocate(&self, step: &Step) -> Result<(), Errno> {
+        let path = &step.names[0];
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let root = rustix::fs::open(&self.pool.mountpoint, flags | OFlags::CLOEXEC, Mode::empty())?;
+        // Users may put a symlink in place of a directory meanwhile.
+        let dir = open_beneath(root.as_fd(), path.parent().unwrap_or(Path::new("")), flags)?;
+        let branch = |index: usize| self.pool.branches[index].path.as_os_str().as_bytes();
+        let relocation = Relocation {
+            name: path.file_name().unwrap_or_default().as_bytes(),
+            from: branch(step.from),
+            to: branch(step.to),
+            rate: self.manner.rate,
+            idle: self.manner.idle,
+        };
+        relocate(dir.as_fd(), &relocation)
+    }
+
+    fn reason(&self, step: &Step, errno: Errno) -> NotMoved {
+        let pool = || self.pool.mountpoint.clone();
+        let why = match errno {
+            Errno::ACCESS => return NotMoved::Fatal(Error::NotOwner(pool())),
+            Errno::NOTTY | Errno::NOSYS => return NotMoved::Fatal(Error::NotCanopy(pool())),
+            Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED => {
+                return NotMoved::Fatal(Error::PoolDead(pool()));
+            }
+            Errno::BUSY => "open for writing",
+            Errno::EXIST => "another branch holds a copy",
+            Errno::MLINK => "it has a name outside of its branch",
+            Errno::PERM => "immutable or append-only, or below such a directory",
+            Errno::OPNOTSUPP => "one of the filesystems lacks leases or one of its attributes",
+            Errno::STALE | Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::AGAIN => {
+                "it has changed meanwhile"
+            }
+            Errno::NOTEMPTY => NOT_EMPTY,
+            Errno::ROFS | Errno::INVAL => "a branch may not be changed any more",
+            Errno::NOSPC | Errno::DQUOT => {
+                let branch = shown(&self.pool.branches[step.to].path);
+                return NotMoved::Stays(format!("{branch} has no room"));
+            }
+            errno => return NotMoved::Stays(os_error(errno)),
+        };
+        NotMoved::Stays(why.into())
+    }
+}

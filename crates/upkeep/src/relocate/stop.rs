@@ -1,0 +1,44 @@
+//! Stopping by a signal: SIGINT (Ctrl-C), SIGTERM and SIGHUP.
+
+use crate::error::{Error, Result};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a sleep goes on after a signal at most.
+const NAP: Duration = Duration::from_millis(50);
+
+/// Whether a signal has arrived. A move that the daemon makes ends with it: the kernel interrupts the ioctl.
+#[derive(Clone, Debug)]
+pub(crate) struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    pub(crate) fn on_signals() -> Result<Stop> {
+        let set = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            signal_hook::flag::register(signal, Arc::clone(&set))
+                .map_err(|why| Error::System { what: "cannot wait for signals", why })?;
+        }
+        Ok(Stop(set))
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.is_set() { Err(Error::Stopped) } else { Ok(()) }
+    }
+
+    /// Sleeps until then, or until a signal arrives.
+    pub(crate) fn sleep_until(&self, until: Instant) {
+        while !self.is_set() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            std::thread::sleep(left.min(NAP));
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! What a command says before and after it moves files.
+
+use super::job::Stays;
+use super::mover::{Outcome, Step, Sum};
+use crate::error::{Error, Result};
+use crate::output::{print, print_json, shown};
+use crate::pool_link::PoolLink;
+use canopy_config::control_api::OsText;
+use canopy_config::text::bytes;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+/// The rate that a duration is estimated with where no limit is set: what a hard disk manages.
+const USUAL_RATE: u64 = 100 << 20;
+/// How many paths that stay are printed.
+const SHOWN: usize = 20;
+
+#[derive(Serialize)]
+struct Report<'r> {
+    command: &'r str,
+    pool: OsText,
+    dry_run: bool,
+    /// A signal has ended the command before its plan.
+    stopped: bool,
+    /// The sum of `moved`, `stayed` and `not_begun`.
+    planned: Sum,
+    moved: Sum,
+    stayed: Sum,
+    not_begun: Sum,
+    /// The plan, of a dry run.
+    steps: Vec<StepReport>,
+    /// What stays where it is, planned or not.
+    stays: Vec<StayReport>,
+}
+
+#[derive(Serialize)]
+struct StepReport {
+    path: OsText,
+    from: OsText,
+    to: OsText,
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+struct StayReport {
+    path: OsText,
+    why: String,
+}
+
+/// What a command prints.
+pub(crate) struct Summary<'s> {
+    pub(crate) command: &'s str,
+    pub(crate) pool: &'s PoolLink,
+    pub(crate) json: bool,
+    pub(crate) quiet: bool,
+    pub(crate) dry_run: bool,
+    pub(crate) rate: u64,
+}
+
+impl Summary<'_> {
+    /// Says what will move; in a dry run, each file.
+    pub(crate) fn before(&self, steps: &[Step]) {
+        if self.json || (self.quiet && !self.dry_run) {
+            return;
+        }
+        let mut text = String::new();
+        let branch = |index: usize| shown(&self.pool.branches[index].path);
+        let mut pairs: BTreeMap<(usize, usize), Sum> = BTreeMap::new();
+        for step in steps {
+            pairs.entry((step.from, step.to)).or_default().add(step.bytes);
+            if self.dry_run {
+                let path = shown(&self.pool.mountpoint.join(&step.names[0]));
+                let _ = writeln!(
+                    text,
+                    "{path}: {} -> {} ({})",
+                    branch(step.from),
+                    branch(step.to),
+                    bytes(step.bytes)
+                );
+            }
+        }
+        for ((from, to), sum) in pairs {
+            let _ = writeln!(text, "{} -> {}: {}", branch(from), branch(to), files(sum));
+        }
+        let all = Sum::of(steps);
+        let rate = if self.rate == 0 { USUAL_RATE } else { self.rate };
+        let time = duration(Duration::from_secs(all.bytes / rate));
+        let _ = match steps.is_empty() {
+            true => writeln!(text, "nothing to move"),
+            false => writeln!(text, "to move: {}, about {time} at {}/s", files(all), bytes(rate)),
+        };
+        print(&text);
+    }
+
+    /// Says what has become of the plan. `stays` are those that the plan leaves out.
+    ///
+    /// # Errors
+    /// If something stays, or a signal has arrived.
+    pub(crate) fn after(
+        &self,
+        steps: &[Step],
+        outcome: &Outcome,
+        stays: &[Stays],
+        stopped: bool,
+    ) -> Result<()> {
+        let stays: Vec<&Stays> = stays.iter().chain(&outcome.stays).collect();
+        if self.json {
+            let step = |step: &Step| StepReport {
+                path: OsText::from(self.pool.mountpoint.join(&step.names[0]).as_path()),
+                from: OsText::from(self.pool.branches[step.from].path.as_path()),
+                to: OsText::from(self.pool.branches[step.to].path.as_path()),
+                bytes: step.bytes,
+            };
+            let stay =
+                |stay: &&Stays| StayReport { path: OsText::from(stay.path.as_path()), why: stay.why.clone() };
+            print_json(&Report {
+                command: self.command,
+                pool: OsText::from(self.pool.mountpoint.as_path()),
+                dry_run: self.dry_run,
+                stopped,
+                planned: outcome.planned,
+                moved: outcome.moved,
+                stayed: outcome.stayed,
+                not_begun: outcome.not_begun,
+                steps: if self.dry_run { steps.iter().map(step).collect() } else { Vec::new() },
+                stays: stays.iter().map(stay).collect(),
+            });
+        } else if !self.quiet {
+            print(&self.text(outcome, &stays));
+        }
+        let left = stays.len() as u64;
+        match (stopped, left) {
+            (true, _) => Err(Error::Stopped),
+            (false, 0) => Ok(()),
+            (false, _) => Err(Error::Left(left, outcome.moved.files + left)),
+        }
+    }
+
+    fn text(&self, outcome: &Outcome, stays: &[&Stays]) -> String {
+        let mut text = String::new();
+        for stay in stays.iter().take(SHOWN) {
+            let _ = writeln!(text, "stays: {} ({})", shown(&stay.path), stay.why);
+        }
+        if stays.len() > SHOWN {
+            let _ = writeln!(text, "stays: {} more (--json lists all)", stays.len() - SHOWN);
+        }
+        if !self.dry_run {
+            let _ = write!(text, "moved: {}", files(outcome.moved));
+            for (sum, word) in [(outcome.stayed, "stay"), (outcome.not_begun, "not begun")] {
+                if sum.files > 0 {
+                    let _ = write!(text, "; {word}: {}", files(sum));
+                }
+            }
+            let _ = writeln!(text, "; planned: {}", files(outcome.planned));
+        }
+        text
+    }
+}
+
+fn files(sum: Sum) -> String {
+    format!("{} {} ({})", sum.files, if sum.files == 1 { "file" } else { "files" }, bytes(sum.bytes))
+}
+
+fn duration(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ 0..60 => format!("{} s", seconds.max(1)),
+        seconds @ 60..3600 => format!("{} min", seconds.div_ceil(60)),
+        seconds => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_a_unit() {
+        for (seconds, text) in
+            [(0, "1 s"), (59, "59 s"), (61, "2 min"), (3599, "60 min"), (7260, "2 h 1 min")]
+        {
+            assert_eq!(duration(Duration::from_secs(seconds)), text);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! `canopy move`: moves files to a branch.
+
+use super::consolidate::taking;
+use super::job::collect;
+use super::mover::Step;
+use super::{Run, RunArgs};
+use crate::error::Result;
+use crate::pool_link::PoolLink;
+use clap::Args;
+use std::path::PathBuf;
+
+/// Move files of a pool to a branch
+#[derive(Args, Debug)]
+#[command(after_help = NOTES)]
+pub struct MoveArgs {
+    /// The pool's mountpoint or name
+    pub pool: PathBuf,
+    /// Files and directories of the pool; the latter with all below
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// The branch
+    #[arg(long, value_name = "BRANCH")]
+    pub to: PathBuf,
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+const NOTES: &str = "\
+Their paths in the pool stay. Filters: --include, --exclude GLOB, --min-size,
+--max-size SIZE, --older, --newer AGE, --owner USER (man canopy-move).
+Example: canopy move /mnt/pool /mnt/pool/films --to /mnt/disk3";
+
+/// Runs the command.
+pub fn move_files(args: &MoveArgs) -> Result<()> {
+    let pool = PoolLink::named(&args.pool)?;
+    let run = Run::new(&pool, &args.run)?;
+    let to = taking(&pool, &args.to)?;
+    let apart = apart(&pool, &args.paths)?;
+    let from = |branch: usize| branch != to && pool.branches[branch].gives();
+    let job = collect(&pool, &apart, &from, &run.filter, &run.stop)?;
+    let steps: Vec<Step> = job.found.iter().map(|found| Step::of(found, to)).collect();
+    run.carry_out("move", &steps, &job.stays)
+}
+
+/// Returns the places of paths in the pool, without those that are within another.
+pub(crate) fn apart(pool: &PoolLink, paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut starts = paths.iter().map(|path| pool.inside(path)).collect::<Result<Vec<_>>>()?;
+    starts.sort();
+    starts.dedup();
+    // Sorted, what is within another start comes after it.
+    let mut apart: Vec<PathBuf> = Vec::new();
+    for start in starts {
+        if !apart.iter().any(|above| start.starts_with(above)) {
+            apart.push(start);
+        }
+    }
+    Ok(apart)
+}

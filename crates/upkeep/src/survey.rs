@@ -1,0 +1,134 @@
+//! Reading a pool's tree from its branches: every name, with the copies of it on each branch.
+
+use crate::pool_link::{PoolLink, is_hidden};
+use rustix::fs::{AtFlags, Dir, FileType, Stat};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// What one branch holds under a name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FileCopy {
+    /// Index of the branch.
+    pub(crate) branch: usize,
+    pub(crate) stat: Stat,
+}
+
+impl FileCopy {
+    pub(crate) fn kind(&self) -> FileType {
+        FileType::from_raw_mode(self.stat.st_mode)
+    }
+
+    pub(crate) fn is_dir(&self) -> bool {
+        self.kind() == FileType::Directory
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        u64::try_from(self.stat.st_size).unwrap_or(0)
+    }
+
+    /// Bytes that it takes on the branch.
+    pub(crate) fn used(&self) -> u64 {
+        u64::try_from(self.stat.st_blocks).unwrap_or(0).saturating_mul(512)
+    }
+
+    /// Nanoseconds since 1970.
+    pub(crate) fn modified(&self) -> i128 {
+        i128::from(self.stat.st_mtime) * 1_000_000_000 + i128::from(self.stat.st_mtime_nsec)
+    }
+
+    /// Identifies the file among all filesystems.
+    pub(crate) fn key(&self) -> (u64, u64) {
+        (self.stat.st_dev, self.stat.st_ino)
+    }
+}
+
+/// One name of the pool's tree.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    /// Relative to the root of the pool.
+    pub(crate) path: PathBuf,
+    /// In branch order; at least one.
+    pub(crate) copies: Vec<FileCopy>,
+}
+
+impl Entry {
+    /// Returns the first copy: what the pool shows, unless a policy says otherwise.
+    pub(crate) fn first(&self) -> &FileCopy {
+        &self.copies[0]
+    }
+
+    pub(crate) fn is_dir(&self) -> bool {
+        self.first().is_dir()
+    }
+}
+
+/// Looks up one path on all branches. An error of a branch is returned with its path, and a branch that lacks the path is
+/// left out.
+pub(crate) fn look(pool: &PoolLink, path: &Path) -> (Vec<FileCopy>, Vec<(PathBuf, Errno)>) {
+    let (mut copies, mut failed) = (Vec::new(), Vec::new());
+    for (branch, link) in pool.branches.iter().enumerate() {
+        match link.stat(path) {
+            Ok(stat) => copies.push(FileCopy { branch, stat }),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NODEV) => {}
+            Err(errno) => failed.push((link.path.join(path), errno)),
+        }
+    }
+    (copies, failed)
+}
+
+/// Lists a directory of the pool, in the order of the names.
+pub(crate) fn list(pool: &PoolLink, dir: &Path, failed: &mut dyn FnMut(PathBuf, Errno)) -> Vec<Entry> {
+    let mut names: BTreeMap<OsString, Vec<FileCopy>> = BTreeMap::new();
+    for (branch, link) in pool.branches.iter().enumerate() {
+        let mut read = || -> Result<(), Errno> {
+            let fd = link.dir(dir)?;
+            let mut entries = Dir::read_from(&fd)?;
+            while let Some(entry) = entries.read() {
+                let entry = entry?;
+                let name = entry.file_name();
+                if matches!(name.to_bytes(), b"." | b"..") || is_hidden(dir, name.to_bytes()) {
+                    continue;
+                }
+                match rustix::fs::statat(&fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+                    Ok(stat) => {
+                        let name = OsString::from_vec(name.to_bytes().to_vec());
+                        names.entry(name).or_default().push(FileCopy { branch, stat });
+                    }
+                    // Removed since.
+                    Err(Errno::NOENT) => {}
+                    Err(errno) => failed(link.path.join(dir).join(OsStr::from_bytes(name.to_bytes())), errno),
+                }
+            }
+            Ok(())
+        };
+        match read() {
+            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NODEV) => {}
+            Err(errno) => failed(link.path.join(dir), errno),
+        }
+    }
+    names.into_iter().map(|(name, copies)| Entry { path: dir.join(name), copies }).collect()
+}
+
+/// Visits everything below a directory of the pool, directories before what they hold. `visit` returns whether to go
+/// on; of a directory, whether to visit what it holds.
+pub(crate) fn walk(
+    pool: &PoolLink,
+    dir: &Path,
+    failed: &mut dyn FnMut(PathBuf, Errno),
+    visit: &mut dyn FnMut(&Entry) -> bool,
+) {
+    // Depth first, with the next entries of each level on a stack: trees may be deeper than the stack of a thread.
+    let mut levels = vec![list(pool, dir, failed).into_iter()];
+    while let Some(level) = levels.last_mut() {
+        let Some(entry) = level.next() else {
+            levels.pop();
+            continue;
+        };
+        if visit(&entry) && entry.is_dir() {
+            levels.push(list(pool, &entry.path, failed).into_iter());
+        }
+    }
+}

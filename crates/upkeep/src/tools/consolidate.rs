@@ -1,0 +1,71 @@
+//! `mergerfs.consolidate`: for each directory by itself, its files go to the branch with the most free space.
+
+use super::start;
+use crate::error::Result;
+use crate::filter::{Filter, FilterArgs, size};
+use crate::relocate::{Disks, Found, Job, Run, RunArgs, Step, collect};
+use clap::Parser;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Bring the files of each directory together on one branch (canopy consolidate)
+#[derive(Parser, Debug)]
+#[command(name = "mergerfs.consolidate")]
+pub struct OldConsolidate {
+    /// Starting directory
+    dir: PathBuf,
+    /// Skip directories with more files
+    #[arg(short, long, default_value_t = 256)]
+    max_files: usize,
+    /// Skip directories whose files add up to more
+    #[arg(short = 'M', long, default_value = "16G", value_parser = size)]
+    max_size: u64,
+    /// Only directories whose paths match
+    #[arg(short = 'I', long)]
+    include_path: Vec<String>,
+    /// No directories whose paths match
+    #[arg(short = 'E', long)]
+    exclude_path: Vec<String>,
+    /// Move the files, instead of printing what would move
+    #[arg(short, long)]
+    execute: bool,
+}
+
+pub(super) fn run(args: &OldConsolidate) -> Result<()> {
+    let (pool, below) = start(&args.dir)?;
+    let run_args = RunArgs { dry_run: !args.execute, eager: true, ..RunArgs::default() };
+    let run = Run::new(&pool, &run_args)?;
+    let dirs = Filter::new(&FilterArgs {
+        include_paths: args.include_path.clone(),
+        exclude_paths: args.exclude_path.clone(),
+        ..FilterArgs::default()
+    })?;
+    let gives = |branch: usize| pool.branches[branch].gives();
+    let job: Job = collect(&pool, &[below], &gives, &run.filter, &run.stop)?;
+    let mut disks = Disks::of(&pool, &|_| true)?;
+    let mut by_dir: BTreeMap<&Path, Vec<&Found>> = BTreeMap::new();
+    for found in &job.found {
+        let dir = found.names[0].parent().unwrap_or(Path::new(""));
+        by_dir.entry(dir).or_default().push(found);
+    }
+    let mut steps = Vec::new();
+    for (dir, files) in by_dir {
+        let bytes: u64 = files.iter().map(|found| found.copy.size()).sum();
+        let skipped = files.len() < 2 || files.len() > args.max_files || bytes >= args.max_size;
+        if skipped || !dirs.admits_path(&pool.mountpoint, dir) {
+            continue;
+        }
+        let takers = (0..disks.list.len()).filter(|disk| disks.taker(*disk).is_some());
+        let Some(disk) = takers.max_by_key(|disk| disks.list[*disk].free) else { continue };
+        let Some(to) = disks.taker(disk) else { continue };
+        for found in files {
+            let item = disks.item(found);
+            if item.disk != disk {
+                disks.list[disk].free = disks.list[disk].free.saturating_sub(item.bytes);
+                disks.list[item.disk].free += item.bytes;
+                steps.push(Step::of(found, to));
+            }
+        }
+    }
+    run.carry_out("consolidate", &steps, &[])
+}
