@@ -21,7 +21,7 @@ pub struct Stalled {
     pub note: Note,
     /// The worker's thread, as gettid(2) returns it.
     pub thread: i32,
-    /// For how long the worker has been in it, with the precision of a tick.
+    /// For how long the worker has been in it at least. It may have been in it for some ticks more.
     pub since: Duration,
     /// Whether the request has been answered in the worker's place.
     pub answered: bool,

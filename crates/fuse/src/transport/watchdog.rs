@@ -188,13 +188,12 @@ impl<H: Handler> Watchdog<H> {
     /// lost its entry, for which another one is to be started; not without `room` for one.
     fn ask(&mut self, group: usize, seat: &Seat, now: Instant, room: bool) -> bool {
         let tick = self.workers.growth().tick;
-        let patience = tick * u32::try_from(self.workers.growth().stuck_ticks).unwrap_or(u32::MAX);
         let mut activity = seat.lock();
         // The worker may have begun another request by now.
         if !activity.is_due(self.workers.stuck_before(), now) {
             return false;
         }
-        let Some(stalled) = activity.stalled(now, patience) else { return false };
+        let Some(stalled) = activity.stalled(now) else { return false };
         let pause = match catch_unwind(AssertUnwindSafe(|| self.handler.stalled(&stalled))) {
             Ok(Verdict::Wait(pause)) => pause,
             Ok(Verdict::Answer(errno)) => {

@@ -282,8 +282,9 @@ impl Activity {
         self.is_stuck(before) && self.current.as_ref().is_some_and(due)
     }
 
-    /// Describes the worker's request to the handler. `patience` is how long it took to be noticed.
-    pub(super) fn stalled(&mut self, now: Instant, patience: Duration) -> Option<Stalled> {
+    /// Describes the worker's request to the handler. Its time counts from when it was first noticed: ticks may be shorter
+    /// than they should, and no request may be answered before its deadline.
+    pub(super) fn stalled(&mut self, now: Instant) -> Option<Stalled> {
         let thread = self.thread;
         let current = self.current.as_mut()?;
         let asked = current.asked.get_or_insert(Asked { first: now, next: now });
@@ -294,7 +295,7 @@ impl Activity {
             node,
             note: current.note,
             thread,
-            since: patience + now.saturating_duration_since(asked.first),
+            since: now.saturating_duration_since(asked.first),
             answered: current.answered,
         })
     }
@@ -545,15 +546,18 @@ mod tests {
     #[test]
     fn either_the_worker_or_the_watchdog_gets_the_claim() {
         let workers = Workers::new(WorkerGrowth::default(), 1 << 20, 1);
-        let (slot, patience) = (workers.slot(0), Duration::from_millis(30));
+        let slot = workers.slot(0);
         slot.begin(HEADER, [1, 2, 3], Claim::Device);
         workers.set_now(20);
         let now = Instant::now();
         let mut due = workers.sample(0, now).due;
         let seat = due.pop().expect("a stuck worker");
         assert!(due.is_empty() && !seat.is_given_up());
-        let first = seat.lock().stalled(now, patience).unwrap();
-        assert_eq!((first.unique, first.note, first.since, first.answered), (7, [1, 2, 3], patience, false));
+        let first = seat.lock().stalled(now).unwrap();
+        assert_eq!(
+            (first.unique, first.note, first.since, first.answered),
+            (7, [1, 2, 3], Duration::ZERO, false)
+        );
         // The handler is asked again when it wants to be.
         let later = now + Duration::from_secs(2);
         seat.lock().ask_again(later);
@@ -562,8 +566,8 @@ mod tests {
         assert!(matches!(seat.lock().claim().and_then(Option::take), Some(Claim::Device)));
         seat.lock().set_answered();
         assert!(seat.is_given_up());
-        let second = seat.lock().stalled(later, patience).unwrap();
-        assert_eq!((second.since, second.answered), (patience + Duration::from_secs(2), true));
+        let second = seat.lock().stalled(later).unwrap();
+        assert_eq!((second.since, second.answered), (Duration::from_secs(2), true));
         let ended = slot.end();
         assert!(ended.claim.is_none() && ended.stalled);
         // The worker is still busy: it takes its answer back.
