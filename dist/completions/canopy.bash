@@ -82,6 +82,9 @@ _canopy() {
             canopy,umount)
                 cmd="canopy__subcmd__umount"
                 ;;
+            canopy,upgrade)
+                cmd="canopy__subcmd__upgrade"
+                ;;
             canopy,which)
                 cmd="canopy__subcmd__which"
                 ;;
@@ -151,6 +154,9 @@ _canopy() {
             canopy__subcmd__help,umount)
                 cmd="canopy__subcmd__help__subcmd__umount"
                 ;;
+            canopy__subcmd__help,upgrade)
+                cmd="canopy__subcmd__help__subcmd__upgrade"
+                ;;
             canopy__subcmd__help,which)
                 cmd="canopy__subcmd__help__subcmd__which"
                 ;;
@@ -161,7 +167,7 @@ _canopy() {
 
     case "${cmd}" in
         canopy)
-            opts="-h -V --help --version mount umount get set list status explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate dedup help"
+            opts="-h -V --help --version mount umount upgrade get set list status explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate dedup help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -545,7 +551,7 @@ _canopy() {
             return 0
             ;;
         canopy__subcmd__help)
-            opts="mount umount get set list status explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate dedup help"
+            opts="mount umount upgrade get set list status explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate dedup help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -866,6 +872,20 @@ _canopy() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        canopy__subcmd__help__subcmd__upgrade)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         canopy__subcmd__help__subcmd__which)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -1076,6 +1096,20 @@ _canopy() {
             ;;
         canopy__subcmd__umount)
             opts="-l -h --lazy --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        canopy__subcmd__upgrade)
+            opts="-h --force --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

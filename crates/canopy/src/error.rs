@@ -80,6 +80,12 @@ pub enum Error {
     NoPool(PathBuf),
     #[error("the server of pool {path} has ended (canopy umount {path}, and mount it again)", path = .0.display())]
     PoolDead(PathBuf),
+    #[error("pool {path} cannot be served by another process without survive=true (canopy umount {path}, and mount it again)", path = .0.display())]
+    NotSurviving(PathBuf),
+    #[error("pool {path} is served on by the program that has served it: {why}", path = .path.display())]
+    NotUpgraded { path: PathBuf, why: String },
+    #[error("the program that has served the pool before cannot be executed: {0}")]
+    Handover(String),
     #[error("pool {path} does not answer, because of xattr=nosys (unmount it, and mount it with another value)", path = .0.display())]
     PoolMute(PathBuf),
     #[error("unknown key '{key}'{}", .nearest.as_ref().map_or_else(|| " (canopy list MOUNT shows them all)".to_owned(), |name| format!(" (did you mean '{name}'?)")))]

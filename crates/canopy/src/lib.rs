@@ -12,8 +12,10 @@ pub mod mount_lookup;
 pub mod terminal;
 
 use canopy_config::{program_name, text};
+use canopy_server::survival::Refusal;
 use cli::invocation::Invocation;
 use cli::{Command, EarlyExit};
+use daemon::handover::Handover;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
@@ -36,6 +38,10 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(EarlyExit::UsageError(line)) => {
+            if let Some(handover) = Handover::received() {
+                // The program before has read the same command line.
+                handover.go_back(Refusal::Ended);
+            }
             terminal::eprint_line(&text::one_line(&line));
             return match invocation {
                 Invocation::Canopy => ExitCode::from(USAGE),
@@ -49,6 +55,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Mount(args) => commands::mount::run(args),
         Command::Remount(args) => commands::remount::run(&args),
         Command::Umount(args) => commands::umount::run(&args),
+        Command::Upgrade(args) => commands::upgrade::run(&args, cli::parse_mount_cmdline),
         Command::Get(args) => commands::get::run(&args),
         Command::Set(args) => commands::set::run(&args, cli::parse_mount_cmdline),
         Command::List(args) => commands::list::run(&args),

@@ -142,13 +142,29 @@ pub struct PoolReport {
 /// The processes that have served a pool.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SurvivalReport {
-    /// How often another process has taken over.
+    /// How often another process has taken over from one that died.
     pub takeovers: u64,
     /// How the last one ended that died, in words.
     pub last_death: Option<String>,
-    /// How long nobody served then, and the longest time ever, in milliseconds.
+    /// How long nobody served then, and the longest time ever, upgrades included, in milliseconds.
     pub pause_ms: f64,
     pub longest_pause_ms: f64,
+    /// How often another program has taken over (`canopy upgrade`), and how long nobody served at the last time.
+    #[serde(default)]
+    pub upgrades: u64,
+    #[serde(default)]
+    pub upgrade_pause_ms: f64,
+    /// How often another program did not, and why at the last time, in words.
+    #[serde(default)]
+    pub refused_upgrades: u64,
+    #[serde(default)]
+    pub last_refusal: Option<String>,
+    /// The form of what the process that serves leaves to the next. Only a program with the same form can take over.
+    #[serde(default)]
+    pub form: u64,
+    /// Where relative paths of its command line start.
+    #[serde(default)]
+    pub directory: Option<OsText>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

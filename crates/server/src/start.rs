@@ -149,6 +149,7 @@ pub fn start(plan: &Plan, survival: Option<&Survival>) -> Result<Serving, Error>
         low_workers: session.low_workers(),
         security,
         ledger: ledger.clone(),
+        gate: session.gate(),
     };
     let control = Control::new(topology, pending, Arc::clone(&liveness), connection);
     let notifier = session.notifier();

@@ -61,16 +61,30 @@ pub(crate) fn gone_branches(ledger: &Ledger, config: &Config) -> Vec<(PathBuf, P
 /// Has the kernel send again what was not answered, and closes what the process before had open and nobody takes over. To
 /// be called before this process opens anything.
 pub fn begin(before: &Survival) -> Result<(), Error> {
-    let (number, _) = before.ledger.session();
     let device = take_device(&before.ledger)?;
     notify::resend_now(&device).map_err(|errno| Error::Takeover(errno.into()))?;
     // It is taken once more later.
     let _ = device.into_raw_fd();
-    before.close_strays(number).map_err(Error::Takeover)?;
-    if let Some((death, _)) = before.ledger.last_death() {
-        tracing::error!("the process that served the pool has ended ({death}): another takes over");
+    before.close_strays().map_err(Error::Takeover)?;
+    match before.ledger.last_death().filter(|_| !before.ledger.is_handed_over()) {
+        Some(death) => {
+            tracing::error!("the process that served the pool has ended ({death}): another takes over");
+        }
+        None => tracing::info!("canopy {} takes over", env!("CARGO_PKG_VERSION")),
     }
     Ok(())
+}
+
+/// Prepares this process, in which nobody serves the pool, to execute a program that takes over.
+///
+/// # Errors
+/// [`Error::Takeover`].
+pub fn before_exec(survival: &Survival) -> Result<(), Error> {
+    let device = take_device(&survival.ledger)?;
+    notify::resend_now(&device).map_err(|errno| Error::Takeover(errno.into()))?;
+    let _ = device.into_raw_fd();
+    survival.close_strays().map_err(Error::Takeover)?;
+    survival.pass_on().map_err(|errno| Error::Takeover(errno.into()))
 }
 
 pub(crate) fn take_device(ledger: &Ledger) -> Result<OwnedFd, Error> {

@@ -5,6 +5,7 @@ use crate::error::Error;
 use canopy_fuse::KernelLimits;
 #[cfg(any(test, feature = "test-switches"))]
 use canopy_fuse::flags::InitFlags;
+use std::time::Duration;
 
 /// Lets tests make the kernel look older: `minor:31`, `mask:PASSTHROUGH|READDIRPLUS_AUTO`, `refuse:queues` (of
 /// io_uring, after they were agreed on), or several of them separated by commas.
@@ -32,6 +33,20 @@ pub fn max_deaths() -> usize {
     #[cfg(feature = "test-switches")]
     if let Some(number) = std::env::var("CANOPY_TEST_DEATHS").ok().and_then(|text| text.parse().ok()) {
         return number;
+    }
+    USUAL
+}
+
+/// Returns how long a program that was just installed may take until it serves a pool. On a machine that is busy with other
+/// tests, a second is not always enough.
+#[must_use]
+pub fn upgrade_patience() -> Duration {
+    const USUAL: Duration = Duration::from_secs(1);
+    #[cfg(feature = "test-switches")]
+    if let Some(seconds) =
+        std::env::var("CANOPY_TEST_UPGRADE_SECONDS").ok().and_then(|text| text.parse().ok())
+    {
+        return Duration::from_secs(seconds);
     }
     USUAL
 }

@@ -70,6 +70,19 @@ pub fn set_cloexec_from(first: u32) -> Result<(), Errno> {
     Err(last_errno())
 }
 
+/// Sets whether a descriptor with this number is closed when this process executes another program.
+///
+/// # Errors
+/// `EBADF` if there is none.
+pub fn set_cloexec(number: RawFd, closes: bool) -> Result<(), Errno> {
+    let flags = if closes { libc::FD_CLOEXEC } else { 0 };
+    // SAFETY: sets a flag of a descriptor that may not exist.
+    match unsafe { libc::fcntl(number, libc::F_SETFD, flags) } {
+        -1 => Err(last_errno()),
+        _ => Ok(()),
+    }
+}
+
 /// The number on all architectures except MIPS and Alpha, where this number is no system call (`ENOSYS`).
 pub(crate) const SYS_FCHMODAT2: libc::c_long = 452;
 

@@ -18,6 +18,7 @@ use crate::commands::remount::RemountArgs;
 use crate::commands::set::SetArgs;
 use crate::commands::status::StatusArgs;
 use crate::commands::umount::UmountArgs;
+use crate::commands::upgrade::UpgradeArgs;
 use canopy_bench::BenchArgs;
 use canopy_config::source::command_line::Arg;
 use canopy_setup::commands::init::InitArgs;
@@ -36,13 +37,25 @@ use std::path::PathBuf;
 /// What the help of the program says after the list of commands. Groups of commands have a line each here, so that the
 /// help fits a screen.
 pub const NOTES: &str = "\
-Set up a machine: canopy init, migrate, doctor
+Set up a machine: canopy init, migrate, doctor, upgrade
 Files: canopy which, ls, du, move, balance, drain, consolidate, dedup
 canopy mount --help shows how to mount; canopy options lists what -o takes.";
 
 /// The commands that [`NOTES`] names, and that the help of the program therefore leaves out of its list.
-pub const IN_NOTES: &[&str] =
-    &["init", "migrate", "doctor", "which", "ls", "du", "move", "balance", "drain", "consolidate", "dedup"];
+pub const IN_NOTES: &[&str] = &[
+    "init",
+    "migrate",
+    "doctor",
+    "upgrade",
+    "which",
+    "ls",
+    "du",
+    "move",
+    "balance",
+    "drain",
+    "consolidate",
+    "dedup",
+];
 
 /// Joins directories on many disks into one tree; data goes straight to the disks.
 #[derive(Parser, Debug)]
@@ -60,6 +73,7 @@ pub enum Command {
     #[command(skip)]
     Remount(RemountArgs),
     Umount(UmountArgs),
+    Upgrade(UpgradeArgs),
     Get(GetArgs),
     Set(SetArgs),
     List(ListArgs),

@@ -14,3 +14,4 @@ pub mod remount;
 pub mod set;
 pub mod status;
 pub mod umount;
+pub mod upgrade;

@@ -2,19 +2,20 @@
 
 use crate::control_client::ControlClient;
 use crate::daemon::background::{self, StartupReporter};
+use crate::daemon::handover::Handover;
 use crate::daemon::signals::{PoolMount, SignalWatch};
 use crate::daemon::{keeper, process, systemd};
 use crate::error::Error;
 use crate::mount::{preflight, unmount, wait_for_branches};
 use canopy_config::Config;
-use canopy_config::program_name::Name;
+use canopy_config::program_name::{self, Name};
 use canopy_config::resolve::{self, Plan};
 use canopy_config::source::command_line::{self, Arg};
 use canopy_config::source::{self, named};
 use canopy_config::values::IoUring;
 use canopy_fuse::mount::{MountError, Placement};
 use canopy_server::Error as StartError;
-use canopy_server::survival::Survival;
+use canopy_server::survival::{Refusal, Survival};
 use canopy_server::{log, takeover, test_switches};
 use canopy_sys::mountinfo;
 use clap::Args;
@@ -23,10 +24,12 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
 
 /// Mount directories as one pool
-#[derive(Args, Debug, Default)]
+#[derive(Args, Clone, Debug, Default)]
 #[command(override_usage = "canopy mount [-f] [-o OPTIONS]... BRANCH[:BRANCH...]... MOUNTPOINT\n       \
     canopy mount [-f] [-o OPTIONS]... NAME [MOUNTPOINT]")]
 #[command(after_help = NOTES)]
@@ -77,6 +80,9 @@ Examples:
   canopy mount -o category.create=mfs,minfreespace=20G '/mnt/disk*' /pool";
 
 pub fn run(args: MountArgs) -> Result<(), Error> {
+    if let Some(handover) = Handover::received() {
+        return go_on(args, handover);
+    }
     if let Some(user) = &args.user {
         // First of all, so that branches and mountpoint are accessed as that user.
         process::become_user(user)?;
@@ -155,6 +161,7 @@ fn serve(mut plan: Plan, reporter: &mut Option<StartupReporter>) -> Result<(), E
             reporter.warn(text);
         }
     }
+    let directory = std::env::current_dir().unwrap_or_else(|_| "/".into());
     // All paths are absolute now, and the current directory must not keep a mount busy.
     std::env::set_current_dir("/").map_err(Error::system("cannot change to /"))?;
     if !plan.config.survive {
@@ -167,14 +174,106 @@ fn serve(mut plan: Plan, reporter: &mut Option<StartupReporter>) -> Result<(), E
     }
     plan.config.kernel.io_uring = IoUring::Off;
     log::before_fork();
-    keeper::keep(|survival| {
-        if survival.ledger.is_serving() {
-            // The process before has reported, and closed what it reported through.
-            std::mem::forget(reporter.take());
-            takeover::begin(survival)?;
+    let (args, mountpoint) = (MountArgs::default(), plan.mountpoint.clone());
+    let server = Survivor { plan: Some(plan), args, directory: directory.clone(), is_last: true, reporter };
+    keeper::keep(server, &mountpoint, directory)
+}
+
+/// Goes on with a pool that another program has kept in this process. It has passed on the command line, which is read
+/// again. Whatever fails before this program serves has the one before serve again.
+fn go_on(args: MountArgs, handover: Handover) -> Result<(), Error> {
+    let destination = if args.foreground { log::Destination::Stderr } else { log::Destination::System };
+    let resume = || -> Result<Survival, Refusal> {
+        log::start(destination).map_err(|_| Refusal::Ended)?;
+        log::before_fork();
+        Survival::resume(handover.records, handover.before).map_err(|_| Refusal::Form)
+    };
+    let survival = match resume() {
+        Ok(survival) => survival,
+        Err(why) => return Err(Error::Handover(handover.go_back(why).to_string())),
+    };
+    // The name of a program that was executed by its descriptor is the number of that.
+    let _ = rustix::thread::set_name(program_name::current().as_c_str());
+    let (directory, is_last) = (handover.directory.clone(), handover.before.is_none());
+    let server = Survivor { plan: None, args, directory, is_last, reporter: &mut None };
+    keeper::keep_on(server, survival, handover)
+}
+
+/// The server of a pool that outlives it.
+struct Survivor<'a> {
+    /// `None` while this program has not read the command line yet. Nobody serves then, and patterns and files in it may
+    /// be in the pool.
+    plan: Option<Plan>,
+    args: MountArgs,
+    /// Where relative paths start.
+    directory: PathBuf,
+    /// There is no other program that could serve the pool.
+    is_last: bool,
+    reporter: &'a mut Option<StartupReporter>,
+}
+
+/// How often a command line is read again that leads to a file with mistakes.
+const BETWEEN_READS: Duration = Duration::from_secs(1);
+
+impl keeper::Server for Survivor<'_> {
+    fn serve(&mut self, survival: &Survival) -> Result<(), Error> {
+        if !survival.ledger.is_serving() {
+            let Survivor { plan: Some(plan), reporter, .. } = self else { return Ok(()) };
+            return serve_once(plan, reporter, Some(survival));
         }
-        serve_once(&plan, reporter, Some(survival))
-    })
+        // The process before has reported, and closed what it reported through.
+        std::mem::forget(self.reporter.take());
+        let served = takeover::begin(survival)
+            .map_err(Error::from)
+            .and_then(|()| serve_once(self.plan(survival)?, &mut None, Some(survival)));
+        // Nobody else reports it.
+        served.inspect_err(|error| tracing::error!("{}", error.line()))
+    }
+
+    fn settle(&mut self, survival: &Survival) -> Result<(), Error> {
+        self.plan(survival).map(drop)
+    }
+}
+
+impl Survivor<'_> {
+    fn plan(&mut self, survival: &Survival) -> Result<&Plan, Error> {
+        let plan = match self.plan.take() {
+            Some(plan) => plan,
+            None => {
+                let mut plan = self.read_again()?;
+                if let Some(place) = survival.ledger.place() {
+                    plan.mountpoint = place;
+                }
+                plan
+            }
+        };
+        Ok(self.plan.insert(plan))
+    }
+
+    fn read_again(&self) -> Result<Plan, Error> {
+        loop {
+            match read_again(self.args.clone(), &self.directory) {
+                // Clients wait until the file is put right, rather than lose the pool.
+                Err(error) if self.is_last => tracing::error!("nobody serves the pool: {}", error.line()),
+                other => return other,
+            }
+            sleep(BETWEEN_READS);
+        }
+    }
+}
+
+/// Reads the command line of a pool that is mounted again. Relative paths start at `directory`.
+pub fn read_again(args: MountArgs, directory: &Path) -> Result<Plan, Error> {
+    // If it is gone, the branches that the pool has are in the ledger.
+    let _ = std::env::set_current_dir(directory);
+    let plan = plan(args);
+    std::env::set_current_dir("/").map_err(Error::system("cannot change to /"))?;
+    let mut plan = plan?;
+    preflight::enforce_permission_checks(&mut plan.config.mount);
+    // As at the mount, whatever the file says now.
+    plan.config.survive = true;
+    plan.config.kernel.io_uring = IoUring::Off;
+    Ok(plan)
 }
 
 /// Serves the pool until it is unmounted. If another process has served it before, takes over from that.

@@ -100,7 +100,7 @@ fn missing_branch_warning(path: &Path) -> String {
 /// Turns the kernel's permission checks on if other users than the one who mounts can access the pool. The branches are
 /// accessed with the daemon's privileges, so there are no other checks. A pool for a single user needs none, because the
 /// daemon has that user's privileges.
-fn enforce_permission_checks(mount: &mut Mount) -> Option<String> {
+pub(crate) fn enforce_permission_checks(mount: &mut Mount) -> Option<String> {
     let shared = mount.allow_other || rustix::process::geteuid().is_root();
     if mount.skip_permission_checks {
         mount.permissions_check = false;

@@ -5,5 +5,7 @@
 mod deaths;
 mod held_files;
 mod moves;
+mod pauses;
 mod rig;
 mod storm;
+mod upgrades;

@@ -41,6 +41,8 @@ impl Rig {
         let dir = ScratchDir::new("canopy-survival", branches);
         let paths = branches.iter().map(|name| dir.path(name));
         let builder = Pool::builder(env!("CARGO_BIN_EXE_canopy")).branches(paths);
+        // A second is short while other tests run.
+        let builder = builder.env("CANOPY_TEST_UPGRADE_SECONDS", "60");
         let pool = with(builder.option("survive=true,minfreespace=0")).mount();
         // The mount is there a moment before another process would take over.
         assert!(cmd::wait_until(DEADLINE, || pool.log().contains(" is on ")), "{}", pool.log());
@@ -68,6 +70,12 @@ impl Rig {
         let server = server(&self.pool);
         send(server, signal);
         cmd::wait_until(DEADLINE, || servers(&self.pool).iter().any(|&next| next != server))
+    }
+
+    /// Has the installed program take over, which is the same one.
+    pub(crate) fn upgrade(&self) -> Result<(), String> {
+        let done = self.pool.command(["upgrade".as_ref(), "--force".as_ref(), self.pool.path().as_os_str()]);
+        if done.success() { Ok(()) } else { Err(done.describe()) }
     }
 
     /// How often another process has taken over, as `canopy status` tells it.

@@ -16,21 +16,36 @@ use std::time::Duration;
 const CLIENTS: u64 = 3;
 
 /// How many processes are killed, unless `CANOPY_TEST_KILLS` tells another number.
-fn kills() -> usize {
+pub(crate) fn kills() -> usize {
     std::env::var("CANOPY_TEST_KILLS").map_or(10, |text| text.parse().expect("a number"))
 }
 
 #[test]
 fn clients_do_not_notice_deaths() {
-    storm("passthrough.io=off");
+    storm("passthrough.io=off", kill);
 }
 
 #[test]
 fn clients_of_passthrough_do_not_notice_deaths() {
-    storm("passthrough.io=rw");
+    storm("passthrough.io=rw", kill);
 }
 
-fn storm(options: &str) {
+#[test]
+fn clients_do_not_notice_upgrades() {
+    storm("passthrough.io=off", |rig, _| rig.upgrade());
+}
+
+#[test]
+fn clients_of_passthrough_do_not_notice_upgrades_and_deaths() {
+    storm("passthrough.io=rw", |rig, rng| if rng.chance(500) { rig.upgrade() } else { kill(rig, rng) });
+}
+
+fn kill(rig: &Rig, _: &mut Rng) -> Result<(), String> {
+    rig.try_kill(Signal::KILL).then_some(()).ok_or_else(|| "no process takes over".into())
+}
+
+/// `strike`: what ends the process that serves. Another takes over.
+fn storm(options: &str, strike: fn(&Rig, &mut Rng) -> Result<(), String>) {
     let rig = Rig::build(&["a", "b", "c"], |builder| {
         builder.option(options).option("category.create=rand").env("CANOPY_TEST_DEATHS", "1000000")
     });
@@ -60,9 +75,7 @@ fn storm(options: &str) {
         for kill in 0..kills() {
             let before = done.load(Ordering::Relaxed);
             thread::sleep(Duration::from_micros(rng.below(40_000)));
-            if !rig.try_kill(Signal::KILL) {
-                fault = Some(format!("no process takes over after kill {kill}"));
-            }
+            fault = strike(&rig, &mut rng).err().map(|why| format!("after kill {kill}: {why}"));
             // Some die before they have answered anything.
             let goes_on = || failed.load(Ordering::Relaxed) || done.load(Ordering::Relaxed) > before;
             if fault.is_none()

@@ -53,8 +53,9 @@ impl NamedPool {
     pub fn find(text: &OsStr) -> Option<NamedPool> {
         let by_path = Path::new(text);
         // A missing TOML file is still taken for a pool, so that the error names it. A list of branches is not.
-        let could_be = !text.as_bytes().iter().any(|byte| b":=*?[{".contains(byte)) && !by_path.is_dir();
-        if file::is_toml(by_path) && (could_be || by_path.is_file()) {
+        let could_be = || !text.as_bytes().iter().any(|byte| b":=*?[{".contains(byte)) && !by_path.is_dir();
+        // Other paths are not looked at: one may be the mountpoint of a pool that nobody serves at the moment.
+        if file::is_toml(by_path) && (could_be() || by_path.is_file()) {
             let name = by_path.file_stem()?.to_string_lossy().into_owned();
             return Some(NamedPool { name, file: by_path.to_owned() });
         }

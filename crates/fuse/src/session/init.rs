@@ -15,7 +15,7 @@ use crate::negotiate::{Agreed, KernelLimits, SessionOptions, agree};
 use crate::notify::{Capabilities, Notifier, Sender};
 use crate::request::{Dialect, Header, Op, Request};
 use crate::transport::uring::{Parameter, Rings};
-use crate::transport::{LowWorkers, UringUnavailable, WorkerGrowth, WorkerPriority, write_header};
+use crate::transport::{Gate, LowWorkers, UringUnavailable, WorkerGrowth, WorkerPriority, write_header};
 
 const OUT_HEADER: usize = size_of::<abi::OutHeader>();
 
@@ -29,6 +29,7 @@ pub struct Session {
     pub(super) priority: WorkerPriority,
     pub(super) low: LowWorkers,
     pub(super) resident: bool,
+    pub(super) gate: Arc<Gate>,
 }
 
 impl Session {
@@ -102,7 +103,8 @@ impl Session {
         let capabilities = Capabilities::new(agreed.minor, agreed.offered);
         let sender = Sender::start(Arc::clone(&device), capabilities).map_err(SessionError::Start)?;
         let SessionOptions { growth, worker_priority: priority, resident, .. } = *options;
-        Ok(Session { device, agreed, sender, rings, growth, priority, low: LowWorkers::default(), resident })
+        let (low, gate) = (LowWorkers::default(), Arc::default());
+        Ok(Session { device, agreed, sender, rings, growth, priority, low, resident, gate })
     }
 
     /// Returns the result of the negotiation.
@@ -127,6 +129,12 @@ impl Session {
     #[must_use]
     pub fn low_workers(&self) -> LowWorkers {
         self.low.clone()
+    }
+
+    /// Returns the gate before the handler.
+    #[must_use]
+    pub fn gate(&self) -> Arc<Gate> {
+        Arc::clone(&self.gate)
     }
 
     /// Returns the session's descriptor, for a process that [adopts](Session::adopt) it.

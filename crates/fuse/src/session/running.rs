@@ -45,7 +45,9 @@ impl Session {
         let mut started = Vec::new();
         let over_uring = Arc::new(AtomicBool::new(false));
         let queues = rings.as_ref().map_or(0, Rings::queues);
-        let workers = Workers::new(self.growth, self.agreed.max_payload(), 1 + usize::from(queues));
+        let groups = 1 + usize::from(queues);
+        let workers = Workers::new(self.growth, self.agreed.max_payload(), groups, Arc::clone(&self.gate));
+        self.gate.set_workers(&workers);
         // The first thread reads FORGET and INTERRUPT with either transport.
         started.push(self.device_worker(&handler, 0, &over_uring, workers.slot(0))?);
         let mut transport = transport(&rings);

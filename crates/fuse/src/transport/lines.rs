@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_request_is_under_way_until_its_worker_has_ended_it() {
-        let workers = Workers::new(WorkerGrowth::default(), 1 << 20, 1);
+        let workers = Workers::new(WorkerGrowth::default(), 1 << 20, 1, Arc::default());
         let lines = workers.lines();
         lines.push(7, message(1));
         let admitted = [(); 2].map(|()| Admitted::new(&workers, 7));

@@ -5,6 +5,7 @@
 
 mod attend;
 mod dev;
+mod gate;
 mod lines;
 mod priority;
 mod serve;
@@ -18,6 +19,7 @@ mod workers;
 use std::fmt;
 
 pub(crate) use dev::DevWorker;
+pub use gate::Gate;
 pub(crate) use lines::{FirstRequest, Held};
 pub use priority::{LowWorkers, WorkerPriority};
 pub(crate) use serve::write_header;

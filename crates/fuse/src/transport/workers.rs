@@ -28,6 +28,7 @@ use canopy_sys::thread::ioprio;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 
+use super::gate::Gate;
 use super::lines::{Held, Lines, Waiting};
 use super::stalled::{Note, Stalled};
 use crate::request::Header;
@@ -72,6 +73,7 @@ pub(crate) struct Workers {
     watchdog: OnceLock<Thread>,
     groups: Vec<Group>,
     lines: Lines,
+    gate: Arc<Gate>,
 }
 
 /// Workers that serve the same requests.
@@ -169,6 +171,12 @@ impl WorkerSlot {
         let latest = self.workers.tick.load(Ordering::Relaxed);
         {
             let mut activity = self.seat.0.lock();
+            // Who closes the gate looks at the seats afterwards, so either it sees this request, or the request waits.
+            while self.workers.gate.is_closed() {
+                drop(activity);
+                self.workers.gate.wait();
+                activity = self.seat.0.lock();
+            }
             activity.latest = latest;
             activity.begun += 1;
             activity.current = Some(Current {
@@ -321,7 +329,7 @@ impl Activity {
 }
 
 impl Workers {
-    pub(crate) fn new(growth: WorkerGrowth, payload: usize, groups: usize) -> Arc<Workers> {
+    pub(crate) fn new(growth: WorkerGrowth, payload: usize, groups: usize, gate: Arc<Gate>) -> Arc<Workers> {
         let max_extra = growth.max_extra.min(MAX_EXTRA_MEMORY / payload.max(1));
         Arc::new(Workers {
             growth: WorkerGrowth { max_extra, ..growth },
@@ -332,6 +340,7 @@ impl Workers {
             watchdog: OnceLock::new(),
             groups: std::iter::repeat_with(Group::default).take(groups).collect(),
             lines: Lines::default(),
+            gate,
         })
     }
 
@@ -383,6 +392,12 @@ impl Workers {
     /// Returns the number of workers in a group.
     pub(super) fn count(&self, group: usize) -> usize {
         self.groups[group].seats.lock().len()
+    }
+
+    /// Returns whether a worker serves a request.
+    pub(super) fn any_busy(&self) -> bool {
+        let busy = |seat: &Arc<Seat>| seat.0.lock().current.is_some();
+        self.groups.iter().any(|group| group.seats.lock().iter().any(busy))
     }
 
     /// Samples the workers of a group.
@@ -518,7 +533,7 @@ mod tests {
 
     #[test]
     fn a_worker_is_stuck_after_several_ticks_in_one_request() {
-        let workers = Workers::new(WorkerGrowth::default(), 1 << 20, 1);
+        let workers = Workers::new(WorkerGrowth::default(), 1 << 20, 1, Arc::default());
         let (slot, _other) = (workers.slot(0), workers.slot(0));
         let begin = || slot.begin(HEADER, Note::default(), Claim::Device);
         let sample = || {
@@ -545,7 +560,7 @@ mod tests {
 
     #[test]
     fn either_the_worker_or_the_watchdog_gets_the_claim() {
-        let workers = Workers::new(WorkerGrowth::default(), 1 << 20, 1);
+        let workers = Workers::new(WorkerGrowth::default(), 1 << 20, 1, Arc::default());
         let slot = workers.slot(0);
         slot.begin(HEADER, [1, 2, 3], Claim::Device);
         workers.set_now(20);
@@ -583,7 +598,7 @@ mod tests {
 
     #[test]
     fn only_surplus_workers_leave() {
-        let workers = Workers::new(WorkerGrowth::default(), 1 << 20, 1);
+        let workers = Workers::new(WorkerGrowth::default(), 1 << 20, 1, Arc::default());
         let slot = workers.slot(0);
         assert!(!slot.leave_if_surplus());
         workers.groups[0].surplus.store(2, Ordering::Relaxed);

@@ -18,6 +18,7 @@ use crate::coherence::{CacheTtl, Coherence};
 use crate::log;
 use crate::negotiate;
 use crate::settings::Settings;
+use crate::survival;
 use crate::watch::Watch;
 use canopy_config::control_api::{COMMAND, PID, READ_ONLY, SRCMOUNTS, STATUS, VERSION, attribute, key_of};
 use canopy_config::error::{FileError, OptionError};
@@ -37,6 +38,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The node id of the control file. The pool counts its ids upwards and never reaches it.
@@ -56,6 +59,8 @@ pub(crate) struct Control {
     pending: Arc<PendingBranches>,
     liveness: Arc<Liveness>,
     connection: Connection,
+    /// Another program is about to take over.
+    hands_over: Arc<AtomicBool>,
     /// When the pool was started, in seconds since 1970.
     started_at: u64,
 }
@@ -70,7 +75,19 @@ impl Control {
         let started_at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs());
         let (pool, settings) = (Arc::clone(&topology.pool), Arc::clone(&topology.settings));
         let (coherence, watch) = (Arc::clone(&topology.coherence), Arc::clone(&topology.watch));
-        Control { pool, settings, coherence, watch, topology, pending, liveness, connection, started_at }
+        let hands_over = Arc::default();
+        Control {
+            pool,
+            settings,
+            coherence,
+            watch,
+            topology,
+            pending,
+            liveness,
+            connection,
+            hands_over,
+            started_at,
+        }
     }
 
     /// Records that requests are not carried as planned, because the kernel refused that.
@@ -329,10 +346,30 @@ impl Control {
             // There are no caches to trim: memory is freed as nodes and buffers go.
             b"gc" | b"gc1" => {}
             b"invalidate-all-nodes" => self.coherence.invalidate_names(),
+            b"upgrade" => self.hand_over()?,
             _ => return Err(Errno::NODATA),
         }
         tracing::info!("command {}", String::from_utf8_lossy(command));
         Ok(())
+    }
+
+    /// Has another program take over, as soon as no request is under way.
+    ///
+    /// Errors: `EOPNOTSUPP` if the pool is not to outlive this process, `EALREADY` if it is about to happen.
+    fn hand_over(&self) -> Result<(), Errno> {
+        let ledger = self.connection.ledger.clone().ok_or(Errno::OPNOTSUPP)?;
+        if self.hands_over.swap(true, Ordering::Relaxed) {
+            return Err(Errno::ALREADY);
+        }
+        // Patterns may match other directories when the command line is read again.
+        self.settings.record("branches", self.settings.config().branches.to_os_string().as_bytes());
+        let (gate, hands_over) = (Arc::clone(&self.connection.gate), Arc::clone(&self.hands_over));
+        let wait = move || {
+            survival::hand_over(&gate, &ledger);
+            hands_over.store(false, Ordering::Relaxed);
+        };
+        let started = thread::Builder::new().name("handover".into()).spawn(wait);
+        started.map(drop).map_err(|why| Errno::from_io_error(&why).unwrap_or(Errno::AGAIN))
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::branches::condition::Condition;
 use crate::branches::liveness::Liveness;
 use crate::branches::topology::Topology;
-use crate::survival::Ledger;
+use crate::survival::{FORM, Ledger};
 use crate::watch::Unwatched;
 use canopy_config::Config;
 use canopy_config::control_api::{
@@ -12,7 +12,7 @@ use canopy_config::control_api::{
 };
 use canopy_config::options;
 use canopy_fuse::flags::InitFlags;
-use canopy_fuse::transport::LowWorkers;
+use canopy_fuse::transport::{Gate, LowWorkers};
 use canopy_fuse::{Agreed, Transport, abi};
 use canopy_pool::branch::BranchSpec;
 use canopy_pool::branch::health::HealthReport;
@@ -24,7 +24,7 @@ use serde::Serialize;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// What was agreed with the kernel, and how requests are carried.
 pub(crate) struct Connection {
@@ -37,6 +37,8 @@ pub(crate) struct Connection {
     pub(crate) security: SecurityReport,
     /// If the pool is to outlive this process.
     pub(crate) ledger: Option<Ledger>,
+    /// What keeps requests from beginning when another program takes over.
+    pub(crate) gate: Arc<Gate>,
 }
 
 /// What carries the requests, and the number of threads.
@@ -130,15 +132,20 @@ pub(crate) fn status(
 }
 
 fn survival_report(ledger: &Ledger) -> SurvivalReport {
-    let takeovers = ledger.starts().saturating_sub(1);
-    let Some((death, longest)) = ledger.last_death() else {
-        return SurvivalReport { takeovers, ..SurvivalReport::default() };
-    };
+    let milliseconds = |pause: Duration| pause.as_secs_f64() * 1e3;
+    let (death, (upgrades, upgrade_pause), (refusals, refusal)) =
+        (ledger.last_death(), ledger.upgrades(), ledger.refusals());
     SurvivalReport {
-        takeovers,
-        last_death: Some(death.to_string()),
-        pause_ms: death.pause.as_secs_f64() * 1e3,
-        longest_pause_ms: longest.as_secs_f64() * 1e3,
+        takeovers: ledger.deaths(),
+        last_death: death.map(|death| death.to_string()),
+        pause_ms: death.map_or(0.0, |death| milliseconds(death.pause)),
+        longest_pause_ms: milliseconds(ledger.longest_pause()),
+        upgrades,
+        upgrade_pause_ms: milliseconds(upgrade_pause),
+        refused_upgrades: refusals,
+        last_refusal: refusal.map(|why| why.to_string()),
+        form: FORM,
+        directory: ledger.directory().map(|path| OsText::from(path.as_path())),
     }
 }
 

@@ -1,10 +1,11 @@
 //! Shared memory with what the next process needs. Each part is changed by stores of single words in such an order that
 //! it can be read after the process was killed at any point.
 
+use super::Refusal;
 use canopy_fuse::Agreed;
 use canopy_pool::{HANDLE_RECORD_WORDS, HandleRecords};
 use canopy_sys::process::{Ended, SharedWords};
-use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
+use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 use std::ffi::OsString;
@@ -27,8 +28,8 @@ const DEVICE: usize = 2;
 const KERNEL_OPENS_DIRS: usize = 3;
 /// How the last process that died did so: a signal, or [`EXITED`] and a status.
 const DEATH: usize = 4;
-/// When, on the monotonic clock, in nanoseconds.
-const DIED_AT: usize = 5;
+/// Since when nobody has served the last time, on the monotonic clock, in nanoseconds.
+const STOPPED_AT: usize = 5;
 /// How long nobody served then, and the longest time ever, in nanoseconds.
 const PAUSE: usize = 6;
 const LONGEST_PAUSE: usize = 7;
@@ -38,9 +39,35 @@ const SETTINGS: usize = 8;
 const ENDING: usize = 9;
 /// There is a session that another process can take over.
 const SERVABLE: usize = 10;
+/// The [`FORM`] of all this. It is at the same place in each version of the program.
+const FORM_WORD: usize = 11;
+/// How many processes have died.
+const DEATHS: usize = 12;
+/// How often another program has taken over, and how often that was refused, and why.
+const UPGRADES: usize = 13;
+const REFUSALS: usize = 14;
+const REFUSAL: usize = 15;
+/// The process that served has ended so that another program takes over: 1, and 2 once the keeper knows. 0 when the pool is
+/// served again.
+const HANDED_OVER: usize = 32;
+/// How long nobody served then, in nanoseconds.
+const UPGRADE_PAUSE: usize = 33;
+/// The number of the process that serves, once it does.
+const SERVED: usize = 34;
 const AGREED: Range<usize> = 16..32;
 
 const EXITED: u64 = 1 << 32;
+
+/// The form of the records, of handles and requests too, and of what one program passes to the next. Programs with
+/// different forms do not take over from one another: whoever changes the meaning of anything increments this.
+pub const FORM: u64 = 1;
+
+/// The name of the memory in /proc.
+const NAME: &str = "canopy-records";
+/// The keys of the texts with the pool's mountpoint, and with the directory where the pool was mounted. Other texts are of
+/// branches, by their absolute paths, and of settings.
+const MOUNTPOINT: &[u8] = b"=mountpoint";
+const DIRECTORY: &[u8] = b"=directory";
 
 /// Requests in flight; their number is that of threads, and is exceeded by hung disks alone.
 pub(super) const REQUESTS: Range<usize> = 64..64 + super::in_flight::REQUEST * 1024;
@@ -94,7 +121,27 @@ impl Ledger {
     /// # Errors
     /// `ENOMEM`.
     pub fn new() -> io::Result<Ledger> {
-        Ok(Ledger { words: Arc::new(SharedWords::new(HANDLES.end)?) })
+        let ledger = Ledger { words: Arc::new(SharedWords::named(NAME, HANDLES.end)?) };
+        ledger.set(FORM_WORD, FORM);
+        Ok(ledger)
+    }
+
+    /// Takes over the records of the program before.
+    ///
+    /// # Errors
+    /// `EINVAL` if they have another form; `ENOMEM`.
+    pub(super) fn map(file: OwnedFd) -> io::Result<Ledger> {
+        let words = SharedWords::map(file)?;
+        if words.len() != HANDLES.end || words[FORM_WORD].load(Ordering::Acquire) != FORM {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok(Ledger { words: Arc::new(words) })
+    }
+
+    /// Returns the descriptor of the memory.
+    #[must_use]
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.words.file()
     }
 
     fn get(&self, word: usize) -> u64 {
@@ -145,6 +192,13 @@ impl Ledger {
     /// Records that the pool is usable. From now on another process takes over when this one dies.
     pub fn record_serving(&self) {
         self.set(SERVING, self.get(SERVABLE));
+        self.set(SERVED, self.starts());
+    }
+
+    /// Returns whether the process that was started last serves the pool, or has done so.
+    #[must_use]
+    pub fn is_served(&self) -> bool {
+        self.get(SERVED) == self.starts()
     }
 
     /// Returns the number of the device's descriptor, and what was negotiated on it.
@@ -164,24 +218,79 @@ impl Ledger {
             Ended::Killed(signal) => u64::from(signal.cast_unsigned()),
         };
         self.set(DEATH, death);
-        self.set(DIED_AT, now());
+        self.set(DEATHS, self.deaths() + 1);
+        self.set(STOPPED_AT, now());
+    }
+
+    /// Returns how many processes have died.
+    #[must_use]
+    pub fn deaths(&self) -> u64 {
+        self.get(DEATHS)
+    }
+
+    /// Records that this process serves no more and ends, so that another program takes over.
+    pub(crate) fn record_handover(&self) {
+        self.set(STOPPED_AT, now());
+        self.set(HANDED_OVER, 1);
+    }
+
+    /// Returns whether the process that served has ended for that, and nobody serves yet.
+    pub(crate) fn is_handed_over(&self) -> bool {
+        self.get(HANDED_OVER) != 0
+    }
+
+    /// Returns the same, once for each time.
+    #[must_use]
+    pub fn take_handover(&self) -> bool {
+        let ended = self.get(HANDED_OVER) == 1;
+        if ended {
+            self.set(HANDED_OVER, 2);
+        }
+        ended
+    }
+
+    /// Records that another program has taken over, and serves.
+    pub fn record_upgrade(&self) {
+        self.set(UPGRADES, self.get(UPGRADES) + 1);
+    }
+
+    /// Records that another program has not taken over.
+    pub fn record_refusal(&self, why: Refusal) {
+        self.set(REFUSAL, why.to_word());
+        self.set(REFUSALS, self.get(REFUSALS) + 1);
+    }
+
+    /// Returns how often another program has taken over, and how long nobody served at the last time.
+    pub(crate) fn upgrades(&self) -> (u64, Duration) {
+        (self.get(UPGRADES), Duration::from_nanos(self.get(UPGRADE_PAUSE)))
+    }
+
+    /// Returns how often another program has not taken over, and why at the last time.
+    pub(crate) fn refusals(&self) -> (u64, Option<Refusal>) {
+        (self.get(REFUSALS), Refusal::from_word(self.get(REFUSAL)))
     }
 
     /// Records that the pool is served again.
     pub(crate) fn record_recovery(&self) {
-        let pause = now().saturating_sub(self.get(DIED_AT));
-        self.set(PAUSE, pause);
+        let pause = now().saturating_sub(self.get(STOPPED_AT));
+        self.set(if self.is_handed_over() { UPGRADE_PAUSE } else { PAUSE }, pause);
+        self.set(HANDED_OVER, 0);
         self.set(LONGEST_PAUSE, pause.max(self.get(LONGEST_PAUSE)));
     }
 
-    /// Returns how the last process that died did so, and the longest pause after any; `None` if none has died.
+    /// Returns the longest time for which nobody has served.
+    pub(crate) fn longest_pause(&self) -> Duration {
+        Duration::from_nanos(self.get(LONGEST_PAUSE))
+    }
+
+    /// Returns how the last process that died did so; `None` if none has died.
     #[must_use]
-    pub fn last_death(&self) -> Option<(Death, Duration)> {
-        let death = self.get(DEATH);
-        let status = death as u32 as i32;
-        let ended = if death & EXITED != 0 { Ended::Exited(status) } else { Ended::Killed(status) };
+    pub fn last_death(&self) -> Option<Death> {
+        let word = self.get(DEATH);
+        let status = word as u32 as i32;
+        let ended = if word & EXITED != 0 { Ended::Exited(status) } else { Ended::Killed(status) };
         let death = Death { ended, pause: Duration::from_nanos(self.get(PAUSE)) };
-        (self.get(DIED_AT) != 0).then(|| (death, Duration::from_nanos(self.get(LONGEST_PAUSE))))
+        (word != 0).then_some(death)
     }
 
     pub(crate) fn handles(&self) -> Arc<HandleRecords> {
@@ -196,7 +305,30 @@ impl Ledger {
     /// others.
     pub(crate) fn settings(&self) -> Vec<(String, Vec<u8>)> {
         let named = |(key, value): (Vec<u8>, _)| Some((String::from_utf8(key).ok()?, value));
-        self.texts().into_iter().filter(|(key, _)| !key.starts_with(b"/")).filter_map(named).collect()
+        let is_setting = |key: &[u8]| !key.starts_with(b"/") && !key.starts_with(b"=");
+        self.texts().into_iter().filter(|(key, _)| is_setting(key)).filter_map(named).collect()
+    }
+
+    /// Records where the pool is mounted, and the directory at which relative paths of the command line start. Nobody
+    /// serves yet. Returns false if these are too long.
+    pub fn record_place(&self, mountpoint: &Path, directory: &Path) -> bool {
+        self.record_text(MOUNTPOINT, mountpoint.as_os_str().as_bytes())
+            && self.record_text(DIRECTORY, directory.as_os_str().as_bytes())
+    }
+
+    /// Returns where the pool is mounted.
+    #[must_use]
+    pub fn place(&self) -> Option<PathBuf> {
+        self.path(MOUNTPOINT)
+    }
+
+    pub(crate) fn directory(&self) -> Option<PathBuf> {
+        self.path(DIRECTORY)
+    }
+
+    fn path(&self, key: &[u8]) -> Option<PathBuf> {
+        let (_, path) = self.texts().into_iter().find(|(known, _)| known == key)?;
+        Some(OsString::from_vec(path).into())
     }
 
     /// Returns the branches that the pool has had, with the mountpoints that they were below.
@@ -261,6 +393,7 @@ fn now() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::io::Errno;
 
     #[test]
     fn settings_are_kept_in_the_order_of_their_last_changes() {
@@ -285,9 +418,39 @@ mod tests {
         assert_eq!(ledger.last_death(), None);
         ledger.record_death(Ended::Killed(9));
         ledger.record_recovery();
-        let (death, longest) = ledger.last_death().unwrap();
-        assert_eq!((death.ended, death.pause), (Ended::Killed(9), longest));
+        let death = ledger.last_death().unwrap();
+        assert_eq!((death.ended, death.pause), (Ended::Killed(9), ledger.longest_pause()));
         ledger.record_death(Ended::Exited(101));
-        assert_eq!(ledger.last_death().unwrap().0.ended, Ended::Exited(101));
+        assert_eq!(ledger.last_death().unwrap().ended, Ended::Exited(101));
+        assert_eq!(ledger.deaths(), 2);
+    }
+
+    #[test]
+    fn another_program_maps_the_same_records() {
+        let ledger = Ledger::new().unwrap();
+        assert!(
+            ledger.record_place(Path::new("/pool"), Path::new("/here"))
+                && ledger.record_mountpoint(Path::new("/a"), Path::new("/"))
+        );
+        ledger.count_start();
+        ledger.record_handover();
+        ledger.record_refusal(Refusal::Program(Errno::NOENT));
+        let file = || ledger.file().unwrap().try_clone_to_owned().unwrap();
+        let next = Ledger::map(file()).unwrap();
+        assert_eq!((next.place().unwrap(), next.mountpoints().len()), (PathBuf::from("/pool"), 1));
+        assert!(
+            next.take_handover()
+                && !next.take_handover()
+                && next.is_handed_over()
+                && !next.is_served()
+                && next.settings().is_empty()
+        );
+        assert_eq!(next.refusals(), (1, Some(Refusal::Program(Errno::NOENT))));
+        next.record_recovery();
+        next.record_upgrade();
+        assert!(!ledger.is_handed_over());
+        assert_eq!((ledger.upgrades().0, ledger.last_death()), (1, None));
+        ledger.set(FORM_WORD, FORM + 1);
+        assert!(Ledger::map(file()).is_err(), "a form that is not known");
     }
 }

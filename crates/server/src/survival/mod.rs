@@ -4,14 +4,20 @@
 //! dies (`crates/canopy/src/daemon/keeper.rs`). So the device, the open files and what the kernel has registered stay
 //! open. What they are for is in a [`Ledger`], memory that all of these processes share. The kernel sends again what was
 //! not answered; `in_flight` tells what of it was begun.
+//!
+//! Another program takes over in the same way, after no request is under way (`upgrade`).
 
 pub(crate) mod in_flight;
 mod ledger;
+mod upgrade;
 
-pub use ledger::{Death, Ledger};
+pub use ledger::{Death, FORM, Ledger};
+pub use upgrade::Refusal;
+pub(crate) use upgrade::hand_over;
 
 use canopy_sys::fd;
-use rustix::fd::RawFd;
+use rustix::fd::{AsRawFd, OwnedFd, RawFd};
+use rustix::io::Errno;
 use std::io;
 
 /// What a process needs to serve a pool that is to outlive it.
@@ -20,6 +26,8 @@ pub struct Survival {
     pub ledger: Ledger,
     /// The descriptors that belong to all processes.
     inherited: Vec<RawFd>,
+    /// The program that served before, while it may have to serve again.
+    before: Option<OwnedFd>,
 }
 
 impl Survival {
@@ -28,17 +36,71 @@ impl Survival {
     /// # Errors
     /// `ENOMEM`; `ENOENT` without /proc.
     pub fn new() -> io::Result<Survival> {
-        Ok(Survival { ledger: Ledger::new()?, inherited: fd::numbers()? })
+        Ok(Survival { ledger: Ledger::new()?, inherited: fd::numbers()?, before: None })
+    }
+
+    /// Takes over what the program before has left in this process: the descriptors of its ledger, and of itself if it may
+    /// have to serve again.
+    ///
+    /// # Errors
+    /// `EINVAL` if its records have another form; `ENOMEM`; `ENOENT` without /proc.
+    pub fn resume(records: RawFd, before: Option<RawFd>) -> io::Result<Survival> {
+        // The descriptors were to stay open for this program alone. Without this they are open in commands that it runs.
+        let _ = fd::set_cloexec_from(3);
+        let ledger = Ledger::map(fd::take_over(records).ok_or(Errno::BADF)?)?;
+        let served = served(&ledger);
+        let is_own = |number: &RawFd| served.binary_search(number).is_err() && before != Some(*number);
+        let inherited = fd::numbers()?.into_iter().filter(is_own).collect();
+        Ok(Survival { ledger, inherited, before: before.and_then(fd::take_over) })
+    }
+
+    /// Sets the program that served before, which may have to serve again, or closes it if it need not.
+    pub fn set_program_before(&mut self, program: Option<OwnedFd>) {
+        self.before = program;
+    }
+
+    /// Returns its descriptor.
+    #[must_use]
+    pub fn program_before(&self) -> Option<RawFd> {
+        self.before.as_ref().map(AsRawFd::as_raw_fd)
+    }
+
+    /// Returns the descriptor of the ledger's memory.
+    #[must_use]
+    pub fn records(&self) -> Option<RawFd> {
+        self.ledger.file().map(|file| file.as_raw_fd())
     }
 
     /// Closes what the process before had open and nobody takes over.
-    pub(crate) fn close_strays(&self, device: RawFd) -> io::Result<()> {
-        let handles = self.ledger.handles().descriptors();
+    pub(crate) fn close_strays(&self) -> io::Result<()> {
+        let (served, before) = (served(&self.ledger), self.program_before());
         let stays = |number: &RawFd| {
-            *number == device || self.inherited.contains(number) || handles.binary_search(number).is_ok()
+            self.inherited.contains(number) || before == Some(*number) || served.binary_search(number).is_ok()
         };
         let strays: Vec<_> = fd::numbers()?.into_iter().filter(|number| !stays(number)).collect();
         strays.into_iter().filter_map(fd::take_over).for_each(drop);
         Ok(())
     }
+
+    /// Keeps open what the next program needs when this process executes it, besides what it has inherited itself.
+    pub(crate) fn pass_on(&self) -> Result<(), Errno> {
+        let keep_open = |number| match fd::set_cloexec(number, false) {
+            // Of a handle that was being closed.
+            Err(Errno::BADF) => Ok(()),
+            other => other,
+        };
+        served(&self.ledger)
+            .into_iter()
+            .chain(self.records())
+            .chain(self.program_before())
+            .try_for_each(keep_open)
+    }
+}
+
+/// The descriptors that each process that serves has to have: the device and the open files, sorted.
+fn served(ledger: &Ledger) -> Vec<RawFd> {
+    let mut numbers = ledger.handles().descriptors();
+    numbers.push(ledger.session().0);
+    numbers.sort_unstable();
+    numbers
 }

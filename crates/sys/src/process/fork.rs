@@ -8,9 +8,11 @@
 
 use super::SharedWords;
 use super::clone::CloneArgs;
+use super::exec::exec;
 use crate::errno::last_errno;
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, waitpid};
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::raw::c_int;
 use std::sync::OnceLock;
@@ -122,6 +124,10 @@ pub fn block_signal(signal: i32, block: bool) {
     }
 }
 
+fn block_stop_signals(block: bool) {
+    STOP_SIGNALS.into_iter().for_each(|signal| block_signal(signal, block));
+}
+
 fn handle(signal: c_int, handler: libc::sighandler_t) {
     // SAFETY: `on_signal` does nothing but atomic operations. A handler that is not set is not called.
     unsafe { libc::signal(signal, handler) };
@@ -140,7 +146,19 @@ impl Forker {
         for signal in STOP_SIGNALS.into_iter().chain([libc::SIGCHLD]) {
             handle(signal, on_signal as *const () as libc::sighandler_t);
         }
+        block_stop_signals(false);
         Ok(Forker(()))
+    }
+
+    /// Replaces the program of this process by one that makes a `Forker`, too. A signal that asks to stop waits for that.
+    /// Returns only if that fails: `EINTR` if this process was asked to stop already.
+    #[must_use]
+    pub fn exec(&self, program: &CStr, args: &[CString], environment: &[CString]) -> Errno {
+        block_stop_signals(true);
+        let asked = STOPS.load(Ordering::Relaxed) > 0;
+        let errno = if asked { Errno::INTR } else { exec(program, args, environment) };
+        block_stop_signals(false);
+        errno
     }
 
     /// Forks a child that shares the table of descriptors. `execve` gives either a table of its own again.

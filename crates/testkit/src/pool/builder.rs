@@ -57,6 +57,12 @@ impl PoolBuilder {
         }
     }
 
+    /// Has exactly this program serve, whatever `CANOPY_BIN` says.
+    pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
+        self.binary = program.into();
+        self
+    }
+
     /// Adds a writable branch.
     pub fn branch(mut self, path: impl AsRef<Path>) -> Self {
         self.branches.push(path.as_ref().as_os_str().to_owned());

@@ -2,6 +2,7 @@
 
 use super::model::{BranchStatus, Health, PoolStatus, State, Status};
 use crate::terminal::{BAD, BOLD, WARNING, bytes, paragraph, styled, table};
+use canopy_config::control_api::SurvivalReport;
 use std::fmt::Write as _;
 
 pub(super) fn status(status: &Status) -> String {
@@ -49,17 +50,7 @@ fn pool(pool: &PoolStatus, linux: &str) -> String {
         fact(&mut text, "security", &format!("{privileges}; {reach}"));
     }
     if let Some(survival) = &pool.survival {
-        let taken_over = match (&survival.last_death, survival.takeovers) {
-            (None, _) => "no other process had to take over".to_owned(),
-            (Some(death), times) => format!(
-                "another process took over {} {}, last after {death}: {:.0} ms without answers (longest {:.0} ms)",
-                times,
-                if times == 1 { "time" } else { "times" },
-                survival.pause_ms,
-                survival.longest_pause_ms
-            ),
-        };
-        fact(&mut text, "survive", &taken_over);
+        fact(&mut text, "survive", &survived(survival));
     }
     if let Some(options) = &pool.options {
         let option = |name: &str| options.get(name).map_or("", String::as_str);
@@ -132,4 +123,26 @@ fn health(health: Health) -> &'static str {
         Health::Gone => "gone",
         Health::Awaited => "awaited",
     }
+}
+
+/// Returns what the processes that have served a pool went through.
+fn survived(survival: &SurvivalReport) -> String {
+    let times = |number: u64| format!("{number} {}", if number == 1 { "time" } else { "times" });
+    let mut text = match &survival.last_death {
+        None => "no other process had to take over".to_owned(),
+        Some(death) => format!(
+            "another process took over {}, last after {death}: {:.0} ms without answers (longest {:.0} ms)",
+            times(survival.takeovers),
+            survival.pause_ms,
+            survival.longest_pause_ms
+        ),
+    };
+    if survival.upgrades > 0 {
+        let pause = survival.upgrade_pause_ms;
+        text += &format!("; upgraded {}, last in {pause:.0} ms", times(survival.upgrades));
+    }
+    if let Some(why) = &survival.last_refusal {
+        text += &format!("; not upgraded {}, last because {why}", times(survival.refused_upgrades));
+    }
+    text
 }
