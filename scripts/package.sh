@@ -135,7 +135,8 @@ make_deb() {
     # The configuration of pools: empty, so that it goes with the package.
     mkdir -p "$work/canopy/etc/canopy"
     # Documents that answer what a first user asks.
-    install -m 644 -t "$work/canopy/usr/share/doc/canopy" README.md docs/from-mergerfs.md docs/options.md
+    install -m 644 -t "$work/canopy/usr/share/doc/canopy" README.md docs/from-mergerfs.md docs/options.md docs/metrics.md \
+        dist/grafana.json
     gzip -9n "$work/canopy/usr/share/doc/canopy/options.md"
     rm -f "$OUT"/canopy_*.deb "$OUT"/canopy-*.deb
     for file in canopy canopy-mergerfs canopy-dbgsym; do deb "$file"; done

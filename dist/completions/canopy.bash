@@ -61,6 +61,9 @@ _canopy() {
             canopy,ls)
                 cmd="canopy__subcmd__ls"
                 ;;
+            canopy,metrics)
+                cmd="canopy__subcmd__metrics"
+                ;;
             canopy,migrate)
                 cmd="canopy__subcmd__migrate"
                 ;;
@@ -78,6 +81,9 @@ _canopy() {
                 ;;
             canopy,status)
                 cmd="canopy__subcmd__status"
+                ;;
+            canopy,top)
+                cmd="canopy__subcmd__top"
                 ;;
             canopy,umount)
                 cmd="canopy__subcmd__umount"
@@ -133,6 +139,9 @@ _canopy() {
             canopy__subcmd__help,ls)
                 cmd="canopy__subcmd__help__subcmd__ls"
                 ;;
+            canopy__subcmd__help,metrics)
+                cmd="canopy__subcmd__help__subcmd__metrics"
+                ;;
             canopy__subcmd__help,migrate)
                 cmd="canopy__subcmd__help__subcmd__migrate"
                 ;;
@@ -151,6 +160,9 @@ _canopy() {
             canopy__subcmd__help,status)
                 cmd="canopy__subcmd__help__subcmd__status"
                 ;;
+            canopy__subcmd__help,top)
+                cmd="canopy__subcmd__help__subcmd__top"
+                ;;
             canopy__subcmd__help,umount)
                 cmd="canopy__subcmd__help__subcmd__umount"
                 ;;
@@ -167,7 +179,7 @@ _canopy() {
 
     case "${cmd}" in
         canopy)
-            opts="-h -V --help --version mount umount upgrade get set list status explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate dedup help"
+            opts="-h -V --help --version mount umount upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate dedup help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -551,7 +563,7 @@ _canopy() {
             return 0
             ;;
         canopy__subcmd__help)
-            opts="mount umount upgrade get set list status explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate dedup help"
+            opts="mount umount upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate dedup help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -774,6 +786,20 @@ _canopy() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        canopy__subcmd__help__subcmd__metrics)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         canopy__subcmd__help__subcmd__migrate)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -845,6 +871,20 @@ _canopy() {
             return 0
             ;;
         canopy__subcmd__help__subcmd__status)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        canopy__subcmd__help__subcmd__top)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -970,6 +1010,24 @@ _canopy() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        canopy__subcmd__metrics)
+            opts="-h --listen --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --listen)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         canopy__subcmd__migrate)
             opts="-h --write --switch --undo --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -1082,6 +1140,20 @@ _canopy() {
             ;;
         canopy__subcmd__status)
             opts="-h --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        canopy__subcmd__top)
+            opts="-h --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

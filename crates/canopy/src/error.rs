@@ -18,6 +18,8 @@ pub enum Error {
     #[error(transparent)]
     Upkeep(#[from] canopy_upkeep::Error),
     #[error(transparent)]
+    Monitor(#[from] canopy_monitor::Error),
+    #[error(transparent)]
     Setup(#[from] canopy_setup::Error),
     #[error("branches '{instruction}': {why}")]
     Branches { instruction: String, why: String },

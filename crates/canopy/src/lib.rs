@@ -5,7 +5,6 @@ pub mod cli;
 pub mod commands;
 pub mod control_client;
 pub mod daemon;
-pub mod deadline_command;
 pub mod error;
 pub mod mount;
 pub mod mount_lookup;
@@ -60,6 +59,12 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Set(args) => commands::set::run(&args, cli::parse_mount_cmdline),
         Command::List(args) => commands::list::run(&args),
         Command::Status(args) => commands::status::run(&args),
+        Command::Top(args) => {
+            canopy_monitor::top(&args, canopy_server::badge::published_report).map_err(Into::into)
+        }
+        Command::Metrics(args) => {
+            canopy_monitor::metrics(&args, canopy_server::badge::published_report).map_err(Into::into)
+        }
         Command::Explain(args) => commands::explain::run(&args),
         Command::CollectInfo(args) => commands::collect_info::run(&args),
         Command::Bench(args) => commands::bench::run(&args),

@@ -44,4 +44,5 @@ pub use ops::names::locate::Located;
 pub use ops::names::lookup::Entry;
 pub use ops::names::rename::RenameKind;
 pub use ops::names::rename_again::{RENAME_INTENT_WORDS, RenameIntent};
+pub use ops::tally::PoolTally;
 pub use pool::Pool;

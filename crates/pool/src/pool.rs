@@ -22,6 +22,7 @@ use crate::node::handles::records::HandleRecords;
 use crate::node::handles::{FileHandle, Handles};
 use crate::node::nodes::Nodes;
 use crate::node::pending_cow::PendingCow;
+use crate::relocate::moved::Moved;
 use arc_swap::{ArcSwap, Guard};
 use smallvec::SmallVec;
 use std::sync::atomic::AtomicBool;
@@ -57,6 +58,7 @@ pub struct Pool {
     pub(crate) pending_detach: PendingCow,
     pub(crate) detached: DetachedFiles,
     pub(crate) stuck_operations: StuckOperations,
+    pub(crate) moved: Moved,
     pub(crate) nested: NestedFilesystems,
     pub(crate) tick_guard: TickGuard,
     pub(crate) inode_search: InodeSearch,
@@ -93,6 +95,7 @@ impl Pool {
             pending_detach: PendingCow::default(),
             detached: DetachedFiles::default(),
             stuck_operations: StuckOperations::default(),
+            moved: Moved::default(),
             nested: NestedFilesystems::default(),
             tick_guard: TickGuard::default(),
             inode_search: InodeSearch::default(),

@@ -103,8 +103,7 @@ pub fn start(plan: &Plan, survival: Option<&Survival>) -> Result<Serving, Error>
     tracing::info!("{planned}; {agreed}");
     complete(&mut config, plan, &agreed);
     let passthrough = agreed.has(InitFlags::PASSTHROUGH);
-    let threads = worker_count(&config);
-    let affinity = Affinity::new(&config.threads);
+    let (threads, affinity) = (worker_count(&config), Affinity::new(&config.threads));
     let pool = Arc::new(Pool::new(config.pool.clone(), branches));
     pool.set_permission_check(judge(&config, &agreed));
     pool.recover();
@@ -147,6 +146,7 @@ pub fn start(plan: &Plan, survival: Option<&Survival>) -> Result<Serving, Error>
         planned: TransportInfo::new(&planned, threads),
         actual: OnceLock::new(),
         low_workers: session.low_workers(),
+        served: session.served_requests(),
         security,
         ledger: ledger.clone(),
         gate: session.gate(),

@@ -20,6 +20,23 @@ pub fn styled(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }
 
+/// Returns how many columns a text takes.
+pub fn width(text: &str) -> usize {
+    textwrap::core::display_width(text)
+}
+
+/// Returns the beginning of a text without escape sequences, as much as fits the columns.
+pub fn fitted(text: &str, columns: usize) -> String {
+    let mut left = columns;
+    let fits = |c: &char| {
+        let wide = width(c.encode_utf8(&mut [0; 4]));
+        let fits = wide <= left;
+        left -= if fits { wide } else { left };
+        fits
+    };
+    text.chars().take_while(fits).collect()
+}
+
 /// Writes to stdout. A closed pipe, as with `head`, is not an error.
 pub fn print(text: &str) {
     print_bytes(text.as_bytes());
@@ -94,6 +111,19 @@ mod tests {
         assert_eq!(paragraph("a ", &styled(BAD, "b")), "a \x1b[31mb\x1b[0m\n");
         let long = paragraph("- ", &"/path".repeat(40));
         assert!(long.lines().count() == 3 && long.lines().all(|line| line.len() <= WIDTH), "{long}");
+    }
+
+    #[test]
+    fn texts_are_cut_between_characters() {
+        for (text, columns, expected) in [
+            ("abc", 5, "abc"),
+            ("abc", 2, "ab"),
+            ("\u{4e2d}\u{6587}", 3, "\u{4e2d}"),
+            ("e\u{301}x", 1, "e\u{301}"),
+            ("a", 0, ""),
+        ] {
+            assert_eq!(fitted(text, columns), expected, "{text} in {columns}");
+        }
     }
 
     #[test]

@@ -21,6 +21,7 @@ use crate::commands::umount::UmountArgs;
 use crate::commands::upgrade::UpgradeArgs;
 use canopy_bench::BenchArgs;
 use canopy_config::source::command_line::Arg;
+use canopy_monitor::{MetricsArgs, TopArgs};
 use canopy_setup::commands::init::InitArgs;
 use canopy_setup::commands::migrate::MigrateArgs;
 use canopy_upkeep::{
@@ -37,7 +38,7 @@ use std::path::PathBuf;
 /// What the help of the program says after the list of commands. Groups of commands have a line each here, so that the
 /// help fits a screen.
 pub const NOTES: &str = "\
-Set up a machine: canopy init, migrate, doctor, upgrade
+Set up: canopy init, migrate, doctor, upgrade. Watch: canopy top, metrics
 Files: canopy which, ls, du, move, balance, drain, consolidate, dedup
 canopy mount --help shows how to mount; canopy options lists what -o takes.";
 
@@ -55,6 +56,8 @@ pub const IN_NOTES: &[&str] = &[
     "drain",
     "consolidate",
     "dedup",
+    "top",
+    "metrics",
 ];
 
 /// Joins directories on many disks into one tree; data goes straight to the disks.
@@ -78,6 +81,8 @@ pub enum Command {
     Set(SetArgs),
     List(ListArgs),
     Status(StatusArgs),
+    Top(TopArgs),
+    Metrics(MetricsArgs),
     Explain(ExplainArgs),
     Fsck(FsckArgs),
     CollectInfo(CollectInfoArgs),

@@ -1,8 +1,8 @@
 //! `canopy collect-info`, also as `mergerfs.collect-info`: gathers information for a bug report.
 
-use crate::deadline_command;
 use crate::error::Error;
 use crate::terminal;
+use canopy_monitor::deadline_command;
 use canopy_sys::mountinfo;
 use clap::Args;
 use std::ffi::OsString;

@@ -1,31 +1,32 @@
-//! Queries branches and pools that may never answer, each in its own process.
-//!
-//! A thread that waits for a hung disk or daemon can keep its process from exiting, but a child process can be left
-//! behind. `canopy probe` is that child. It writes one line of JSON to its standard output.
+//! `canopy probe`: the child that queries a branch or a pool which may never answer
+//! ([`canopy_monitor::probe`]).
 
 use crate::control_client::ControlClient;
-use crate::deadline_command::{self, RunningCommand};
 use crate::error::Error;
 use crate::mount::wait_for_branches;
 use crate::mount_lookup;
-use canopy_config::control_api::{EXPLAIN, ExplainReport, OsText, PoolReport, STATUS};
-use canopy_config::text::os_error;
+use canopy_config::control_api::{EXPLAIN, ExplainReport, METRICS, OsText, PoolReport, STATUS};
+use canopy_monitor::probe::{Cause, Failure};
+use canopy_monitor::{BranchSpace, DaemonFigures};
+use canopy_pool::disk::Disk;
 use canopy_sys::mountinfo;
 use clap::Args;
-use rustix::fs::StatVfsMountFlags;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use rustix::fd::AsFd;
+use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Instant;
 
 /// Query a branch or pool that may never answer, for canopy status
 #[derive(Args, Debug)]
 pub struct ProbeArgs {
-    #[arg(value_parser = ["branch", "create", "pool"])]
+    #[arg(value_parser = ["branch", "create", "figures", "pool", "space"])]
+    /// `branch`, answered by [`BranchFacts`]; `space`, by [`BranchSpace`]; `pool`, by [`PoolReport`]; `figures`, by
+    /// [`DaemonFigures`]; `create`, by the [`ExplainReport`] for a new file in the root of the pool.
     pub what: String,
     pub path: PathBuf,
 }
@@ -55,26 +56,6 @@ pub struct BranchFacts {
     pub errors: Option<u64>,
 }
 
-/// Why there is no answer.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Failure {
-    pub cause: Cause,
-    pub why: String,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Cause {
-    /// The directory does not exist.
-    Missing,
-    /// The pool's daemon has ended.
-    Ended,
-    /// The pool does not answer attribute requests.
-    Mute,
-    /// The pool is served by another program.
-    Foreign,
-    Other,
-}
-
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let cause = match error {
@@ -87,60 +68,45 @@ impl From<Error> for Failure {
     }
 }
 
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        let cause = if error.kind() == io::ErrorKind::NotFound { Cause::Missing } else { Cause::Other };
-        Failure { cause, why: os_error(error) }
-    }
-}
-
-/// The outcome of a query.
-#[derive(Clone, Debug)]
-pub enum Answer<T> {
-    Answered(T),
-    Failed(Failure),
-    /// Not in time.
-    TimedOut,
-}
-
-impl<T> Answer<T> {
-    pub fn ok(self) -> Option<T> {
-        match self {
-            Answer::Answered(answer) => Some(answer),
-            Answer::Failed(_) | Answer::TimedOut => None,
-        }
-    }
-}
-
-/// Starts a query. `what` is `branch`, answered by [`BranchFacts`]; `pool`, answered by [`PoolReport`]; or `create`,
-/// answered by the [`ExplainReport`] for a new file in the root of the pool.
-pub fn start(what: &str, path: &Path) -> io::Result<RunningCommand> {
-    deadline_command::start(Command::new("/proc/self/exe").args(["probe", what]).arg(path))
-}
-
-/// Waits for the answer to a query.
-pub fn answer<T: DeserializeOwned>(query: RunningCommand, deadline: Instant) -> Answer<T> {
-    let Some(bytes) = query.output_before(deadline) else { return Answer::TimedOut };
-    match serde_json::from_slice::<Result<T, Failure>>(&bytes) {
-        Ok(Ok(facts)) => Answer::Answered(facts),
-        Ok(Err(failure)) => Answer::Failed(failure),
-        Err(why) => Answer::Failed(Failure { cause: Cause::Other, why: format!("the probe failed: {why}") }),
-    }
-}
-
 /// Runs a query, in the child.
 pub fn run(args: &ProbeArgs) {
     let json = match args.what.as_str() {
         "pool" => serde_json::to_vec(&pool(&args.path).map_err(Failure::from)),
         "create" => serde_json::to_vec(&create(&args.path).map_err(Failure::from)),
+        "figures" => serde_json::to_vec(&figures(&args.path).map_err(Failure::from)),
+        "space" => serde_json::to_vec(&space(&args.path).map_err(Failure::from)),
         _ => serde_json::to_vec(&branch(&args.path).map_err(Failure::from)),
     };
     crate::terminal::print(&String::from_utf8_lossy(&json.unwrap_or_default()));
 }
 
 fn pool(path: &Path) -> Result<PoolReport, Error> {
-    let report = ControlClient::at(path)?.get(STATUS)?;
+    report(&ControlClient::at(path)?, STATUS, path)
+}
+
+fn figures(path: &Path) -> Result<DaemonFigures, Error> {
+    let client = ControlClient::at(path)?;
+    let pool = report(&client, STATUS, path)?;
+    // An older daemon counts nothing.
+    Ok(DaemonFigures { pool, metrics: report(&client, METRICS, path).ok() })
+}
+
+fn report<T: DeserializeOwned>(client: &ControlClient, key: &str, path: &Path) -> Result<T, Error> {
+    let report = client.get(key)?;
     serde_json::from_slice(report.as_bytes()).map_err(|_| Error::NotCanopy(path.to_owned()))
+}
+
+/// Asks for nothing that a disk would have to wake up for.
+fn space(path: &Path) -> io::Result<BranchSpace> {
+    let space = rustix::fs::statvfs(path)?;
+    let dir = rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    Ok(BranchSpace {
+        size: space.f_blocks.saturating_mul(space.f_frsize),
+        available: space.f_bavail.saturating_mul(space.f_frsize),
+        inodes: space.f_files,
+        inodes_free: space.f_favail,
+        disks: Disk::below_dir(dir.as_fd())?.into_iter().map(|disk| disk.number()).collect(),
+    })
 }
 
 fn create(path: &Path) -> Result<ExplainReport, Error> {

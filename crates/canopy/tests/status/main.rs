@@ -1,9 +1,11 @@
-//! `canopy status` and `canopy explain` on real pools.
+//! `canopy status`, `canopy metrics`, `canopy top` and `canopy explain` on real pools.
 
 #![forbid(unsafe_code)]
 
 mod explain;
 mod hung_branch;
+mod metrics;
 mod output;
 mod rig;
+mod top;
 mod warnings;

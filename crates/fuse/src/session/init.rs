@@ -15,7 +15,9 @@ use crate::negotiate::{Agreed, KernelLimits, SessionOptions, agree};
 use crate::notify::{Capabilities, Notifier, Sender};
 use crate::request::{Dialect, Header, Op, Request};
 use crate::transport::uring::{Parameter, Rings};
-use crate::transport::{Gate, LowWorkers, UringUnavailable, WorkerGrowth, WorkerPriority, write_header};
+use crate::transport::{
+    Gate, LowWorkers, ServedRequests, UringUnavailable, WorkerGrowth, WorkerPriority, write_header,
+};
 
 const OUT_HEADER: usize = size_of::<abi::OutHeader>();
 
@@ -28,6 +30,7 @@ pub struct Session {
     pub(super) growth: WorkerGrowth,
     pub(super) priority: WorkerPriority,
     pub(super) low: LowWorkers,
+    pub(super) served: ServedRequests,
     pub(super) resident: bool,
     pub(super) gate: Arc<Gate>,
 }
@@ -103,8 +106,8 @@ impl Session {
         let capabilities = Capabilities::new(agreed.minor, agreed.offered);
         let sender = Sender::start(Arc::clone(&device), capabilities).map_err(SessionError::Start)?;
         let SessionOptions { growth, worker_priority: priority, resident, .. } = *options;
-        let (low, gate) = (LowWorkers::default(), Arc::default());
-        Ok(Session { device, agreed, sender, rings, growth, priority, low, resident, gate })
+        let (low, served, gate) = (LowWorkers::default(), ServedRequests::default(), Arc::default());
+        Ok(Session { device, agreed, sender, rings, growth, priority, low, served, resident, gate })
     }
 
     /// Returns the result of the negotiation.
@@ -135,6 +138,12 @@ impl Session {
     #[must_use]
     pub fn gate(&self) -> Arc<Gate> {
         Arc::clone(&self.gate)
+    }
+
+    /// Returns what its workers count, at any time.
+    #[must_use]
+    pub fn served_requests(&self) -> ServedRequests {
+        self.served.clone()
     }
 
     /// Returns the session's descriptor, for a process that [adopts](Session::adopt) it.

@@ -48,6 +48,7 @@ impl Session {
         let groups = 1 + usize::from(queues);
         let workers = Workers::new(self.growth, self.agreed.max_payload(), groups, Arc::clone(&self.gate));
         self.gate.set_workers(&workers);
+        self.served.set(&workers);
         // The first thread reads FORGET and INTERRUPT with either transport.
         started.push(self.device_worker(&handler, 0, &over_uring, workers.slot(0))?);
         let mut transport = transport(&rings);

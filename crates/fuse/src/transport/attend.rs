@@ -43,9 +43,9 @@ pub(super) fn attend<H: Handler>(
     slot.begin(header, note, claim);
     let Out { header: out_header, payload } = out;
     let outcome = serve(header, Ok(request), Out { header: out_header, payload: &mut *payload }, handler);
-    let Ended { claim, stalled } = slot.end();
+    let Ended { claim, stalled } = slot.end(outcome.errno());
     if stalled {
-        if let (None, Outcome::Answer { payload: len, grants }) = (&claim, outcome) {
+        if let (None, Outcome::Answer { payload: len, grants, .. }) = (&claim, outcome) {
             report_undelivered(handler, grants, &payload[..len]);
         }
         if catch_unwind(AssertUnwindSafe(|| handler.resumed(&request, claim.is_none()))).is_err() {

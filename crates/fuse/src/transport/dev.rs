@@ -131,7 +131,7 @@ impl<H: Handler> DevWorker<H> {
         let Some(out) = Out::contiguous(answer) else { return };
         let claim = if header.wants_answer() { Claim::Device } else { Claim::NoAnswer };
         let attended = attend(&self.slot, header, decoded, out, &*self.handler, claim);
-        let Attended::Done(Outcome::Answer { payload, grants }, _) = attended else { return };
+        let Attended::Done(Outcome::Answer { payload, grants, .. }, _) = attended else { return };
         let Err(errno) = send(&self.device, &answer[..OUT_HEADER + payload]) else { return };
         // NOENT: the request was aborted. The other two: the filesystem was unmounted.
         if !matches!(errno, Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) {

@@ -106,6 +106,11 @@ impl Lines {
         state.lines.iter().filter(|(_, line)| !line.waiting.is_empty()).map(|(number, _)| *number).collect()
     }
 
+    /// Returns how many requests wait in all lines.
+    pub(super) fn waiting(&self) -> usize {
+        self.0.lock().lines.values().map(|line| line.waiting.len()).sum()
+    }
+
     /// Returns how many requests of a line wait, and how many are under way.
     pub(super) fn count(&self, line: u64) -> (usize, usize) {
         self.0.lock().lines.get(&line).map_or((0, 0), |line| (line.waiting.len(), line.under_way))
@@ -161,7 +166,7 @@ mod tests {
         lines.push(7, message(1));
         lines.push(7, message(2));
         assert!(!lines.has_room(1));
-        assert_eq!((lines.occupied(), lines.count(7)), (vec![7], (2, 0)));
+        assert_eq!((lines.occupied(), lines.count(7), lines.waiting()), (vec![7], (2, 0), 2));
         let (number, waiting) = first(&lines, 7).unwrap();
         assert!(number == 1 && lines.has_room(1));
         // No worker could be started for it.

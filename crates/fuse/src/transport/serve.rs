@@ -177,9 +177,22 @@ pub enum Outcome {
     Answer {
         /// The length of the payload after the header, in bytes.
         payload: usize,
+        /// The errno in the header, positive, or 0.
+        errno: i32,
         /// The references in the reply, for [`report_undelivered`] if the kernel does not accept it.
         grants: Grants,
     },
+}
+
+impl Outcome {
+    /// Returns the positive errno of an answer, or 0.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Outcome::NoReply => 0,
+            Outcome::Answer { errno, .. } => *errno,
+        }
+    }
 }
 
 /// The references in a reply.
@@ -232,7 +245,7 @@ pub fn serve<H: Handler + ?Sized>(
     };
     write_header(out.header, payload, error, header.unique);
     let granted = if error == 0 { granted } else { Granted::Nothing };
-    Outcome::Answer { payload, grants: Grants { granted, node: header.node, dir } }
+    Outcome::Answer { payload, errno: -error, grants: Grants { granted, node: header.node, dir } }
 }
 
 /// Calls the handler once, unless this crate answers the request itself.

@@ -228,7 +228,7 @@ impl<H: Handler> Watchdog<H> {
             },
             _ => {}
         }
-        activity.set_answered();
+        activity.set_answered(errno);
         // First, so that what it records is known to those who get the answer.
         if catch_unwind(AssertUnwindSafe(|| self.handler.given_up(stalled))).is_err() {
             tracing::error!("the handler panicked over a request that is given up");

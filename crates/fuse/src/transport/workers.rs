@@ -31,6 +31,7 @@ use rustix::io::Errno;
 use super::gate::Gate;
 use super::lines::{Held, Lines, Waiting};
 use super::stalled::{Note, Stalled};
+use super::tally::{Sampler, Tally};
 use crate::request::Header;
 
 /// When workers are added and dismissed.
@@ -81,6 +82,9 @@ pub(crate) struct Workers {
 struct Group {
     /// One for each worker.
     seats: Mutex<Vec<Arc<Seat>>>,
+    /// What the workers have answered that have left. Changes with the seats locked, so that nothing is missing from a sum
+    /// of both.
+    departed: Mutex<Tally>,
     /// How many workers are to leave.
     surplus: AtomicUsize,
 }
@@ -101,6 +105,9 @@ pub(super) struct Activity {
     begun: u64,
     /// It runs only while its processor has nothing else to do.
     low: bool,
+    /// What it has answered, or was answered in its place.
+    tally: Tally,
+    sampler: Sampler,
     current: Option<Current>,
     /// It has lost its entry to another worker and gets no more requests.
     pub(super) lost: bool,
@@ -110,6 +117,8 @@ pub(super) struct Activity {
 pub(super) struct Current {
     header: Header,
     note: Note,
+    /// When it began, if it is timed.
+    began: Option<Instant>,
     /// What it takes to answer it; `None` once it is or was answered.
     claim: Option<Claim>,
     /// It was answered in the worker's place.
@@ -179,9 +188,11 @@ impl WorkerSlot {
             }
             activity.latest = latest;
             activity.begun += 1;
+            let began = activity.sampler.begin();
             activity.current = Some(Current {
                 header,
                 note,
+                began,
                 claim: Some(claim),
                 answered: false,
                 asked: None,
@@ -195,15 +206,23 @@ impl WorkerSlot {
         }
     }
 
-    /// Ends a request, before its answer is sent. If the handler was asked about it, the worker stays busy until
-    /// [`WorkerSlot::done`].
-    pub(crate) fn end(&self) -> Ended {
+    /// Ends a request, before its answer with this errno, or 0, is sent. If the handler was asked about it, the worker
+    /// stays busy until [`WorkerSlot::done`].
+    pub(crate) fn end(&self, errno: i32) -> Ended {
         let mut activity = self.seat.0.lock();
-        let Some(current) = &mut activity.current else { return Ended { claim: None, stalled: false } };
+        let Activity { current: now, tally, .. } = &mut *activity;
+        let Some(current) = &mut *now else { return Ended { claim: None, stalled: false } };
         let (claim, stalled) = (current.claim.take(), current.asked.is_some());
+        let opcode = current.header.opcode;
+        if !current.answered {
+            tally.count(opcode, errno, stalled);
+        }
+        if let Some(began) = current.began {
+            tally.time(opcode, u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        }
         current.ended = true;
         if !stalled {
-            activity.current = None;
+            *now = None;
         }
         Ended { claim, stalled }
     }
@@ -237,7 +256,7 @@ impl WorkerSlot {
         #[allow(deprecated, reason = "Rust 1.88 lacks try_update, its new name")]
         let left = group.surplus.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
         if left.is_ok() {
-            seats.retain(|seat| !Arc::ptr_eq(seat, &self.seat));
+            group.remove(&mut seats, &self.seat);
         }
         left.is_ok()
     }
@@ -250,7 +269,8 @@ impl WorkerSlot {
 
 impl Drop for WorkerSlot {
     fn drop(&mut self) {
-        self.workers.groups[self.group].seats.lock().retain(|seat| !Arc::ptr_eq(seat, &self.seat));
+        let group = &self.workers.groups[self.group];
+        group.remove(&mut group.seats.lock(), &self.seat);
     }
 }
 
@@ -262,6 +282,8 @@ impl Seat {
             latest: 0,
             begun: 0,
             low: false,
+            tally: Tally::default(),
+            sampler: Sampler::default(),
             current: None,
             lost: false,
         }))
@@ -320,10 +342,11 @@ impl Activity {
         self.current.as_mut().map(|current| &mut current.claim)
     }
 
-    /// Records that the worker's request is answered in its place.
-    pub(super) fn set_answered(&mut self) {
+    /// Records that the worker's request is answered in its place, with this errno or 0.
+    pub(super) fn set_answered(&mut self, errno: i32) {
         if let Some(current) = &mut self.current {
             current.answered = true;
+            self.tally.count(current.header.opcode, errno, true);
         }
     }
 }
@@ -420,6 +443,22 @@ impl Workers {
         self.groups[group].surplus.store(0, Ordering::Relaxed);
     }
 
+    /// Returns what all workers have answered, and how they are.
+    pub(super) fn served(&self) -> (Tally, GroupSample) {
+        let (mut tally, mut sum) = (Tally::default(), GroupSample::default());
+        let before = self.stuck_before();
+        for group in &self.groups {
+            let seats = group.seats.lock();
+            tally.add(&group.departed.lock());
+            for seat in &*seats {
+                let activity = seat.0.lock();
+                tally.add(&activity.tally);
+                sum.add(&activity, before);
+            }
+        }
+        (tally, sum)
+    }
+
     /// Returns whether a worker of a group waits for its processor, or runs.
     pub(super) fn any_runnable(&self, group: usize) -> bool {
         let seats = self.groups[group].seats.lock();
@@ -482,6 +521,8 @@ pub(super) struct GroupSample {
     pub(super) lost: usize,
     /// How many of all are stuck in requests that were answered in their place.
     pub(super) given_up: usize,
+    /// How many are in a request that has not been answered.
+    pub(super) under_way: usize,
     pub(super) busy: bool,
     /// The last tick at which a request began.
     pub(super) latest: u64,
@@ -491,28 +532,44 @@ pub(super) struct GroupSample {
     pub(super) due: Vec<Arc<Seat>>,
 }
 
+impl GroupSample {
+    /// Adds what a worker does. `before` is the tick before which a request of one that is stuck has begun.
+    fn add(&mut self, activity: &Activity, before: u64) {
+        match activity.lost {
+            true => self.lost += 1,
+            false => {
+                self.alive += 1;
+                self.stuck += usize::from(activity.is_stuck(before));
+            }
+        }
+        let answered = activity.current.as_ref().is_some_and(|current| current.answered);
+        self.given_up += usize::from(activity.lost || answered);
+        self.under_way += usize::from(activity.current.is_some() && !answered);
+        self.latest = self.latest.max(activity.latest);
+        self.begun += activity.begun;
+        self.busy |= activity.current.is_some();
+    }
+}
+
 impl Group {
     fn sample(&self, before: u64, now: Instant) -> GroupSample {
         let mut sample = GroupSample::default();
         for seat in &*self.seats.lock() {
             let activity = seat.0.lock();
-            match activity.lost {
-                true => sample.lost += 1,
-                false => {
-                    sample.alive += 1;
-                    sample.stuck += usize::from(activity.is_stuck(before));
-                }
-            }
-            let answered = activity.current.as_ref().is_some_and(|current| current.answered);
-            sample.given_up += usize::from(activity.lost || answered);
-            sample.latest = sample.latest.max(activity.latest);
-            sample.begun += activity.begun;
-            sample.busy |= activity.current.is_some();
+            sample.add(&activity, before);
             if activity.is_due(before, now) {
                 sample.due.push(Arc::clone(seat));
             }
         }
         sample
+    }
+
+    /// Removes a worker's seat, if it is still there, and keeps what it has counted.
+    fn remove(&self, seats: &mut Vec<Arc<Seat>>, seat: &Arc<Seat>) {
+        if let Some(at) = seats.iter().position(|other| Arc::ptr_eq(other, seat)) {
+            self.departed.lock().add(&seat.0.lock().tally);
+            seats.swap_remove(at);
+        }
     }
 
     /// Dismisses all but `kept` workers.
@@ -547,12 +604,12 @@ mod tests {
             begin();
             assert_eq!(sample(), (2, 0, true));
             workers.set_now(tick);
-            assert!(slot.end().claim.is_some());
+            assert!(slot.end(0).claim.is_some());
         }
         begin();
         workers.set_now(16);
         assert_eq!(sample(), (2, 1, true));
-        slot.end();
+        slot.end(0);
         assert_eq!(sample(), (2, 0, false));
         drop(slot);
         assert_eq!(sample(), (1, 0, false));
@@ -579,11 +636,11 @@ mod tests {
         assert!(workers.sample(0, now).due.is_empty());
         assert_eq!(workers.sample(0, later).due.len(), 1);
         assert!(matches!(seat.lock().claim().and_then(Option::take), Some(Claim::Device)));
-        seat.lock().set_answered();
+        seat.lock().set_answered(110);
         assert!(seat.is_given_up());
         let second = seat.lock().stalled(later).unwrap();
         assert_eq!((second.since, second.answered), (Duration::from_secs(2), true));
-        let ended = slot.end();
+        let ended = slot.end(5);
         assert!(ended.claim.is_none() && ended.stalled);
         // The worker is still busy: it takes its answer back.
         let sample = workers.sample(0, later);
@@ -592,8 +649,49 @@ mod tests {
         assert_eq!(workers.sample(0, later).stuck, 0);
         // The next request is the worker's own again.
         slot.begin(HEADER, Note::default(), Claim::Device);
-        let ended = slot.end();
+        let ended = slot.end(5);
         assert!(ended.claim.is_some() && !ended.stalled);
+    }
+
+    #[test]
+    fn what_workers_have_counted_stays_when_they_leave() {
+        let workers = Workers::new(WorkerGrowth::default(), 1 << 20, 2, Arc::default());
+        let (first, second) = (workers.slot(0), workers.slot(1));
+        for (slot, errno) in [(&first, 0), (&first, 2), (&second, 0)] {
+            slot.begin(HEADER, Note::default(), Claim::Device);
+            assert_eq!(workers.served().1.under_way, 1);
+            slot.end(errno);
+        }
+        let counted = || {
+            let (tally, sample) = workers.served();
+            let [(opcode, kind)] = tally.kinds()[..] else { panic!("one kind") };
+            assert_eq!((opcode, kind.failed, tally.errors()), (crate::Opcode::Lookup, 1, vec![(2, 1)]));
+            // Each worker's first request.
+            assert_eq!((kind.timed, kind.buckets.iter().sum::<u64>()), (2, 2));
+            (kind.answered, sample.alive, sample.under_way)
+        };
+        assert_eq!(counted(), (3, 2, 0));
+        workers.groups[0].surplus.store(1, Ordering::Relaxed);
+        assert!(first.leave_if_surplus());
+        assert_eq!(counted(), (3, 1, 0));
+        drop((first, second));
+        assert_eq!(counted(), (3, 0, 0));
+    }
+
+    #[test]
+    fn an_answer_in_a_workers_place_counts_once() {
+        let workers = Workers::new(WorkerGrowth::default(), 1 << 20, 1, Arc::default());
+        let slot = workers.slot(0);
+        slot.begin(HEADER, Note::default(), Claim::Device);
+        let seat = slot.seat();
+        seat.lock().set_answered(110);
+        let failed = || {
+            let (tally, sample) = workers.served();
+            (tally.kinds()[0].1.answered, tally.errors(), sample.under_way)
+        };
+        assert_eq!(failed(), (1, vec![(110, 1)], 0));
+        slot.end(0);
+        assert_eq!(failed(), (1, vec![(110, 1)], 0));
     }
 
     #[test]

@@ -150,7 +150,7 @@ pub fn check_serve(bytes: &[u8], out: &mut [u8], fake: &Fake, dialect: Dialect) 
     let outcome = serve(header, Request::decode(bytes, dialect), buffers, fake);
     match outcome {
         Outcome::NoReply => assert!(!header.wants_answer(), "no reply: {header:?}"),
-        Outcome::Answer { payload, grants } => {
+        Outcome::Answer { payload, grants, .. } => {
             let len = u32::from_ne_bytes(out[..4].try_into().unwrap());
             let error = i32::from_ne_bytes(out[4..8].try_into().unwrap());
             let unique = u64::from_ne_bytes(out[8..16].try_into().unwrap());

@@ -13,6 +13,7 @@ pub(crate) mod probe;
 pub mod size;
 pub mod space;
 pub(crate) mod stuck;
+pub mod traffic;
 
 pub use crate::ids::BranchId;
 pub use list::{BranchError, BranchList, BranchSpec, Expand, FileSystem, Mode, UnknownMode, default_fsname};
@@ -35,6 +36,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use traffic::Traffic;
 
 /// One open branch.
 ///
@@ -60,6 +62,8 @@ pub struct Branch {
     pub kind: u64,
     /// Whether the branch can be relied on. A branch that keeps its id keeps this, too.
     pub health: Arc<BranchHealth>,
+    /// What the daemon reads, writes and opens there.
+    pub traffic: &'static Traffic,
     /// How many operations are about to make directories on it that other branches have.
     clones: AtomicUsize,
     /// Whether the branch had room for passthrough writers, when an open for reading last checked.
@@ -105,6 +109,7 @@ impl Branch {
             seed: BranchSeed::new(spec.path.as_os_str().as_bytes()),
             kind,
             health: Arc::default(),
+            traffic: Traffic::of(&spec.path),
             clones: AtomicUsize::new(0),
             room: RoomSeen::default(),
             closes_quietly: closes_quietly(kind),

@@ -88,6 +88,11 @@ impl DirCache {
         self.names.store(names.min(MAX_NAMES), Ordering::Relaxed);
     }
 
+    /// Returns how many directories and names are cached.
+    pub(crate) fn sizes(&self) -> (usize, usize) {
+        (self.tally.dirs.load(Ordering::Relaxed), self.tally.names.load(Ordering::Relaxed))
+    }
+
     pub(crate) fn version(&self) -> CacheVersion {
         CacheVersion {
             places: self.places.load(Ordering::Acquire),

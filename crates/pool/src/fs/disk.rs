@@ -8,7 +8,7 @@ use super::block_device;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A disk or partition that holds (a part of) a filesystem.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,6 +33,19 @@ impl Disk {
     /// without a disk, and where /sys does not show it. Does not touch the directory.
     pub(crate) fn below(dev: u64, dir: BorrowedFd<'_>) -> Vec<Disk> {
         block_device::numbers(dev, dir).into_iter().flatten().filter_map(Disk::new).collect()
+    }
+
+    /// As [`Branch::disks`](crate::branch::Branch::disks), for any directory.
+    ///
+    /// # Errors
+    /// Those of fstat(2).
+    pub fn below_dir(dir: BorrowedFd<'_>) -> Result<Vec<Disk>, Errno> {
+        Ok(Disk::below(rustix::fs::fstat(dir)?.st_dev, dir))
+    }
+
+    /// Returns its number in /sys/dev/block, as `MAJOR:MINOR`.
+    pub fn number(&self) -> String {
+        format!("{}:{}", rustix::fs::major(self.dev), rustix::fs::minor(self.dev))
     }
 
     fn new(dev: u64) -> Option<Disk> {
@@ -94,8 +107,7 @@ impl Disk {
     }
 
     fn dir(&self) -> PathBuf {
-        let (major, minor) = (rustix::fs::major(self.dev), rustix::fs::minor(self.dev));
-        PathBuf::from(format!("/sys/dev/block/{major}:{minor}"))
+        Path::new("/sys/dev/block").join(self.number())
     }
 
     /// Returns the directories of the hardware below this disk: that of its whole disk, or of those that a device

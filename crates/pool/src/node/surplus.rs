@@ -33,6 +33,11 @@ impl Nodes {
         self.surplus.bound.store(nodes, Ordering::Relaxed);
     }
 
+    /// Returns how many nodes may be known.
+    pub(crate) fn bound(&self) -> usize {
+        self.surplus.bound.load(Ordering::Relaxed)
+    }
+
     /// Returns true if so many nodes are known that the kernel should get no further ones that it did not ask for.
     pub(crate) fn is_overfull(&self) -> bool {
         let bound = self.surplus.bound.load(Ordering::Relaxed);

@@ -90,8 +90,12 @@ impl Pool {
             Arc::new(OpenFile::new(&node, location, backing, self.dir_cache.idle_files.begin()))
         });
         *node.open().lock() = Arc::downgrade(open);
-        let mut handle =
-            FileHandle::adopted(node.clone(), fd.clone(), FileUse::new(open.clone()), (record, said));
+        let mut handle = FileHandle::adopted(
+            node.clone(),
+            (fd.clone(), branch.traffic),
+            FileUse::new(open.clone()),
+            (record, said),
+        );
         if handle.maps_past_daemon() {
             node.mapped.store(true, std::sync::atomic::Ordering::Relaxed);
         }

@@ -12,3 +12,4 @@ pub(crate) mod names;
 pub(crate) mod readdir;
 pub(crate) mod resolve;
 mod settings;
+pub(crate) mod tally;

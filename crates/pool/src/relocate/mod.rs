@@ -13,6 +13,7 @@ pub(crate) mod journal;
 pub(crate) mod lease;
 pub(crate) mod links;
 mod metadata;
+pub(crate) mod moved;
 mod recovery;
 pub(crate) mod replica;
 mod symlink;

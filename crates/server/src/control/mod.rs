@@ -5,6 +5,7 @@
 
 mod file_keys;
 mod hidden_name;
+mod metrics;
 mod status;
 
 pub(crate) use file_keys::file_key;
@@ -20,7 +21,9 @@ use crate::negotiate;
 use crate::settings::Settings;
 use crate::survival;
 use crate::watch::Watch;
-use canopy_config::control_api::{COMMAND, PID, READ_ONLY, SRCMOUNTS, STATUS, VERSION, attribute, key_of};
+use canopy_config::control_api::{
+    COMMAND, METRICS, PID, READ_ONLY, SRCMOUNTS, STATUS, VERSION, attribute, key_of,
+};
 use canopy_config::error::{FileError, OptionError};
 use canopy_config::options::{self, Changes};
 use canopy_config::text::one_line;
@@ -180,6 +183,7 @@ impl Control {
             "branches" => return Ok(self.settings.config().branches.to_os_string().into_vec()),
             // Like the other keys in this match, it is not listed.
             STATUS => return Ok(self.status()),
+            METRICS => return Ok(self.metrics()),
             _ => {}
         }
         let spec = options::find(key).filter(|spec| spec.key).ok_or(Errno::NODATA)?;
@@ -195,6 +199,12 @@ impl Control {
         let config = self.settings.config();
         let (topology, liveness) = (&self.topology, &self.liveness);
         status::status(&self.connection, &config, &self.pool, topology, liveness, &unwatched)
+    }
+
+    /// Returns the value of the key `METRICS`. Does not touch any branch.
+    fn metrics(&self) -> Vec<u8> {
+        let (served, low) = (self.connection.served.read(), self.connection.low_workers.count());
+        status::json(&metrics::metrics(&self.pool, served, low, self.started_at))
     }
 
     /// Returns all listed keys, each terminated by NUL, in byte order.

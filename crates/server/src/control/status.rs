@@ -12,7 +12,7 @@ use canopy_config::control_api::{
 };
 use canopy_config::options;
 use canopy_fuse::flags::InitFlags;
-use canopy_fuse::transport::{Gate, LowWorkers};
+use canopy_fuse::transport::{Gate, LowWorkers, ServedRequests};
 use canopy_fuse::{Agreed, Transport, abi};
 use canopy_pool::branch::BranchSpec;
 use canopy_pool::branch::health::HealthReport;
@@ -34,6 +34,8 @@ pub(crate) struct Connection {
     pub(crate) actual: OnceLock<TransportInfo>,
     /// How many workers have a low priority.
     pub(crate) low_workers: LowWorkers,
+    /// What the workers count.
+    pub(crate) served: ServedRequests,
     pub(crate) security: SecurityReport,
     /// If the pool is to outlive this process.
     pub(crate) ledger: Option<Ledger>,
@@ -250,6 +252,6 @@ fn explain_error(error: Error) -> ExplainError {
 }
 
 /// Serializes plain data with text as keys, which cannot fail.
-fn json(value: &impl Serialize) -> Vec<u8> {
+pub(super) fn json(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }

@@ -1,6 +1,6 @@
 //! `canopy status`: shows the pools of this machine, their branches, and what is wrong with them.
 //!
-//! Each query that a disk or a daemon may not answer runs in its own process ([`probe`]), all at the same time and with
+//! Each query that a disk or a daemon may not answer runs in its own process ([`canopy_monitor::probe`]), all at the same time and with
 //! one deadline. So a hung branch is reported as such.
 
 pub mod model;
@@ -8,11 +8,12 @@ mod render;
 mod warnings;
 
 use self::model::{BranchStatus, Health, PoolStatus, State, Status};
-use super::probe::{self, Answer, BranchFacts, Cause};
-use crate::deadline_command::RunningCommand;
+use super::probe::BranchFacts;
 use crate::error::Error;
 use crate::terminal;
 use canopy_config::control_api::{BranchReport, ExplainReport, OsText, PoolReport};
+use canopy_monitor::deadline_command::RunningCommand;
+use canopy_monitor::probe::{self, Answer, Cause};
 use canopy_server::badge;
 use canopy_sys::mountinfo::{self, MountEntry};
 use clap::Args;

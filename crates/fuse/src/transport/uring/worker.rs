@@ -238,7 +238,7 @@ impl<H: Handler> Worker<H> {
         drop(admitted);
         let Attended::Done(outcome, Claim::Entry(window)) = attended else { return Ok(Served::Lost) };
         let (len, grants) = match outcome {
-            Outcome::Answer { payload, grants } => (payload, Some(grants)),
+            Outcome::Answer { payload, grants, .. } => (payload, Some(grants)),
             // No process waits for a reply, but the entry must be committed.
             Outcome::NoReply => {
                 write_header(&mut self.entry.buffers().0[..OUT_HEADER], 0, 0, commit_id);

@@ -8,6 +8,7 @@ use super::open_file::{FileUse, writes};
 use super::passthrough::OpenFlags;
 use crate::branch::headroom::PassthroughWriter;
 use crate::branch::health::OpKind;
+use crate::branch::traffic::Traffic;
 use crate::error::{Error, Result};
 use crate::fs::stat;
 use crate::hash::{HashMap, shrink};
@@ -26,7 +27,7 @@ pub(crate) struct FileHandle {
     pub(crate) node: Arc<Node>,
     // Not an `ArcSwap`: dropping one visits all threads, and files are opened and closed more often than they are
     // read.
-    fd: RwLock<Arc<OwnedFd>, rank::HandleFd>,
+    fd: RwLock<(Arc<OwnedFd>, &'static Traffic), rank::HandleFd>,
     pub(crate) flags: OFlags,
     /// `O_APPEND` and `O_DIRECT` have been removed from the branch's descriptor.
     plain: AtomicBool,
@@ -43,13 +44,18 @@ pub(crate) struct FileHandle {
 
 impl FileHandle {
     /// Also returns whether another handle can write the file.
-    pub(crate) fn new(node: Arc<Node>, fd: Arc<OwnedFd>, flags: OFlags, open: FileUse) -> (Self, bool) {
+    pub(crate) fn new(
+        node: Arc<Node>,
+        (fd, traffic): (Arc<OwnedFd>, &'static Traffic),
+        flags: OFlags,
+        open: FileUse,
+    ) -> (Self, bool) {
         let others = open.writers.fetch_add(usize::from(writes(flags)), Ordering::Relaxed);
         let plain = AtomicBool::new(false);
         (
             FileHandle {
                 node,
-                fd: RwLock::new(fd),
+                fd: RwLock::new((fd, traffic)),
                 flags,
                 plain,
                 open,
@@ -65,7 +71,7 @@ impl FileHandle {
     /// A handle that another process has had, as its record says.
     pub(crate) fn adopted(
         node: Arc<Node>,
-        fd: Arc<OwnedFd>,
+        fd: (Arc<OwnedFd>, &'static Traffic),
         open: FileUse,
         (record, said): (HandleRecord, &Recorded),
     ) -> Self {
@@ -143,6 +149,11 @@ impl FileHandle {
     /// Returns the branch's file, opened with this handle's flags. A caller that writes through it holds the node's
     /// `moving` meanwhile.
     pub(crate) fn fd(&self) -> Arc<OwnedFd> {
+        self.fd.read().0.clone()
+    }
+
+    /// As [`FileHandle::fd`], with what counts its use.
+    pub(crate) fn counted_fd(&self) -> (Arc<OwnedFd>, &'static Traffic) {
         self.fd.read().clone()
     }
 
@@ -153,12 +164,17 @@ impl FileHandle {
 
     /// Replaces the descriptor, and returns the former one.
     pub(crate) fn move_to(&self, fd: Arc<OwnedFd>) -> Arc<OwnedFd> {
-        let former = std::mem::replace(&mut *self.fd.write(), fd);
+        let former = std::mem::replace(&mut self.fd.write().0, fd);
         self.plain.store(false, Ordering::Relaxed);
         if let Some(record) = &self.record {
             record.moved(self);
         }
         former
+    }
+
+    /// Counts the use of the file for another branch, to which it has moved.
+    pub(crate) fn count_for(&self, traffic: &'static Traffic) {
+        self.fd.write().1 = traffic;
     }
 
     pub(crate) fn writable(&self) -> bool {

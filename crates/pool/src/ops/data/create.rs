@@ -165,7 +165,7 @@ impl Pool {
             false => self.show(&node, branch, b"", attr, At::Opened(fd.as_fd())),
         };
         let entry = Entry::new(&node, shown);
-        let opened = self.opened(caller, &node, fd, flags, open, sharing, room, false)?;
+        let opened = self.opened(caller, &node, (fd, branch.traffic), flags, open, sharing, room, false)?;
         Ok((entry, opened))
     }
 }

@@ -78,7 +78,7 @@ impl Pool {
         }
         let overtaken = if via.pages { handle.open.fetching(handle.node.moving()) } else { None };
         let _order = overtaken.map(|overtaken| overtaken.order.read());
-        let mut fd = handle.fd();
+        let (mut fd, traffic) = handle.counted_fd();
         let mut direct = handle.fd_flags().contains(OFlags::DIRECT);
         if direct && cleared_flags(&handle, via.flags.unwrap_or(handle.flags)).contains(OFlags::DIRECT) {
             (fd, direct) = (handle.plain_to_read()?, false);
@@ -107,6 +107,7 @@ impl Pool {
                 break;
             }
         }
+        traffic.count_read(done);
         if let Some(overtaken) = overtaken {
             overtaken.fetched(offset..offset + buffer.len() as u64);
         }
@@ -142,9 +143,10 @@ impl Pool {
         kind: WriteKind,
         done: &mut usize,
     ) -> Result<()> {
+        let (own, traffic) = handle.counted_fd();
         let (fd, held) = match kind.from_cache || !cleared_flags(handle, now).is_empty() {
             true => (handle.plain_fd()?, OFlags::empty()),
-            false => (handle.fd(), handle.fd_flags()),
+            false => (own, handle.fd_flags()),
         };
         if let Some(caller) = &kind.kill_suidgid {
             self.drop_set_id_before_write(handle, fd.as_fd(), caller)?;
@@ -179,7 +181,10 @@ impl Pool {
                 false => rustix::io::pwritev2(&*fd, &[IoSlice::new(rest)], at, extra),
             };
             match written {
-                Ok(n) => *done += n,
+                Ok(n) => {
+                    traffic.count_write(n);
+                    *done += n;
+                }
                 Err(Errno::INTR) => continue,
                 Err(errno) => return Err(handle.record_error(errno, OpKind::Change).into()),
             }
@@ -281,14 +286,18 @@ impl Pool {
         let len = len as usize;
         let mut done = 0;
         let all = self.with_room(&to.node, len as u64, || {
-            let (source, target) = (from.fd(), to.fd());
+            let ((source, read), (target, written)) = (from.counted_fd(), to.counted_fd());
             // A full branch first takes as much as fits.
             while done < len && !(done != 0 && self.kernel.load().caller_is_killed()) {
                 let (mut at, mut into) = (from_offset + done as u64, to_offset + done as u64);
                 let left = (len - done).min(STEP);
                 match rustix::fs::copy_file_range(&*source, Some(&mut at), &*target, Some(&mut into), left) {
                     Ok(0) => break,
-                    Ok(copied) => done += copied,
+                    Ok(copied) => {
+                        read.count_read(copied);
+                        written.count_write(copied);
+                        done += copied;
+                    }
                     Err(Errno::INTR) => continue,
                     // The error may come from either branch; the health check finds out which.
                     Err(errno) => {

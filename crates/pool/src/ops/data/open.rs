@@ -2,6 +2,7 @@
 
 use crate::branch::headroom::PassthroughWriter;
 use crate::branch::health::OpKind;
+use crate::branch::traffic::Traffic;
 use crate::branch::{Branch, Branches};
 use crate::config::{CacheFiles, Func, NfsOpenHack, PassthroughIo};
 use crate::error::{Error, Result};
@@ -107,7 +108,7 @@ impl Pool {
                     let fd = self.join(node, &open, branch_flags)?;
                     let backing = open.backing.as_ref().map(|file| file.id());
                     let room = match backing {
-                        Some(_) => self.room(&open.location().branch, &fd, branch_flags, None),
+                        Some(_) => self.room(&open.location().branch, &fd.0, branch_flags, None),
                         None => Room::Any,
                     };
                     (fd, open, Sharing::Shared { backing }, room)
@@ -115,6 +116,7 @@ impl Pool {
                 (None, Some(FirstOpen { branch, fd, pinned, reads, idle, attr })) => {
                     let (backing, room) = self.register(&branch, &fd, branch_flags, &attr);
                     let sharing = Sharing::First { backing: backing.as_ref().map(|file| file.id()) };
+                    let fd = (fd, branch.traffic);
                     let place = FileLocation::new(branch, pinned, reads);
                     let open = FileUse::new(Arc::new(OpenFile::new(node, place, backing, idle)));
                     if let Some(kept) = std::mem::replace(&mut *slot, Arc::downgrade(&open)).upgrade() {
@@ -130,7 +132,7 @@ impl Pool {
             };
         drop(slot);
         if kill_suidgid && branch_flags.contains(OFlags::TRUNC) {
-            setattr::kill_suidgid(fd.as_fd(), caller)?;
+            setattr::kill_suidgid(fd.0.as_fd(), caller)?;
         }
         self.opened(caller, node, fd, branch_flags, open, sharing, room, true)
     }
@@ -154,16 +156,16 @@ impl Pool {
     }
 
     /// Returns a descriptor for another handle of a file that is already open.
-    fn join(&self, node: &Node, open: &OpenFile, flags: OFlags) -> Result<Arc<OwnedFd>> {
+    fn join(&self, node: &Node, open: &OpenFile, flags: OFlags) -> Result<(Arc<OwnedFd>, &'static Traffic)> {
         let place = open.location();
         if place.reads.is_some() && open_file::only_reads(flags) {
-            return Ok(place.fd.clone());
+            return Ok((place.fd.clone(), place.branch.traffic));
         }
         let fd = self.open_on_branch(node, &place.branch, &*place.fd, flags);
         let fd = fd.map_err(|errno| place.branch.record_error(errno, OpKind::Read))?;
         let fd = place.branch.reopen_for_read(fd, flags);
         self.dir_cache.admit(fd.as_fd())?;
-        Ok(Arc::new(fd))
+        Ok((Arc::new(fd), place.branch.traffic))
     }
 
     /// Opens the copy that `func.open` chooses: the node's own file, unless the policy picks another copy.
@@ -340,7 +342,7 @@ impl Pool {
         &self,
         caller: &Caller,
         node: &Arc<Node>,
-        fd: Arc<OwnedFd>,
+        (fd, traffic): (Arc<OwnedFd>, &'static Traffic),
         flags: OFlags,
         open: FileUse,
         sharing: Sharing,
@@ -356,11 +358,12 @@ impl Pool {
         // whose write request is in flight, and a read in between caches the old data for good.
         let quietly = open_file::writes(flags) && self.closes_quietly(node, &open.location().branch);
         open.opened_by(caller.pid);
-        let (mut handle, written) = FileHandle::new(node.clone(), fd, flags, open);
+        let (mut handle, written) = FileHandle::new(node.clone(), (fd, traffic), flags, open);
         let valid = unchanged || written;
         let mut travel = passthrough::decide(&self.config(), flags, sharing, by_name, valid);
         travel.no_flush = passthrough::no_flush(self.config().flush_on_close, flags, quietly);
         handle.apply_open_flags(&travel);
+        traffic.count_open(handle.passthrough);
         if handle.maps_past_daemon() {
             node.mapped.store(true, Ordering::Relaxed);
         }

@@ -319,12 +319,14 @@ impl Pool {
         }
         for (handle, fd) in handles {
             handle.move_to(Arc::new(fd));
+            handle.count_for(target.traffic);
         }
         if let Some(orphan) = orphan {
             node.set_orphan(Arc::new(orphan));
         }
         drop(held);
         carry.finish();
+        self.moved.count(file.attr.blocks * 512);
         self.space.clear();
         let kernel = self.kernel.load();
         kernel.invalidate_attr(node.id);

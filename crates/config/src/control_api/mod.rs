@@ -1,8 +1,10 @@
-//! The control interface of a running pool: names of keys, and the JSON of two keys, for the server and its clients.
+//! The control interface of a running pool: names of keys, and the JSON of three keys, for the server and its clients.
 //!
 //! Keys are extended attributes. Those of the control file show and change the pool; a few others belong to every file
-//! and directory. [`STATUS`] of the control file is a [`PoolReport`]. [`EXPLAIN`] with a function, and for some functions
+//! and directory. [`STATUS`] of the control file is a [`PoolReport`], and [`METRICS`] a [`metrics::MetricsReport`]. [`EXPLAIN`] with a function, and for some functions
 //! a slash and a name, is an [`ExplainReport`] of any file or directory.
+
+pub mod metrics;
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -19,6 +21,8 @@ pub const PREFIX: &str = "user.mergerfs.";
 
 /// Control file: a [`PoolReport`].
 pub const STATUS: &str = "canopy.status";
+/// Control file: a [`metrics::MetricsReport`].
+pub const METRICS: &str = "canopy.metrics";
 /// Control file: the version of the server.
 pub const VERSION: &str = "version";
 /// Control file: the process id of the server.

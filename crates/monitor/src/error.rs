@@ -1,0 +1,36 @@
+//! Why a command fails. Each message is one line with a remedy where there is one.
+
+use canopy_config::text::os_error;
+use std::io;
+use std::path::PathBuf;
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Config(#[from] canopy_config::Error),
+    #[error("{} is not the mountpoint of a pool (findmnt -t fuse.canopy,fuse.mergerfs lists pools)", .0.display())]
+    NoPool(PathBuf),
+    #[error("several pools are mounted: name one (canopy top {})", .0.display())]
+    ManyPools(PathBuf),
+    #[error("canopy top needs a terminal (canopy metrics prints the figures once)")]
+    NoTerminal,
+    #[error("no pool is mounted (canopy mount --help shows how)")]
+    NoPools,
+    #[error("cannot listen on {place}: {}", os_error(.why))]
+    Listen { place: String, why: io::Error },
+    #[error("{} exists and is not a socket (choose another path)", .0.display())]
+    NoSocket(PathBuf),
+    #[error("{} is in use by another process (choose another path)", .0.display())]
+    SocketInUse(PathBuf),
+    #[error("{what}: {}", os_error(.why))]
+    System { what: &'static str, why: io::Error },
+}
+
+impl Error {
+    /// Wraps errors of system calls that do not fail on a healthy machine.
+    pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> Error {
+        move |why| Error::System { what, why }
+    }
+}

@@ -1,0 +1,20 @@
+//! Looks at running pools from outside, as any process can: `canopy metrics` and `canopy top`.
+//!
+//! Whatever a disk or a daemon may not answer is asked by a child process with a deadline ([`probe`]), so that a command
+//! neither hangs nor stays behind.
+#![forbid(unsafe_code)]
+
+pub mod deadline_command;
+mod error;
+mod exporter;
+mod exposition;
+pub mod families;
+mod metrics;
+mod observe;
+pub mod probe;
+mod top;
+
+pub use error::{Error, Result};
+pub use metrics::{MetricsArgs, metrics};
+pub use observe::{BranchSpace, DaemonFigures, Published};
+pub use top::{TopArgs, top};

@@ -1,0 +1,72 @@
+//! Queries branches and pools that may never answer, each in its own process.
+//!
+//! A thread that waits for a hung disk or daemon can keep its process from exiting, but a child process can be left
+//! behind. `canopy probe` is that child. It writes one line of JSON to its standard output.
+
+use crate::deadline_command::{self, RunningCommand};
+use canopy_config::text::os_error;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::io;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+/// Why there is no answer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Failure {
+    pub cause: Cause,
+    pub why: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Cause {
+    /// The directory does not exist.
+    Missing,
+    /// The pool's daemon has ended.
+    Ended,
+    /// The pool does not answer attribute requests.
+    Mute,
+    /// The pool is served by another program.
+    Foreign,
+    Other,
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        let cause = if error.kind() == io::ErrorKind::NotFound { Cause::Missing } else { Cause::Other };
+        Failure { cause, why: os_error(error) }
+    }
+}
+
+/// The outcome of a query.
+#[derive(Clone, Debug)]
+pub enum Answer<T> {
+    Answered(T),
+    Failed(Failure),
+    /// Not in time.
+    TimedOut,
+}
+
+impl<T> Answer<T> {
+    pub fn ok(self) -> Option<T> {
+        match self {
+            Answer::Answered(answer) => Some(answer),
+            Answer::Failed(_) | Answer::TimedOut => None,
+        }
+    }
+}
+
+/// Starts a query. `what` is one of the words of `canopy probe`, which say what the answer is.
+pub fn start(what: &str, path: &Path) -> io::Result<RunningCommand> {
+    deadline_command::start(Command::new("/proc/self/exe").args(["probe", what]).arg(path))
+}
+
+/// Waits for the answer to a query.
+pub fn answer<T: DeserializeOwned>(query: RunningCommand, deadline: Instant) -> Answer<T> {
+    let Some(bytes) = query.output_before(deadline) else { return Answer::TimedOut };
+    match serde_json::from_slice::<Result<T, Failure>>(&bytes) {
+        Ok(Ok(facts)) => Answer::Answered(facts),
+        Ok(Err(failure)) => Answer::Failed(failure),
+        Err(why) => Answer::Failed(Failure { cause: Cause::Other, why: format!("the probe failed: {why}") }),
+    }
+}

@@ -1,0 +1,297 @@
+//! What `canopy top` shows.
+
+use super::rates::{BranchRate, History, OperationRate};
+use super::screen::Line;
+use crate::observe::{Condition, Observation};
+use anstyle::{Effects, Style};
+use canopy_config::control_api::OsText;
+use canopy_terminal::{BAD, BOLD, WARNING, bytes, fitted, width};
+use std::time::Duration;
+
+const HEADING: Style = Style::new().effects(Effects::BOLD.insert(Effects::UNDERLINE));
+const KEYS: &str = "q quit   ? help";
+
+/// The widths of the columns after the first, which takes the rest.
+const BRANCH_COLUMNS: [(&str, usize); 8] = [
+    ("OP/S", 6),
+    ("READ/S", 7),
+    ("WRITE/S", 7),
+    ("DISK R/S", 8),
+    ("DISK W/S", 8),
+    ("BUSY", 5),
+    ("FREE", 6),
+    ("CONDITION", 9),
+];
+const OPERATION_COLUMNS: [(&str, usize); 6] =
+    [("OP/S", 8), ("ERRORS/S", 8), ("AVERAGE", 8), ("99%", 8), ("SLOW", 8), ("ALL", 10)];
+
+const HELP: &str = "\
+q, Ctrl-C   quit
+?           this help; any key leaves it
+
+Branches
+  OP/S      opens, reads and writes that came to the daemon
+  READ/S    bytes that the daemon has read for clients; likewise WRITE/S.
+            What passthrough carries does not come to the daemon
+  DISK R/S  bytes read from its disks by all programs, passthrough included
+  BUSY      the share of the time that its busiest disk had work
+  FREE      the space that users can fill
+
+Operations, as the kernel asks for them
+  AVERAGE   the time in the daemon in the last ten seconds, or since the start;
+            one request in 16 is timed
+  99%       so many took at most this long
+  SLOW      requests that took longer than about 30 ms
+  ALL       since the process that serves the pool began";
+
+/// Returns the lines of the help.
+pub(super) fn help() -> Vec<Line> {
+    let heading = Line::styled(BOLD, "canopy top");
+    [heading, Line::default()].into_iter().chain(HELP.lines().map(Line::plain)).collect()
+}
+
+/// Returns the lines for a pool. There may be more than rows.
+pub(super) fn pool(mountpoint: &OsText, history: &History, (columns, rows): (usize, usize)) -> Vec<Line> {
+    let mut lines = vec![title(mountpoint, columns)];
+    match history.last() {
+        None => lines.push(Line::plain("looking ...")),
+        Some(now) if now.daemon.is_none() => {
+            lines.push(Line::styled(BAD, "the pool is not mounted, or its daemon does not answer"));
+        }
+        Some(now) => {
+            let (operations, branches) = (history.operations(), history.branches());
+            lines.extend(summary(now, &operations));
+            lines.push(Line::default());
+            let room = rows.saturating_sub(lines.len());
+            lines.extend(tables(&branches, &operations, columns, room));
+        }
+    }
+    lines
+}
+
+fn title(mountpoint: &OsText, columns: usize) -> Line {
+    let pool = fitted(&mountpoint.one_line(), columns.saturating_sub(KEYS.len() + 14));
+    let gap = columns.saturating_sub("canopy top  ".len() + width(&pool) + KEYS.len());
+    Line(vec![(BOLD, "canopy top  ".into()), (BOLD, pool), (Style::new(), format!("{:gap$}{KEYS}", ""))])
+}
+
+fn summary(now: &Observation, operations: &[OperationRate]) -> Vec<Line> {
+    let Some(daemon) = &now.daemon else { return Vec::new() };
+    let Some(metrics) = &daemon.metrics else {
+        return vec![Line::styled(WARNING, "the daemon tells the condition of its branches only")];
+    };
+    let sum = |of: fn(&OperationRate) -> Option<f64>| rate(operations.iter().map(of).sum());
+    let (requests, caches, moves) = (&metrics.requests, &metrics.caches, &metrics.moves);
+    let takeovers = daemon.pool.survival.as_ref().map_or(0, |survival| survival.takeovers);
+    let memory = now.process.map_or_else(|| "-".to_owned(), |process| bytes(process.resident_bytes));
+    let lines = [
+        format!(
+            "{} op/s, {} errors/s   requests {}, in line {}   workers {}, stuck {}, low {}",
+            sum(|operation| operation.per_second),
+            sum(|operation| operation.errors_per_second),
+            requests.under_way,
+            requests.in_line,
+            requests.workers,
+            requests.stuck,
+            requests.low_priority_workers,
+        ),
+        format!(
+            "open {}   known {}   memory {memory}   takeovers {takeovers}   moving {}, moved {}",
+            count(caches.open_files as u64),
+            count(caches.known_nodes as u64),
+            moves.under_way,
+            count(moves.files),
+        ),
+    ];
+    lines.map(Line::plain).into()
+}
+
+/// Returns the tables of branches and operations, in so many rows. The operations get at least a third.
+fn tables(branches: &[BranchRate], operations: &[OperationRate], columns: usize, rows: usize) -> Vec<Line> {
+    let most = (rows.saturating_sub(3) * 2 / 3).max(1);
+    let mut lines = vec![heading("BRANCH", &BRANCH_COLUMNS, columns)];
+    let shown = if branches.len() > most { most - 1 } else { branches.len() };
+    lines.extend(branches[..shown].iter().map(|one| branch(one, columns)));
+    if shown < branches.len() {
+        lines.push(Line::plain(format!("{} more (a higher terminal shows them)", branches.len() - shown)));
+    }
+    lines.push(Line::default());
+    lines.push(heading("OPERATION", &OPERATION_COLUMNS, columns));
+    lines.extend(operations.iter().map(|one| operation(one, columns)));
+    lines
+}
+
+fn branch(branch: &BranchRate, columns: usize) -> Line {
+    let rates = [branch.read_bytes, branch.written_bytes, branch.disk_read_bytes, branch.disk_written_bytes];
+    let [read, written, disk_read, disk_written] = rates.map(|rate| or_dash(rate, |rate| bytes(rate as u64)));
+    let cells = [
+        rate(branch.operations),
+        read,
+        written,
+        disk_read,
+        disk_written,
+        or_dash(branch.busy, |share| format!("{:.0}%", share * 100.0)),
+        or_dash(branch.available, bytes),
+        branch.condition.word().to_owned(),
+    ];
+    let style = match branch.condition {
+        Condition::Ok => Style::new(),
+        Condition::Lagging | Condition::Asleep | Condition::Awaited => WARNING,
+        Condition::Hung | Condition::ReadOnly | Condition::Failing | Condition::Gone => BAD,
+    };
+    Line::styled(style, row(&branch.path, &cells, &BRANCH_COLUMNS, columns))
+}
+
+fn operation(operation: &OperationRate, columns: usize) -> Line {
+    let most = |times: super::rates::Times| times.most.map_or_else(|| ">10s".to_owned(), duration);
+    let cells = [
+        rate(operation.per_second),
+        rate(operation.errors_per_second),
+        or_dash(operation.times, |times| duration(times.average)),
+        or_dash(operation.times, most),
+        count(operation.slow),
+        count(operation.answered),
+    ];
+    Line::plain(row(&operation.name, &cells, &OPERATION_COLUMNS, columns))
+}
+
+fn heading(first: &str, others: &[(&str, usize)], columns: usize) -> Line {
+    let names: Vec<String> = others.iter().map(|(name, _)| (*name).to_owned()).collect();
+    Line::styled(HEADING, row(first, &names, others, columns))
+}
+
+/// Returns a row of a table: the first cell takes the width that the others leave, and loses its beginning if that is not
+/// enough.
+fn row(first: &str, cells: &[String], others: &[(&str, usize)], columns: usize) -> String {
+    let taken: usize = others.iter().map(|(_, width)| width + 1).sum();
+    let room = columns.saturating_sub(taken).max(9);
+    let first = shortened(first, room);
+    let mut text = format!("{first}{:1$}", "", room - width(&first));
+    for (cell, (_, width)) in cells.iter().zip(others) {
+        text.push_str(&format!(" {cell:>width$}"));
+    }
+    text
+}
+
+/// Returns the end of a text that is too long: of a path, that is what tells it from others.
+fn shortened(text: &str, room: usize) -> String {
+    if width(text) <= room {
+        return text.to_owned();
+    }
+    let ends = text.char_indices().map(|(at, _)| &text[at..]);
+    let end = ends.into_iter().find(|end| width(end) + 2 <= room).unwrap_or_default();
+    format!("..{end}")
+}
+
+fn or_dash<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| "-".to_owned(), show)
+}
+
+fn rate(per_second: Option<f64>) -> String {
+    or_dash(per_second, |rate| match rate {
+        rate if rate > 0.0 && rate < 9.95 => format!("{rate:.1}"),
+        rate => count(rate.round() as u64),
+    })
+}
+
+/// Formats a number in few characters.
+fn count(number: u64) -> String {
+    match number {
+        0..10_000 => number.to_string(),
+        10_000..10_000_000 => format!("{}k", number / 1000),
+        10_000_000..10_000_000_000 => format!("{}M", number / 1_000_000),
+        _ => format!("{}G", number / 1_000_000_000),
+    }
+}
+
+fn duration(time: Duration) -> String {
+    let (value, unit) = match time.as_nanos() {
+        0..1_000_000 => (time.as_secs_f64() * 1e6, "us"),
+        1_000_000..1_000_000_000 => (time.as_secs_f64() * 1e3, "ms"),
+        _ => (time.as_secs_f64(), "s"),
+    };
+    if value < 9.95 { format!("{value:.1}{unit}") } else { format!("{value:.0}{unit}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(line: &Line) -> String {
+        line.0.iter().map(|(_, text)| text.as_str()).collect()
+    }
+
+    fn example(path: &str, condition: Condition) -> BranchRate {
+        BranchRate {
+            path: path.into(),
+            condition,
+            available: Some(3 << 40),
+            operations: Some(123_456.7),
+            read_bytes: Some(1e9),
+            written_bytes: None,
+            disk_read_bytes: Some(0.0),
+            disk_written_bytes: Some(1023.0),
+            busy: Some(0.996),
+        }
+    }
+
+    #[test]
+    fn numbers_keep_their_columns() {
+        for (number, shown) in
+            [(0, "0"), (9999, "9999"), (10_000, "10k"), (12_345_678, "12M"), (12_345_678_901, "12G")]
+        {
+            assert_eq!(count(number), shown);
+        }
+        assert_eq!(
+            [0.0, 0.04, 9.9, 9.96, 1234.5].map(|one| rate(Some(one))),
+            ["0", "0.0", "9.9", "10", "1235"]
+        );
+        let times = [400, 12_300, 3_400_000, 999_000_000, 12_000_000_000];
+        let shown = times.map(|nanoseconds| duration(Duration::from_nanos(nanoseconds)));
+        assert_eq!(shown, ["0.4us", "12us", "3.4ms", "999ms", "12s"]);
+    }
+
+    #[test]
+    fn tables_fit_80_columns_and_24_rows() {
+        let branches: Vec<BranchRate> = (0..40)
+            .map(|number| example(&format!("/mnt/a/long/path/to/disk{number}"), Condition::ReadOnly))
+            .collect();
+        let operation = OperationRate {
+            name: "copy_file_range_64".into(),
+            answered: 123_456_789,
+            slow: 1,
+            per_second: Some(1.0),
+            errors_per_second: None,
+            times: None,
+        };
+        let lines = tables(&branches, &vec![operation; 30], 80, 20);
+        let shown: Vec<String> = lines.iter().map(text).collect();
+        assert!(shown.iter().take(20).all(|line| width(line) <= 80), "{shown:#?}");
+        assert_eq!(width(&shown[0]), 80);
+        assert!(
+            shown[1].starts_with("..") && shown[1].contains("/disk0 ") && shown[1].ends_with("read-only"),
+            "{}",
+            shown[1]
+        );
+        assert!(shown.iter().any(|line| line.starts_with("30 more")), "{shown:#?}");
+        let operations = shown.iter().take(20).filter(|line| line.contains("range_64")).count();
+        assert!(operations >= 5, "{shown:#?}");
+        // All fit a higher terminal.
+        let high = tables(&branches, &[], 80, 80);
+        assert!(high.iter().any(|line| text(line).contains("/disk39 ")));
+    }
+
+    #[test]
+    fn help_fits_a_screen() {
+        let lines = help();
+        assert!(lines.len() <= 24 && lines.iter().all(|line| width(&text(line)) <= 80));
+    }
+
+    #[test]
+    fn a_title_ends_at_the_edge() {
+        for path in ["/pool".to_owned(), "/very".repeat(40)] {
+            let shown = text(&title(&OsText::Text(path), 80));
+            assert!(width(&shown) == 80 && shown.ends_with(KEYS), "{shown}");
+        }
+    }
+}
