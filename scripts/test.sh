@@ -9,6 +9,8 @@
 #                              in a virtual machine (scripts/kernel-tests.sh)
 #   test.sh --packages [debian-12|debian-13|static|image ...]
 #                              the packages, on bare systems (scripts/package-tests.sh)
+#   test.sh --neighbours [NAME ...]
+#                              servers and databases over a pool, network filesystems below it (scripts/neighbour-tests.sh)
 #   test.sh --list             lists the names
 # If there is no compiler that is new enough, it asks before it installs one with rustup; with --yes as the first
 # argument it does not ask.
@@ -70,7 +72,11 @@ case ${1:-} in
     shift
     exec scripts/package-tests.sh "$@"
     ;;
--*) fail "unknown option: $1 (--fast, --kernel, --packages, --list, --yes)" ;;
+--neighbours)
+    shift
+    exec scripts/neighbour-tests.sh "$@"
+    ;;
+-*) fail "unknown option: $1 (--fast, --kernel, --packages, --neighbours, --list, --yes)" ;;
 '')
     needs_root
     prepare test

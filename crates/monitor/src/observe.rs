@@ -329,6 +329,7 @@ mod tests {
                 answers: answers.into(),
                 since: 0,
                 requests: 1,
+                deadline: None,
                 disks: Vec::new(),
             });
             Condition::of(&BranchReport {

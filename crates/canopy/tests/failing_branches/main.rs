@@ -7,4 +7,5 @@
 mod dead_disks;
 mod detached_disks;
 mod failing_filesystems;
+mod lost_servers;
 mod rig;

@@ -139,10 +139,15 @@ fn a_branch_that_lets_requests_wait_is_reported_with_their_number() {
         .option("minfreespace=0,branch-timeout=0,cache.coherence=timeout,passthrough.io=off,cache.files=off")
         .mount();
     let open = fs::File::open(pool.path().join("file")).expect("a file");
-    for (fault, expected, code) in [
-        (Fault::Delay(Duration::from_millis(1500)), "lagging", "branch-lags"),
-        (Fault::Hang, "does-not-answer", "branch-does-not-answer"),
+    for (timeout, fault, expected, code, outlook) in [
+        (0, Fault::Delay(Duration::from_millis(1500)), "lagging", "branch-lags", "slow to answer"),
+        (0, Fault::Hang, "does-not-answer", "branch-does-not-answer", "operations that need it will wait"),
+        // As a remote branch by default, with another time.
+        (600, Fault::Hang, "does-not-answer", "branch-does-not-answer", "need it fail after 600 s"),
     ] {
+        let set =
+            canopy(["set".as_ref(), pool.path().as_os_str(), format!("branch-timeout={timeout}").as_ref()]);
+        assert!(set.success(), "{}", set.describe());
         faulty.set_all(fault);
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -166,7 +171,11 @@ fn a_branch_that_lets_requests_wait_is_reported_with_their_number() {
             assert!(reached, "{last:#}\n{}", pool.log());
             let said = warning(&last, code);
             let number = &last["branches"][1]["waits"]["requests"];
-            assert!(said["text"].as_str().unwrap().contains(&format!("{number} requests wait")), "{said}");
+            let text = said["text"].as_str().unwrap();
+            assert!(text.contains(&format!("{number} requests wait")) && text.contains(outlook), "{said}");
+            // No advice to set what is set.
+            let advised = said["mend"].as_str().unwrap().contains("branch-timeout=");
+            assert_eq!(advised, timeout == 0 && fault == Fault::Hang, "{said}");
             assert_eq!(last["branches"][0]["health"], "ok");
             assert_eq!(last["branches"][1]["waits"]["disks"], Value::Array(Vec::new()));
             readers.into_iter().for_each(|reader| reader.join().expect("a reader"));

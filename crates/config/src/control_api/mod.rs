@@ -242,6 +242,9 @@ pub struct WaitReport {
     pub since: u64,
     /// How many requests wait for it.
     pub requests: usize,
+    /// After how many seconds they fail and the branch is left out; `None`: never.
+    #[serde(default)]
+    pub deadline: Option<u64>,
     /// What the kernel's block layer says of its disks; empty for a branch without a disk.
     pub disks: Vec<DiskReport>,
 }

@@ -46,6 +46,8 @@ pub(crate) struct Condition {
     pub(crate) quiet: Duration,
     /// How many requests wait.
     pub(crate) requests: usize,
+    /// After what time a request fails and the branch is left out. `None`: never.
+    pub(crate) deadline: Option<Duration>,
     pub(crate) disks: Vec<DiskReport>,
 }
 

@@ -179,7 +179,7 @@ impl Liveness {
                 pause = pause.min(Duration::from_millis(200));
             }
             let signs = self.signs(&probe, &state, of_branch, &memory.disks);
-            let silent = state.silent;
+            let (silent, deadline) = (state.silent, state.deadline);
             drop(state);
             if signs.answers() > Answers::Promptly {
                 let disks = probe.question.disks().iter().map(|disk| memory.disks.look(disk)).collect();
@@ -188,6 +188,7 @@ impl Liveness {
                     quiet: signs.quiet(),
                     requests: of_branch.map_or(0, |waiting| waiting.requests)
                         + self.crowded.count_in_line(probe.branch.id),
+                    deadline,
                     disks,
                 };
                 if !silent {
@@ -353,9 +354,13 @@ fn tell_hung(memory: &mut Memory, branch: &Branch, condition: &Condition) {
     memory.told.insert(branch.id, now.checked_sub(condition.quiet).unwrap_or(now));
     let path = branch.path.display();
     let disks: Vec<String> = condition.disks.iter().map(|disk| format!("; {disk}")).collect();
+    let outlook = match condition.deadline {
+        None => "With branch-timeout=SECONDS requests fail instead of waiting".to_owned(),
+        Some(deadline) => format!("Requests fail after {} s (branch-timeout)", deadline.as_secs()),
+    };
     tracing::warn!(
-        "branch {path} has not answered for {} s, and {} requests wait for it{}. Look at the disk (dmesg | tail; \
-         smartctl -a). With branch-timeout=SECONDS requests fail instead of waiting",
+        "branch {path} has not answered for {} s, and {} requests wait for it{}. Look at the disk or its network \
+         (dmesg | tail; smartctl -a). {outlook}",
         condition.quiet.as_secs(),
         condition.requests,
         disks.concat()

@@ -165,6 +165,7 @@ fn wait_report(condition: &Condition) -> Option<WaitReport> {
         answers: condition.answers.word()?.into(),
         since: since.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
         requests: condition.requests,
+        deadline: condition.deadline.map(|deadline| deadline.as_secs()),
         disks: condition.disks.clone(),
     })
 }

@@ -86,9 +86,15 @@ fn branch_health_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<War
                 (true, facts) => {
                     format!("{path} does not answer{facts}; operations that need it fail until it does")
                 }
-                (false, facts) => format!("{path} does not answer{facts}; operations that need it will wait"),
+                (false, facts) => {
+                    let outlook = match deadline(branch) {
+                        Some(seconds) => format!("fail after {seconds} s"),
+                        None => "will wait".to_owned(),
+                    };
+                    format!("{path} does not answer{facts}; operations that need it {outlook}")
+                }
             },
-            match has_deadline(pool) || is_left_out(branch) {
+            match has_deadline(pool, branch) || is_left_out(branch) {
                 true => format!("look at the disk or its network (dmesg | tail); {take_out}"),
                 false => format!(
                     "look at the disk or its network (dmesg | tail); {take_out}; canopy set {mount} \
@@ -191,9 +197,14 @@ fn is_left_out(branch: &BranchStatus) -> bool {
     branch.illness.as_ref().is_some_and(|illness| illness.health == "hung")
 }
 
-fn has_deadline(pool: &PoolStatus) -> bool {
+/// Returns after how many seconds operations that wait for the branch fail.
+fn deadline(branch: &BranchStatus) -> Option<u64> {
+    branch.waits.as_ref().and_then(|waits| waits.deadline)
+}
+
+fn has_deadline(pool: &PoolStatus, branch: &BranchStatus) -> bool {
     let timeout = pool.options.as_ref().and_then(|options| options.get("branch-timeout"));
-    timeout.is_some_and(|timeout| timeout != "0" && timeout != "auto")
+    deadline(branch).is_some() || timeout.is_some_and(|timeout| timeout != "0" && timeout != "auto")
 }
 
 /// Returns what waits for a branch, and what the block layer says of its disks.
