@@ -20,7 +20,7 @@ readonly PROGRAM=$PREFIX/bin/canopy PRELOAD=libcanopy_preload.so UNIT=canopy@.se
 # links present|all: prints each link and its target. `present` leaves out the library if it is not built.
 links() {
     local name program=$PROGRAM
-    for name in mergerfs mergerfs.collect-info fsck.mergerfs mergerfs.{balance,consolidate,ctl,dedup,fsck}; do
+    for name in mergerfs mergerfs.collect-info fsck.mergerfs mergerfs.{balance,consolidate,ctl,dedup,dup,fsck}; do
         printf '%s %s\n' "$PREFIX/bin/$name" canopy
     done
     # Absolute targets outside the prefix, because /sbin may be a symlink itself.

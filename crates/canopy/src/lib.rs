@@ -78,6 +78,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Move(args) => canopy_upkeep::move_files(&args).map_err(Into::into),
         Command::Balance(args) => canopy_upkeep::balance(&args).map_err(Into::into),
         Command::Consolidate(args) => canopy_upkeep::consolidate(&args).map_err(Into::into),
+        Command::Dup(args) => canopy_upkeep::dup(&args).map_err(Into::into),
         Command::Dedup(args) => canopy_upkeep::dedup(&args).map_err(Into::into),
         Command::Drain(args) => {
             let set =

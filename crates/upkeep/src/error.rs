@@ -44,6 +44,8 @@ pub enum Error {
     Key { key: String, pool: PathBuf, why: io::Error },
     #[error("{0} of {1} stay where they are")]
     Left(u64, u64),
+    #[error("files with too few copies: {0}")]
+    NotCopied(u64),
     #[error("{0} of {1} surplus copies stay")]
     CopiesLeft(u64, u64),
     #[error("stopped; nothing is lost, and the same command goes on")]

@@ -1,8 +1,9 @@
-//! The commands that keep a pool in shape: where files are (`which`, `ls`, `du`), and moving them between branches.
+//! The commands that keep a pool in shape: where files are (`which`, `ls`, `du`), moving them between branches, and their
+//! copies.
 //!
 //! They look at the branches directly, in the order in which the pool lists them, and leave changes to the daemon
-//! (`canopy_sys::ioctl::relocate`), except that `dedup` removes copies that nobody has open. So a command keeps no state: stopped anywhere and run
-//! again, it looks at the branches and goes on.
+//! (`canopy_sys::ioctl::relocate`), except that `dedup` removes copies that nobody has open. So a command keeps no state:
+//! stopped anywhere and run again, it looks at the branches and goes on.
 #![forbid(unsafe_code)]
 
 mod columns;
@@ -17,7 +18,7 @@ mod relocate;
 mod survey;
 mod tools;
 
-pub use copies::{DedupArgs, dedup};
+pub use copies::{DedupArgs, DupArgs, dedup, dup};
 pub use error::{Error, Result};
 pub use filter::FilterArgs;
 pub use look::{DuArgs, LsArgs, WhichArgs, du, ls, which};

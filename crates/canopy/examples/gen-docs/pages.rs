@@ -34,6 +34,7 @@ pub(super) fn all() -> io::Result<Vec<(String, String)>> {
         ("mergerfs.consolidate", "canopy-consolidate"),
         ("mergerfs.ctl", "canopy-set"),
         ("mergerfs.dedup", "canopy-dedup"),
+        ("mergerfs.dup", "canopy-dup"),
         ("mergerfs.fsck", "canopy-fsck"),
     ] {
         pages.push((format!("man/{name}.8"), format!(".so man8/{page}.8\n")));

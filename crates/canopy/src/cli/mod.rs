@@ -25,8 +25,8 @@ use canopy_monitor::{MetricsArgs, TopArgs};
 use canopy_setup::commands::init::InitArgs;
 use canopy_setup::commands::migrate::MigrateArgs;
 use canopy_upkeep::{
-    BalanceArgs, ConsolidateArgs, DedupArgs, DrainArgs, DuArgs, FILTERS, LsArgs, MoveArgs, Tool, ToolCommand,
-    WhichArgs,
+    BalanceArgs, ConsolidateArgs, DedupArgs, DrainArgs, DuArgs, DupArgs, FILTERS, LsArgs, MoveArgs, Tool,
+    ToolCommand, WhichArgs,
 };
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -39,7 +39,7 @@ use std::path::PathBuf;
 /// help fits a screen.
 pub const NOTES: &str = "\
 Set up: canopy init, migrate, doctor, upgrade. Watch: canopy top, metrics
-Files: canopy which, ls, du, move, balance, drain, consolidate, dedup
+Files: canopy which, ls, du, move, balance, drain, consolidate, dup, dedup
 canopy mount --help shows how to mount; canopy options lists what -o takes.";
 
 /// The commands that [`NOTES`] names, and that the help of the program therefore leaves out of its list.
@@ -55,6 +55,7 @@ pub const IN_NOTES: &[&str] = &[
     "balance",
     "drain",
     "consolidate",
+    "dup",
     "dedup",
     "top",
     "metrics",
@@ -98,6 +99,7 @@ pub enum Command {
     Balance(BalanceArgs),
     Drain(DrainArgs),
     Consolidate(ConsolidateArgs),
+    Dup(DupArgs),
     Dedup(DedupArgs),
     /// A program of mergerfs-tools.
     #[command(skip)]

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
-const IN_BIN: [&str; 8] = [
+const IN_BIN: [&str; 9] = [
     "mergerfs",
     "mergerfs.collect-info",
     "fsck.mergerfs",
@@ -18,6 +18,7 @@ const IN_BIN: [&str; 8] = [
     "mergerfs.consolidate",
     "mergerfs.ctl",
     "mergerfs.dedup",
+    "mergerfs.dup",
     "mergerfs.fsck",
 ];
 const IN_SBIN: [&str; 4] = ["mount.canopy", "mount.fuse.canopy", "mount.mergerfs", "mount.fuse.mergerfs"];

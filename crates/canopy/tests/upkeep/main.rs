@@ -5,6 +5,7 @@
 mod busy;
 mod dedup;
 mod drain;
+mod dup;
 mod kills;
 mod look;
 mod moves;

@@ -150,6 +150,29 @@ fn dedup_takes_its_old_options_and_keeps_what_differs() {
 }
 
 #[test]
+fn dup_takes_its_old_options() {
+    let bed = disks("");
+    for path in ["tv/a.mkv", "tv/b.nfo", "other"] {
+        put(&bed, 0, path, vec![1; MIB]);
+    }
+    let dir = bed.at("tv");
+    let run = |args: &[&str]| called("mergerfs.dup", args.iter().map(OsStr::new).chain([dir.as_os_str()]));
+    let copies = || ["tv/a.mkv", "tv/b.nfo", "other"].map(|path| bed.branches_with(path).len());
+    let plan = run(&["-c", "3"]);
+    assert!(plan.success() && plan.stdout.contains("/tv/a.mkv: "), "{}", plan.describe());
+    assert_eq!(copies(), [1, 1, 1]);
+    assert!(run(&["-e", "-I", "*.mkv"]).success());
+    assert_eq!(copies(), [2, 1, 1]);
+    assert!(run(&["-e", "-E", "*.nfo", "-c", "3", "-d", "newest"]).success());
+    assert_eq!(copies(), [3, 1, 1]);
+    let done = run(&["--execute", "--prune", "--count", "2", "--dup", "mergerfs"]);
+    assert!(done.success(), "{}", done.describe());
+    assert_eq!(copies(), [2, 2, 1]);
+    let wrong = run(&["-d", "manual"]);
+    assert!(wrong.code() == Some(1) && wrong.stderr.lines().count() == 1, "{}", wrong.describe());
+}
+
+#[test]
 fn fsck_can_leave_out_copies_of_different_size() {
     let rig = Rig::new(&["a", "b"]);
     for (path, other) in [("same", "x"), ("longer", "xx")] {

@@ -1,11 +1,12 @@
-//! Moving a file, with all its names, from one branch to another.
+//! Moving or copying a file, with all its names, from one branch to another.
 //!
 //! The order of the steps makes a crash harmless. Until the copy is complete and on disk, it has no name that clients
 //! see. Then it gets every name on the new branch, and these are on disk before the first name on the old branch is
 //! removed. In between both branches hold the file, byte for byte the same. The journal entry in the new branch's
-//! root makes the next mount finish the move (`recover`).
+//! root makes the next mount finish the move (`recover`). A copy whose original stays ends with the names on the new
+//! branch: it has all of them, or after a crash none.
 
-use super::journal::{JournalEntry, Plan};
+use super::journal::{JournalEntry, Original, Plan};
 use super::lease::LeasedFile;
 use super::links::holds;
 use super::metadata::set_times;
@@ -25,6 +26,7 @@ use std::sync::Arc;
 pub(crate) struct FileMove<'s> {
     source: Arc<Branch>,
     target: Arc<Branch>,
+    original: Original,
     file: &'s LeasedFile,
     /// The attributes of the file when it was copied.
     copied: Attr,
@@ -99,9 +101,11 @@ impl<'s> FileMove<'s> {
     pub(crate) fn announce(
         source: &Branch,
         target: &Branch,
+        original: Original,
         names: &[PoolPath],
     ) -> Result<JournalEntry, Errno> {
-        let plan = Plan { source: source.path.as_os_str().as_bytes().to_vec(), names: names.to_vec() };
+        let source = source.path.as_os_str().as_bytes().to_vec();
+        let plan = Plan { source, original, names: names.to_vec() };
         JournalEntry::write(target.root(), &plan)
     }
 
@@ -114,6 +118,7 @@ impl<'s> FileMove<'s> {
     pub(crate) fn copy(
         source: &Arc<Branch>,
         target: &Arc<Branch>,
+        original: Original,
         file: &'s LeasedFile,
         names: Vec<PoolPath>,
         entry: JournalEntry,
@@ -127,7 +132,8 @@ impl<'s> FileMove<'s> {
         }
         replica.fill(file, &copied, wanted)?;
         sync_parents(target, &names)?;
-        Ok(FileMove { source: source.clone(), target: target.clone(), file, copied, names, replica })
+        let (source, target) = (source.clone(), target.clone());
+        Ok(FileMove { source, target, original, file, copied, names, replica })
     }
 
     pub(crate) fn key(&self) -> Result<FileKey, Errno> {
@@ -139,7 +145,7 @@ impl<'s> FileMove<'s> {
         self.replica.reopen(flags)
     }
 
-    /// Gives the copy the file's names on the target, and removes them from the source. If this fails, everything is
+    /// Gives the copy the file's names on the target, and removes them from the source unless the original stays. If this fails, everything is
     /// as before. The caller makes sure that no operation of the pool uses a path meanwhile.
     ///
     /// Errors: `EAGAIN` if the file or its names have changed since the copy.
@@ -151,7 +157,10 @@ impl<'s> FileMove<'s> {
             for dir in &places.dirs {
                 times.push((stat::of(dir.source.as_fd())?, stat::of(dir.target.as_fd())?));
             }
-            let switched = self.link_target(&places).and_then(|()| self.unlink_source(&places));
+            let switched = self.link_target(&places).and_then(|()| match self.original {
+                Original::Goes => self.unlink_source(&places),
+                Original::Stays => Ok(()),
+            });
             if switched.is_err() && self.unlink_target(&places).is_err() {
                 self.replica.keep_entry();
             }
@@ -168,6 +177,9 @@ impl<'s> FileMove<'s> {
 
     /// Syncs the removal of the old names; then the journal entry goes.
     pub(crate) fn finish(self) {
+        if self.original == Original::Stays {
+            return;
+        }
         let dirs: BTreeSet<&[u8]> = self.names.iter().map(|name| split(name).0).collect();
         for dir in dirs {
             let dir = beneath::open(self.source.root(), dir, OFlags::RDONLY | OFlags::DIRECTORY);
@@ -284,11 +296,11 @@ mod tests {
             LeasedFile::hold(beneath::open(root, b"d/f", OFlags::RDONLY | OFlags::NOATIME).unwrap()).unwrap()
         }
 
-        fn copied<'s>(&self, file: &'s LeasedFile) -> FileMove<'s> {
+        fn copied<'s>(&self, file: &'s LeasedFile, original: Original) -> FileMove<'s> {
             let [a, b] = self.branches.as_slice() else { panic!("two branches") };
             let names = vec![PoolPath::from_slice(b"d/f")];
-            let entry = FileMove::announce(a, b, &names).unwrap();
-            FileMove::copy(a, b, file, names, entry, &|| true).unwrap()
+            let entry = FileMove::announce(a, b, original, &names).unwrap();
+            FileMove::copy(a, b, original, file, names, entry, &|| true).unwrap()
         }
 
         /// The names in the directory on both branches, and in the roots.
@@ -302,7 +314,7 @@ mod tests {
         let branches = TwoBranches::new();
         let before = [branches.attr("a/d/f"), branches.attr("a/d"), branches.attr("b/d")];
         let source = branches.source();
-        let mut file_move = branches.copied(&source);
+        let mut file_move = branches.copied(&source, Original::Goes);
         assert_eq!(branches.names(), [1, 1, 1, 2], "a copy under a temporary name, and a journal entry");
         file_move.switch().unwrap();
         assert_eq!(branches.names(), [0, 1, 1, 2], "the journal entry stays until the removal is on disk");
@@ -311,6 +323,20 @@ mod tests {
         let after = [branches.attr("b/d/f"), branches.attr("a/d"), branches.attr("b/d")];
         assert_eq!(before.map(|attr| attr.mtime), after.map(|attr| attr.mtime));
         assert_eq!(before[0].atime, after[0].atime);
+    }
+
+    #[test]
+    fn a_copy_leaves_the_original() {
+        let branches = TwoBranches::new();
+        let before = [branches.attr("a/d/f"), branches.attr("a/d"), branches.attr("b/d")];
+        let source = branches.source();
+        let mut copy = branches.copied(&source, Original::Stays);
+        copy.switch().unwrap();
+        copy.finish();
+        assert_eq!(branches.names(), [1, 1, 1, 1]);
+        let after = [branches.attr("b/d/f"), branches.attr("a/d"), branches.attr("b/d")];
+        assert_eq!(before.map(|attr| attr.mtime), after.map(|attr| attr.mtime));
+        assert_eq!(branches.attr("a/d/f").key(), before[0].key());
     }
 
     /// If anything about the file changes after the copy, the change is kept.
@@ -343,7 +369,7 @@ mod tests {
         for (what, expected, change) in table {
             let branches = TwoBranches::new();
             let source = branches.source();
-            let mut file_move = branches.copied(&source);
+            let mut file_move = branches.copied(&source, Original::Goes);
             change(branches.home.path());
             assert_eq!(file_move.switch(), expected, "{what}");
             drop(file_move);
@@ -365,7 +391,7 @@ mod tests {
     fn a_move_replaces_nothing() {
         let branches = TwoBranches::new();
         let source = branches.source();
-        let mut file_move = branches.copied(&source);
+        let mut file_move = branches.copied(&source, Original::Goes);
         fs::write(branches.home.path().join("b/d/f"), "another").unwrap();
         assert_eq!(file_move.switch(), Err(Errno::EXIST));
         drop(file_move);

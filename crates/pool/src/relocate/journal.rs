@@ -14,23 +14,38 @@ use std::mem::MaybeUninit;
 
 /// Follows `UNDER_CONSTRUCTION` in the name of an entry, where the names of things under construction have a number.
 const NOTE: &[u8] = b"move.";
-/// The first field. An entry with another one comes from an unknown version.
+/// The first field of an entry about a move, and of one about a copy. An entry with another one comes from an unknown
+/// version.
 const FORMAT: &[u8] = b"canopy move 1";
+const FORMAT_OF_COPIES: &[u8] = b"canopy copy 1";
 /// The most bytes of an entry that are read: tens of thousands of long names.
 const LONGEST: usize = 16 << 20;
+
+/// What becomes of a file that another branch gets a copy of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Original {
+    /// It loses its names: the file moves.
+    Goes,
+    Stays,
+}
 
 /// What an entry says. Paths are relative to the root of their branch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Plan {
     /// The root of the branch that the file leaves, as in the branch list; empty if it leaves none.
     pub(crate) source: Vec<u8>,
-    /// The names that the copy gets and the source then loses. The copy is made in the directory of the first.
+    pub(crate) original: Original,
+    /// The names that the copy gets and the source then loses, unless the original stays. The copy is made in the directory of the first.
     pub(crate) names: Vec<PoolPath>,
 }
 
 impl Plan {
     fn to_bytes(&self) -> Vec<u8> {
-        let mut fields: Vec<&[u8]> = vec![FORMAT, &self.source];
+        let format = match self.original {
+            Original::Goes => FORMAT,
+            Original::Stays => FORMAT_OF_COPIES,
+        };
+        let mut fields: Vec<&[u8]> = vec![format, &self.source];
         fields.extend(self.names.iter().map(|name| name.as_slice()));
         let mut bytes = fields.join(&0);
         // A final NUL shows that the entry is complete.
@@ -40,11 +55,13 @@ impl Plan {
 
     fn parse(bytes: &[u8]) -> Option<Plan> {
         let mut fields = bytes.strip_suffix(&[0])?.split(|&byte| byte == 0);
-        if fields.next()? != FORMAT {
-            return None;
-        }
+        let original = match fields.next()? {
+            FORMAT => Original::Goes,
+            FORMAT_OF_COPIES => Original::Stays,
+            _ => return None,
+        };
         let source = fields.next()?.to_vec();
-        Some(Plan { source, names: fields.map(PoolPath::from_slice).collect() })
+        Some(Plan { source, original, names: fields.map(PoolPath::from_slice).collect() })
     }
 }
 
@@ -188,15 +205,18 @@ mod tests {
 
     #[test]
     fn an_entry_parses_back() {
-        let plan = Plan {
-            source: b"/mnt/a b".to_vec(),
-            names: [&b"d/f"[..], b"e/\xff\n"].map(PoolPath::from_slice).to_vec(),
-        };
-        let bytes = plan.to_bytes();
-        assert_eq!(Plan::parse(&bytes), Some(plan.clone()));
-        for cut in 0..bytes.len() {
-            // An entry that is cut after a whole field has fewer names, but is never taken for complete.
-            assert_ne!(Plan::parse(&bytes[..cut]), Some(plan.clone()), "{cut}");
+        for original in [Original::Goes, Original::Stays] {
+            let plan = Plan {
+                source: b"/mnt/a b".to_vec(),
+                original,
+                names: [&b"d/f"[..], b"e/\xff\n"].map(PoolPath::from_slice).to_vec(),
+            };
+            let bytes = plan.to_bytes();
+            assert_eq!(Plan::parse(&bytes), Some(plan.clone()));
+            for cut in 0..bytes.len() {
+                // An entry that is cut after a whole field has fewer names, but is never taken for complete.
+                assert_ne!(Plan::parse(&bytes[..cut]), Some(plan.clone()), "{cut}");
+            }
         }
         assert_eq!(Plan::parse(b"canopy move 2\0/a\0b\0"), None);
         assert_eq!(Plan::parse(b"canopy move 1\0"), None);
@@ -207,7 +227,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let open = |path| rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
         let root = open(dir.path());
-        let plan = Plan { source: b"/mnt/a".to_vec(), names: Vec::new() };
+        let plan = Plan { source: b"/mnt/a".to_vec(), original: Original::Goes, names: Vec::new() };
         let entry = JournalEntry::write(root.as_fd(), &plan).unwrap();
         assert!(leftovers(root.as_fd()).unwrap().is_empty());
         // As in a forked child.

@@ -1,7 +1,7 @@
 //! Recovery after a crash: finishing or removing what was under construction.
 
 use super::clone_dirs::open_dir;
-use super::journal::{self, Plan, names_with_prefix};
+use super::journal::{self, Original, Plan, names_with_prefix};
 use super::lease::{LeasedFile, readable};
 use crate::branch::list::Mode;
 use crate::branch::{Branch, Branches};
@@ -48,6 +48,18 @@ fn finish(branches: &Branches, target: &Branch, plan: &Plan, writer: &[u8]) -> b
     if plan.source.is_empty() || plan.names.is_empty() {
         return true;
     }
+    let attr = |branch: &Branch, path: &PoolPath| -> Option<Attr> {
+        let (dir, name) = split(path);
+        beneath::dir(branch.root(), dir).and_then(|dir| stat::at(dir, name)).ok().filter(Attr::is_regular)
+    };
+    let copies: Vec<Option<Attr>> = plan.names.iter().map(|name| attr(target, name)).collect();
+    let first = copies[0];
+    // The copy gets all of its names before the source loses the first.
+    let complete =
+        copies.iter().all(|copy| copy.zip(first).is_some_and(|(copy, first)| copy.key() == first.key()));
+    if complete && plan.original == Original::Stays {
+        return true;
+    }
     let is_source = |branch: &&std::sync::Arc<Branch>| branch.path.as_os_str().as_bytes() == plan.source;
     let Some(source) = branches.iter().find(is_source) else {
         // While the other branch is missing, clients see only one of the two files.
@@ -58,21 +70,10 @@ fn finish(branches: &Branches, target: &Branch, plan: &Plan, writer: &[u8]) -> b
         );
         return false;
     };
-    let attr = |branch: &Branch, path: &PoolPath| -> Option<Attr> {
-        let (dir, name) = split(path);
-        beneath::dir(branch.root(), dir).and_then(|dir| stat::at(dir, name)).ok().filter(Attr::is_regular)
-    };
-    let found: Vec<_> =
-        plan.names.iter().map(|name| (name, attr(source, name), attr(target, name))).collect();
-    // The copy gets all of its names before the source loses the first.
-    let first = found.first().and_then(|(_, _, copy)| *copy);
-    let complete = found
-        .iter()
-        .all(|(_, _, copy)| copy.zip(first).is_some_and(|(copy, first)| copy.key() == first.key()));
     let surplus = if complete { source.as_ref() } else { target };
     let mut finished = true;
-    for (name, original, copy) in found {
-        let (Some(original), Some(copy)) = (original, copy) else { continue };
+    for (name, copy) in plan.names.iter().zip(copies) {
+        let (Some(original), Some(copy)) = (attr(source, name), copy) else { continue };
         let removed = || {
             if surplus.mode == Mode::Ro {
                 return Err(Errno::ROFS);

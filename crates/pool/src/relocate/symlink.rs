@@ -1,6 +1,7 @@
-//! Moving a symlink from one branch to another.
+//! Moving or copying a symlink from one branch to another.
 
 use super::clone_dirs::move_into_place;
+use super::journal::Original;
 use super::metadata::{copy_link_metadata, with_times_kept};
 use crate::fs::beneath;
 use crate::fs::reserved::temporary_name;
@@ -18,7 +19,7 @@ fn sync(dir: BorrowedFd<'_>) -> Result<(), Errno> {
     rustix::fs::fsync(beneath::open(dir, b"", OFlags::RDONLY | OFlags::DIRECTORY)?)
 }
 
-/// Moves a symlink with the attributes `attr` to a directory that lacks the name, and returns its new identity. The copy
+/// Moves or copies a symlink with the attributes `attr` to a directory that lacks the name, and returns its new identity. The copy
 /// is on disk before the original goes. What an earlier move left on the target, because of a crash before its last step,
 /// counts as the copy.
 ///
@@ -31,6 +32,7 @@ pub(crate) fn move_symlink(
     target: BorrowedFd<'_>,
     name: &[u8],
     attr: &Attr,
+    fate: Original,
 ) -> Result<FileKey, Errno> {
     canopy_sys::creds::as_daemon()?;
     let original = pinned(source, name)?;
@@ -63,7 +65,9 @@ pub(crate) fn move_symlink(
     }
     sync(target)?;
     let key = stat::at(target, name)?.key();
-    with_times_kept(source, || rustix::fs::unlinkat(source, name, AtFlags::empty()))?;
-    let _ = sync(source);
+    if fate == Original::Goes {
+        with_times_kept(source, || rustix::fs::unlinkat(source, name, AtFlags::empty()))?;
+        let _ = sync(source);
+    }
     Ok(key)
 }

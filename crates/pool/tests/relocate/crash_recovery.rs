@@ -5,8 +5,12 @@ use canopy_testkit::files::put;
 
 /// Writes the journal entry of a move of `names` from the first to the second branch, and returns its path.
 fn journal_entry(disks: &Disks, names: &[&str]) -> PathBuf {
+    entry_of(disks, "canopy move 1", names)
+}
+
+fn entry_of(disks: &Disks, format: &str, names: &[&str]) -> PathBuf {
     let source = disks.disks[0].path().to_str().unwrap();
-    let mut fields = vec!["canopy move 1", source];
+    let mut fields = vec![format, source];
     fields.extend(names);
     let path = disks.on(1, ".canopy-clone.move.dead.1");
     fs::write(&path, fields.join("\0") + "\0").unwrap();
@@ -98,6 +102,24 @@ fn a_crash_while_old_names_are_removed_leaves_the_copy() {
     disks.pool.recover();
     assert_eq!((exists(&disks, "d/f"), exists(&disks, "d/g")), ([false, true], [false, true]));
     assert_eq!(disks.unfinished_copies(), NONE);
+}
+
+/// A copy whose original stays gets all names or none.
+#[test]
+fn a_crash_of_a_copy_leaves_the_original() {
+    for complete in [false, true] {
+        let disks = Disks::small_and_large();
+        put_on_both(&disks, "d/g", b"whole");
+        fs::hard_link(disks.on(0, "d/g"), disks.on(0, "d/f")).unwrap();
+        let last = if complete { "d/f" } else { "d/.canopy-clone.dead.2" };
+        fs::hard_link(disks.on(1, "d/g"), disks.on(1, last)).unwrap();
+        entry_of(&disks, "canopy copy 1", &["d/f", "d/g"]);
+        disks.pool.recover();
+        for name in ["d/f", "d/g"] {
+            assert_eq!(exists(&disks, name), [true, complete], "{name}");
+        }
+        assert_eq!(disks.unfinished_copies(), NONE);
+    }
 }
 
 #[test]

@@ -18,11 +18,28 @@ fn two_disks() -> Disks {
 
 /// Moves an entry from one branch to another, as a user.
 fn relocate_as(disks: &Disks, uid: u32, path: &str, from: usize, to: usize, rate: u64) -> Result<(), Errno> {
+    ask(disks, uid, path, from, to, |wish| wish.rate = rate)
+}
+
+/// Copies an entry from one branch to another.
+fn copy(disks: &Disks, path: &str, from: usize, to: usize) -> Result<(), Errno> {
+    ask(disks, 0, path, from, to, |wish| wish.keeps = true)
+}
+
+fn ask(
+    disks: &Disks,
+    uid: u32,
+    path: &str,
+    from: usize,
+    to: usize,
+    how: impl FnOnce(&mut Relocation<'_>),
+) -> Result<(), Errno> {
     let mut client = Client::new(disks.pool.clone());
     let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
     let dir = if dir.is_empty() { NodeId::ROOT } else { client.walk(dir).expect("a directory").node };
     let [from, to] = [from, to].map(|branch| disks.disks[branch].path().as_os_str().as_bytes());
-    let relocation = Relocation { name: name.as_bytes(), from, to, rate, idle: true };
+    let mut relocation = Relocation { name: name.as_bytes(), from, to, rate: 0, idle: true, keeps: false };
+    how(&mut relocation);
     let caller = canopy_pool::Caller { uid, ..common::ROOT };
     let done = disks.pool.ioctl(&caller, dir, RELOCATE, &relocation.to_bytes().expect("names that fit"));
     client.forget();
@@ -67,6 +84,62 @@ fn a_file_moves_with_all_its_names_and_attributes() {
     before.assert_same(&Tree::capture_with(disks.disks[0].path(), Fields::all()));
     assert_eq!(disks.unfinished_copies(), NONE);
     client.end().unwrap();
+}
+
+#[test]
+fn a_copy_has_all_names_and_attributes_and_the_original_stays() {
+    let disks = two_disks();
+    put(disks.on(0, "a/b/f"), &pattern(1, MIB));
+    fs::create_dir_all(disks.on(0, "x/y")).unwrap();
+    fs::hard_link(disks.on(0, "a/b/f"), disks.on(0, "x/y/g")).unwrap();
+    let sparse = fs::OpenOptions::new().write(true).open(disks.on(0, "x/y/g")).unwrap();
+    sparse.write_all_at(b"end", 40 << 20).unwrap();
+    drop(sparse);
+    symlink("f", disks.on(0, "a/b/link")).unwrap();
+    rustix::fs::setxattr(disks.on(0, "a/b/f"), "user.x", b"value", XattrFlags::empty()).unwrap();
+    fs::set_permissions(disks.on(0, "a/b/f"), fs::Permissions::from_mode(0o4711)).unwrap();
+    let fields = || Fields { root: false, ..Fields::all() };
+    let before = Tree::capture_with(disks.disks[0].path(), fields());
+    let mut client = Client::new(disks.pool.clone());
+    let (_, reader) = disks.open(&mut client, "a/b/f", OFlags::RDONLY);
+    copy(&disks, "x/y/g", 0, 1).unwrap();
+    copy(&disks, "a/b/link", 0, 1).unwrap();
+    for disk in &disks.disks {
+        before.assert_same(&Tree::capture_with(disk.path(), fields()));
+    }
+    assert!(fs::metadata(disks.on(1, "a/b/f")).unwrap().blocks() * 512 < 4 << 20, "holes stay holes");
+    assert_eq!(read(&disks.pool, reader, MIB), pattern(1, MIB));
+    disks.pool.release(reader).unwrap();
+    for (path, errno) in [("a/b/f", Errno::EXIST), ("a/b/link", Errno::EXIST), ("a/b", Errno::OPNOTSUPP)] {
+        assert_eq!(copy(&disks, path, 0, 1), Err(errno), "{path}");
+    }
+    assert_eq!(disks.unfinished_copies(), NONE);
+    client.end().unwrap();
+}
+
+/// A client that knew the file before writes the copy that others then find, wherever the copy was made.
+#[test]
+fn clients_that_know_a_file_write_the_copy_that_is_shown() {
+    for (from, to) in [(0, 1), (1, 0)] {
+        let disks = two_disks();
+        put(disks.on(from, "d/f"), b"old");
+        let mut client = Client::new(disks.pool.clone());
+        let (node, reader) = disks.open(&mut client, "d/f", OFlags::RDONLY);
+        let shown = disks.pool.getattr(node, None).unwrap();
+        copy(&disks, "d/f", from, to).unwrap();
+        let writer = disks.pool.open(&common::ROOT, node, OFlags::WRONLY.bits(), false).unwrap().handle;
+        disks.pool.write(writer, 0, b"new", WriteKind::default()).unwrap();
+        disks.pool.release(writer).unwrap();
+        assert_eq!(read(&disks.pool, reader, 3), b"new", "an open file is one file");
+        disks.pool.release(reader).unwrap();
+        let found = client.walk("d/f").unwrap();
+        let again = disks.pool.open(&common::ROOT, found.node, OFlags::RDONLY.bits(), false).unwrap().handle;
+        assert_eq!(read(&disks.pool, again, 3), b"new");
+        disks.pool.release(again).unwrap();
+        assert_eq!(found.attr.ino, shown.ino);
+        assert_eq!([0, 1].map(|branch| fs::read(disks.on(branch, "d/f")).unwrap()), [b"new", b"old"]);
+        client.end().unwrap();
+    }
 }
 
 #[test]
@@ -129,7 +202,8 @@ fn modes_of_branches_are_respected() {
         put(paths[0].join("f"), "x");
         let pool = common::over(&paths, &modes, Config::default());
         let [from, to] = [0, 1].map(|index: usize| paths[index].as_os_str().as_bytes());
-        let bytes = Relocation { name: b"f", from, to, rate: 0, idle: false }.to_bytes().unwrap();
+        let bytes =
+            Relocation { name: b"f", from, to, rate: 0, idle: false, keeps: false }.to_bytes().unwrap();
         let done = pool.ioctl(&common::ROOT, NodeId::ROOT, RELOCATE, &bytes).map(drop);
         assert_eq!(done.map_err(|error| error.errno()), expected, "{modes:?}");
     }

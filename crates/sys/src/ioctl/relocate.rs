@@ -1,4 +1,4 @@
-//! `RELOCATE`, an ioctl of a directory in a pool: the daemon moves one of its entries to another branch.
+//! `RELOCATE`, an ioctl of a directory in a pool: the daemon moves or copies one of its entries to another branch.
 //!
 //! The kernel passes the argument on as it is, and knows its size from the command's number.
 
@@ -12,7 +12,7 @@ pub const SIZE: usize = 8192;
 /// `_IOW('C', 1, char[SIZE])`.
 pub const RELOCATE: u32 = 0x4000_0000 | (SIZE as u32) << 16 | (b'C' as u32) << 8 | 1;
 
-/// What is to move, and how.
+/// What is to move or to be copied, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Relocation<'a> {
     /// The entry of the directory. A file moves with all its names.
@@ -26,12 +26,15 @@ pub struct Relocation<'a> {
     pub rate: u64,
     /// Copy only while no other program uses the disks (ioprio_set(2)).
     pub idle: bool,
+    /// It stays on its branch as well. Then other branches may hold copies, too, and the one that the pool shows is copied.
+    pub keeps: bool,
 }
 
 impl<'a> Relocation<'a> {
     /// The rate, the flags, three lengths, and room.
     const HEAD: usize = 24;
     const IDLE: u32 = 1;
+    const KEEPS: u32 = 2;
 
     /// Returns the argument of the ioctl.
     ///
@@ -40,7 +43,9 @@ impl<'a> Relocation<'a> {
     pub fn to_bytes(&self) -> Result<[u8; SIZE], Errno> {
         let mut bytes = [0; SIZE];
         bytes[..8].copy_from_slice(&self.rate.to_ne_bytes());
-        bytes[8..12].copy_from_slice(&(if self.idle { Self::IDLE } else { 0 }).to_ne_bytes());
+        let flag = |set: bool, flag: u32| if set { flag } else { 0 };
+        let flags = flag(self.idle, Self::IDLE) | flag(self.keeps, Self::KEEPS);
+        bytes[8..12].copy_from_slice(&flags.to_ne_bytes());
         let mut end = Self::HEAD;
         for (index, text) in [self.name, self.from, self.to].into_iter().enumerate() {
             let length = u16::try_from(text.len()).map_err(|_| Errno::NAMETOOLONG)?;
@@ -65,18 +70,19 @@ impl<'a> Relocation<'a> {
         let flags = u32::from_ne_bytes(*head[8..].first_chunk()?);
         let rate = u64::from_ne_bytes(*head.first_chunk()?);
         // A flag that this version does not know may change what is asked for.
-        (flags & !Self::IDLE == 0).then_some(Relocation {
+        (flags & !(Self::IDLE | Self::KEEPS) == 0).then_some(Relocation {
             name,
             from,
             to,
             rate,
             idle: flags & Self::IDLE != 0,
+            keeps: flags & Self::KEEPS != 0,
         })
     }
 }
 
-/// Asks the daemon to move an entry of the directory `dir`, which must not be an `O_PATH` descriptor. Returns when it has
-/// moved.
+/// Asks the daemon to move or copy an entry of the directory `dir`, which must not be an `O_PATH` descriptor. Returns when
+/// that is done.
 ///
 /// # Errors
 /// Those of `Pool::relocate`, in the crate `canopy-pool`. `ENOTTY` when `dir` is not in a pool, or when its daemon is
@@ -94,8 +100,9 @@ mod tests {
 
     #[test]
     fn an_argument_keeps_everything() {
-        for idle in [false, true] {
-            let all = Relocation { name: b"f\xff", from: b"/mnt/a", to: b"/mnt/b", rate: 3 << 40, idle };
+        for (idle, keeps) in [(false, false), (true, false), (false, true), (true, true)] {
+            let (from, to) = (b"/mnt/a", b"/mnt/b");
+            let all = Relocation { name: b"f\xff", from, to, rate: 3 << 40, idle, keeps };
             let bytes = all.to_bytes().unwrap();
             assert_eq!(Relocation::from_bytes(&bytes), Some(all));
             assert_eq!(Relocation::from_bytes(&bytes[..30]), None, "cut off");
@@ -106,19 +113,26 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused() {
         let long = vec![b'x'; 4096];
-        let fits =
-            Relocation { name: &long[..255], from: &long[..3900], to: &long[..3900], rate: 0, idle: false };
+        let fits = Relocation {
+            name: &long[..255],
+            from: &long[..3900],
+            to: &long[..3900],
+            rate: 0,
+            idle: false,
+            keeps: false,
+        };
         assert_eq!(fits.to_bytes().map(drop), Ok(()));
         let none = Relocation { from: &long, to: &long, ..fits };
         assert_eq!(none.to_bytes().map(drop), Err(Errno::NAMETOOLONG));
         let mut unknown = fits.to_bytes().unwrap();
-        unknown[8..12].copy_from_slice(&2_u32.to_ne_bytes());
+        unknown[8..12].copy_from_slice(&4_u32.to_ne_bytes());
         assert_eq!(Relocation::from_bytes(&unknown), None);
     }
 
     #[test]
     fn a_directory_outside_a_pool_knows_no_such_ioctl() {
-        let relocation = Relocation { name: b"f", from: b"/a", to: b"/b", rate: 0, idle: false };
+        let relocation =
+            Relocation { name: b"f", from: b"/a", to: b"/b", rate: 0, idle: false, keeps: false };
         let dir = std::fs::File::open("/").unwrap();
         assert_eq!(relocate(std::os::fd::AsFd::as_fd(&dir), &relocation), Err(Errno::NOTTY));
     }

@@ -1,4 +1,4 @@
-//! `canopy dedup`: removes all copies of a file but one.
+//! `canopy dedup`: removes all copies of a file but one, or so many.
 
 use super::held::{HeldCopy, Kept, Lease};
 use crate::error::{Error, Result};
@@ -29,6 +29,9 @@ pub struct DedupArgs {
     /// first, newest, oldest, largest, emptiest or a branch
     #[arg(long, value_name = "COPY")]
     pub keep: Option<PathBuf>,
+    /// How many copies of a file stay
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    pub copies: u16,
     /// Remove copies that differ, too; needs --keep
     #[arg(long, requires = "keep")]
     pub differing: bool,
@@ -211,7 +214,8 @@ impl Work<'_> {
         let kept = self.rule.choose(&entry.copies).copied();
         // A copy that the rule does not find leaves all but one as surplus.
         let stays = kept.map_or(entry.first().branch, |kept| kept.branch);
-        for surplus in entry.copies.iter().filter(|copy| copy.branch != stays) {
+        let others = entry.copies.iter().filter(|copy| copy.branch != stays);
+        for surplus in others.skip(usize::from(self.args.copies) - 1) {
             self.report.surplus.add(surplus.used());
             let done = match kept {
                 _ if self.stop.is_set() => Err(Kept::Stopped),

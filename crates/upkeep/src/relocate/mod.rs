@@ -1,4 +1,5 @@
-//! The commands that move files: `canopy move`, `balance`, `consolidate` and `drain`.
+//! The commands that move files: `canopy move`, `balance`, `consolidate` and `drain`. Moving for others: copies are made in
+//! the same way.
 
 mod balance;
 mod consolidate;
@@ -22,7 +23,7 @@ use crate::pool_link::PoolLink;
 pub(crate) use balance::percent;
 use clap::Args;
 pub(crate) use job::{Disks, Found, Job, Stays, collect, is_of_the_disk};
-pub(crate) use mover::{Step, Sum};
+pub(crate) use mover::{Action, Step, Sum};
 pub(crate) use stop::Stop;
 pub(crate) use transfer::apart;
 
@@ -32,10 +33,10 @@ use summary::Summary;
 /// The ids of the options that all commands of this kind have. Their help names them in one line instead.
 pub const FILTERS: &[&str] = &["include", "exclude", "min_size", "max_size", "older", "newer", "owner"];
 
-/// How a command moves files.
+/// How a command moves or copies files.
 #[derive(Args, Clone, Debug, Default)]
 pub struct RunArgs {
-    /// Print what would move, and move nothing
+    /// Print what would be done, and do nothing
     #[arg(short = 'n', long)]
     pub dry_run: bool,
     /// Print JSON: the plan (dry run), or what became of it
@@ -58,17 +59,22 @@ pub struct RunArgs {
 pub(crate) struct Run<'r> {
     pool: &'r PoolLink,
     args: &'r RunArgs,
+    action: Action,
     pub(crate) stop: Stop,
     pub(crate) filter: Filter,
 }
 
 impl<'r> Run<'r> {
     pub(crate) fn new(pool: &'r PoolLink, args: &'r RunArgs) -> Result<Run<'r>> {
+        Run::of(Action::Move, pool, args)
+    }
+
+    pub(crate) fn of(action: Action, pool: &'r PoolLink, args: &'r RunArgs) -> Result<Run<'r>> {
         if pool.is_read_only {
             return Err(Error::PoolReadOnly(pool.mountpoint.clone()));
         }
         crate::output::report_missing(pool);
-        Ok(Run { pool, args, stop: Stop::on_signals()?, filter: Filter::new(&args.filter)? })
+        Ok(Run { pool, args, action, stop: Stop::on_signals()?, filter: Filter::new(&args.filter)? })
     }
 
     fn mover(&self) -> Mover<'_> {
@@ -76,16 +82,17 @@ impl<'r> Run<'r> {
             rate: self.args.bwlimit.unwrap_or(0),
             idle: !self.args.eager,
             quiet: self.args.quiet || self.args.json,
+            action: self.action,
         };
         Mover::new(self.pool, manner, &self.stop)
     }
 
     /// For what nobody needs to see.
     fn silent_mover(&self) -> Mover<'_> {
-        Mover::new(self.pool, Manner { idle: !self.args.eager, quiet: true, rate: 0 }, &self.stop)
+        Mover::new(self.pool, Manner { idle: !self.args.eager, quiet: true, ..Manner::default() }, &self.stop)
     }
 
-    /// Says what will move, moves it unless it is a dry run, and says what has become of it.
+    /// Says what will be done, does it unless it is a dry run, and says what has become of it.
     pub(crate) fn carry_out(&self, command: &str, steps: &[Step], stays: &[Stays]) -> Result<()> {
         let summary = self.summary_of(command);
         summary.before(steps);
@@ -99,6 +106,7 @@ impl<'r> Run<'r> {
     fn summary_of<'s>(&'s self, command: &'s str) -> Summary<'s> {
         Summary {
             command,
+            action: self.action,
             pool: self.pool,
             json: self.args.json,
             quiet: self.args.quiet,

@@ -26,6 +26,25 @@ const LARGE: u64 = 16 << 20;
 /// How often its copy is looked at.
 const LOOK: Duration = Duration::from_millis(500);
 
+/// What is done with files.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Action {
+    #[default]
+    Move,
+    /// Another branch gets a copy.
+    Copy,
+}
+
+impl Action {
+    /// What a file does that the action fails for.
+    pub(crate) fn failure(self) -> &'static str {
+        match self {
+            Action::Move => "stays",
+            Action::Copy => "is not copied",
+        }
+    }
+}
+
 /// How moves are made and shown.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Manner {
@@ -35,9 +54,10 @@ pub(crate) struct Manner {
     pub(crate) idle: bool,
     /// Print no line for each file.
     pub(crate) quiet: bool,
+    pub(crate) action: Action,
 }
 
-/// One step of a plan: an entry of the pool, and the branches that it moves between.
+/// One step of a plan: an entry of the pool, and the branches that it moves or is copied between.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     /// The names that are known, of which the first stands for all.
@@ -145,7 +165,7 @@ impl<'p> Mover<'p> {
                 }
                 Err(NotMoved::Stays(why)) => {
                     outcome.stayed.add(step.bytes);
-                    self.tell(&bar, &format!("{} stays: {why}", shown(&path)));
+                    self.tell(&bar, &format!("{} {}: {why}", shown(&path), self.manner.action.failure()));
                     outcome.stays.push(Stays { path, why });
                 }
                 Err(NotMoved::Stopped) => {
@@ -260,6 +280,7 @@ impl<'p> Mover<'p> {
             to: branch(step.to),
             rate: self.manner.rate,
             idle: self.manner.idle,
+            keeps: self.manner.action == Action::Copy,
         };
         relocate(dir.as_fd(), &relocation)
     }
@@ -273,6 +294,7 @@ impl<'p> Mover<'p> {
                 return NotMoved::Fatal(Error::PoolDead(pool()));
             }
             Errno::BUSY => "open for writing",
+            Errno::EXIST if self.manner.action == Action::Copy => "the other branch holds one of its names",
             Errno::EXIST => "another branch holds a copy",
             Errno::MLINK => "it has a name outside of its branch",
             Errno::PERM => "immutable or append-only, or below such a directory",

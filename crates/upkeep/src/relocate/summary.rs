@@ -1,7 +1,7 @@
-//! What a command says before and after it moves files.
+//! What a command says before and after it moves or copies files.
 
 use super::job::Stays;
-use super::mover::{Outcome, Step, Sum};
+use super::mover::{Action, Outcome, Step, Sum};
 use crate::error::{Error, Result};
 use crate::output::{print, print_json, shown};
 use crate::pool_link::PoolLink;
@@ -24,14 +24,17 @@ struct Report<'r> {
     dry_run: bool,
     /// A signal has ended the command before its plan.
     stopped: bool,
-    /// The sum of `moved`, `stayed` and `not_begun`.
+    /// The sum of `moved` or `copied`, `stayed` and `not_begun`.
     planned: Sum,
-    moved: Sum,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    moved: Option<Sum>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    copied: Option<Sum>,
     stayed: Sum,
     not_begun: Sum,
     /// The plan, of a dry run.
     steps: Vec<StepReport>,
-    /// What stays where it is, planned or not.
+    /// What stays where it is, or has too few copies, planned or not.
     stays: Vec<StayReport>,
 }
 
@@ -52,6 +55,7 @@ struct StayReport {
 /// What a command prints.
 pub(crate) struct Summary<'s> {
     pub(crate) command: &'s str,
+    pub(crate) action: Action,
     pub(crate) pool: &'s PoolLink,
     pub(crate) json: bool,
     pub(crate) quiet: bool,
@@ -60,7 +64,7 @@ pub(crate) struct Summary<'s> {
 }
 
 impl Summary<'_> {
-    /// Says what will move; in a dry run, each file.
+    /// Says what will be done; in a dry run, each file.
     pub(crate) fn before(&self, steps: &[Step]) {
         if self.json || (self.quiet && !self.dry_run) {
             return;
@@ -84,12 +88,16 @@ impl Summary<'_> {
         for ((from, to), sum) in pairs {
             let _ = writeln!(text, "{} -> {}: {}", branch(from), branch(to), files(sum));
         }
+        let verb = match self.action {
+            Action::Move => "move",
+            Action::Copy => "copy",
+        };
         let all = Sum::of(steps);
         let rate = if self.rate == 0 { USUAL_RATE } else { self.rate };
         let time = duration(Duration::from_secs(all.bytes / rate));
         let _ = match steps.is_empty() {
-            true => writeln!(text, "nothing to move"),
-            false => writeln!(text, "to move: {}, about {time} at {}/s", files(all), bytes(rate)),
+            true => writeln!(text, "nothing to {verb}"),
+            false => writeln!(text, "to {verb}: {}, about {time} at {}/s", files(all), bytes(rate)),
         };
         print(&text);
     }
@@ -121,7 +129,8 @@ impl Summary<'_> {
                 dry_run: self.dry_run,
                 stopped,
                 planned: outcome.planned,
-                moved: outcome.moved,
+                moved: (self.action == Action::Move).then_some(outcome.moved),
+                copied: (self.action == Action::Copy).then_some(outcome.moved),
                 stayed: outcome.stayed,
                 not_begun: outcome.not_begun,
                 steps: if self.dry_run { steps.iter().map(step).collect() } else { Vec::new() },
@@ -134,21 +143,28 @@ impl Summary<'_> {
         match (stopped, left) {
             (true, _) => Err(Error::Stopped),
             (false, 0) => Ok(()),
-            (false, _) => Err(Error::Left(left, outcome.moved.files + left)),
+            (false, _) => Err(match self.action {
+                Action::Move => Error::Left(left, outcome.moved.files + left),
+                Action::Copy => Error::NotCopied(left),
+            }),
         }
     }
 
     fn text(&self, outcome: &Outcome, stays: &[&Stays]) -> String {
         let mut text = String::new();
+        let (stays_word, stay_word, done_word) = match self.action {
+            Action::Move => ("stays", "stay", "moved"),
+            Action::Copy => ("not copied", "not copied", "copied"),
+        };
         for stay in stays.iter().take(SHOWN) {
-            let _ = writeln!(text, "stays: {} ({})", shown(&stay.path), stay.why);
+            let _ = writeln!(text, "{stays_word}: {} ({})", shown(&stay.path), stay.why);
         }
         if stays.len() > SHOWN {
-            let _ = writeln!(text, "stays: {} more (--json lists all)", stays.len() - SHOWN);
+            let _ = writeln!(text, "{stays_word}: {} more (--json lists all)", stays.len() - SHOWN);
         }
         if !self.dry_run {
-            let _ = write!(text, "moved: {}", files(outcome.moved));
-            for (sum, word) in [(outcome.stayed, "stay"), (outcome.not_begun, "not begun")] {
+            let _ = write!(text, "{done_word}: {}", files(outcome.moved));
+            for (sum, word) in [(outcome.stayed, stay_word), (outcome.not_begun, "not begun")] {
                 if sum.files > 0 {
                     let _ = write!(text, "; {word}: {}", files(sum));
                 }

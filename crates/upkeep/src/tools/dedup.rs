@@ -47,6 +47,7 @@ pub(super) fn run(args: &OldDedup) -> Result<()> {
         pool: pool.mountpoint,
         paths: vec![args.dir.clone()],
         keep: keep.map(PathBuf::from),
+        copies: 1,
         differing: false,
         write: args.execute,
         json: false,

@@ -3,6 +3,7 @@
 mod consolidate;
 mod ctl;
 mod dedup;
+mod dup;
 
 use crate::error::{Error, Result};
 use crate::filter::{FilterArgs, size};
@@ -19,16 +20,18 @@ pub enum Tool {
     Consolidate,
     Ctl,
     Dedup,
+    Dup,
     Fsck,
 }
 
 impl Tool {
     /// Every tool, with its name.
-    pub const ALL: [(&'static str, Tool); 5] = [
+    pub const ALL: [(&'static str, Tool); 6] = [
         ("mergerfs.balance", Tool::Balance),
         ("mergerfs.consolidate", Tool::Consolidate),
         ("mergerfs.ctl", Tool::Ctl),
         ("mergerfs.dedup", Tool::Dedup),
+        ("mergerfs.dup", Tool::Dup),
         ("mergerfs.fsck", Tool::Fsck),
     ];
 }
@@ -40,6 +43,7 @@ pub enum ToolCommand {
     Consolidate(consolidate::OldConsolidate),
     Ctl(ctl::Ctl),
     Dedup(dedup::OldDedup),
+    Dup(dup::OldDup),
     /// For `canopy fsck`.
     Fsck(OldFsck),
 }
@@ -54,6 +58,7 @@ pub fn parse_tool(tool: Tool, args: impl IntoIterator<Item = OsString>) -> Resul
         Tool::Consolidate => ToolCommand::Consolidate(consolidate::OldConsolidate::try_parse_from(args)?),
         Tool::Ctl => ToolCommand::Ctl(ctl::Ctl::try_parse_from(args)?),
         Tool::Dedup => ToolCommand::Dedup(dedup::OldDedup::try_parse_from(args)?),
+        Tool::Dup => ToolCommand::Dup(dup::OldDup::try_parse_from(args)?),
         Tool::Fsck => ToolCommand::Fsck(OldFsck::try_parse_from(args)?),
     })
 }
@@ -118,10 +123,11 @@ pub fn run_tool(command: &ToolCommand) -> Result<()> {
         ToolCommand::Consolidate(args) => consolidate::run(args),
         ToolCommand::Ctl(args) => return ctl::run(args),
         ToolCommand::Dedup(args) => dedup::run(args),
+        ToolCommand::Dup(args) => dup::run(args),
         ToolCommand::Fsck(_) => Ok(()),
     };
     match done {
-        Err(Error::Left(..) | Error::CopiesLeft(..)) => Ok(()),
+        Err(Error::Left(..) | Error::CopiesLeft(..) | Error::NotCopied(..)) => Ok(()),
         other => other,
     }
 }

@@ -7,7 +7,7 @@ use crate::node::Node;
 use crate::path::{join, split};
 use crate::pool::Pool;
 use crate::relocate::file::can_leave;
-use crate::relocate::journal::{JournalEntry, Plan};
+use crate::relocate::journal::{JournalEntry, Original, Plan};
 use crate::relocate::lease::{LeasedFile, readable};
 use crate::relocate::links::holds;
 use crate::relocate::replica::Replica;
@@ -44,7 +44,7 @@ impl Pool {
             return Err(Error::NotPermitted);
         }
         let (dir, _) = split(&path);
-        let plan = Plan { source: Vec::new(), names: vec![path.clone()] };
+        let plan = Plan { source: Vec::new(), original: Original::Goes, names: vec![path.clone()] };
         let _copying = self.stuck_operations.moving();
         let mut copy = Replica::begin(branch.root(), dir, true, JournalEntry::write(branch.root(), &plan)?)?;
         copy.fill(&file, &before, &|| !self.kernel.load().caller_is_killed())?;

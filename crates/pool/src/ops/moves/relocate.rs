@@ -1,4 +1,4 @@
-//! Moving a file, a symlink or an empty directory to a branch that the client names.
+//! Moving a file, a symlink or an empty directory to a branch that the client names, or copying it there.
 //!
 //! Files move as they do when a branch is full (`spill`), but a client that wants to write comes first: a file that is open
 //! for writing stays, and a move ends when one arrives.
@@ -11,7 +11,7 @@ use crate::dir::symlinks::Symlinks;
 use crate::error::{Error, Result};
 use crate::fs::beneath;
 use crate::fs::reserved::is_reserved;
-use crate::fs::stat;
+use crate::fs::stat::{self, Attr};
 use crate::ids::{Caller, NodeId};
 use crate::node::Node;
 use crate::ops::moves::spill::NotMoved;
@@ -19,6 +19,7 @@ use crate::path::{join, split};
 use crate::policy::Mode;
 use crate::pool::Pool;
 use crate::relocate::file::FileMove;
+use crate::relocate::journal::Original;
 use crate::relocate::{self, COPIED_AT_ONCE};
 use canopy_sys::ioctl::relocate::Relocation;
 use canopy_sys::thread::ioprio;
@@ -33,20 +34,31 @@ use std::time::{Duration, Instant};
 /// How long a move with a rate sleeps between two checks whether it is still wanted.
 const NAP: Duration = Duration::from_millis(20);
 
+/// A symlink to move or copy: its node, its name in a directory, and what becomes of the original.
+struct Link<'l> {
+    node: &'l Arc<Node>,
+    dir: NodeId,
+    name: &'l [u8],
+    original: Original,
+}
+
 impl Pool {
     /// Moves an entry of a directory from one branch to another. A file moves with all its names, or not at all. Of a
     /// directory, the copy on the old branch goes, which must be empty; the new branch gets one if no other has.
     ///
+    /// If the wish `keeps` the entry, a file or symlink stays where it is, and the new branch gets a copy of it with all its
+    /// names. If several branches hold it, the copy that the pool shows is copied, whichever is named.
+    ///
     /// Errors:
     /// - `EACCES` for a caller other than root and the owner of the pool
     /// - `EINVAL` for a branch that the pool does not have
-    /// - `EROFS` when either branch may not be changed, or creates nothing
+    /// - `EROFS` when a branch may not be changed, or creates nothing
     /// - `ESTALE` when the entry is not on the old branch
-    /// - `EEXIST` when it is on others as well
+    /// - `EEXIST` when it is on others as well; if it is kept, on the new branch
     /// - `EBUSY` when the file is open for writing, or a client wants to write it
     /// - `EMLINK` when the file has a name outside of the branch
     /// - `EPERM` when it is immutable or append-only
-    /// - `EOPNOTSUPP` for anything that is neither file, symlink nor directory, on a filesystem without leases, and when
+    /// - `EOPNOTSUPP` for anything that is neither file, symlink nor directory, for a directory that is kept, on a filesystem without leases, and when
     ///   the new branch cannot hold one of its attributes
     /// - `ENOSPC` when the new branch would have less free space than its minfreespace
     /// - `ENOTEMPTY` when the old branch holds something in the directory
@@ -65,8 +77,10 @@ impl Pool {
         if source.id == target.id {
             return Err(Error::Invalid);
         }
+        let original = if wish.keeps { Original::Stays } else { Original::Goes };
         let may_change = |branch: &Branch| branch.mode != Mode::Ro && branch.health.is_well();
-        if !may_change(source) || !may_change(target) || target.mode == Mode::Nc {
+        let gives = if wish.keeps { source.health.is_well() } else { may_change(source) };
+        if !gives || !may_change(target) || target.mode == Mode::Nc {
             return Err(Errno::ROFS.into());
         }
         let entry = self.lookup(dir, wish.name)?;
@@ -75,9 +89,15 @@ impl Pool {
                 ioprio::yield_disks();
             }
             let relocated = match () {
+                () if node.is_dir() && wish.keeps => Err(Errno::OPNOTSUPP),
                 () if node.is_dir() => self.relocate_dir(&node, dir, wish.name, source, target),
-                () if entry.attr.is_symlink() => self.relocate_symlink(&node, dir, wish.name, source, target),
-                () if entry.attr.is_regular() => self.relocate_file(&node, source, target, wish.rate),
+                () if entry.attr.is_symlink() => {
+                    let link = Link { node: &node, dir, name: wish.name, original };
+                    self.relocate_symlink(&link, source, target)
+                }
+                () if entry.attr.is_regular() => {
+                    self.relocate_file(&node, source, target, original, wish.rate)
+                }
                 () => Err(Errno::OPNOTSUPP),
             };
             ioprio::reset();
@@ -92,6 +112,7 @@ impl Pool {
         node: &Arc<Node>,
         source: &Arc<Branch>,
         target: &Arc<Branch>,
+        original: Original,
         rate: u64,
     ) -> Result<(), Errno> {
         if self.has_writers(node) {
@@ -103,10 +124,11 @@ impl Pool {
             return Err(Errno::BUSY);
         }
         let _copying = self.stuck_operations.moving();
-        let file = self.movable(node)?;
-        if file.source.id != source.id {
+        let file = self.movable(node, (original == Original::Stays).then_some(target.id))?;
+        if file.source.id != source.id && original == Original::Goes {
             return Err(Errno::STALE);
         }
+        let source = &file.source;
         self.has_room(target, file.attr.blocks * 512)?;
         let still = self.freeze(node)?;
         let (begun, steps) = (Instant::now(), Cell::new(0_u64));
@@ -148,18 +170,11 @@ impl Pool {
         if left < branch.min_free_or(self.config().min_free) { Err(Errno::NOSPC) } else { Ok(()) }
     }
 
-    fn relocate_symlink(
-        &self,
-        node: &Arc<Node>,
-        dir: NodeId,
-        name: &[u8],
-        source: &Branch,
-        target: &Branch,
-    ) -> Result<(), Errno> {
+    fn relocate_symlink(&self, link: &Link<'_>, source: &Branch, target: &Branch) -> Result<(), Errno> {
         self.has_room(target, 0)?;
-        let path = self.nodes.dir_path(dir).map_err(Error::errno)?;
-        let full = join(&path, name);
-        let note = FileMove::announce(source, target, std::slice::from_ref(&full))?;
+        let path = self.nodes.dir_path(link.dir).map_err(Error::errno)?;
+        let (name, full) = (link.name, join(&path, link.name));
+        let note = FileMove::announce(source, target, link.original, std::slice::from_ref(&full))?;
         let brought = {
             let _held = self.tree.shared();
             let branches = self.branches.load();
@@ -169,7 +184,7 @@ impl Pool {
                 self.bring_dir(&branches, &mut dirs, to, &path)
             })
         };
-        let moved = brought.and_then(|()| self.switch_symlink(node, (dir, &path), name, source, target));
+        let moved = brought.and_then(|()| self.switch_symlink(link, &path, source, target));
         note.erase();
         self.name_created(&path, name, target.id);
         self.dir_rewritten(&path);
@@ -181,12 +196,12 @@ impl Pool {
 
     fn switch_symlink(
         &self,
-        node: &Arc<Node>,
-        (dir, path): (NodeId, &[u8]),
-        name: &[u8],
+        link: &Link<'_>,
+        path: &[u8],
         source: &Branch,
         target: &Branch,
     ) -> Result<(), Errno> {
+        let Link { node, dir, name, original } = *link;
         // No other request uses a path or opens a file.
         let _held = self.lock_tree()?;
         let branches = self.branches.load();
@@ -196,8 +211,17 @@ impl Pool {
         }
         let dirs = MergedDir::open(Symlinks::NEVER, &branches, path);
         let copies = dirs.copies(name);
+        let is_shown = |(index, attr): (usize, &Attr)| (node.key() == Some(attr.key())).then_some(index);
+        let from = match original {
+            Original::Goes => from,
+            Original::Stays => copies.iter().find_map(is_shown).ok_or(Errno::AGAIN)?,
+        };
         let own = *copies.get(from).ok_or(Errno::STALE)?;
-        if copies.iter().any(|(index, _)| index != from && index != to) {
+        let is_surplus = |index: usize| match original {
+            Original::Goes => index != from && index != to,
+            Original::Stays => index == to,
+        };
+        if copies.iter().any(|(index, _)| is_surplus(index)) {
             return Err(Errno::EXIST);
         }
         if own.nlink > 1 {
@@ -209,7 +233,10 @@ impl Pool {
         }
         let number = self.shown_ino(&branches, node).map_err(Error::errno)?;
         let (old, new) = dirs.get(from).zip(dirs.get(to)).ok_or(Errno::AGAIN)?;
-        let key = relocate::move_symlink(old, new, name, &own)?;
+        let key = relocate::move_symlink(old, new, name, &own, original)?;
+        if original == Original::Stays && !self.would_show(&branches, copies, to, own)? {
+            return Ok(());
+        }
         self.nodes.moved(node, key, if self.keeps_inode_numbers() { number } else { 0 });
         self.kernel.load().invalidate_attr(node.id);
         Ok(())

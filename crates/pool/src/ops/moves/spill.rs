@@ -3,7 +3,8 @@
 use crate::branch::health::OpKind;
 use crate::branch::space::Space;
 use crate::branch::{Branch, Branches};
-use crate::dir::merged::MergedDir;
+use crate::config::Func;
+use crate::dir::merged::{Copies, MergedDir};
 use crate::dir::symlinks::Symlinks;
 use crate::error::{Error, is_full};
 use crate::fs::beneath;
@@ -17,6 +18,7 @@ use crate::path::{PoolPath, join, split};
 use crate::policy::{self, BranchView, Mode, Policy, ThreadRandom};
 use crate::pool::Pool;
 use crate::relocate::file::{FileMove, can_leave};
+use crate::relocate::journal::Original;
 use crate::relocate::lease::LeasedFile;
 use crate::relocate::links;
 use rustix::fd::{AsFd, OwnedFd};
@@ -57,11 +59,12 @@ impl NotMoved {
     }
 }
 
-/// A file that can move, as it was when it was checked.
+/// A file that can move or be copied, as it was when it was checked.
 pub(super) struct Movable {
     pub(super) source: Arc<Branch>,
     pub(super) attr: Attr,
     pub(super) names: Vec<PoolPath>,
+    pub(super) original: Original,
 }
 
 impl Pool {
@@ -118,7 +121,7 @@ impl Pool {
         let mut attempts = 0;
         let mut frozen = None;
         loop {
-            let moved = self.movable(node).map_err(NotMoved::File).and_then(|file| {
+            let moved = self.movable(node, None).map_err(NotMoved::File).and_then(|file| {
                 let target = self.choose_target(policy, &file, wanted, &tried).map_err(NotMoved::File)?;
                 tried.push(target.id);
                 let still = match &mut frozen {
@@ -184,11 +187,12 @@ impl Pool {
         }
     }
 
-    /// Returns the node's file with all its names, if it can move.
+    /// Returns the node's file with all its names, if it can move, or be copied to a branch.
     ///
-    /// Errors: `EBUSY` for a file that a handle writes by passthrough, `EEXIST` when another branch also holds one of
-    /// its names, `EMLINK` when not all of its names can be found.
-    pub(super) fn movable(&self, node: &Arc<Node>) -> Result<Movable, Errno> {
+    /// Errors: `EBUSY` for a file that a handle writes by passthrough, `EEXIST` when another branch, or the one that is to
+    /// get a copy, also holds one of its names, `EMLINK` when not all of its names can be found.
+    pub(super) fn movable(&self, node: &Arc<Node>, copy_to: Option<BranchId>) -> Result<Movable, Errno> {
+        let original = if copy_to.is_some() { Original::Stays } else { Original::Goes };
         let branches = self.branches.load();
         let primary = {
             let _held = self.tree.shared();
@@ -201,7 +205,7 @@ impl Pool {
             return Err(Errno::PERM);
         }
         let source = primary.branch;
-        if source.mode == Mode::Ro || branches.index_of(source.id).is_none() {
+        if (source.mode == Mode::Ro && original == Original::Goes) || branches.index_of(source.id).is_none() {
             return Err(Errno::ROFS);
         }
         // Not under the tree lock, as it may take a while; the names are checked again before they change.
@@ -209,7 +213,8 @@ impl Pool {
         let names = links::all_names(source.root(), &primary.attr, known)?;
         for name in &names {
             let (dir, name) = split(name);
-            let others = branches.iter().filter(|branch| branch.id != source.id);
+            let others =
+                branches.iter().filter(|branch| copy_to.map_or(branch.id != source.id, |to| branch.id == to));
             for other in others {
                 match beneath::dir(other.root(), dir).and_then(|dir| stat::at(dir, name)) {
                     // After the move, the pool could show the other file.
@@ -219,7 +224,7 @@ impl Pool {
                 }
             }
         }
-        Ok(Movable { source, attr: primary.attr, names })
+        Ok(Movable { source, attr: primary.attr, names, original })
     }
 
     /// Returns the branch that the policy picks, except the file's own branch and those already tried.
@@ -255,7 +260,7 @@ impl Pool {
         Ok(branches.as_slice()[index].clone())
     }
 
-    /// Moves a node's file and all its handles to a branch. The caller holds the node's `moving` exclusively.
+    /// Moves a node's file and all its handles to a branch, or copies the file there. The caller holds the node's `moving` exclusively.
     pub(super) fn carry(
         &self,
         node: &Arc<Node>,
@@ -264,13 +269,14 @@ impl Pool {
         still: &LeasedFile,
         wanted: &dyn Fn() -> bool,
     ) -> Result<(), NotMoved> {
-        let note = FileMove::announce(&file.source, target, &file.names).map_err(NotMoved::Branch)?;
+        let note =
+            FileMove::announce(&file.source, target, file.original, &file.names).map_err(NotMoved::Branch)?;
         if let Err(why) = self.prepare(file, target, still) {
             note.erase();
             return Err(why);
         }
         let names = file.names.clone();
-        let copied = FileMove::copy(&file.source, target, still, names, note, wanted);
+        let copied = FileMove::copy(&file.source, target, file.original, still, names, note, wanted);
         let mut carry = copied.map_err(NotMoved::of)?;
         // From here on, no other request uses a path or opens a file.
         let held = self.lock_tree().map_err(NotMoved::File)?;
@@ -280,6 +286,13 @@ impl Pool {
         let branches = self.branches.load();
         if branches.index_of(target.id).is_none() || branches.index_of(file.source.id).is_none() {
             return Err(NotMoved::Branch(Errno::ROFS));
+        }
+        if file.original == Original::Stays && !self.shows_copy(&branches, file, target)? {
+            self.switch(&mut carry, file, target)?;
+            drop(held);
+            carry.finish();
+            self.space.clear();
+            return Ok(());
         }
         let number = self.shown_ino(&branches, node).map_err(|error| NotMoved::File(error.errno()))?;
         let reopened = || -> Result<_, Errno> {
@@ -296,12 +309,7 @@ impl Pool {
         };
         let (handles, place, orphan, key) = reopened().map_err(NotMoved::Branch)?;
         handles.iter().for_each(|(handle, fd)| handle.moves_to(fd));
-        let switched = carry.switch();
-        for name in &file.names {
-            let (dir, name) = split(name);
-            self.name_created(dir, name, target.id);
-        }
-        switched.map_err(NotMoved::of)?;
+        self.switch(&mut carry, file, target)?;
         // Nothing below can fail.
         let parts = open.as_ref().filter(|open| open.backing.is_some());
         let names = match parts {
@@ -332,6 +340,37 @@ impl Pool {
         kernel.invalidate_attr(node.id);
         names.iter().for_each(|(parent, name)| kernel.forget_name(*parent, name));
         Ok(())
+    }
+
+    fn switch(&self, carry: &mut FileMove<'_>, file: &Movable, target: &Branch) -> Result<(), NotMoved> {
+        let switched = carry.switch();
+        for name in &file.names {
+            let (dir, name) = split(name);
+            self.name_created(dir, name, target.id);
+        }
+        switched.map_err(NotMoved::of)
+    }
+
+    /// Returns whether lookups will lead to the copy that a branch is to get. Then the node must stand for it as well, or a
+    /// client that knows the node would write a file that others do not see.
+    fn shows_copy(&self, branches: &Branches, file: &Movable, target: &Branch) -> Result<bool, NotMoved> {
+        let to = branches.index_of(target.id).ok_or(NotMoved::Branch(Errno::ROFS))?;
+        let (dir, name) = split(file.names.first().ok_or(NotMoved::File(Errno::NOENT))?);
+        let copies = MergedDir::open(Symlinks::NEVER, branches, dir).copies(name);
+        self.would_show(branches, copies, to, file.attr).map_err(NotMoved::File)
+    }
+
+    /// Returns whether the pool will show the copy that a branch is to get beside others.
+    pub(super) fn would_show(
+        &self,
+        branches: &Branches,
+        mut copies: Copies,
+        to: usize,
+        attr: Attr,
+    ) -> Result<bool, Errno> {
+        let at = copies.found.partition_point(|(index, _)| *index < to);
+        copies.found.insert(at, (to, attr));
+        Ok(self.shown(Func::Getattr, branches, &copies).map_err(Error::errno)? == to)
     }
 
     /// Returns whether a handle writes the file by passthrough, or the file now belongs to another node.

@@ -1,0 +1,175 @@
+//! `canopy dup`: makes copies of files on other disks.
+
+use crate::error::{Error, Result};
+use crate::pool_link::PoolLink;
+use crate::relocate::{Action, Disks, Run, RunArgs, Stays, Step, apart, is_of_the_disk};
+use crate::survey::{Entry, FileCopy, look, walk};
+use canopy_config::text::os_error;
+use clap::Args;
+use rustix::fs::FileType;
+use rustix::io::Errno;
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+
+/// Make copies of files on other disks of a pool
+#[derive(Args, Debug)]
+#[command(after_help = NOTES)]
+pub struct DupArgs {
+    /// The pool's mountpoint or name
+    pub pool: PathBuf,
+    /// Files and directories of the pool; the latter with all below
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// On how many disks each file is to be
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
+    pub copies: u16,
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+const NOTES: &str = "\
+Later writes change one copy only (man canopy-dup). Filters: --include,
+--exclude GLOB, --min-size, --max-size SIZE, --older, --newer AGE, --owner USER.
+Example: canopy dup /mnt/pool /mnt/pool/photos --copies 2";
+
+/// A file or symlink, with the copies that there are.
+#[derive(Debug)]
+struct Found {
+    /// All names that were met.
+    names: Vec<PathBuf>,
+    copies: Vec<FileCopy>,
+}
+
+impl Found {
+    /// The copy that the pool shows.
+    fn first(&self) -> &FileCopy {
+        &self.copies[0]
+    }
+
+    /// Returns why no more copies can be made.
+    fn obstacle(&self) -> Option<&'static str> {
+        let first = self.first();
+        let differs = |copy: &FileCopy| {
+            copy.kind() != first.kind() || copy.size() != first.size() || copy.modified() != first.modified()
+        };
+        self.copies.iter().any(differs).then_some("its copies differ in type, size or time")
+    }
+}
+
+/// Runs the command.
+pub fn dup(args: &DupArgs) -> Result<()> {
+    let pool = PoolLink::named(&args.pool)?;
+    let run = Run::of(Action::Copy, &pool, &args.run)?;
+    let starts = apart(&pool, &args.paths)?;
+    let (found, mut stays) = collect(&pool, &starts, &run)?;
+    let mut disks = Disks::of(&pool, &|_| true)?;
+    let mut steps = Vec::new();
+    for file in found {
+        let planned = match file.obstacle() {
+            Some(why) => Err(why),
+            None => plan(&file, usize::from(args.copies), &mut disks, &mut steps),
+        };
+        if let Err(why) = planned {
+            stays.push(Stays { path: pool.mountpoint.join(&file.names[0]), why: why.into() });
+        }
+    }
+    run.carry_out("dup", &steps, &stays)
+}
+
+/// Adds the steps for one file: each copy goes to the disk with the most free space that has none.
+fn plan(file: &Found, copies: usize, disks: &mut Disks, steps: &mut Vec<Step>) -> Result<(), &'static str> {
+    let first = file.first();
+    let mut held: BTreeSet<usize> =
+        file.copies.iter().filter_map(|copy| disks.of_branch(copy.branch)).collect();
+    while held.len() < copies {
+        let list = &mut disks.list;
+        let fits = |disk: &usize| !held.contains(disk) && list[*disk].has_room(first.used());
+        let disk = (0..list.len()).filter(fits).max_by_key(|disk| list[*disk].free);
+        let disk = disk.ok_or("no other disk has room")?;
+        list[disk].free = list[disk].free.saturating_sub(first.used());
+        held.insert(disk);
+        let Some(to) = disks.taker(disk) else { continue };
+        let names = file.names.clone();
+        steps.push(Step { names, from: first.branch, to, bytes: first.used() });
+    }
+    Ok(())
+}
+
+/// Looks through some files and trees of a pool, none within another. Returns what can be copied, and what cannot.
+fn collect(pool: &PoolLink, starts: &[PathBuf], run: &Run<'_>) -> Result<(Vec<Found>, Vec<Stays>)> {
+    let (mut survey, mut failed) = (Survey::new(pool), Vec::new());
+    for start in starts {
+        let mut take = |entry: &Entry| !run.stop.is_set() && survey.add(entry);
+        let (copies, errors) = look(pool, start);
+        failed.extend(errors);
+        if copies.is_empty() {
+            return Err(Error::Path { path: pool.mountpoint.join(start), why: Errno::NOENT.into() });
+        }
+        let entry = Entry { path: start.clone(), copies };
+        if take(&entry) {
+            walk(pool, start, &mut |path, errno| failed.push((path, errno)), &mut take);
+        }
+    }
+    run.stop.check()?;
+    let Survey { mut found, mut stays, .. } = survey;
+    stays.extend(failed.into_iter().map(|(path, errno)| Stays { path, why: os_error(errno) }));
+    found.retain(|file| {
+        run.filter.admits(&pool.mountpoint, file.names.iter().map(PathBuf::as_path), file.first())
+    });
+    Ok((found, stays))
+}
+
+struct Survey<'p> {
+    pool: &'p PoolLink,
+    /// The filesystem of each branch.
+    devices: Vec<Option<u64>>,
+    found: Vec<Found>,
+    stays: Vec<Stays>,
+    /// Where in `found` a file with several names is.
+    known: HashMap<(u64, u64), usize>,
+}
+
+impl Survey<'_> {
+    fn new(pool: &PoolLink) -> Survey<'_> {
+        let device = |stat: rustix::fs::Stat| stat.st_dev;
+        let root = Path::new("");
+        let devices = pool.branches.iter().map(|branch| branch.stat(root).ok().map(device)).collect();
+        Survey { pool, devices, found: Vec::new(), stays: Vec::new(), known: HashMap::new() }
+    }
+
+    /// Records an entry. Returns whether to look at what is below it.
+    fn add(&mut self, entry: &Entry) -> bool {
+        if is_of_the_disk(&entry.path) || entry.is_dir() {
+            return !is_of_the_disk(&entry.path);
+        }
+        if let Err(why) = self.add_file(entry) {
+            self.stays.push(Stays { path: self.pool.mountpoint.join(&entry.path), why: why.into() });
+        }
+        false
+    }
+
+    fn add_file(&mut self, entry: &Entry) -> Result<(), &'static str> {
+        let first = entry.first();
+        if self.devices[first.branch] != Some(first.stat.st_dev) {
+            return Err("on a filesystem of its own");
+        }
+        if !matches!(first.kind(), FileType::RegularFile | FileType::Symlink) {
+            return Err("sockets, fifos and devices are not copied");
+        }
+        let linked = first.stat.st_nlink > 1;
+        if linked && let Some(index) = self.known.get(&first.key()) {
+            let file = &mut self.found[*index];
+            file.names.push(entry.path.clone());
+            let branches = |copies: &[FileCopy]| copies.iter().map(|copy| copy.branch).collect::<Vec<_>>();
+            return match branches(&file.copies) == branches(&entry.copies) {
+                true => Ok(()),
+                false => Err("its names have copies on different branches"),
+            };
+        }
+        if linked {
+            self.known.insert(first.key(), self.found.len());
+        }
+        self.found.push(Found { names: vec![entry.path.clone()], copies: entry.copies.clone() });
+        Ok(())
+    }
+}
