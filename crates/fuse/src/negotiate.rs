@@ -62,7 +62,7 @@ impl Default for SessionOptions {
             max_stack_depth: 1,
             time_gran: 1,
             request_timeout: 0,
-            queue_workers: 4,
+            queue_workers: 2,
             growth: WorkerGrowth::default(),
             worker_priority: WorkerPriority::Auto,
             resident: false,

@@ -338,7 +338,9 @@ fn serves_until_killed() {
         }
         Err(reply)
     });
-    let served = Served::start(Path::new(&point), &options(), KernelLimits::NONE, 1, |_| with_hook(hook));
+    // Each caller has a worker, even if all are on one processor.
+    let options = SessionOptions { queue_workers: 4, ..options() };
+    let served = Served::start(Path::new(&point), &options, KernelLimits::NONE, 1, |_| with_hook(hook));
     println!("serving");
     std::thread::sleep(HOUR);
     served.stop();

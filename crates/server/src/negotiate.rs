@@ -22,17 +22,17 @@ pub fn offer_uring(plan: &Plan) {
     }
 }
 
-/// Returns the number of workers for each processor's queue: four, fewer on a large machine, where all of them
-/// together are many. A number of threads that was asked for is divided among the queues.
-pub fn queue_workers(plan: &Plan) -> u16 {
+/// Returns the number of workers for each processor's queue at the start, and while requests wait in all of those: four,
+/// fewer on a large machine, where all of them together are many. A number of threads that was asked for is divided among
+/// the queues.
+pub fn queue_workers(plan: &Plan) -> (u16, usize) {
     let cpus = uring::online_cpus().len().max(1);
     let config = &plan.config;
-    let workers = if config.is_given("read-thread-count") || config.is_given("process-thread-count") {
-        config.threads.workers(cpus).div_ceil(cpus)
-    } else {
-        (64 / cpus).clamp(2, 4)
-    };
-    u16::try_from(workers).unwrap_or(u16::MAX)
+    if config.is_given("read-thread-count") || config.is_given("process-thread-count") {
+        let workers = config.threads.workers(cpus).div_ceil(cpus);
+        return (u16::try_from(workers).unwrap_or(u16::MAX), workers);
+    }
+    (2, (64 / cpus).clamp(2, 4))
 }
 
 /// Returns the arguments for mount(2), or for the helper that mounts in its place.
@@ -187,9 +187,10 @@ mod tests {
     #[test]
     fn threads_are_divided_among_queues() {
         let cpus = uring::online_cpus().len();
-        assert_eq!(usize::from(queue_workers(&plan(&format!("threads={}", 5 * cpus)))), 5);
-        assert_eq!(usize::from(queue_workers(&plan(&format!("threads={}", 5 * cpus + 1)))), 6);
-        assert!((2..=4).contains(&queue_workers(&plan("minfreespace=1"))));
+        assert_eq!(usize::from(queue_workers(&plan(&format!("threads={}", 5 * cpus))).0), 5);
+        assert_eq!(usize::from(queue_workers(&plan(&format!("threads={}", 5 * cpus + 1))).0), 6);
+        let (first, waiting) = queue_workers(&plan("minfreespace=1"));
+        assert!(first == 2 && (2..=4).contains(&waiting));
     }
 
     #[test]

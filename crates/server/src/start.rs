@@ -28,6 +28,7 @@ use canopy_config::values::{IoUring, PosixAcl, WorkerPriority};
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::mount::{self, Mounted, Placement};
 use canopy_fuse::session::Running;
+use canopy_fuse::transport::WorkerGrowth;
 use canopy_fuse::{Agreed, Session, SessionOptions, Transport};
 use canopy_pool::branch::{BranchSpec, Branches};
 use canopy_pool::config::{PassthroughIo, XattrMode};
@@ -297,10 +298,12 @@ fn session_options(plan: &Plan, branches: &Branches) -> SessionOptions {
         InitFlags::POSIX_ACL,
         flags.contains(InitFlags::POSIX_ACL) || should_enforce_acls(&plan.config, branches),
     );
+    let (queue_workers, waiting_queue) = negotiate::queue_workers(plan);
     SessionOptions {
         flags,
         max_write: negotiate::max_write(plan),
-        queue_workers: negotiate::queue_workers(plan),
+        queue_workers,
+        growth: WorkerGrowth { waiting_queue, ..WorkerGrowth::default() },
         worker_priority: match plan.config.threads.worker_priority {
             // A thread that is being killed needs processor time to end, and the next process waits for that.
             WorkerPriority::Auto if plan.config.survive => canopy_fuse::transport::WorkerPriority::Normal,

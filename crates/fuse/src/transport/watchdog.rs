@@ -17,7 +17,7 @@ use super::priority::{LowWorkers, Priorities};
 use super::serve::Handler;
 use super::stalled::{Stalled, Verdict};
 use super::worker_thread::{WorkerThread, WorkersEnd};
-use super::workers::{Activity, Claim, GroupSample, Seat, WorkerSlot, Workers};
+use super::workers::{Activity, Claim, GroupSample, Seat, WorkerGrowth, WorkerSlot, Workers};
 use crate::notify;
 
 /// After this time without a request the watchdog sleeps until the next one.
@@ -75,6 +75,8 @@ struct WatchedGroup {
     fixed: usize,
     /// The last tick at which all its workers were needed.
     needed: u64,
+    /// The last tick at which requests waited in as many workers as it started with.
+    waited: Option<u64>,
     /// How many new workers still need a poke.
     unpoked: usize,
     /// How many entries were taken from workers and do not have another yet.
@@ -82,6 +84,13 @@ struct WatchedGroup {
 }
 
 impl WatchedGroup {
+    /// Returns how many workers it has while none is stuck. Few workers that take one request after the other cost less
+    /// than many that take turns, so a queue has more only while its requests wait for a disk.
+    fn usual(&self, now: u64, growth: &WorkerGrowth) -> usize {
+        let waits = self.waited.is_some_and(|tick| now.saturating_sub(tick) < growth.short_idle());
+        if waits { self.fixed.max(growth.waiting_queue) } else { self.fixed }
+    }
+
     /// Takes an entry from a worker.
     fn seize(&mut self, window: Window, errno: i32) -> Result<(), (Window, io::Error)> {
         let Some(seize) = &mut self.spawner.seize else {
@@ -114,6 +123,7 @@ impl<H: Handler> Watchdog<H> {
             spawner,
             fixed: workers.count(group),
             needed: 0,
+            waited: None,
             unpoked: 0,
             seized: 0,
         };
@@ -347,11 +357,14 @@ impl<H: Handler> Watchdog<H> {
             self.groups[index].seized -= 1;
         }
         let group = &mut self.groups[index];
-        let needed = needed(group.fixed, sample.stuck, too_many);
+        if sample.busy && group.spawner.queue.is_some() && workers.waits_in(index, group.fixed) {
+            group.waited = Some(now);
+        }
+        let needed = needed(group.usual(now, workers.growth()), sample.stuck, too_many);
         if sample.alive > needed {
             let over = sample.alive - needed;
             let idle_ticks = workers.growth().idle_ticks;
-            let patience = if too_many { idle_ticks.div_ceil(10) } else { idle_ticks };
+            let patience = if too_many { workers.growth().short_idle() } else { idle_ticks };
             if group.spawner.can_leave && now.saturating_sub(group.needed) >= patience {
                 workers.shrink(index, needed);
                 // Workers that have not left are dismissed again after some time.

@@ -46,15 +46,28 @@ pub struct WorkerGrowth {
     /// The most workers beyond those that the connection started with. Workers whose requests were answered in their place
     /// do not count. There are at most as many of these as of all others.
     pub max_extra: usize,
+    /// How many workers an io_uring queue that started with fewer has once requests wait in all of those.
+    pub waiting_queue: usize,
 }
 
 impl Default for WorkerGrowth {
     fn default() -> WorkerGrowth {
-        WorkerGrowth { tick: Duration::from_millis(10), stuck_ticks: 3, idle_ticks: 1000, max_extra: 256 }
+        WorkerGrowth {
+            tick: Duration::from_millis(10),
+            stuck_ticks: 3,
+            idle_ticks: 1000,
+            max_extra: 256,
+            waiting_queue: 4,
+        }
     }
 }
 
 impl WorkerGrowth {
+    /// Returns after how many ticks workers leave that take the place of others.
+    pub(super) fn short_idle(&self) -> u64 {
+        self.idle_ticks.div_ceil(10)
+    }
+
     pub(super) fn ticks(&self, time: Duration) -> u64 {
         (time.as_nanos() / self.tick.as_nanos().max(1)) as u64
     }
@@ -306,6 +319,11 @@ impl Activity {
         self.current.is_some() && self.latest <= before
     }
 
+    /// Returns the worker's thread if it is in a request, and takes others afterwards.
+    fn serving_thread(&self) -> Option<i32> {
+        (self.current.is_some() && !self.lost).then_some(self.thread)
+    }
+
     /// Returns whether the handler is to be asked about the worker's request.
     pub(super) fn is_due(&self, before: u64, now: Instant) -> bool {
         let due = |current: &Current| !current.ended && current.asked.is_none_or(|asked| asked.next <= now);
@@ -463,6 +481,17 @@ impl Workers {
     pub(super) fn any_runnable(&self, group: usize) -> bool {
         let seats = self.groups[group].seats.lock();
         seats.iter().any(|seat| sched::is_runnable(seat.0.lock().thread))
+    }
+
+    /// Returns whether at least `count` workers of a group wait for something in their requests, other than a processor.
+    pub(super) fn waits_in(&self, group: usize, count: usize) -> bool {
+        let threads: Vec<i32> = {
+            let seats = self.groups[group].seats.lock();
+            seats.iter().filter_map(|seat| seat.0.lock().serving_thread()).collect()
+        };
+        // To look costs most.
+        threads.len() >= count
+            && threads.into_iter().filter(|&thread| !sched::is_runnable(thread)).count() >= count
     }
 
     /// Sets the priority of the workers of a group, including those that have joined since the last call, and returns how

@@ -159,6 +159,27 @@ fn the_number_of_extra_workers_is_limited() {
     served.stop();
 }
 
+/// It does not have to wait until they count as stuck.
+#[test]
+fn a_queue_gets_more_workers_once_requests_wait_in_all_of_them() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let growth = WorkerGrowth { stuck_ticks: u64::MAX, ..WorkerGrowth::default() };
+    let served = served(scratch.path(), growth);
+    served.handler.open(false);
+    let waiting = start_slow(scratch.path());
+    let expected = match served.transport {
+        Transport::Device(_) => THREADS,
+        Transport::Uring { .. } => growth.waiting_queue,
+    };
+    wait_until("no further workers start", || served.handler.waiting.load(Ordering::SeqCst) == expected);
+    served.handler.open(true);
+    waiting.into_iter().for_each(|thread| thread.join().unwrap());
+    served.stop();
+}
+
 /// Requests in line take no worker, are all served in the end, and hold up nobody meanwhile, not even where no worker may
 /// be added.
 #[test]
@@ -202,8 +223,13 @@ fn requests_are_served_while_workers_join_and_leave() {
         return;
     }
     let scratch = Scratch::new();
-    let growth =
-        WorkerGrowth { tick: Duration::from_millis(1), stuck_ticks: 2, idle_ticks: 10, max_extra: 64 };
+    let growth = WorkerGrowth {
+        tick: Duration::from_millis(1),
+        stuck_ticks: 2,
+        idle_ticks: 10,
+        max_extra: 64,
+        ..WorkerGrowth::default()
+    };
     let served = served(scratch.path(), growth);
     let before = served.handler.workers.load(Ordering::SeqCst);
     let (ended, served_count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
