@@ -35,7 +35,8 @@ pub(crate) struct Plan {
     /// The root of the branch that the file leaves, as in the branch list; empty if it leaves none.
     pub(crate) source: Vec<u8>,
     pub(crate) original: Original,
-    /// The names that the copy gets and the source then loses, unless the original stays. The copy is made in the directory of the first.
+    /// The names that the copy gets and the source then loses, unless the original stays. The copy is made in the
+    /// directory of the first.
     pub(crate) names: Vec<PoolPath>,
 }
 

@@ -19,9 +19,9 @@ fn sync(dir: BorrowedFd<'_>) -> Result<(), Errno> {
     rustix::fs::fsync(beneath::open(dir, b"", OFlags::RDONLY | OFlags::DIRECTORY)?)
 }
 
-/// Moves or copies a symlink with the attributes `attr` to a directory that lacks the name, and returns its new identity. The copy
-/// is on disk before the original goes. What an earlier move left on the target, because of a crash before its last step,
-/// counts as the copy.
+/// Moves or copies a symlink with the attributes `attr` to a directory that lacks the name, and returns its new identity.
+/// The copy is on disk before the original goes. What an earlier move left on the target, because of a crash before its
+/// last step, counts as the copy.
 ///
 /// The caller keeps operations of the pool away from the name. It has written a journal entry, so that a crash leaves
 /// nothing under construction.

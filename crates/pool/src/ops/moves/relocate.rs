@@ -58,8 +58,8 @@ impl Pool {
     /// - `EBUSY` when the file is open for writing, or a client wants to write it
     /// - `EMLINK` when the file has a name outside of the branch
     /// - `EPERM` when it is immutable or append-only
-    /// - `EOPNOTSUPP` for anything that is neither file, symlink nor directory, for a directory that is kept, on a filesystem without leases, and when
-    ///   the new branch cannot hold one of its attributes
+    /// - `EOPNOTSUPP` for anything that is neither file, symlink nor directory, for a directory that is kept, on a
+    ///   filesystem without leases, and when the new branch cannot hold one of its attributes
     /// - `ENOSPC` when the new branch would have less free space than its minfreespace
     /// - `ENOTEMPTY` when the old branch holds something in the directory
     /// - `EAGAIN` when it has changed meanwhile, `EINTR` when a signal has arrived
