@@ -180,7 +180,7 @@ fn a_branch_that_cannot_be_drained_says_why() {
 fn a_terminal_shows_progress_and_is_asked() {
     for (answer, branches) in [("n", 3), ("y", 2)] {
         let bed = populated();
-        let script = format!("{BINARY} drain {} {}", bed.pool.path().display(), bed.on(0, "").display());
+        let script = format!("exec {BINARY} drain {} {}", bed.pool.path().display(), bed.on(0, "").display());
         let mut command = Command::new("script");
         command.args(["-qec", &script, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("script");

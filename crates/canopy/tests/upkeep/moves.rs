@@ -139,8 +139,9 @@ fn ctrl_c_at_a_terminal_ends_the_move_of_a_large_file() {
     let before = tree(&bed);
     let home = ScratchDir::new("canopy-terminal-", &[]);
     let screen = home.dir().join("screen");
+    // `exec`, because a shell that waits for the command would also get the signal, and might die of it.
     let line = format!(
-        "{BINARY} move {} large --to {} --bwlimit 1K",
+        "exec {BINARY} move {} large --to {} --bwlimit 1K",
         bed.pool.path().display(),
         bed.on(1, "").display()
     );
