@@ -19,7 +19,7 @@
 //! Before it reads anything, a request may process events on the branches itself, and so record changes. Its answer
 //! contains these changes, so they do not overtake it ([`Freshness::caught_up`]).
 
-use canopy_pool::NodeId;
+use canopy_pool::{Attr, NodeId};
 use rapidhash::v3::rapidhash_v3;
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
@@ -27,8 +27,22 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// What an answer contains or a change affects: the attributes of a node, or a name. Two items may share a key. Then
 /// one more answer gets a TTL of zero, or one notification is superfluous.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CacheKey {
+    bits: u64,
+    kind: Kind,
+}
+
+/// Whose attributes they are. Recipients of directories have slots of their own. Otherwise clients that are given many
+/// files, each client its own, would seem to have been given each other's directories.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct CacheKey(u64);
+enum Kind {
+    Directory,
+    /// Or it is a name.
+    File,
+    /// For changes.
+    Either,
+}
 
 /// The bits of a key; the rest of a word in the log is the low bits of the change's number.
 const KEY_BITS: u32 = 48;
@@ -36,22 +50,31 @@ const NAME: u64 = 1 << (KEY_BITS - 1);
 
 impl CacheKey {
     /// Every node and every name.
-    pub(crate) const ALL: CacheKey = CacheKey(NAME);
+    pub(crate) const ALL: CacheKey = CacheKey { bits: NAME, kind: Kind::File };
 
-    pub(crate) fn attributes(node: NodeId) -> Self {
-        CacheKey(node.0 & (NAME - 1))
+    /// The attributes of a node that a change may find to be a directory or a file.
+    pub(crate) fn node(node: NodeId) -> Self {
+        CacheKey { bits: node.0 & (NAME - 1), kind: Kind::Either }
+    }
+
+    pub(crate) fn directory(node: NodeId) -> Self {
+        CacheKey { kind: Kind::Directory, ..CacheKey::node(node) }
+    }
+
+    pub(crate) fn attributes(node: NodeId, attr: &Attr) -> Self {
+        CacheKey { kind: if attr.is_dir() { Kind::Directory } else { Kind::File }, ..CacheKey::node(node) }
     }
 
     pub(crate) fn name(parent: NodeId, name: &[u8]) -> Self {
         // Odd, and unrelated to any pattern in consecutive numbers.
         let parent = parent.0.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        CacheKey(NAME | (rapidhash_v3(name) ^ parent) & (NAME - 1))
+        CacheKey { bits: NAME | (rapidhash_v3(name) ^ parent) & (NAME - 1), kind: Kind::File }
     }
 }
 
 /// The number of changes in the log. An answer that more changes than this overtake gets a TTL of zero.
 const LOG: usize = 1024;
-/// The number of slots for recipients.
+/// The number of slots for recipients of directories, and of everything else.
 const SLOTS: usize = 4096;
 /// How long an answer may wait for its client thread to be scheduled and process it, in ticks: 2 seconds.
 const IN_FLIGHT_TICKS: u64 = 125;
@@ -118,16 +141,19 @@ pub(crate) struct Freshness {
     changes: AtomicU64,
     /// The latest changes: the key, and the low bits of the change's number.
     log: Box<[AtomicU64]>,
-    /// The [`Recipients`] of each key.
-    recipients: Box<[AtomicU64]>,
+    /// The [`Recipients`] of each key, by its kind.
+    of_directories: Box<[AtomicU64]>,
+    of_files: Box<[AtomicU64]>,
 }
 
 impl Default for Freshness {
     fn default() -> Self {
+        let slots = || (0..SLOTS).map(|_| AtomicU64::new(0)).collect();
         Freshness {
             changes: AtomicU64::new(0),
             log: (0..LOG).map(|_| AtomicU64::new(u64::MAX)).collect(),
-            recipients: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
+            of_directories: slots(),
+            of_files: slots(),
         }
     }
 }
@@ -150,12 +176,15 @@ impl Freshness {
     /// in flight already, so that the kernel must be notified.
     pub(crate) fn record_change(&self, key: CacheKey, by: ThreadId) -> bool {
         let number = self.changes.fetch_add(1, SeqCst);
-        self.log[number as usize % LOG].store(key.0 | number << KEY_BITS, SeqCst);
-        Recipients(self.recipients_of(key).load(SeqCst)).any_but(by, now())
-    }
-
-    fn recipients_of(&self, key: CacheKey) -> &AtomicU64 {
-        &self.recipients[key.0 as usize % SLOTS]
+        self.log[number as usize % LOG].store(key.bits | number << KEY_BITS, SeqCst);
+        let now = now();
+        let given =
+            |slots: &[AtomicU64]| Recipients(slots[key.bits as usize % SLOTS].load(SeqCst)).any_but(by, now);
+        match key.kind {
+            Kind::Directory => given(&self.of_directories),
+            Kind::File => given(&self.of_files),
+            Kind::Either => given(&self.of_directories) || given(&self.of_files),
+        }
     }
 }
 
@@ -184,7 +213,11 @@ impl PendingAnswer<'_> {
     }
 
     fn record_at(&self, key: CacheKey, at: u64) -> bool {
-        let recipients = self.freshness.recipients_of(key);
+        let slots = match key.kind {
+            Kind::Directory => &self.freshness.of_directories,
+            Kind::File | Kind::Either => &self.freshness.of_files,
+        };
+        let recipients = &slots[key.bits as usize % SLOTS];
         let mut before = recipients.load(SeqCst);
         // A store that every processor must see is expensive.
         while let after = Recipients(before).with(self.thread, at).0
@@ -198,12 +231,12 @@ impl PendingAnswer<'_> {
         now - self.since <= LOG as u64
             && (self.since..now).all(|number| {
                 let entry = self.freshness.log[number as usize % LOG].load(SeqCst);
-                let changed = CacheKey(entry & ((1 << KEY_BITS) - 1));
+                let changed = entry & ((1 << KEY_BITS) - 1);
                 // An entry that is not written yet, or was overwritten, may have been any change.
                 entry >> KEY_BITS == number & (u64::MAX >> KEY_BITS)
-                    && (changed != key || number < caught_up)
+                    && (changed != key.bits || number < caught_up)
                     // The TTLs are those of when the request began.
-                    && changed != CacheKey::ALL
+                    && changed != CacheKey::ALL.bits
             })
     }
 }
@@ -220,8 +253,8 @@ fn now() -> u64 {
 mod tests {
     use super::*;
 
-    const DIR: CacheKey = CacheKey(7);
-    const OTHER: CacheKey = CacheKey(8);
+    const DIR: CacheKey = CacheKey { bits: 7, kind: Kind::Directory };
+    const OTHER: CacheKey = CacheKey { bits: 8, kind: Kind::Directory };
     const ONE: ThreadId = 11;
     const TWO: ThreadId = 4_194_303;
 
@@ -307,6 +340,19 @@ mod tests {
         assert!(answer.record(DIR));
         freshness.record_change(OTHER, TWO);
         assert!(!answer.record(DIR));
+    }
+
+    #[test]
+    fn many_files_given_to_others_are_not_taken_for_a_directory() {
+        let freshness = Freshness::default();
+        freshness.begin(ONE).record(DIR);
+        for bits in 0..2 * SLOTS as u64 {
+            freshness.begin(TWO).record(CacheKey { bits, kind: Kind::File });
+        }
+        let change = |node, by| freshness.record_change(node, by);
+        assert!(!change(DIR, ONE), "only the thread that makes the change was given the directory");
+        assert!(change(CacheKey::node(NodeId(7)), ONE), "it may be one of the files");
+        assert!(change(CacheKey::node(NodeId(7)), TWO), "it may be the directory");
     }
 
     /// A reader and a writer of one value, and a kernel that caches what the reader gave it unless the writer sends a

@@ -109,13 +109,20 @@ impl Coherence {
         self.ttl.store(Arc::new(ttl));
     }
 
-    /// Records that a client's request has changed attributes of `nodes`, for requests whose answer does not make the
+    /// Records that a client's request has changed the attributes of a node. For requests whose answer does not make the
     /// kernel reject older attributes in flight.
-    pub(crate) fn changed_by<const N: usize>(&self, thread: ThreadId, nodes: [NodeId; N]) {
-        for node in nodes {
-            if self.freshness.record_change(CacheKey::attributes(node), thread) {
-                let _ = self.notifier.inval_attributes_now(wire::NodeId(node.0));
-            }
+    pub(crate) fn node_changed_by(&self, thread: ThreadId, node: NodeId) {
+        self.changed_by(thread, node, CacheKey::node(node));
+    }
+
+    /// Does the same for directories.
+    pub(crate) fn directories_changed_by<const N: usize>(&self, thread: ThreadId, dirs: [NodeId; N]) {
+        dirs.into_iter().for_each(|dir| self.changed_by(thread, dir, CacheKey::directory(dir)));
+    }
+
+    fn changed_by(&self, thread: ThreadId, node: NodeId, key: CacheKey) {
+        if self.freshness.record_change(key, thread) {
+            let _ = self.notifier.inval_attributes_now(wire::NodeId(node.0));
         }
     }
 
@@ -164,7 +171,7 @@ impl Coherence {
     pub(crate) fn attributes_changed(&self, node: NodeId) -> bool {
         // Before recording the change: a request that begins after that must read the new state.
         self.pool.attributes_changed(node);
-        self.freshness.record_change(CacheKey::attributes(node), NO_THREAD)
+        self.freshness.record_change(CacheKey::node(node), NO_THREAD)
     }
 
     /// Records that anything may have changed: every answer in flight gets a TTL of zero.
@@ -242,7 +249,7 @@ impl Answer<'_> {
 
     /// Returns the TTL for attributes in the answer.
     pub(crate) fn attr_ttl(&self, node: NodeId, attr: &Attr) -> Duration {
-        let fresh = self.pending.record(CacheKey::attributes(node));
+        let fresh = self.pending.record(CacheKey::attributes(node, attr));
         if_fresh(fresh, self.ttl.attr_ttl(&self.coherence.pool, &self.coherence.recent, node, attr))
     }
 
@@ -279,7 +286,7 @@ impl Answer<'_> {
     pub(crate) fn listed(&self, dir: NodeId, part: Part, names: NamesRead) {
         let coherence = self.coherence;
         let may_cache = self.ttl.may_cache_listing(&coherence.pool, dir);
-        let is_current = || self.pending.record_now(CacheKey::attributes(dir)) && names == NamesRead::Current;
+        let is_current = || self.pending.record_now(CacheKey::directory(dir)) && names == NamesRead::Current;
         if !coherence.kernel_opens_directories() {
             if may_cache && !is_current() {
                 coherence.listings.changed(wire::NodeId(dir.0));

@@ -9,6 +9,7 @@ use super::Coherence;
 use crate::lock_rank as rank;
 use canopy_pool::lock::ranked::Mutex;
 use canopy_pool::{Attr, NodeId, Time};
+use rustix::io::Errno;
 use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -119,6 +120,8 @@ impl Coherence {
         for (tracked, slot) in self.recent.tracked() {
             let node = tracked.node;
             let attr = self.pool.getattr(node, None);
+            // The kernel was told when the name went: by an answer, or by a notification.
+            let gone = matches!(&attr, Err(why) if matches!(why.errno(), Errno::NOENT | Errno::STALE));
             let same = attr.as_ref().is_ok_and(|attr| Tracked::new(node, attr) == tracked);
             if same && attr.is_ok_and(|attr| age(attr.ctime) < SETTLED) {
                 continue;
@@ -129,7 +132,7 @@ impl Coherence {
                 *slot = None;
             }
             drop(slot);
-            if !same {
+            if !same && !gone {
                 self.attributes_changed(node);
                 self.expire_node(node, false);
             }

@@ -47,7 +47,7 @@ impl Dispatch {
         let kill = setxattr_flags.contains(SetxattrFlags::ACL_KILL_SGID);
         let set = self.pool.setxattr(&call.caller(0), call.node, name.to_bytes(), value, flags, kill);
         let set = self.done_before(call, Errno::EXIST, set);
-        done(reply, self.changed(call, [call.node], set))
+        done(reply, self.changed(call, set))
     }
 
     pub(super) fn getxattr(&self, call: &Call<'_>, reply: Reply<'_>, name: &CStr, size: u32) -> Replied {
@@ -101,7 +101,7 @@ impl Dispatch {
             return reply.error(Errno::PERM.raw_os_error());
         }
         let answer = self.pool.ioctl(&call.caller(0), call.node, cmd, data);
-        match self.changed(call, [call.node], answer) {
+        match self.changed(call, answer) {
             Ok(answer) => reply.ioctl(0, |buffer| {
                 let bytes = answer.bytes();
                 let room = buffer.get_mut(..bytes.len()).ok_or(Errno::INVAL.raw_os_error())?;

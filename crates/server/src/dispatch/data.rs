@@ -66,7 +66,7 @@ impl Dispatch {
             true => Ok(()),
             false => self.pool.fallocate(handle, mode, offset, length),
         };
-        done(reply, self.changed(call, [call.node], allocated))
+        done(reply, self.changed(call, allocated))
     }
 
     pub(super) fn lseek(&self, reply: Reply<'_>, handle: u64, offset: u64, whence: u32) -> Replied {

@@ -127,7 +127,7 @@ impl Handler for Dispatch {
             Op::Removexattr { name } => {
                 let removed = self.pool.removexattr(&call.caller(0), call.node, name.to_bytes());
                 let removed = self.done_before(&call, Errno::NODATA, removed);
-                done(reply, self.changed(&call, [call.node], removed))
+                done(reply, self.changed(&call, removed))
             }
             Op::Ioctl { flags, cmd, data, .. } => self.ioctl(&call, reply, flags, cmd, data),
             Op::Statfs => match self.pool.statfs(call.node) {
@@ -204,14 +204,16 @@ impl Dispatch {
     fn names_changed<T, const N: usize>(&self, call: &Call<'_>, dirs: [NodeId; N], result: T) -> T {
         // Even if it has failed, perhaps halfway.
         dirs.into_iter().for_each(|dir| self.pool.listing_changed(dir));
-        self.changed(call, dirs, result)
+        self.watch.note_own_change();
+        self.coherence.directories_changed_by(call.answer.thread(), dirs);
+        result
     }
 
-    /// Records that a request has changed attributes of `nodes` and passes its result on. For requests whose answer
+    /// Records that a request has changed attributes of its node and passes its result on. For requests whose answer
     /// does not make the kernel reject older attributes in flight.
-    fn changed<T, const N: usize>(&self, call: &Call<'_>, nodes: [NodeId; N], result: T) -> T {
+    fn changed<T>(&self, call: &Call<'_>, result: T) -> T {
         self.watch.note_own_change();
-        self.coherence.changed_by(call.answer.thread(), nodes);
+        self.coherence.node_changed_by(call.answer.thread(), call.node);
         result
     }
 }
