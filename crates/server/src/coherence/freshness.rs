@@ -40,8 +40,6 @@ enum Kind {
     Directory,
     /// Or it is a name.
     File,
-    /// For changes.
-    Either,
 }
 
 /// The bits of a key; the rest of a word in the log is the low bits of the change's number.
@@ -52,17 +50,12 @@ impl CacheKey {
     /// Every node and every name.
     pub(crate) const ALL: CacheKey = CacheKey { bits: NAME, kind: Kind::File };
 
-    /// The attributes of a node that a change may find to be a directory or a file.
-    pub(crate) fn node(node: NodeId) -> Self {
-        CacheKey { bits: node.0 & (NAME - 1), kind: Kind::Either }
-    }
-
     pub(crate) fn directory(node: NodeId) -> Self {
-        CacheKey { kind: Kind::Directory, ..CacheKey::node(node) }
+        CacheKey { bits: node_bits(node), kind: Kind::Directory }
     }
 
     pub(crate) fn attributes(node: NodeId, attr: &Attr) -> Self {
-        CacheKey { kind: if attr.is_dir() { Kind::Directory } else { Kind::File }, ..CacheKey::node(node) }
+        CacheKey { bits: node_bits(node), kind: if attr.is_dir() { Kind::Directory } else { Kind::File } }
     }
 
     pub(crate) fn name(parent: NodeId, name: &[u8]) -> Self {
@@ -70,6 +63,10 @@ impl CacheKey {
         let parent = parent.0.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         CacheKey { bits: NAME | (rapidhash_v3(name) ^ parent) & (NAME - 1), kind: Kind::File }
     }
+}
+
+fn node_bits(node: NodeId) -> u64 {
+    node.0 & (NAME - 1)
 }
 
 /// The number of changes in the log. An answer that more changes than this overtake gets a TTL of zero.
@@ -175,16 +172,23 @@ impl Freshness {
     /// requests that began before get a TTL of zero from now on. Returns whether an answer with the old state may be
     /// in flight already, so that the kernel must be notified.
     pub(crate) fn record_change(&self, key: CacheKey, by: ThreadId) -> bool {
+        let slots: &[AtomicU64] = match key.kind {
+            Kind::Directory => &self.of_directories,
+            Kind::File => &self.of_files,
+        };
+        self.record(key.bits, by, [slots])
+    }
+
+    /// As [`Freshness::record_change`], for the attributes of a node that may be a directory or a file.
+    pub(crate) fn record_node_change(&self, node: NodeId, by: ThreadId) -> bool {
+        self.record(node_bits(node), by, [&self.of_directories[..], &self.of_files[..]])
+    }
+
+    fn record<const N: usize>(&self, bits: u64, by: ThreadId, tables: [&[AtomicU64]; N]) -> bool {
         let number = self.changes.fetch_add(1, SeqCst);
-        self.log[number as usize % LOG].store(key.bits | number << KEY_BITS, SeqCst);
+        self.log[number as usize % LOG].store(bits | number << KEY_BITS, SeqCst);
         let now = now();
-        let given =
-            |slots: &[AtomicU64]| Recipients(slots[key.bits as usize % SLOTS].load(SeqCst)).any_but(by, now);
-        match key.kind {
-            Kind::Directory => given(&self.of_directories),
-            Kind::File => given(&self.of_files),
-            Kind::Either => given(&self.of_directories) || given(&self.of_files),
-        }
+        tables.iter().any(|slots| Recipients(slots[bits as usize % SLOTS].load(SeqCst)).any_but(by, now))
     }
 }
 
@@ -215,7 +219,7 @@ impl PendingAnswer<'_> {
     fn record_at(&self, key: CacheKey, at: u64) -> bool {
         let slots = match key.kind {
             Kind::Directory => &self.freshness.of_directories,
-            Kind::File | Kind::Either => &self.freshness.of_files,
+            Kind::File => &self.freshness.of_files,
         };
         let recipients = &slots[key.bits as usize % SLOTS];
         let mut before = recipients.load(SeqCst);
@@ -349,10 +353,12 @@ mod tests {
         for bits in 0..2 * SLOTS as u64 {
             freshness.begin(TWO).record(CacheKey { bits, kind: Kind::File });
         }
-        let change = |node, by| freshness.record_change(node, by);
-        assert!(!change(DIR, ONE), "only the thread that makes the change was given the directory");
-        assert!(change(CacheKey::node(NodeId(7)), ONE), "it may be one of the files");
-        assert!(change(CacheKey::node(NodeId(7)), TWO), "it may be the directory");
+        assert!(
+            !freshness.record_change(DIR, ONE),
+            "only the thread that makes the change was given the directory"
+        );
+        assert!(freshness.record_node_change(NodeId(7), ONE), "it may be one of the files");
+        assert!(freshness.record_node_change(NodeId(7), TWO), "it may be the directory");
     }
 
     /// A reader and a writer of one value, and a kernel that caches what the reader gave it unless the writer sends a

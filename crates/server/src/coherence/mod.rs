@@ -112,16 +112,22 @@ impl Coherence {
     /// Records that a client's request has changed the attributes of a node. For requests whose answer does not make the
     /// kernel reject older attributes in flight.
     pub(crate) fn node_changed_by(&self, thread: ThreadId, node: NodeId) {
-        self.changed_by(thread, node, CacheKey::node(node));
+        let seen = self.freshness.record_node_change(node, thread);
+        self.reject_answers(seen, node);
     }
 
     /// Does the same for directories.
     pub(crate) fn directories_changed_by<const N: usize>(&self, thread: ThreadId, dirs: [NodeId; N]) {
-        dirs.into_iter().for_each(|dir| self.changed_by(thread, dir, CacheKey::directory(dir)));
+        for dir in dirs {
+            let seen = self.freshness.record_change(CacheKey::directory(dir), thread);
+            self.reject_answers(seen, dir);
+        }
     }
 
-    fn changed_by(&self, thread: ThreadId, node: NodeId, key: CacheKey) {
-        if self.freshness.record_change(key, thread) {
+    /// Makes the kernel reject attributes of a node that are in flight, if others than the thread that changed it have
+    /// `seen` them.
+    fn reject_answers(&self, seen: bool, node: NodeId) {
+        if seen {
             let _ = self.notifier.inval_attributes_now(wire::NodeId(node.0));
         }
     }
@@ -171,7 +177,7 @@ impl Coherence {
     pub(crate) fn attributes_changed(&self, node: NodeId) -> bool {
         // Before recording the change: a request that begins after that must read the new state.
         self.pool.attributes_changed(node);
-        self.freshness.record_change(CacheKey::node(node), NO_THREAD)
+        self.freshness.record_node_change(node, NO_THREAD)
     }
 
     /// Records that anything may have changed: every answer in flight gets a TTL of zero.
