@@ -1,5 +1,5 @@
-//! Changes of attributes reach every copy of a file and no other file, whether the pool relies on what it knows of the
-//! branches or asks them.
+//! Whether the pool relies on what it knows of the branches or asks them: changes of attributes reach every copy of a file
+//! and no other file, and a name that is too long is refused as such.
 
 #![forbid(unsafe_code)]
 
@@ -358,4 +358,21 @@ fn the_only_branch_of_open_files_and_directories_is_known() {
     fs::create_dir(made.on(0, "own")).unwrap();
     made.pool.places_changed();
     assert_eq!(known(own), None);
+}
+
+#[test]
+fn a_name_that_is_too_long_for_the_branches_is_refused_as_such() {
+    every_pool(|made, branches, watched| {
+        let dir = made.pool.lookup(NodeId::ROOT, b"d").unwrap().node;
+        let name = |length| vec![b'n'; length];
+        for known in [false, true] {
+            let what = format!("{branches} branches, watched: {watched}, known: {known}");
+            assert_eq!(made.pool.lookup(dir, &name(255)).err(), Some(Error::Absent), "{what}");
+            for length in [256, 1024] {
+                let answer = made.pool.lookup(dir, &name(length)).map(|_| ()).map_err(Error::errno);
+                assert_eq!(answer, Err(Errno::NAMETOOLONG), "{what}");
+            }
+            know_names(made, dir);
+        }
+    });
 }

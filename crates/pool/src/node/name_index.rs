@@ -31,6 +31,9 @@ const BITS: usize = u64::BITS as usize;
 /// The most branches of a name that an index tells apart in a pool of more than [`BITS`] branches.
 const POSITIONS: usize = 4;
 
+/// The longest name on nearly all filesystems, in bytes (linux/limits.h).
+const NAME_MAX: usize = 255;
+
 /// The most names of a directory with an index.
 const MAX_NAMES: usize = 1 << 20;
 
@@ -215,8 +218,12 @@ impl NameIndex {
         }
     }
 
-    /// Returns the branches that may hold a name; `None` if the index is not built.
+    /// Returns the branches that may hold a name; `None` if the index is not built. `None` also for a name that is too long
+    /// for most filesystems: a branch answers ENAMETOOLONG then, rather than that it lacks the name.
     pub(crate) fn holders(&self, name: &[u8]) -> Option<Holders> {
+        if name.len() > NAME_MAX {
+            return None;
+        }
         let state = self.state.read();
         if state.stage != Stage::Known {
             return None;
