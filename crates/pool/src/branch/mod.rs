@@ -124,9 +124,12 @@ impl Branch {
     /// Returns how long an operation waits for this branch: `branch-timeout`, where zero means without limit. Without
     /// that option, only remote branches have a limit.
     pub fn deadline(&self, timeout: Option<Duration>) -> Option<Duration> {
-        timeout
-            .or_else(|| is_remote(self.kind).then_some(REMOTE_DEADLINE))
-            .filter(|deadline| !deadline.is_zero())
+        timeout.or_else(|| self.is_remote().then_some(REMOTE_DEADLINE)).filter(|deadline| !deadline.is_zero())
+    }
+
+    /// Returns whether another program or machine serves the branch.
+    pub(crate) fn is_remote(&self) -> bool {
+        is_remote(self.kind)
     }
 
     /// Returns true while the branch does not answer. Operations leave it out.

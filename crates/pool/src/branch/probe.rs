@@ -7,7 +7,6 @@ use super::list::Mode;
 use super::space::Space;
 use crate::error::is_illness;
 use crate::fs::disk::Disk;
-use crate::fs::magic::is_remote;
 use crate::fs::reserved::temporary_name;
 use crate::fs::{beneath, block_device};
 use canopy_sys::mountinfo;
@@ -29,7 +28,7 @@ impl Branch {
     /// Returns the disks below the branch's root: several for a btrfs. None for filesystems without a disk, and for those
     /// that another program or machine serves. Does not touch the branch.
     pub fn disks(&self) -> Vec<Disk> {
-        if is_remote(self.kind) { Vec::new() } else { Disk::below(self.dev, self.root()) }
+        if self.is_remote() { Vec::new() } else { Disk::below(self.dev, self.root()) }
     }
 
     /// Returns whether files on the branch are opened on the mount with this id.

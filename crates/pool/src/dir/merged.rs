@@ -237,11 +237,7 @@ impl<'b> MergedDir<'b> {
 
     /// Returns the only branch that may hold a name, if that is known.
     pub(crate) fn only_holder(&self, name: &[u8]) -> Option<usize> {
-        let mut holding = self.each().map(|(index, _)| index);
-        match (holding.next(), holding.next()) {
-            (only, None) if self.opened.error.is_none() => only,
-            _ => self.names.as_ref()?.holders(name)?.only(),
-        }
+        self.opened.only_holder(self.names.as_deref(), name)
     }
 
     fn ask(

@@ -50,6 +50,17 @@ impl BranchDirs {
         })
     }
 
+    /// Returns the only branch that may hold a name, if that is known: no other has the directory, or the names of each are
+    /// known.
+    pub(crate) fn only_holder(&self, names: Option<&NameIndex>, name: &[u8]) -> Option<usize> {
+        let mut holding =
+            self.list.iter().enumerate().filter_map(|(index, dir)| dir.is_some().then_some(index));
+        match (holding.next(), holding.next()) {
+            (only, None) if self.error.is_none() => only,
+            _ => names?.holders(name)?.only(),
+        }
+    }
+
     /// Returns it without a branch that is to be left out and lacks it.
     pub(crate) fn without(&self, index: usize, branch: &Arc<Branch>) -> BranchDirs {
         let mut without = self.clone();

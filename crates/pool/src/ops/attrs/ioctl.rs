@@ -9,6 +9,7 @@ use crate::config::Func;
 use crate::error::{Error, Result};
 use crate::fs::beneath;
 use crate::ids::{Caller, NodeId};
+use crate::ops::resolve::places::Purpose;
 use crate::pool::Pool;
 use canopy_sys::ioctl::fitrim::{self, FITRIM, TrimRange};
 use canopy_sys::ioctl::inode_flags::{FS_APPEND_FL, FS_IMMUTABLE_FL, FlagIoctl, flag_ioctl};
@@ -70,7 +71,7 @@ impl Pool {
             }
             return Ok(IoctlAnswer { buffer, len: ioctl.size() });
         }
-        self.on_copies(&branches, &node, trust, func, |place| {
+        self.on_copies(&branches, &node, trust, (func, Purpose::Attributes), |place| {
             let file = beneath::reopen(&place.fd, OFlags::RDONLY | kind)?;
             // The kernel does not check SetVersion. It has checked the others itself since Linux 5.13.
             let checked = ioctl != FlagIoctl::SetVersion && caller.is_checked();

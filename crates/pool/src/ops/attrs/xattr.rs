@@ -11,6 +11,7 @@ use crate::fs::{pinned, xattr};
 use crate::ids::{Caller, NodeId};
 use crate::node::Node;
 use crate::ops::resolve::Place;
+use crate::ops::resolve::places::Purpose;
 use crate::pool::Pool;
 use crate::relocate::is_xfs_acl_alias;
 use rustix::fd::{AsFd, BorrowedFd};
@@ -111,7 +112,7 @@ impl Pool {
         let trust = self.trust_to_change(&node);
         let _held = self.tree.shared();
         let branches = self.branches.load();
-        self.on_copies(&branches, &node, trust, Func::Setxattr, |place| {
+        self.on_copies(&branches, &node, trust, (Func::Setxattr, purpose(name)), |place| {
             may_write(caller, name, place)?;
             let fd = place.fd.as_fd();
             xattr::set(fd, name, value, flags)?;
@@ -151,7 +152,7 @@ impl Pool {
         let trust = self.trust_to_change(&node);
         let _held = self.tree.shared();
         let branches = self.branches.load();
-        self.on_copies(&branches, &node, trust, Func::Removexattr, |place| {
+        self.on_copies(&branches, &node, trust, (Func::Removexattr, purpose(name)), |place| {
             may_write(caller, name, place)?;
             xattr::remove(place.fd.as_fd(), name)
         })?;
@@ -228,6 +229,12 @@ fn may_write(caller: &Caller, name: &[u8], place: &Place) -> Result<(), Errno> {
         Err(Errno::OPNOTSUPP) => Err(Errno::OPNOTSUPP),
         _ => Err(Errno::PERM),
     }
+}
+
+/// Returns what an operation that changes an attribute needs of the file. The kernel lets only regular files and
+/// directories have attributes in `user.*` (fs/xattr.c xattr_permission), so opening one has no effect.
+fn purpose(name: &[u8]) -> Purpose {
+    if name.starts_with(b"user.") { Purpose::ExtendedAttribute } else { Purpose::Attributes }
 }
 
 /// Removes names from a list in place and returns its new length.
