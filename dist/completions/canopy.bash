@@ -375,7 +375,7 @@ _canopy() {
             return 0
             ;;
         canopy__subcmd__dedup)
-            opts="-q -h --keep --copies --differing --write --json --quiet --include --exclude --min-size --max-size --older --newer --owner --help"
+            opts="-q -h --keep --copies --differing --write --json --quiet --bwlimit --eager --include --exclude --min-size --max-size --older --newer --owner --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -386,6 +386,10 @@ _canopy() {
                     return 0
                     ;;
                 --copies)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --bwlimit)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -132,7 +132,7 @@ complete -c canopy -n "__fish_canopy_using_subcommand du" -l apparent-size -d 'C
 complete -c canopy -n "__fish_canopy_using_subcommand du" -l json -d 'Print JSON'
 complete -c canopy -n "__fish_canopy_using_subcommand du" -s h -l help -d 'Print help'
 complete -c canopy -n "__fish_canopy_using_subcommand move" -l to -d 'The branch' -r -F
-complete -c canopy -n "__fish_canopy_using_subcommand move" -l bwlimit -d 'Copy at most so many bytes a second (such as 20M)' -r
+complete -c canopy -n "__fish_canopy_using_subcommand move" -l bwlimit -d 'At most so many bytes a second (such as 20M)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand move" -l include -d 'Only files that match; with a slash, the path in the pool counts' -r
 complete -c canopy -n "__fish_canopy_using_subcommand move" -l exclude -d 'No files that match' -r
 complete -c canopy -n "__fish_canopy_using_subcommand move" -l min-size -d 'Only files of at least this size (such as 100M)' -r
@@ -146,7 +146,7 @@ complete -c canopy -n "__fish_canopy_using_subcommand move" -s q -l quiet -d 'Pr
 complete -c canopy -n "__fish_canopy_using_subcommand move" -l eager -d 'Use disks also while other programs do'
 complete -c canopy -n "__fish_canopy_using_subcommand move" -s h -l help -d 'Print help'
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -l to -d 'How far the used shares may differ then' -r
-complete -c canopy -n "__fish_canopy_using_subcommand balance" -l bwlimit -d 'Copy at most so many bytes a second (such as 20M)' -r
+complete -c canopy -n "__fish_canopy_using_subcommand balance" -l bwlimit -d 'At most so many bytes a second (such as 20M)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -l include -d 'Only files that match; with a slash, the path in the pool counts' -r
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -l exclude -d 'No files that match' -r
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -l min-size -d 'Only files of at least this size (such as 100M)' -r
@@ -159,7 +159,7 @@ complete -c canopy -n "__fish_canopy_using_subcommand balance" -l json -d 'Print
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -s q -l quiet -d 'Print nothing but errors'
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -l eager -d 'Use disks also while other programs do'
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -s h -l help -d 'Print help'
-complete -c canopy -n "__fish_canopy_using_subcommand drain" -l bwlimit -d 'Copy at most so many bytes a second (such as 20M)' -r
+complete -c canopy -n "__fish_canopy_using_subcommand drain" -l bwlimit -d 'At most so many bytes a second (such as 20M)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand drain" -l include -d 'Only files that match; with a slash, the path in the pool counts' -r
 complete -c canopy -n "__fish_canopy_using_subcommand drain" -l exclude -d 'No files that match' -r
 complete -c canopy -n "__fish_canopy_using_subcommand drain" -l min-size -d 'Only files of at least this size (such as 100M)' -r
@@ -174,7 +174,7 @@ complete -c canopy -n "__fish_canopy_using_subcommand drain" -s q -l quiet -d 'P
 complete -c canopy -n "__fish_canopy_using_subcommand drain" -l eager -d 'Use disks also while other programs do'
 complete -c canopy -n "__fish_canopy_using_subcommand drain" -s h -l help -d 'Print help'
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l to -d 'The branch, instead of the one that holds most of it' -r -F
-complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l bwlimit -d 'Copy at most so many bytes a second (such as 20M)' -r
+complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l bwlimit -d 'At most so many bytes a second (such as 20M)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l include -d 'Only files that match; with a slash, the path in the pool counts' -r
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l exclude -d 'No files that match' -r
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l min-size -d 'Only files of at least this size (such as 100M)' -r
@@ -188,7 +188,7 @@ complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -s q -l quiet
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l eager -d 'Use disks also while other programs do'
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -s h -l help -d 'Print help'
 complete -c canopy -n "__fish_canopy_using_subcommand dup" -l copies -d 'On how many disks each file is to be' -r
-complete -c canopy -n "__fish_canopy_using_subcommand dup" -l bwlimit -d 'Copy at most so many bytes a second (such as 20M)' -r
+complete -c canopy -n "__fish_canopy_using_subcommand dup" -l bwlimit -d 'At most so many bytes a second (such as 20M)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand dup" -l include -d 'Only files that match; with a slash, the path in the pool counts' -r
 complete -c canopy -n "__fish_canopy_using_subcommand dup" -l exclude -d 'No files that match' -r
 complete -c canopy -n "__fish_canopy_using_subcommand dup" -l min-size -d 'Only files of at least this size (such as 100M)' -r
@@ -203,6 +203,7 @@ complete -c canopy -n "__fish_canopy_using_subcommand dup" -l eager -d 'Use disk
 complete -c canopy -n "__fish_canopy_using_subcommand dup" -s h -l help -d 'Print help'
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l keep -d 'first, newest, oldest, largest, emptiest or a branch' -r -F
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l copies -d 'How many copies of a file stay' -r
+complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l bwlimit -d 'At most so many bytes a second (such as 20M)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l include -d 'Only files that match; with a slash, the path in the pool counts' -r
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l exclude -d 'No files that match' -r
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l min-size -d 'Only files of at least this size (such as 100M)' -r
@@ -212,8 +213,9 @@ complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l newer -d 'Only f
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l owner -d 'Only files of this user (a name or number)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l differing -d 'Remove copies that differ, too; needs --keep'
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l write -d 'Remove them; without this, only print'
-complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l json -d 'Print JSON'
+complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l json -d 'Print JSON: the plan (dry run), or what became of it'
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -s q -l quiet -d 'Print nothing but errors'
+complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l eager -d 'Use disks also while other programs do'
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -s h -l help -d 'Print help'
 complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate dup dedup help" -f -a "mount" -d 'Mount directories as one pool'
 complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate dup dedup help" -f -a "umount" -d 'Unmount a pool'

@@ -11,10 +11,14 @@ mod copies;
 mod error;
 mod filter;
 mod look;
+mod manners;
 mod output;
+mod pace;
 mod plan;
 mod pool_link;
+mod progress;
 mod relocate;
+mod stop;
 mod survey;
 mod tools;
 
@@ -22,6 +26,7 @@ pub use copies::{DedupArgs, DupArgs, dedup, dup};
 pub use error::{Error, Result};
 pub use filter::FilterArgs;
 pub use look::{DuArgs, LsArgs, WhichArgs, du, ls, which};
+pub use manners::MannerArgs;
 pub use relocate::{
     BalanceArgs, ConsolidateArgs, DrainArgs, FILTERS, MoveArgs, Remove, balance, consolidate, drain,
     move_files,

@@ -2,10 +2,13 @@
 
 use super::held::{HeldCopy, Kept, Lease};
 use crate::error::{Error, Result};
-use crate::filter::{Filter, FilterArgs};
+use crate::filter::Filter;
+use crate::manners::MannerArgs;
 use crate::output::{print, print_json, report_missing, shown};
+use crate::pace::Pace;
 use crate::pool_link::{BranchLink, PoolLink};
-use crate::relocate::{Stays, Stop, Sum, apart, is_of_the_disk};
+use crate::relocate::{Stays, Sum, apart, is_of_the_disk};
+use crate::stop::Stop;
 use crate::survey::{Entry, FileCopy, look, walk};
 use canopy_config::control_api::OsText;
 use canopy_config::text::{bytes, os_error};
@@ -38,14 +41,8 @@ pub struct DedupArgs {
     /// Remove them; without this, only print
     #[arg(long)]
     pub write: bool,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-    /// Print nothing but errors
-    #[arg(short, long)]
-    pub quiet: bool,
     #[command(flatten)]
-    pub filter: FilterArgs,
+    pub manners: MannerArgs,
     /// As `mergerfs.dedup -i`: leave files alone whose copies have one size.
     #[arg(skip)]
     pub(crate) ignore_same_size: bool,
@@ -141,6 +138,7 @@ struct Work<'w> {
     args: &'w DedupArgs,
     rule: Rule,
     stop: Stop,
+    pace: Pace,
     report: Report,
     stays: Vec<Stays>,
 }
@@ -153,7 +151,8 @@ pub fn dedup(args: &DedupArgs) -> Result<()> {
     }
     report_missing(&pool);
     let rule = Rule::of(args.keep.as_deref(), &pool)?;
-    let (stop, filter) = (Stop::on_signals()?, Filter::new(&args.filter)?);
+    let pace = Pace::of(&args.manners);
+    let (stop, filter) = (Stop::on_signals()?, Filter::new(&args.manners.filter)?);
     let starts = if args.paths.is_empty() { vec![PathBuf::new()] } else { apart(&pool, &args.paths)? };
     let report = Report {
         command: "dedup",
@@ -167,7 +166,7 @@ pub fn dedup(args: &DedupArgs) -> Result<()> {
         copies: Vec::new(),
         stays: Vec::new(),
     };
-    let mut work = Work { pool: &pool, args, rule, stop, report, stays: Vec::new() };
+    let mut work = Work { pool: &pool, args, rule, stop, pace, report, stays: Vec::new() };
     for entry in work.find(&starts, &filter)? {
         work.reduce(&entry);
     }
@@ -237,7 +236,7 @@ impl Work<'_> {
         }
     }
 
-    fn remove(&self, entry: &Entry, kept: &FileCopy, surplus: &FileCopy) -> Result<(), Kept> {
+    fn remove(&mut self, entry: &Entry, kept: &FileCopy, surplus: &FileCopy) -> Result<(), Kept> {
         let because = |why: &str| Err(Kept::Because(why.into()));
         let [stays, goes] = [kept, surplus].map(|copy| &self.pool.branches[copy.branch]);
         if [kept, surplus].iter().any(|copy| copy.kind() != FileType::RegularFile) {
@@ -262,7 +261,7 @@ impl Work<'_> {
         let stays = HeldCopy::open(stays, &entry.path, kept, shared)?;
         let goes = HeldCopy::open(goes, &entry.path, surplus, alone)?;
         if !self.args.differing {
-            goes.require_equal(&stays, &self.stop)?;
+            goes.require_equal(&stays, &mut self.pace, &self.stop)?;
         }
         if self.args.write {
             goes.remove_in_favour_of(&stays)?;
@@ -273,14 +272,14 @@ impl Work<'_> {
     fn tell(&mut self, entry: &Entry, stays: usize, surplus: &FileCopy) {
         let path = self.pool.mountpoint.join(&entry.path);
         let [kept, removed] = [stays, surplus.branch].map(|branch| &self.pool.branches[branch].path);
-        if self.args.json {
+        if self.args.manners.json {
             self.report.copies.push(CopyReport {
                 path: OsText::from(path.as_path()),
                 kept: OsText::from(kept.as_path()),
                 removed: OsText::from(removed.as_path()),
                 bytes: surplus.used(),
             });
-        } else if !self.args.quiet && !self.args.only_totals {
+        } else if !self.args.manners.quiet && !self.args.only_totals {
             let word = if self.args.write { "removed from" } else { "would be removed from" };
             let (path, kept, removed) = (shown(&path), shown(kept), shown(removed));
             print(&format!("{path}: kept on {kept}, {word} {removed} ({})\n", bytes(surplus.used())));
@@ -290,12 +289,12 @@ impl Work<'_> {
     fn finish(mut self) -> Result<()> {
         let report = &mut self.report;
         report.stopped = self.stop.is_set();
-        if self.args.json {
+        if self.args.manners.json {
             let stay =
                 |stay: &Stays| StayReport { path: OsText::from(stay.path.as_path()), why: stay.why.clone() };
             report.stays = self.stays.iter().map(stay).collect();
             print_json(report);
-        } else if !self.args.quiet {
+        } else if !self.args.manners.quiet {
             let mut text = String::new();
             for stay in &self.stays {
                 let _ = writeln!(text, "stays: {} ({})", shown(&stay.path), stay.why);

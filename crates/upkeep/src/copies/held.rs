@@ -4,8 +4,9 @@
 //! goes only while nobody has it open, which a write lease shows: also the daemon's handles, passthrough and mappings
 //! count. Who opens it afterwards by its name finds the copy that stays.
 
+use crate::pace::Pace;
 use crate::pool_link::{BranchLink, UNDER_CONSTRUCTION, open_beneath};
-use crate::relocate::Stop;
+use crate::stop::Stop;
 use crate::survey::FileCopy;
 use canopy_sys::lease;
 use rustix::fs::{AtFlags, OFlags, RenameFlags, Stat, Timespec, Timestamps};
@@ -123,7 +124,12 @@ impl<'b> HeldCopy<'b> {
     }
 
     /// Fails unless both copies have the same owner, mode, extended attributes, ACL and content.
-    pub(super) fn require_equal(&self, other: &HeldCopy<'_>, stop: &Stop) -> Result<(), Kept> {
+    pub(super) fn require_equal(
+        &self,
+        other: &HeldCopy<'_>,
+        pace: &mut Pace,
+        stop: &Stop,
+    ) -> Result<(), Kept> {
         let differ = |what: &str| Err(Kept::Because(format!("the copies differ in {what}")));
         let (one, two) = (&self.stat, &other.stat);
         if one.st_size != two.st_size {
@@ -141,11 +147,6 @@ impl<'b> HeldCopy<'b> {
         let (mut left, mut right, mut at) = (vec![0; CHUNK], vec![0; CHUNK], 0_u64);
         let size = u64::try_from(one.st_size).unwrap_or(0);
         while at < size {
-            if stop.is_set() {
-                return Err(Kept::Stopped);
-            }
-            self.check()?;
-            other.check()?;
             let length = usize::try_from(size - at).map_or(CHUNK, |rest| rest.min(CHUNK));
             read_exactly(&self.file, &mut left[..length], at)?;
             read_exactly(&other.file, &mut right[..length], at)?;
@@ -153,6 +154,10 @@ impl<'b> HeldCopy<'b> {
                 return differ("content");
             }
             at += length as u64;
+            pace.keep(length as u64, &mut || match stop.is_set() {
+                true => Err(Kept::Stopped),
+                false => self.check().and_then(|()| other.check()).map_err(Kept::from),
+            })?;
         }
         Ok(())
     }

@@ -75,7 +75,7 @@ pub fn drain(args: &DrainArgs, remove: Remove<'_>) -> Result<()> {
 }
 
 fn say(run: &Run<'_>, text: &str) {
-    if !run.args.quiet && !run.args.json {
+    if !run.args.manners.quiet && !run.args.manners.json {
         print(text);
     }
 }
@@ -169,7 +169,11 @@ fn empty_dirs(
 /// Asks at a terminal whether to remove the branch.
 fn asks_to_remove(run: &Run<'_>, branch: &Path) -> bool {
     let stdin = std::io::stdin();
-    if run.args.quiet || run.args.json || !stdin.is_terminal() || !std::io::stdout().is_terminal() {
+    if run.args.manners.quiet
+        || run.args.manners.json
+        || !stdin.is_terminal()
+        || !std::io::stdout().is_terminal()
+    {
         return false;
     }
     let (branch, pool) = (shown(branch), shown(&run.pool.mountpoint));

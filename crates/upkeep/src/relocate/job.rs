@@ -1,10 +1,10 @@
 //! What there is to move: the files of a tree, each with all names that were met, and the disks of the pool.
 
-use super::stop::Stop;
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::plan::{Disk, Item};
 use crate::pool_link::PoolLink;
+use crate::stop::Stop;
 use crate::survey::{Entry, FileCopy, look, walk};
 use canopy_config::text::os_error;
 use rustix::fs::FileType;

@@ -7,7 +7,6 @@ mod drain;
 mod job;
 mod mode;
 mod mover;
-mod stop;
 mod summary;
 mod transfer;
 
@@ -17,14 +16,15 @@ pub use drain::{DrainArgs, Remove, drain};
 pub use transfer::{MoveArgs, move_files};
 
 use crate::error::{Error, Result};
-use crate::filter::{Filter, FilterArgs, size};
+use crate::filter::Filter;
+use crate::manners::MannerArgs;
 use crate::plan::Move;
 use crate::pool_link::PoolLink;
+use crate::stop::Stop;
 pub(crate) use balance::percent;
 use clap::Args;
 pub(crate) use job::{Disks, Found, Job, Stays, collect, is_of_the_disk};
 pub(crate) use mover::{Action, Step, Sum};
-pub(crate) use stop::Stop;
 pub(crate) use transfer::apart;
 
 use mover::{Manner, Mover, Outcome};
@@ -39,20 +39,8 @@ pub struct RunArgs {
     /// Print what would be done, and do nothing
     #[arg(short = 'n', long)]
     pub dry_run: bool,
-    /// Print JSON: the plan (dry run), or what became of it
-    #[arg(long)]
-    pub json: bool,
-    /// Print nothing but errors
-    #[arg(short, long)]
-    pub quiet: bool,
-    /// Copy at most so many bytes a second (such as 20M)
-    #[arg(long, value_name = "RATE", value_parser = size)]
-    pub bwlimit: Option<u64>,
-    /// Use disks also while other programs do
-    #[arg(long)]
-    pub eager: bool,
     #[command(flatten)]
-    pub filter: FilterArgs,
+    pub manners: MannerArgs,
 }
 
 /// What all commands of this kind share while they run.
@@ -74,14 +62,15 @@ impl<'r> Run<'r> {
             return Err(Error::PoolReadOnly(pool.mountpoint.clone()));
         }
         crate::output::report_missing(pool);
-        Ok(Run { pool, args, action, stop: Stop::on_signals()?, filter: Filter::new(&args.filter)? })
+        Ok(Run { pool, args, action, stop: Stop::on_signals()?, filter: Filter::new(&args.manners.filter)? })
     }
 
     fn mover(&self) -> Mover<'_> {
+        let manners = &self.args.manners;
         let manner = Manner {
-            rate: self.args.bwlimit.unwrap_or(0),
-            idle: !self.args.eager,
-            quiet: self.args.quiet || self.args.json,
+            rate: manners.bwlimit.unwrap_or(0),
+            idle: !manners.eager,
+            quiet: manners.quiet || manners.json,
             action: self.action,
         };
         Mover::new(self.pool, manner, &self.stop)
@@ -89,7 +78,8 @@ impl<'r> Run<'r> {
 
     /// For what nobody needs to see.
     fn silent_mover(&self) -> Mover<'_> {
-        Mover::new(self.pool, Manner { idle: !self.args.eager, quiet: true, ..Manner::default() }, &self.stop)
+        let manner = Manner { idle: !self.args.manners.eager, quiet: true, ..Manner::default() };
+        Mover::new(self.pool, manner, &self.stop)
     }
 
     /// Says what will be done, does it unless it is a dry run, and says what has become of it.
@@ -108,10 +98,10 @@ impl<'r> Run<'r> {
             command,
             action: self.action,
             pool: self.pool,
-            json: self.args.json,
-            quiet: self.args.quiet,
+            json: self.args.manners.json,
+            quiet: self.args.manners.quiet,
             dry_run: self.args.dry_run,
-            rate: self.args.bwlimit.unwrap_or(0),
+            rate: self.args.manners.bwlimit.unwrap_or(0),
         }
     }
 }

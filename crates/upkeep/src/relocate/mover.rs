@@ -1,13 +1,13 @@
 //! Carrying out a plan through the daemon, one entry after the other.
 
 use super::job::{Found, Stays};
-use super::stop::Stop;
 use crate::error::{Error, Result};
-use crate::output::{print, shown};
+use crate::output::shown;
 use crate::pool_link::{PoolLink, UNDER_CONSTRUCTION, open_beneath};
+use crate::progress::Progress;
+use crate::stop::Stop;
 use canopy_config::text::{bytes, os_error};
 use canopy_sys::ioctl::relocate::{Relocation, relocate};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rustix::fd::AsFd;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -147,7 +147,7 @@ impl<'p> Mover<'p> {
     /// Only those that concern all steps.
     pub(crate) fn run(&self, steps: &[Step]) -> Result<Outcome> {
         let mut outcome = Outcome { planned: Sum::of(steps), ..Outcome::default() };
-        let bar = self.bar(outcome.planned.bytes);
+        let bar = Progress::new(outcome.planned.bytes, self.manner.quiet);
         let begun = Instant::now();
         for (index, step) in steps.iter().enumerate() {
             if self.stop.is_set() {
@@ -155,17 +155,17 @@ impl<'p> Mover<'p> {
                 break;
             }
             let path = self.pool.mountpoint.join(&step.names[0]);
-            bar.set_message(shown(&path));
+            bar.show(&path);
             match self.watched(&bar, step) {
                 Ok(()) => {
                     outcome.moved.add(step.bytes);
                     let [from, to] =
                         [step.from, step.to].map(|branch| shown(&self.pool.branches[branch].path));
-                    self.tell(&bar, &format!("{}: {from} -> {to} ({})", shown(&path), bytes(step.bytes)));
+                    bar.tell(&format!("{}: {from} -> {to} ({})", shown(&path), bytes(step.bytes)));
                 }
                 Err(NotMoved::Stays(why)) => {
                     outcome.stayed.add(step.bytes);
-                    self.tell(&bar, &format!("{} {}: {why}", shown(&path), self.manner.action.failure()));
+                    bar.tell(&format!("{} {}: {why}", shown(&path), self.manner.action.failure()));
                     outcome.stays.push(Stays { path, why });
                 }
                 Err(NotMoved::Stopped) => {
@@ -173,7 +173,7 @@ impl<'p> Mover<'p> {
                     break;
                 }
                 Err(NotMoved::Fatal(error)) => {
-                    bar.finish_and_clear();
+                    bar.finish();
                     return Err(error);
                 }
             }
@@ -182,33 +182,12 @@ impl<'p> Mover<'p> {
                 self.stop.sleep_until(begun + Duration::from_millis(due.min(u64::from(u32::MAX))));
             }
         }
-        bar.finish_and_clear();
+        bar.finish();
         Ok(outcome)
     }
 
-    /// A bar with the rate and the time left, on a terminal.
-    fn bar(&self, all: u64) -> ProgressBar {
-        if self.manner.quiet {
-            return ProgressBar::hidden();
-        }
-        let bar = ProgressBar::with_draw_target(Some(all), ProgressDrawTarget::stderr());
-        let line = "{percent:>3}% {bytes}/{total_bytes} {bytes_per_sec} {eta} left {wide_msg}";
-        if let Ok(style) = ProgressStyle::with_template(line) {
-            bar.set_style(style);
-        }
-        bar.enable_steady_tick(Duration::from_millis(500));
-        bar
-    }
-
-    /// Prints a line for an entry where there is no bar.
-    fn tell(&self, bar: &ProgressBar, line: &str) {
-        if bar.is_hidden() && !self.manner.quiet {
-            print(&format!("{line}\n"));
-        }
-    }
-
     /// Makes a step. While a large file is copied, the bar follows its copy on the new branch.
-    fn watched(&self, bar: &ProgressBar, step: &Step) -> Result<(), NotMoved> {
+    fn watched(&self, bar: &Progress, step: &Step) -> Result<(), NotMoved> {
         if bar.is_hidden() || step.bytes < LARGE {
             return self.step(step);
         }

@@ -1,6 +1,6 @@
 //! `mergerfs.consolidate`: for each directory by itself, its files go to the branch with the most free space.
 
-use super::start;
+use super::{eager, start};
 use crate::error::Result;
 use crate::filter::{Filter, FilterArgs, size};
 use crate::relocate::{Disks, Found, Job, Run, RunArgs, Step, collect};
@@ -33,7 +33,7 @@ pub struct OldConsolidate {
 
 pub(super) fn run(args: &OldConsolidate) -> Result<()> {
     let (pool, below) = start(&args.dir)?;
-    let run_args = RunArgs { dry_run: !args.execute, eager: true, ..RunArgs::default() };
+    let run_args = RunArgs { dry_run: !args.execute, manners: eager(FilterArgs::default()) };
     let run = Run::new(&pool, &run_args)?;
     let dirs = Filter::new(&FilterArgs {
         include_paths: args.include_path.clone(),

@@ -1,6 +1,6 @@
 //! `mergerfs.dedup`: of each file, one copy stays. The old program removed copies that differ as well; these stay.
 
-use super::start;
+use super::{eager, start};
 use crate::copies::{DedupArgs, dedup};
 use crate::error::Result;
 use crate::filter::FilterArgs;
@@ -50,9 +50,7 @@ pub(super) fn run(args: &OldDedup) -> Result<()> {
         copies: 1,
         differing: false,
         write: args.execute,
-        json: false,
-        quiet: false,
-        filter: FilterArgs::default(),
+        manners: eager(FilterArgs::default()),
         ignore_same_size: args.ignore > 0,
         only_totals: args.verbose == 0,
     })

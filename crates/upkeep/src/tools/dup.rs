@@ -1,6 +1,6 @@
 //! `mergerfs.dup`: more copies of files. The old program overwrote copies that differ; these stay, and are told.
 
-use super::start;
+use super::{eager, start};
 use crate::copies::{DedupArgs, DupArgs, dedup, dup};
 use crate::error::{Error, Result};
 use crate::filter::FilterArgs;
@@ -47,7 +47,7 @@ pub(super) fn run(args: &OldDup) -> Result<()> {
     let (pool, _) = start(&args.dir)?;
     let filter =
         FilterArgs { include: args.include.clone(), exclude: args.exclude.clone(), ..FilterArgs::default() };
-    let run = RunArgs { dry_run: !args.execute, eager: true, filter: filter.clone(), ..RunArgs::default() };
+    let run = RunArgs { dry_run: !args.execute, manners: eager(filter.clone()) };
     let paths = vec![args.dir.clone()];
     let copied =
         dup(&DupArgs { pool: pool.mountpoint.clone(), paths: paths.clone(), copies: args.count, run });
@@ -68,9 +68,7 @@ pub(super) fn run(args: &OldDup) -> Result<()> {
         copies: args.count,
         differing: false,
         write: args.execute,
-        json: false,
-        quiet: false,
-        filter,
+        manners: eager(filter),
         ignore_same_size: false,
         only_totals: false,
     })

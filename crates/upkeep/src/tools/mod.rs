@@ -7,6 +7,7 @@ mod dup;
 
 use crate::error::{Error, Result};
 use crate::filter::{FilterArgs, size};
+use crate::manners::MannerArgs;
 use crate::pool_link::PoolLink;
 use crate::relocate::{BalanceArgs, RunArgs, balance};
 use clap::{Parser, ValueEnum};
@@ -143,8 +144,13 @@ fn old_balance(args: &OldBalance) -> Result<()> {
         max_size: args.exclude_gt,
         ..FilterArgs::default()
     };
-    let run = RunArgs { eager: true, filter, ..RunArgs::default() };
+    let run = RunArgs { dry_run: false, manners: eager(filter) };
     balance(&BalanceArgs { pool: pool.mountpoint.clone(), to: args.percentage, run, below })
+}
+
+/// The old programs gave way to no other program.
+fn eager(filter: FilterArgs) -> MannerArgs {
+    MannerArgs { eager: true, filter, ..MannerArgs::default() }
 }
 
 /// Finds the pool and the directory in it that an old program is to begin at.

@@ -1,0 +1,23 @@
+//! The options that all commands have which move, copy, remove or read the files of a pool.
+
+use crate::filter::{FilterArgs, size};
+use clap::Args;
+
+/// How a command works and what it prints.
+#[derive(Args, Clone, Debug, Default)]
+pub struct MannerArgs {
+    /// Print JSON: the plan (dry run), or what became of it
+    #[arg(long)]
+    pub json: bool,
+    /// Print nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// At most so many bytes a second (such as 20M)
+    #[arg(long, value_name = "RATE", value_parser = size)]
+    pub bwlimit: Option<u64>,
+    /// Use disks also while other programs do
+    #[arg(long)]
+    pub eager: bool,
+    #[command(flatten)]
+    pub filter: FilterArgs,
+}
