@@ -5,12 +5,12 @@
 #[path = "../examples/gen-docs/pages.rs"]
 mod pages;
 
+use canopy_testkit::PATIENCE;
 use canopy_testkit::cmd::run_within;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -58,7 +58,7 @@ fn manual_pages_format_without_warnings() {
         }
         let mut groff = Command::new("groff");
         groff.args(["-man", "-Tutf8", "-ww", "-rLL=80n"]).arg(root().join(&path));
-        let done = run_within(&mut groff, Duration::from_secs(60));
+        let done = run_within(&mut groff, PATIENCE);
         assert!(done.success() && done.stderr.is_empty(), "{path}: {}", done.describe());
     }
 }
@@ -66,7 +66,7 @@ fn manual_pages_format_without_warnings() {
 #[test]
 fn help_fits_a_screen() {
     let canopy = |args: &[&str]| {
-        let done = run_within(Command::new(env!("CARGO_BIN_EXE_canopy")).args(args), Duration::from_secs(20));
+        let done = run_within(Command::new(env!("CARGO_BIN_EXE_canopy")).args(args), PATIENCE);
         assert!(done.success() && done.stderr.is_empty(), "{args:?}: {}", done.describe());
         done.stdout
     };

@@ -6,16 +6,14 @@
 #![forbid(unsafe_code)]
 
 use canopy_testkit::cmd::{run, run_within};
-use canopy_testkit::{LoopFs, Pool, Tree, User};
+use canopy_testkit::{LoopFs, PATIENCE, Pool, Tree, User};
 use rustix::fs::{FlockOperation, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
-use std::time::Duration;
 
-const SOON: Duration = Duration::from_secs(30);
 const ENTRIES: usize = 5000;
 /// Options that make the pool request every feature it knows.
 const ALL: &str =
@@ -86,7 +84,7 @@ fn count_in_log(pool: &Pool, text: &str) -> usize {
 
 #[track_caller]
 fn sh(user: &User<'_>, script: &str, path: &Path) -> String {
-    let done = run_within(&mut user.shell(script, [path]), SOON);
+    let done = run_within(&mut user.shell(script, [path]), PATIENCE);
     assert!(done.success(), "{script}: {}", done.describe());
     done.stdout
 }
@@ -192,7 +190,7 @@ fn attributes(dir: &Path, acl: bool) {
     // Without the kernel's support, the ACL is stored all the same, and grants nothing.
     run("setfacl", ["-m".as_ref(), "u:2000:rw".as_ref(), path.as_os_str()]);
     let reading = User { uid: 2000, gid: 2000, groups: &[] };
-    let read = run_within(reading.command("cat").arg(&path), SOON);
+    let read = run_within(reading.command("cat").arg(&path), PATIENCE);
     assert_eq!(read.success(), acl, "{}", read.describe());
 }
 

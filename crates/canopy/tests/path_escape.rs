@@ -11,7 +11,7 @@
 
 #![forbid(unsafe_code)]
 
-use canopy_testkit::{LoopFs, Pool, Rng};
+use canopy_testkit::{LoopFs, PATIENCE, Pool, Rng};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RenameFlags, ResolveFlags, StatxFlags, Timespec,
@@ -34,8 +34,6 @@ const SIZE: usize = 54_321;
 const DIRS: u64 = 4;
 const FILES: u64 = 4;
 const KINDS: usize = 18;
-/// How long a race goes on until each kind of operation has succeeded once.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Disks {
     disk: LoopFs,
@@ -139,7 +137,7 @@ fn attack(disks: &Disks, taken: &[Mutex<()>], number: u64, rng: &mut Rng) {
                 let other = disks.at(if place.1 == name { "away" } else { "branch" }).join(place.1);
                 // Clients may still work in the directory.
                 let gone = || fs::remove_dir_all(&other).is_ok() || !other.exists();
-                assert!(canopy_testkit::cmd::wait_until(Duration::from_secs(20), gone), "rm -r");
+                assert!(canopy_testkit::cmd::wait_until(PATIENCE, gone), "rm -r");
             }
         }
         _ => {
@@ -382,7 +380,7 @@ fn a_directory_that_left_the_branch_is_not_used() {
         assert_eq!(snapshot(&away), before);
         drop(dir);
         fs::rename(&away, disks.at("branch").join(&name)).unwrap();
-        assert!(canopy_testkit::cmd::wait_until(Duration::from_secs(10), || open(&name).is_ok()));
+        assert!(canopy_testkit::cmd::wait_until(PATIENCE, || open(&name).is_ok()));
         assert_eq!(
             fs::metadata(pool.path().join(&name).join("e")).unwrap().permissions().mode() & 0o777,
             0o755

@@ -26,7 +26,7 @@ fn the_example_serves_its_file_until_it_is_unmounted() {
     thread::scope(|scope| {
         let server = scope.spawn(|| example::serve(point).map_err(|error| error.to_string()));
         let started = Instant::now();
-        while !is_served(point) && !server.is_finished() && started.elapsed() < Duration::from_secs(30) {
+        while !is_served(point) && !server.is_finished() && started.elapsed() < Duration::from_secs(60) {
             thread::sleep(Duration::from_millis(1));
         }
         let names: Vec<_> = fs::read_dir(point).unwrap().map(|entry| entry.unwrap().file_name()).collect();

@@ -476,7 +476,7 @@ fn references_of_an_aborted_open_are_reported_undelivered() {
     )
     .unwrap();
     let opener = std::thread::spawn(move || fs::File::open(path).map(drop));
-    entered.recv_timeout(Duration::from_secs(10)).unwrap();
+    entered.recv_timeout(common::LONG).unwrap();
     // umount -f aborts the connection before the reply.
     let _ = rustix::mount::unmount(scratch.path(), rustix::mount::UnmountFlags::FORCE);
     leave.send(()).unwrap();
@@ -509,13 +509,7 @@ fn the_kernel_forgets_the_lookups_of_a_removed_file() {
     let node = served.handler.node_of(b"n7").unwrap();
     assert!(served.handler.lookups(node) > 0);
     fs::remove_file(scratch.path().join("n7")).unwrap();
-    for _ in 0..200 {
-        if served.handler.lookups(node) == 0 {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    assert_eq!(served.handler.lookups(node), 0);
+    common::wait_until("the kernel keeps its lookups", || served.handler.lookups(node) == 0);
     assert!(served.handler.requests.load(Ordering::Relaxed) > 400);
     served.stop();
 }
@@ -621,7 +615,7 @@ fn aborting_under_load_ends_all_requests() {
         let refused = rustix::mount::unmount(scratch.path(), rustix::mount::UnmountFlags::FORCE);
         assert_eq!(refused, Err(rustix::io::Errno::BUSY));
         for _ in 0..8 {
-            let last = finished.recv_timeout(Duration::from_secs(60)).expect("a caller still waits");
+            let last = finished.recv_timeout(common::LONG).expect("a caller still waits");
             assert_eq!(last.map_err(|error| error.raw_os_error()), Err(Some(107)));
         }
         drop(held);

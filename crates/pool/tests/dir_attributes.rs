@@ -138,7 +138,7 @@ fn a_change_through_the_pool_shows_at_once() {
         make_old(&made, dir);
         let before = times(&made.pool.getattr(dir, None).unwrap());
         // Later than the clock tick of `before`.
-        std::thread::sleep(std::time::Duration::from_millis(12));
+        canopy_testkit::files::wait_for_clock_tick();
         change(&made, dir);
         let after = times(&made.pool.getattr(dir, None).unwrap());
         assert_eq!(after, on_branches(&made, "d"), "{name}");

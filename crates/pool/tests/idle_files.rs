@@ -8,6 +8,8 @@ mod common;
 use canopy_pool::branch::{BranchList, BranchSpec, Branches, Mode};
 use canopy_pool::config::Config;
 use canopy_pool::{NodeId, Opened, Result, WriteKind};
+use canopy_testkit::cmd::wait_until;
+use canopy_testkit::{PATIENCE, files};
 use common::{Made, ROOT, TestKernel};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -15,7 +17,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
 struct Rig {
     made: Made,
@@ -67,10 +68,7 @@ impl Rig {
     }
 
     fn assert_all_close(&self) {
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while !self.held(0).is_empty() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        wait_until(PATIENCE, || self.held(0).is_empty());
         assert_eq!(self.held(0), Vec::<PathBuf>::new(), "files stay open");
     }
 }
@@ -115,7 +113,7 @@ fn a_writer_opens_the_file_again() {
 fn a_file_without_a_name_is_closed() {
     let rig = Rig::new(Config::default());
     // A file that is removed within the clock tick of its creation is held until that tick ends.
-    std::thread::sleep(Duration::from_millis(20));
+    files::wait_for_clock_tick();
     let (node, other) = (rig.find("f"), rig.find("g"));
     rig.read(node).unwrap();
     rig.read(other).unwrap();

@@ -8,7 +8,8 @@ use canopy_pool::branch::Mode::Rw;
 use canopy_pool::config::Config;
 use canopy_pool::policy::{Category, Policy, ThreadRandom};
 use canopy_pool::{Entry, Error, HandleId, NodeId, Pool, RenameKind, SetAttr, WriteKind};
-use canopy_testkit::{Fields, Rng, Tree};
+use canopy_testkit::cmd::wait_until;
+use canopy_testkit::{Fields, PATIENCE, Rng, Tree};
 use common::{Made, ROOT, TestKernel, pool};
 use parking_lot::{Mutex, RwLock};
 use rustix::fs::OFlags;
@@ -314,11 +315,7 @@ fn stress(locking: bool, create: Policy) -> Made {
     });
     assert_eq!(made.pool.counts(), (1, 0), "nodes or files are left in the pool");
     // Idle files stay open for a while.
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while descriptors() > before && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    assert!(descriptors() <= before, "descriptors stay open");
+    assert!(wait_until(PATIENCE, || descriptors() <= before), "descriptors stay open");
     made
 }
 

@@ -5,13 +5,9 @@ use std::ops::Deref;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
-use crate::cmd::{Finished, run_unless_busy, run_within, wait_until};
+use crate::cmd::{Finished, PATIENCE, run_unless_busy, run_within, wait_until};
 use crate::{ScratchDir, proc, program_under_test};
-
-/// How long a command may take, and a daemon to end.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A [`ScratchDir`] in which a test runs the program. In command lines `@name` is the path of `name` in the directory,
 /// which is also the working directory.

@@ -5,6 +5,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::cmd::{PATIENCE, wait_until};
+
 /// Reads a file of UTF-8 text.
 ///
 /// # Panics
@@ -23,6 +27,18 @@ pub fn put(path: impl AsRef<Path>, content: &(impl AsRef<[u8]> + ?Sized)) {
     let path = path.as_ref();
     fs::create_dir_all(path.parent().expect("a directory")).expect("directories");
     fs::write(path, content).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+}
+
+/// Returns when the clock that filesystems take times from has moved on: it does at each tick of the kernel's timer. Changes
+/// after that have later times than those before.
+///
+/// # Panics
+/// If the clock stands still.
+#[track_caller]
+pub fn wait_for_clock_tick() {
+    let now = || clock_gettime(ClockId::RealtimeCoarse);
+    let first = now();
+    assert!(wait_until(PATIENCE, || now() > first), "the clock stands still");
 }
 
 /// Copies a program to where every user may execute it.

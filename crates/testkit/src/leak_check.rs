@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::thread::panicking;
-use std::time::Duration;
 
-use crate::cmd::wait_until;
+use crate::cmd::{PATIENCE, wait_until};
 use crate::proc;
 
 /// Compares what uses a directory when the check is dropped with what used it when the check was made, and panics if
@@ -24,10 +23,10 @@ impl LeakCheck {
         Self { before: users_of(dir), dir: dir.to_owned() }
     }
 
-    /// Returns what is there now and was not at the start, after waiting up to two seconds for it to go.
+    /// Returns what is there now and was not at the start, after waiting for it to go.
     pub fn leaked(&self) -> Vec<String> {
         let mut left = Vec::new();
-        wait_until(Duration::from_secs(2), || {
+        wait_until(PATIENCE, || {
             left = users_of(&self.dir).difference(&self.before).cloned().collect();
             left.is_empty()
         });

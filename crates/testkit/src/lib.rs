@@ -31,6 +31,7 @@ pub mod xattr;
 
 pub use canopy_fuse::Opcode;
 pub use cli_bed::CliBed;
+pub use cmd::PATIENCE;
 pub use faulty::{Fault, FaultyFs, SpaceReport};
 pub use leak_check::LeakCheck;
 pub use loopfs::{Kind, LoopFs, Medium, lag};

@@ -1,10 +1,8 @@
 //! A process that is stopped for a while.
 
-use std::time::Duration;
-
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::cmd::wait_until;
+use crate::cmd::{PATIENCE, wait_until};
 use crate::proc;
 
 /// Stops a process with SIGSTOP, and lets it continue on drop.
@@ -22,7 +20,7 @@ impl Paused {
         kill_process(process, Signal::STOP).expect("a signal");
         let paused = Paused(process);
         let stopped = || proc::threads(pid).iter().all(|thread| thread.field("State").starts_with('T'));
-        assert!(wait_until(Duration::from_secs(20), stopped), "{pid} does not stop");
+        assert!(wait_until(PATIENCE, stopped), "{pid} does not stop");
         paused
     }
 }

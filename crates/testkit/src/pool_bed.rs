@@ -2,9 +2,8 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use crate::cmd::wait_until;
+use crate::cmd::{PATIENCE, wait_until};
 use crate::{LoopFs, Pool, PoolBuilder};
 
 /// A mounted pool and the filesystems that are its branches.
@@ -52,6 +51,6 @@ impl PoolBed {
     #[track_caller]
     pub fn wait_until_closed(&self, path: &str) {
         let open = || self.pool.branch_descriptors().iter().any(|held| held.ends_with(path));
-        assert!(wait_until(Duration::from_secs(20), || !open()), "{path} stays open");
+        assert!(wait_until(PATIENCE, || !open()), "{path} stays open");
     }
 }

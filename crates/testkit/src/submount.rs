@@ -5,7 +5,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::panicking;
-use std::time::Duration;
 
 /// A mount that is unmounted on drop.
 #[derive(Debug)]
@@ -65,7 +64,7 @@ impl Submount {
 
 impl Drop for Submount {
     fn drop(&mut self) {
-        let done = run_unless_busy(Command::new("umount").arg(&self.0), Duration::from_secs(30));
+        let done = run_unless_busy(Command::new("umount").arg(&self.0), crate::PATIENCE);
         assert!(done.success() || panicking(), "cannot unmount {}: {}", self.0.display(), done.describe());
     }
 }

@@ -46,14 +46,13 @@ pub fn as_user(uid: u32, gid: u32, groups: &[u32], program: impl AsRef<OsStr>) -
 mod tests {
     use super::*;
     use crate::cmd::run_within;
-    use std::time::Duration;
 
     #[test]
     fn a_user_command_changes_every_id_and_drops_capabilities() {
         crate::require_root();
         let user = User { uid: 4242, gid: 4243, groups: &[4244, 4245] };
         let script = "id -u; id -g; id -G; sed -n 's/^CapEff:[[:space:]]*//p' /proc/self/status";
-        let done = run_within(&mut user.shell(script, [""; 0]), Duration::from_secs(10));
+        let done = run_within(&mut user.shell(script, [""; 0]), crate::PATIENCE);
         assert_eq!(
             done.stdout.lines().collect::<Vec<_>>(),
             ["4242", "4243", "4243 4244 4245", "0000000000000000"],
@@ -65,7 +64,7 @@ mod tests {
     #[test]
     fn a_user_without_groups_has_none() {
         crate::require_root();
-        let done = run_within(as_user(1, 1, &[], "id").arg("-G"), Duration::from_secs(10));
+        let done = run_within(as_user(1, 1, &[], "id").arg("-G"), crate::PATIENCE);
         assert_eq!(done.stdout.trim(), "1", "{}", done.describe());
     }
 }

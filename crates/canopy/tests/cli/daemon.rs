@@ -1,7 +1,8 @@
 //! The life of a daemon: its start, its environment, its log, and every way to end it.
 
 use super::rig::{
-    SOON, bed, ends_well, foreground, in_private_mounts, is_mounted, log, mistake, mounts, pid, shell, signal,
+    PATIENCE, bed, ends_well, foreground, in_private_mounts, is_mounted, log, mistake, mounts, pid, shell,
+    signal,
 };
 use canopy_testkit::cmd::{run_unless_busy, run_within, wait_until};
 use canopy_testkit::{CliBed, proc};
@@ -48,7 +49,7 @@ fn the_daemon_detaches_from_its_caller() {
         assert_eq!(fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap().trim(), "-990");
     }
     bed.ok("umount p");
-    assert!(wait_until(SOON, || proc::process(pid).is_none()));
+    assert!(wait_until(PATIENCE, || proc::process(pid).is_none()));
 }
 
 /// Finds the daemons by the FUSE connection that they serve, because their arguments are relative paths.
@@ -74,7 +75,7 @@ fn every_way_to_end_a_pool_ends_it() {
     let run = |program: &'static str, args: &'static [&'static str]| {
         let point = point.clone();
         move |_: &Child| {
-            let done = run_unless_busy(Command::new(program).args(args).arg(&point), SOON);
+            let done = run_unless_busy(Command::new(program).args(args).arg(&point), PATIENCE);
             assert!(done.success(), "{program}: {}", done.describe());
         }
     };
@@ -92,7 +93,7 @@ fn every_way_to_end_a_pool_ends_it() {
         let mut child = foreground(&bed, "@a:@b @p");
         end(&child);
         eprintln!("{name}");
-        ends_well(&mut child, SOON);
+        ends_well(&mut child, PATIENCE);
         assert!(!is_mounted(&bed), "{name}");
         // The same for a daemon in the background.
         bed.ok("mount @a:@b @p");
@@ -121,7 +122,7 @@ fn other_signals_change_nothing() {
     assert!(child.try_wait().unwrap().is_none());
     fs::metadata(bed.path("p")).unwrap();
     signal(pid(&child), "TERM");
-    ends_well(&mut child, SOON);
+    ends_well(&mut child, PATIENCE);
 }
 
 /// Keeps the pool in use until it is dropped.
@@ -129,7 +130,7 @@ struct Occupant(Child);
 
 impl Occupant {
     fn new(dir: &Path) -> Occupant {
-        let child = Command::new("sleep").arg("60").current_dir(dir).spawn().unwrap();
+        let child = Command::new("sleep").arg("infinity").current_dir(dir).spawn().unwrap();
         Occupant(child)
     }
 }
@@ -153,7 +154,7 @@ fn a_pool_in_use_is_only_unmounted_lazily() {
     assert!(!is_mounted(&bed));
     assert!(child.try_wait().unwrap().is_none(), "the daemon ended while a process was in the pool");
     drop(occupant);
-    ends_well(&mut child, SOON);
+    ends_well(&mut child, PATIENCE);
 }
 
 #[test]
@@ -163,21 +164,29 @@ fn a_signal_ends_a_pool_in_use_after_a_grace_period() {
     let _occupant = Occupant::new(&bed.path("p"));
     let start = Instant::now();
     signal(pid(&child), "TERM");
-    assert!(wait_until(Duration::from_secs(3), || !is_mounted(&bed)), "the pool is not unmounted at once");
-    ends_well(&mut child, Duration::from_secs(8));
+    assert!(wait_until(PATIENCE, || !is_mounted(&bed)), "the pool is not unmounted");
+    ends_well(&mut child, PATIENCE);
     assert!(start.elapsed() > Duration::from_secs(3), "no grace period: {:?}", start.elapsed());
-    assert!(log(&bed).contains("is in use"), "{}", log(&bed));
+    let log = log(&bed);
+    assert!(log.contains("is in use") && log.contains("exiting while the pool is still in use"), "{log}");
 }
 
 #[test]
 fn a_second_signal_ends_the_grace_period() {
-    let bed = bed();
-    let mut child = foreground(&bed, "@a:@b @p");
-    let _occupant = Occupant::new(&bed.path("p"));
-    signal(pid(&child), "INT");
-    assert!(wait_until(Duration::from_secs(3), || !is_mounted(&bed)));
-    signal(pid(&child), "INT");
-    ends_well(&mut child, Duration::from_secs(3));
+    // On a busy machine the grace period may be over before the second signal is sent.
+    let ended = (0..4).any(|_| {
+        let bed = bed();
+        let mut child = foreground(&bed, "@a:@b @p");
+        let _occupant = Occupant::new(&bed.path("p"));
+        signal(pid(&child), "INT");
+        assert!(wait_until(PATIENCE, || !is_mounted(&bed)));
+        signal(pid(&child), "INT");
+        ends_well(&mut child, PATIENCE);
+        let log = log(&bed);
+        assert!(log.contains("exiting without waiting") || log.contains("exiting while"), "{log}");
+        log.contains("exiting without waiting")
+    });
+    assert!(ended, "the second signal changed nothing");
 }
 
 #[test]
@@ -212,7 +221,7 @@ fn a_dead_mount_can_be_unmounted_but_not_be_a_branch() {
     let line = mistake(&bed, "mount @p @q");
     assert!(line.contains("server is gone") && line.contains("umount -l"), "{line}");
     for asked in ["get @p category.create", "explain create @p/film", "explain getattr @p", "fsck @p"] {
-        let done = run_within(&mut bed.command(asked), SOON);
+        let done = run_within(&mut bed.command(asked), PATIENCE);
         assert!(!done.success() && done.stderr.lines().count() == 1, "{}", done.describe());
         assert!(done.stderr.contains("has ended (canopy umount "), "{asked}: {}", done.stderr);
     }
@@ -224,7 +233,7 @@ fn the_foreground_log_lists_branches_and_options() {
     let bed = bed();
     let mut child = foreground(&bed, "-o cache.attr=7,use_ino @a=RO:@b=RW,1M @p");
     signal(pid(&child), "TERM");
-    ends_well(&mut child, SOON);
+    ends_well(&mut child, PATIENCE);
     let log = log(&bed);
     for needle in ["/a=RO:", "/b=RW,1M", "cache.attr=7", "FUSE 7."] {
         assert!(log.contains(needle), "no {needle:?} in:\n{log}");
@@ -238,9 +247,9 @@ fn a_test_variable_imitates_an_older_kernel() {
     let file = fs::File::create(bed.path("log")).unwrap();
     let mut command = bed.command("mount -f @a @p");
     let mut child = command.env("CANOPY_TEST_KERNEL", "minor:31").stderr(file).spawn().unwrap();
-    assert!(wait_until(SOON, || log(&bed).contains("FUSE 7.31")), "{}", log(&bed));
+    assert!(wait_until(PATIENCE, || log(&bed).contains("FUSE 7.31")), "{}", log(&bed));
     signal(pid(&child), "TERM");
-    ends_well(&mut child, SOON);
+    ends_well(&mut child, PATIENCE);
 }
 
 /// Runs a script. Returns what it writes to a socket that stands in for a log daemon's.
@@ -315,7 +324,7 @@ fn a_killed_mount_command_leaves_no_half_mounted_pool() {
         let _ = child.kill();
         let finished = child.wait().unwrap().success();
         // The daemon stays if it has reported that it is ready; otherwise it unmounts and ends.
-        assert!(wait_until(SOON, || is_settled(&bed)), "round {round}: {}", log(&bed));
+        assert!(wait_until(PATIENCE, || is_settled(&bed)), "round {round}: {}", log(&bed));
         assert!(is_mounted(&bed) || !finished, "round {round}: {}", log(&bed));
         if is_mounted(&bed) {
             fs::read_dir(bed.path("p")).unwrap();

@@ -2,7 +2,7 @@
 
 use canopy_testkit::cmd::{Finished, run_within};
 use canopy_testkit::files::copy_program;
-use canopy_testkit::{LoopFs, Pool, ScratchDir, as_user};
+use canopy_testkit::{LoopFs, PATIENCE, Pool, ScratchDir, as_user};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ fn called(scratch: &ScratchDir, name: &str) -> Command {
 }
 
 fn finish(command: &mut Command) -> Finished {
-    run_within(command, Duration::from_secs(60))
+    run_within(command, PATIENCE)
 }
 
 fn fsck(args: &[&str], path: &Path) -> Finished {

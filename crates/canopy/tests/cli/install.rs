@@ -1,15 +1,13 @@
 //! `scripts/install.sh` installs the program under all its names, and leaves the files of other programs alone.
 
 use canopy_testkit::cmd::{Finished, run_unless_busy, run_within};
-use canopy_testkit::{ScratchDir, files, program_under_test};
+use canopy_testkit::{PATIENCE, ScratchDir, files, program_under_test};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
-const SOON: Duration = Duration::from_secs(60);
 const IN_BIN: [&str; 9] = [
     "mergerfs",
     "mergerfs.collect-info",
@@ -35,7 +33,7 @@ fn script(bed: &ScratchDir, args: &[&str], variables: &[(&str, PathBuf)]) -> Fin
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install.sh");
     let mut command = Command::new(script);
     command.args(args).env("BUILD", bed.path("build")).envs(variables.iter().cloned());
-    run_within(&mut command, SOON)
+    run_within(&mut command, PATIENCE)
 }
 
 /// Installs into `dest`, as a package build does.
@@ -150,7 +148,7 @@ fn the_installed_program_works_under_each_name() {
     let done = script(&bed, &[], &places);
     assert!(done.success(), "{}", done.describe());
     let run = |program: &str, args: &[PathBuf]| {
-        let done = run_unless_busy(Command::new(bed.path("dest").join(program)).args(args), SOON);
+        let done = run_unless_busy(Command::new(bed.path("dest").join(program)).args(args), PATIENCE);
         assert!(done.success(), "{program} {args:?}: {}", done.describe());
         done.stdout
     };

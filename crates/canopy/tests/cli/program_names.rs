@@ -3,12 +3,10 @@
 
 use canopy_testkit::cmd::{Finished, in_mount_namespace, run_within, wait_until};
 use canopy_testkit::files::copy_program;
-use canopy_testkit::{CliBed, proc};
+use canopy_testkit::{CliBed, PATIENCE, proc};
 use std::fs;
 use std::os::unix::fs::{chown, symlink};
-use std::time::Duration;
 
-const SOON: Duration = Duration::from_secs(30);
 const NOBODY: u32 = 65534;
 const NAMES: [&str; 6] =
     ["canopy", "mergerfs", "mount.mergerfs", "mount.fuse.mergerfs", "mount.canopy", "mount.fuse.canopy"];
@@ -31,7 +29,7 @@ fn mounted(bed: &CliBed, line: &str) -> (proc::Mount, String) {
 /// Runs a script in a new mount namespace; `$1` is the directory.
 fn in_namespace(bed: &CliBed, script: &str) -> Finished {
     let mut command = in_mount_namespace(&format!("{UNMOUNT_ON_EXIT}{script}"));
-    run_within(command.arg(bed.dir()), Duration::from_secs(120))
+    run_within(command.arg(bed.dir()), 2 * PATIENCE)
 }
 
 /// Unmounts a script's pools when the script exits, even if it fails.
@@ -200,7 +198,7 @@ fn a_pool_mounts_without_a_missing_branch_and_adds_it_later() {
 
         fs::create_dir_all(bed.path("late/x")).unwrap();
         fs::write(bed.path("late/x/from-late"), "here").unwrap();
-        assert!(wait_until(SOON, || bed.path("p/from-late").exists()), "{line}: branch not added");
+        assert!(wait_until(PATIENCE, || bed.path("p/from-late").exists()), "{line}: branch not added");
         assert!(!bed.run_as("canopy status @p").stdout.contains("awaited"));
         fs::create_dir(bed.path("late/x/only-here")).unwrap();
         assert!(bed.path("p/only-here").is_dir());
@@ -219,7 +217,7 @@ fn a_pool_mounts_with_all_branches_missing() {
     assert_eq!(fs::read_dir(bed.path("p")).unwrap().count(), 0);
     assert!(fs::write(bed.path("p/file"), "x").is_err());
     fs::create_dir(bed.path("two")).unwrap();
-    assert!(wait_until(SOON, || fs::write(bed.path("p/file"), "x").is_ok()));
+    assert!(wait_until(PATIENCE, || fs::write(bed.path("p/file"), "x").is_ok()));
     assert!(bed.path("two/file").exists());
     bed.umount("@p");
     fs::remove_dir_all(bed.path("two")).unwrap();

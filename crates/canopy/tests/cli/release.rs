@@ -1,13 +1,10 @@
 //! `scripts/release.sh` makes a commit and a tag of what the changelog tells, or changes nothing.
 
-use canopy_testkit::ScratchDir;
 use canopy_testkit::cmd::{Finished, run_within};
+use canopy_testkit::{PATIENCE, ScratchDir};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
-
-const SOON: Duration = Duration::from_secs(60);
 
 const CHANGELOG: &str =
     "# Changelog\n\n## Unreleased\n\n### Added\n\n- `canopy fly`.\n\n## 0.1.0 (2026-01-01)\n\n- First.\n";
@@ -22,7 +19,7 @@ fn run(tree: &ScratchDir, words: &[&str]) -> Finished {
     for role in ["AUTHOR", "COMMITTER"] {
         command.env(format!("GIT_{role}_NAME"), "test").env(format!("GIT_{role}_EMAIL"), "test@localhost");
     }
-    run_within(&mut command, SOON)
+    run_within(&mut command, PATIENCE)
 }
 
 #[track_caller]

@@ -1,5 +1,6 @@
 //! Helpers to run commands that fail, mount pools in the foreground, and send signals.
 
+pub(super) use canopy_testkit::PATIENCE;
 use canopy_testkit::cmd::{Finished, in_mount_namespace, run_within, wait_until, wait_within};
 use canopy_testkit::{CliBed, proc};
 use std::ffi::OsStr;
@@ -7,8 +8,6 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-
-pub(super) const SOON: Duration = Duration::from_secs(20);
 
 /// Makes two branches and a mountpoint.
 #[track_caller]
@@ -26,7 +25,7 @@ pub(super) fn mistake(bed: &CliBed, line: &str) -> String {
 #[track_caller]
 pub(super) fn refused(bed: &CliBed, command: &mut Command) -> String {
     let before = mounts(bed);
-    let done = run_within(command, SOON);
+    let done = run_within(command, PATIENCE);
     assert!(matches!(done.code(), Some(1 | 2)), "{command:?}: {}", done.describe());
     assert_eq!(done.stdout, "", "{command:?}");
     let lines: Vec<&str> = done.stderr.lines().collect();
@@ -52,7 +51,7 @@ pub(super) fn foreground(bed: &CliBed, args: &str) -> Child {
     let file = fs::File::create(bed.path("log")).unwrap();
     let mut command = bed.command(&format!("mount -f {args}"));
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).spawn().unwrap();
-    let up = wait_until(SOON, || is_mounted(bed) || child.try_wait().unwrap().is_some());
+    let up = wait_until(PATIENCE, || is_mounted(bed) || child.try_wait().unwrap().is_some());
     assert!(up && is_mounted(bed), "{}", log(bed));
     // The pool serves requests once it answers the first.
     fs::metadata(bed.path("p")).unwrap();
@@ -69,7 +68,7 @@ pub(super) fn pid(child: &Child) -> i32 {
 }
 
 pub(super) fn signal(pid: i32, name: &str) {
-    let done = run_within(Command::new("kill").args(["-s", name, &pid.to_string()]), SOON);
+    let done = run_within(Command::new("kill").args(["-s", name, &pid.to_string()]), PATIENCE);
     assert!(done.success(), "{}", done.describe());
 }
 
@@ -105,7 +104,7 @@ const OPEN_DEVICE: &str = r#"
 /// Runs a script in a new mount namespace with a `/dev/fuse` for everyone. `$1` is the directory, `$2` and so on are `args`.
 pub(super) fn in_private_mounts(bed: &CliBed, script: &str, args: &[&OsStr]) -> Finished {
     let mut command = in_mount_namespace(&format!("{OPEN_DEVICE}\n{script}"));
-    let done = run_within(command.arg(bed.dir()).args(args), Duration::from_secs(60));
+    let done = run_within(command.arg(bed.dir()).args(args), PATIENCE);
     let _ = fs::remove_dir(bed.path("dev"));
     done
 }

@@ -1,6 +1,6 @@
 //! Arguments: errors and their messages, warnings, and which arguments the mount table shows.
 
-use super::rig::{SOON, bed, mistake, refused, shell};
+use super::rig::{PATIENCE, bed, mistake, refused, shell};
 use canopy_testkit::cmd::{in_mount_namespace, run_within};
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -158,6 +158,6 @@ fn shell_quoting_reaches_the_options() {
     fs::create_dir(bed.path("with space")).unwrap();
     let script = r#""$2" mount -o "branches=$1/a=RW\,1M,fsname=x\054y" "$1/with space" "$1/p"
         grep " $1/p " /proc/self/mountinfo | sed "s/.*fuse.canopy //"; "$2" umount "$1/p""#;
-    let done = run_within(&mut shell(script, &[bed.dir().as_os_str(), bed.program().as_os_str()]), SOON);
+    let done = run_within(&mut shell(script, &[bed.dir().as_os_str(), bed.program().as_os_str()]), PATIENCE);
     assert!(done.success() && done.stdout.starts_with("x,y "), "{}", done.describe());
 }

@@ -1,11 +1,10 @@
 //! The configuration file: read at mount time, and read again by a mounted pool.
 
 use canopy_testkit::cmd::run_within;
-use canopy_testkit::{CliBed, Pool};
+use canopy_testkit::{CliBed, PATIENCE, Pool};
 use rustix::io::Errno;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::time::Duration;
 
 /// Makes branches, a mountpoint and files. `@name` in a text is a path of the bed.
 fn bed(files: &[(&str, &str)]) -> CliBed {
@@ -64,7 +63,7 @@ fn each_bad_line_is_reported_and_nothing_is_mounted() {
     assert!(said.starts_with("canopy: config file @none cannot be read: No such file"), "{said}");
     // The same holds under the name mergerfs, where an unknown option on the command line is only a warning.
     let bed = bed.with_names(&["mergerfs"]);
-    let done = run_within(&mut bed.command_as("mergerfs -o config=@more @a @p"), Duration::from_secs(20));
+    let done = run_within(&mut bed.command_as("mergerfs -o config=@more @a @p"), PATIENCE);
     assert_eq!(done.code(), Some(1), "{}", done.describe());
 }
 

@@ -1,12 +1,11 @@
 //! `canopy set --persist`: the running pool and its configuration file both change, or neither does.
 
 use canopy_testkit::cmd::{spawn, wait_within};
-use canopy_testkit::{CliBed, files};
+use canopy_testkit::{CliBed, PATIENCE, files};
 use rustix::mount::{MountFlags, UnmountFlags, mount_bind, mount_remount, unmount};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::process::Stdio;
-use std::time::Duration;
 
 /// Makes branches, a mountpoint, and configuration files in `etc`. `@name` in a text is a path of the bed.
 fn bed(files: &[(&str, &str)]) -> CliBed {
@@ -212,7 +211,7 @@ fn concurrent_changes_are_all_written() {
         })
         .collect();
     for (child, pair) in children.iter_mut().zip(pairs) {
-        assert!(wait_within(child, Duration::from_secs(30)).is_some_and(|status| status.success()), "{pair}");
+        assert!(wait_within(child, PATIENCE).is_some_and(|status| status.success()), "{pair}");
     }
     let text = read(&bed, "conf");
     assert!(pairs.iter().all(|pair| text.contains(&format!("{pair}\n"))), "{text}");

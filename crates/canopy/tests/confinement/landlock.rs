@@ -2,14 +2,13 @@
 
 use super::rig::{BINARY, exercise_privileges};
 use canopy_testkit::cmd::{run_within, wait_until};
-use canopy_testkit::{LoopFs, Pool};
+use canopy_testkit::{LoopFs, PATIENCE, Pool};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
-use std::time::Duration;
 
 #[test]
 fn landlock_confines_workers_to_the_branches() {
@@ -58,7 +57,7 @@ fn landlock_confines_workers_to_the_branches() {
         assert!(before.contains("lies outside the branches that landlock=true"), "{before}");
         let done = run_within(
             Command::new(BINARY).arg("set").arg(pool.path()).arg(format!("branches={value}")),
-            Duration::from_secs(60),
+            PATIENCE,
         );
         assert_eq!(done.code(), Some(1));
         assert!(done.stderr.contains("landlock=true confines pool"), "{}", done.describe());
@@ -71,14 +70,14 @@ fn landlock_confines_workers_to_the_branches() {
         fs::rename(&log, outside.path().join("log.1")).expect("rotate");
         set("log.file", log.to_str().expect("UTF-8")).expect("reopen");
         fs::metadata(pool.path().join("none2")).expect_err("no such file");
-        assert!(wait_until(Duration::from_secs(10), || fs::read(&log).is_ok_and(|text| !text.is_empty())));
+        assert!(wait_until(PATIENCE, || fs::read(&log).is_ok_and(|text| !text.is_empty())));
         set("log.file", "/var/tmp/canopy-elsewhere").expect_err("elsewhere");
         set("debug", "false").expect("debug");
         set("readahead", "256").expect("/sys");
 
         // The thread that unmounts is not confined.
         kill_process(Pid::from_raw(pool.pid()).expect("a pid"), Signal::TERM).expect("a signal");
-        assert!(wait_until(Duration::from_secs(30), || !pool.mounted()), "{}", pool.log());
+        assert!(wait_until(PATIENCE, || !pool.mounted()), "{}", pool.log());
         pool.umount();
         assert_eq!(fs::read(outside.path().join("secret")).expect("read"), b"secret");
     }

@@ -2,11 +2,10 @@
 
 use super::rig::{BINARY, exercise_privileges, serves};
 use canopy_testkit::cmd::{run_within, wait_until};
-use canopy_testkit::{LoopFs, Pool};
+use canopy_testkit::{LoopFs, PATIENCE, Pool};
 use serde_json::Value;
 use std::fs;
 use std::process::Command;
-use std::time::Duration;
 
 /// The numbers (include/uapi/linux/capability.h) of CAP_CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID, SETGID, SETUID,
 /// LINUX_IMMUTABLE, SYS_ADMIN, SYS_NICE, MKNOD and SETFCAP.
@@ -25,7 +24,7 @@ fn every_thread_holds_only_the_needed_capabilities() {
         let check_threads = || {
             let mut found = Vec::new();
             // The first worker starts the others.
-            let serving = wait_until(Duration::from_secs(60), || {
+            let serving = wait_until(PATIENCE, || {
                 found = pool.threads();
                 found.iter().filter(|thread| serves(&thread.name)).count() > 1
             });
@@ -47,10 +46,7 @@ fn every_thread_holds_only_the_needed_capabilities() {
         fs::remove_dir_all(&dir).expect("rmdir");
         // Check the threads that have started since, too.
         check_threads();
-        let done = run_within(
-            Command::new(BINARY).args(["status", "--json"]).arg(pool.path()),
-            Duration::from_secs(60),
-        );
+        let done = run_within(Command::new(BINARY).args(["status", "--json"]).arg(pool.path()), PATIENCE);
         let status: Value = serde_json::from_str(&done.stdout).expect("JSON");
         let status = &status["pools"][0]["security"];
         assert_eq!(status["capabilities"].as_array().expect("names").len(), NEEDED.len(), "{status}");

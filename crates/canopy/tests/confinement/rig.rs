@@ -1,5 +1,6 @@
 //! Operations for which the daemon needs its privileges.
 
+use canopy_testkit::PATIENCE;
 use canopy_testkit::cmd::run_within;
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, RenameFlags, Uid, XattrFlags};
 use std::fs;
@@ -7,7 +8,6 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 pub(super) const BINARY: &str = env!("CARGO_BIN_EXE_canopy");
 
@@ -49,12 +49,12 @@ pub(super) fn exercise_privileges(pool: &Path) {
     let script = "umask 077; mkdir own; echo text >own/f; cat own/f; chmod 2700 own; touch own/g; mv own/g own/h; rm own/h";
     fs::set_permissions(pool, fs::Permissions::from_mode(0o777)).expect("chmod");
     let user = canopy_testkit::User { uid: 4242, gid: 4243, groups: &[] };
-    let done = run_within(&mut user.shell(&format!("cd \"$1\"; {script}"), [pool]), Duration::from_secs(30));
+    let done = run_within(&mut user.shell(&format!("cd \"$1\"; {script}"), [pool]), PATIENCE);
     assert!(done.success() && done.stdout == "text\n", "{}", done.describe());
     let own = fs::metadata(at("own/f")).expect("stat");
     assert_eq!((own.uid(), own.gid(), own.mode() & 0o7777), (4242, 4243, 0o600));
     for flag in ["+i", "-i"] {
-        let done = run_within(Command::new("chattr").arg(flag).arg(at("own/f")), Duration::from_secs(30));
+        let done = run_within(Command::new("chattr").arg(flag).arg(at("own/f")), PATIENCE);
         assert!(done.success(), "{}", done.describe());
         assert_eq!(fs::write(at("own/f"), "").is_err(), flag == "+i");
     }

@@ -3,13 +3,11 @@
 use super::rig::{BINARY, Dirs};
 use canopy_testkit::Paused;
 use canopy_testkit::cmd::wait_until;
-use canopy_testkit::{Pool, Submount};
+use canopy_testkit::{PATIENCE, Pool, Submount};
 use rustix::fs::Dir;
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::time::Duration;
-
-const SOON: Duration = Duration::from_secs(20);
 
 /// Each row is an instruction, the resulting branches, and the result of the call. `@` stands for the directory that
 /// contains the branches.
@@ -219,7 +217,7 @@ fn a_missing_branch_joins_once_it_exists() {
     fs::create_dir(dirs.path("unseen")).expect("mkdir");
     fs::write(dirs.path("unseen/late"), "late").expect("a file");
     fs::rename(dirs.path("unseen"), &later).expect("a rename");
-    assert!(wait_until(SOON, || pool.path().join("late").exists()));
+    assert!(wait_until(PATIENCE, || pool.path().join("late").exists()));
     assert_eq!(count(), 3);
     // The branch keeps its place in the list, its mode and its minfreespace.
     fs::write(pool.path().join("after"), "").expect("a file");
@@ -237,7 +235,7 @@ fn a_missing_branch_joins_once_it_exists() {
     for name in ["x", "y"] {
         fs::create_dir(dirs.path(name)).expect("mkdir");
         fs::write(dirs.path(name).join(format!("in-{name}")), "").expect("a file");
-        assert!(wait_until(SOON, || pool.path().join(format!("in-{name}")).exists()), "{name}");
+        assert!(wait_until(PATIENCE, || pool.path().join(format!("in-{name}")).exists()), "{name}");
     }
     assert_eq!(count(), 2);
     // A missing branch can be removed again.
@@ -265,9 +263,10 @@ fn a_hung_branch_can_be_removed() {
     std::thread::scope(|scope| {
         let listing = scope.spawn(|| std::iter::from_fn(|| hanging.read()).filter_map(Result::ok).count());
         let changing = scope.spawn(|| pool.set("branches", &format!("-{place}")));
-        let changed = wait_until(SOON, || changing.is_finished());
-        let alone =
-            wait_until(SOON, || pool.get("srcmounts") == format!("{}:{}", dirs.text("a"), dirs.text("b")));
+        let changed = wait_until(PATIENCE, || changing.is_finished());
+        let alone = wait_until(PATIENCE, || {
+            pool.get("srcmounts") == format!("{}:{}", dirs.text("a"), dirs.text("b"))
+        });
         let works = alone && fs::read_dir(pool.path()).expect("a listing").count() == 1;
         drop(paused);
         listing.join().expect("a listing");

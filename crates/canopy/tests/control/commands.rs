@@ -3,8 +3,7 @@
 use super::rig::{BINARY, Dirs};
 use canopy_testkit::cmd::{Finished, run_within};
 use canopy_testkit::files::copy_program;
-use canopy_testkit::{Pool, as_user};
-use std::time::Duration;
+use canopy_testkit::{PATIENCE, Pool, as_user};
 
 /// `@` stands for the pool.
 fn canopy(pool: &Pool, args: &[&str]) -> Finished {
@@ -112,7 +111,7 @@ fn every_error_is_one_line_that_names_the_cause_and_a_remedy() {
     copy_program(BINARY, &binary);
     let other = |args: &[&str]| {
         let mut command = as_user(4242, 4242, &[], &binary);
-        run_within(command.arg(args[0]).arg(pool.path()).args(&args[1..]), Duration::from_secs(20))
+        run_within(command.arg(args[0]).arg(pool.path()).args(&args[1..]), PATIENCE)
     };
     assert_eq!(other(&["get", "cache.files"]).stdout, "auto-full\n");
     let done = other(&["set", "cache.files=off"]);

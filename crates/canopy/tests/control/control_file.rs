@@ -4,13 +4,12 @@ use super::rig::Dirs;
 use canopy_config::options;
 use canopy_testkit::cmd::{run, run_within};
 use canopy_testkit::xattr;
-use canopy_testkit::{Pool, as_user};
+use canopy_testkit::{PATIENCE, Pool, as_user};
 use rustix::fs::{CWD, FileType, Mode, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::Duration;
 
 /// The keys that the control file may list. It must not list any other.
 const SHOWN: &str = "allow-idmap async-read branches branches-mount-timeout branches-mount-timeout-fail \
@@ -327,7 +326,7 @@ fn only_the_owner_can_set_keys() {
             as_user(4242, 4242, &[], "getfattr")
                 .args(["--only-values", "-n", "user.mergerfs.cache.files"])
                 .arg(pool.control_file()),
-            Duration::from_secs(10),
+            PATIENCE,
         );
         assert_eq!(read.stdout, "auto-full", "{}", read.describe());
         for (name, value) in [("cache.files", "off"), ("branches", "->"), ("cmd.gc", "")] {
@@ -336,7 +335,7 @@ fn only_the_owner_can_set_keys() {
                 as_user(4242, 4242, &[], "setfattr")
                     .args(["-n", &name, "-v", value])
                     .arg(pool.control_file()),
-                Duration::from_secs(10),
+                PATIENCE,
             );
             assert!(
                 !set.success() && set.stderr.contains("Permission denied"),

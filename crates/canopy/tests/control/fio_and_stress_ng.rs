@@ -2,6 +2,7 @@
 
 use super::rig::Dirs;
 use super::under_load::random_changes;
+use canopy_testkit::PATIENCE;
 use canopy_testkit::cmd::run_within;
 use std::fs;
 use std::path::Path;
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 const CHANGES: u32 = 1000;
 /// The time limit for one run of either program, far more than it takes.
-const DEADLINE: Duration = Duration::from_secs(120);
+const DEADLINE: Duration = Duration::from_secs(2 * PATIENCE.as_secs());
 
 /// Jobs that write at random offsets, read back and compare checksums, then verify the whole file: by system calls and by
 /// mmap, with a file for each job and with a shared one.

@@ -4,7 +4,7 @@ use super::mount_table;
 use super::rig::{BINARY, Dirs};
 use canopy_testkit::cmd::{run, run_within, wait_until};
 use canopy_testkit::files::copy_program;
-use canopy_testkit::{LoopFs, Pool, as_user, proc};
+use canopy_testkit::{LoopFs, PATIENCE, Pool, as_user, proc};
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io::Write;
@@ -13,7 +13,6 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-const SOON: Duration = Duration::from_secs(20);
 const UNCACHED: &str = "passthrough.io=off,cache.files=off";
 
 /// Options, what their test observes, and the test.
@@ -111,7 +110,7 @@ fn over_the_device(dirs: &Dirs, options: &str) -> Pool {
 /// Asserts that one of several attempts succeeds, since another process may drop caches at any time.
 #[track_caller]
 fn assert_eventually(what: &str, attempt: impl FnMut() -> bool) {
-    assert!(wait_until(Duration::from_secs(10), attempt), "never: {what}");
+    assert!(wait_until(PATIENCE, attempt), "never: {what}");
 }
 
 /// Returns the `/proc` status of each of the daemon's workers.
@@ -124,9 +123,9 @@ fn mountpoint() {
     let dirs = Dirs::new();
     for option in ["mountpoint", "mount"] {
         let options = format!("branches={},{option}={}", dirs.text("a"), dirs.text("c"));
-        let done = run_within(Command::new(BINARY).args(["mount", "-o", &options]), SOON);
+        let done = run_within(Command::new(BINARY).args(["mount", "-o", &options]), PATIENCE);
         let mounted = proc::mount_at(&dirs.path("c")).is_some();
-        let ended = run_within(Command::new(BINARY).args(["umount"]).arg(dirs.path("c")), SOON);
+        let ended = run_within(Command::new(BINARY).args(["umount"]).arg(dirs.path("c")), PATIENCE);
         assert!(done.success() && mounted && ended.success(), "{} {}", done.describe(), ended.describe());
     }
 }
@@ -279,7 +278,7 @@ fn killpriv(option: &str) {
         File::create(&path).expect("a file");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o4777)).expect("chmod");
         let done =
-            run_within(as_user(4242, 4242, &[], "sh").args(["-c", "echo x >> \"$0\""]).arg(&path), SOON);
+            run_within(as_user(4242, 4242, &[], "sh").args(["-c", "echo x >> \"$0\""]).arg(&path), PATIENCE);
         assert!(done.success(), "{}", done.describe());
         assert_eq!(
             fs::metadata(dirs.path("a").join("f")).expect("stat").mode() & 0o7777,
@@ -317,7 +316,7 @@ fn nullrw() {
 }
 
 fn reads(pool: &Pool, name: &str) -> bool {
-    run_within(as_user(4242, 4242, &[], "cat").arg(pool.path().join(name)), SOON).success()
+    run_within(as_user(4242, 4242, &[], "cat").arg(pool.path().join(name)), PATIENCE).success()
 }
 
 fn posix_acl() {
@@ -373,7 +372,11 @@ fn thread_counts() {
         [("read-thread-count=3", 3), ("threads=5", 5), ("read-thread-count=2,process-thread-count=6", 6)]
     {
         let pool = over_the_device(&dirs, options);
-        assert!(wait_until(SOON, || workers(&pool).len() == count), "{options}: {}", workers(&pool).len());
+        assert!(
+            wait_until(PATIENCE, || workers(&pool).len() == count),
+            "{options}: {}",
+            workers(&pool).len()
+        );
         pool.umount();
     }
 }
@@ -394,7 +397,7 @@ fn pin_threads() {
         let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:\t"));
         list.is_some_and(|list| list.parse::<u32>().is_ok())
     };
-    assert!(wait_until(SOON, || workers(&pool).iter().filter(|status| alone(status)).count() == 3));
+    assert!(wait_until(PATIENCE, || workers(&pool).iter().filter(|status| alone(status)).count() == 3));
     pool.umount();
 }
 
@@ -410,7 +413,7 @@ fn io_uring() {
             let serving = |kind: &str| names.iter().filter(|name| name.starts_with(kind)).count();
             (serving("canopy-q") > 1) == rings && (serving("canopy-fuse-") == 1) == rings
         };
-        assert!(wait_until(SOON, as_asked), "{mode}: {:?}", names());
+        assert!(wait_until(PATIENCE, as_asked), "{mode}: {:?}", names());
         pool.umount();
     }
 }
@@ -430,7 +433,7 @@ fn survive() {
     for on in [true, false] {
         let mut pool = dirs.pool(&format!("survive={on},{UNCACHED}"));
         // The mount is there a moment before another process would take over.
-        assert!(wait_until(SOON, || pool.log().contains(" is on ")), "{}", pool.log());
+        assert!(wait_until(PATIENCE, || pool.log().contains(" is on ")), "{}", pool.log());
         fs::write(pool.path().join("f"), "x").expect("a write");
         let open = File::open(pool.path().join("f")).expect("a file");
         let children = format!("/proc/{0}/task/{0}/children", pool.pid());
@@ -466,7 +469,7 @@ fn worker_priority() {
             (figures[3] + figures[4], figures.iter().sum::<u64>())
         };
         let before = idle();
-        let found = wait_until(Duration::from_secs(if low { 30 } else { 1 }), lowered);
+        let found = wait_until(if low { PATIENCE } else { Duration::from_secs(1) }, lowered);
         let after = idle();
         // Without room on the processors, `auto` is as `normal`.
         let room = (after.0 - before.0) * 2 > after.1 - before.1;
@@ -500,7 +503,7 @@ fn allow_other() {
     }
     copy_program(BINARY, dirs.path("canopy"));
     let mut command = Command::new("unshare");
-    let done = run_within(command.args(["-m", "sh", "-euc", SCRIPT, "sh"]).arg(dirs.path("")), SOON);
+    let done = run_within(command.args(["-m", "sh", "-euc", SCRIPT, "sh"]).arg(dirs.path("")), PATIENCE);
     assert_eq!(done.stdout, "minfreespace=0 out\nallow_other in\n", "{}", done.describe());
 }
 

@@ -3,9 +3,9 @@
 //! The branches are pools themselves. Their daemons are paused, so their unanswered requests can be counted.
 
 use super::rig::{Connections, Dirs};
-use canopy_testkit::Paused;
 use canopy_testkit::Pool;
 use canopy_testkit::cmd::wait_until;
+use canopy_testkit::{PATIENCE, Paused};
 use rustix::fs::{Dir, Mode, OFlags};
 use std::fs;
 use std::time::Duration;
@@ -40,12 +40,12 @@ pub(super) fn branches_are_read_in_sequence_or_concurrently() {
         assert_eq!(fs::read_dir(outer.path()).expect("a listing").count(), 2, "{value}");
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(outer.path(), flags, Mode::empty()).expect("open");
-        assert!(wait_until(Duration::from_secs(5), || waiting(&inner[0]) + waiting(&inner[1]) == 0));
+        assert!(wait_until(PATIENCE, || waiting(&inner[0]) + waiting(&inner[1]) == 0));
         let paused = [0, 1].map(|branch| Paused::new(inner[branch].pid()));
         std::thread::scope(|scope| {
             let listing = scope.spawn(|| Dir::new(dir).expect("a directory").filter_map(Result::ok).count());
-            let first = wait_until(Duration::from_secs(10), || waiting(&inner[0]) > 0);
-            let patience = if both { Duration::from_secs(10) } else { Duration::from_millis(100) };
+            let first = wait_until(PATIENCE, || waiting(&inner[0]) > 0);
+            let patience = if both { PATIENCE } else { Duration::from_millis(100) };
             let second = wait_until(patience, || waiting(&inner[1]) > 0);
             drop(paused);
             // The count includes `.` and `..`.

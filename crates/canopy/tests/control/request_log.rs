@@ -1,13 +1,11 @@
 //! `debug` and `log.file`: a log with one line for each request.
 
 use super::rig::Dirs;
+use canopy_testkit::PATIENCE;
 use canopy_testkit::cmd::wait_until;
 use rustix::io::Errno;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::time::Duration;
-
-const SOON: Duration = Duration::from_secs(10);
 
 /// Returns the log line of the lookup of a name.
 fn lookup(log: &str, name: &str) -> Option<String> {
@@ -27,7 +25,7 @@ fn every_request_is_a_line_in_the_log() {
             pool.set("debug", "true");
         }
         miss("quiet \n night");
-        assert!(wait_until(SOON, || lookup(&pool.log(), "quiet \\n night").is_some()), "{}", pool.log());
+        assert!(wait_until(PATIENCE, || lookup(&pool.log(), "quiet \\n night").is_some()), "{}", pool.log());
         let line = lookup(&pool.log(), "quiet \\n night").expect("a line");
         for part in [" node=1 ", &format!(" pid={}", pid()), ": error=0 len=", " us="] {
             assert!(line.contains(part), "{part}: {line}");
@@ -66,7 +64,7 @@ fn requests_can_be_logged_to_a_file() {
             || text(&one).lines().any(|line| line.contains(&format!(" {opcode} ")) && line.contains(part));
         // A rename without flags may arrive as RENAME or RENAME2. RELEASE is asynchronous.
         let there = || there() || opcode == "RENAME2" && text(&one).contains(" RENAME ");
-        assert!(wait_until(SOON, there), "{opcode}{part}:\n{log}");
+        assert!(wait_until(PATIENCE, there), "{opcode}{part}:\n{log}");
     }
     assert!(log.lines().all(|line| line.contains(" unique=")), "{log}");
     assert!(!pool.log().contains(" unique="), "the requests are also in the main log: {}", pool.log());
@@ -102,7 +100,7 @@ fn requests_can_be_logged_to_a_file() {
     // Without a file, requests go to the main log again.
     pool.set("log.file", "");
     assert!(!pool.path().join("sixth").exists());
-    assert!(wait_until(SOON, || lookup(&pool.log(), "sixth").is_some()));
+    assert!(wait_until(PATIENCE, || lookup(&pool.log(), "sixth").is_some()));
     assert!(lookup(&text(&one), "sixth").is_none());
     pool.umount();
     let failed = dirs.builder(&format!("log.file={}", dirs.path("none/log").display())).try_mount();

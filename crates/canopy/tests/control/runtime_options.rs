@@ -4,7 +4,7 @@ use super::rig::{BINARY, Connections};
 use super::{nfsopenhack, policies, readdir_policy};
 use canopy_sys::thread::ioprio::IoPriority;
 use canopy_testkit::cmd::{run, wait_until};
-use canopy_testkit::{LoopFs, Pool, proc, require_root};
+use canopy_testkit::{LoopFs, PATIENCE, Pool, proc, require_root};
 use canopy_testkit::{Paused, PoolBed};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -34,7 +34,7 @@ fn bytes_moved(bed: &PoolBed, work: impl FnOnce()) -> u64 {
 /// Asserts that one of several attempts succeeds, since another process may drop caches at any time.
 #[track_caller]
 fn assert_eventually(what: &str, attempt: impl FnMut() -> bool) {
-    assert!(wait_until(Duration::from_secs(5), attempt), "never: {what}");
+    assert!(wait_until(PATIENCE, attempt), "never: {what}");
 }
 
 /// Options, what their test observes, and the test.
@@ -240,18 +240,18 @@ pub(super) const ROWS: &[Row] = &[
         for key in ["cache.attr", "cache.entry", "cache.negative-entry"] {
             live.pool.set(key, "3600");
         }
-        let follows = |soon: Duration| {
+        let follows = |patience: Duration| {
             let _ = fs::remove_file(live.on(0, "f"));
             live.pool.set("cmd.invalidate-all-nodes", "");
             let missing = !there();
             fs::write(live.on(0, "f"), "").expect("a file");
-            missing && wait_until(soon, there)
+            missing && wait_until(patience, there)
         };
         for value in ["auto", "timeout", "watch"] {
             live.pool.set("cache.coherence", value);
             let followed = value != "timeout";
             assert_eventually(value, || {
-                follows(Duration::from_secs(if followed { 5 } else { 0 })) == followed
+                follows(if followed { PATIENCE } else { Duration::ZERO }) == followed
             });
         }
     }),
@@ -318,7 +318,7 @@ pub(super) const ROWS: &[Row] = &[
                     scope.spawn(move || file.write_all_at(&[part; MIB], at).expect("a write"));
                 }
                 let several = || connections.waiting(&live.pool) > 1;
-                let patience = Duration::from_millis(if parallel { 10_000 } else { 200 });
+                let patience = if parallel { PATIENCE } else { Duration::from_millis(200) };
                 let seen = wait_until(patience, several);
                 drop(paused);
                 assert_eq!(seen, parallel, "{value}");
@@ -496,10 +496,10 @@ pub(super) const ROWS: &[Row] = &[
             let watch = || (0..100).map(|_| idle()).max();
             let before = watch();
             live.pool.set("proxy-ioprio", "true");
-            let seen = wait_until(Duration::from_secs(10), || idle() > 0);
+            let seen = wait_until(PATIENCE, || idle() > 0);
             live.pool.set("proxy-ioprio", "false");
             // Each worker resets its priority at its next request.
-            let given_back = wait_until(Duration::from_secs(10), || {
+            let given_back = wait_until(PATIENCE, || {
                 std::thread::scope(|others| {
                     (0..8).for_each(|_| drop(others.spawn(|| fs::metadata(live.at("f")).expect("stat"))));
                 });

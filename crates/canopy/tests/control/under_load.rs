@@ -1,7 +1,7 @@
 //! Option changes under load: only operations that a change forbids fail, and all data is correct.
 
 use super::rig::Dirs;
-use canopy_testkit::{Pool, Rng};
+use canopy_testkit::{PATIENCE, Pool, Rng};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::FileExt;
@@ -260,7 +260,7 @@ fn a_branch_can_be_added_and_removed_under_load() {
     Load::run(&pool, |going| {
         let begun = Instant::now();
         for round in 0..60 {
-            if !going() || begun.elapsed() > Duration::from_secs(30) {
+            if !going() || begun.elapsed() > PATIENCE {
                 return;
             }
             pool.set("branches", &format!("+{}=NC", c.display()));

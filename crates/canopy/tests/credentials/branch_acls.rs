@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use canopy_testkit::cmd::wait_until;
-use canopy_testkit::{Kind, LoopFs, Pool};
+use canopy_testkit::{Kind, LoopFs, PATIENCE, Pool};
 use rustix::fs::{Access, XattrFlags, access, getxattr, removexattr, setxattr};
 
 use super::acl::{ACCESS, DEFAULT, Tag, encode};
@@ -339,7 +339,7 @@ fn an_acl_that_changes_on_the_branch_is_enforced_soon() {
                     false => {}
                 }
                 let inner = pool.path().join("file");
-                let holds = wait_until(Duration::from_secs(20), || {
+                let holds = wait_until(PATIENCE, || {
                     let inner = inner.clone();
                     actors.act(STRANGER, move || outcome(fs::read(inner)))
                         == if listed { "ok" } else { "EACCES" }

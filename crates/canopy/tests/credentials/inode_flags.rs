@@ -4,16 +4,15 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
-use canopy_testkit::User;
 use canopy_testkit::cmd::run_within;
+use canopy_testkit::{PATIENCE, User};
 
 use super::rig::{OWNER, Places, STRANGER, THE_OWNER, outcome};
 
 #[track_caller]
 fn chattr(flag: &str, path: &Path) -> String {
-    let done = run_within(Command::new("chattr").arg(flag).arg(path), Duration::from_secs(20));
+    let done = run_within(Command::new("chattr").arg(flag).arg(path), PATIENCE);
     format!("{:?}", done.code())
 }
 
@@ -27,7 +26,7 @@ impl Drop for ClearFlags<'_> {
 }
 
 fn flags(path: &Path) -> String {
-    let done = run_within(Command::new("lsattr").arg("-d").arg(path), Duration::from_secs(20));
+    let done = run_within(Command::new("lsattr").arg("-d").arg(path), PATIENCE);
     // `e` (extents) is the layout of the file, and `N` (inline data) depends on how it was written.
     let set = done.stdout.split(' ').next().unwrap_or_default().replace(['-', 'e', 'N'], "");
     format!("{:?} {set}", done.code())
@@ -106,7 +105,7 @@ fn table(root: &Path) -> Vec<String> {
                 chown(&path, Some(OWNER), None).unwrap();
                 let user = User { uid: user.uid, gid: user.gid, groups: &[] };
                 let mut command = user.command("chattr");
-                let done = run_within(command.arg(format!("+{flag}")).arg(&path), Duration::from_secs(20));
+                let done = run_within(command.arg(format!("+{flag}")).arg(&path), PATIENCE);
                 // Includes the reason, which is in chattr's message.
                 let reason = done
                     .stderr
@@ -126,7 +125,7 @@ fn table(root: &Path) -> Vec<String> {
             if flag.contains(['i', 'a']) {
                 cells.push(format!("{kind} +{flag} attempts: {}", attempts(&dir, name)));
                 let mut off = THE_OWNER_COMMAND.command("chattr");
-                let done = run_within(off.arg(format!("-{flag}")).arg(&path), Duration::from_secs(20));
+                let done = run_within(off.arg(format!("-{flag}")).arg(&path), PATIENCE);
                 cells.push(format!("{kind} -{flag} by owner: {:?} {}", done.code(), flags(&path)));
             }
             let done = chattr(&format!("-{flag}"), &path);

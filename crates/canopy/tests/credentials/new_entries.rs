@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
-use std::time::Duration;
 
 use canopy_testkit::cmd::run_within;
-use canopy_testkit::{Tree, User};
+use canopy_testkit::{PATIENCE, Tree, User};
 use rustix::fs::{XattrFlags, setxattr};
 
 use super::acl::{self, Tag};
@@ -90,7 +89,7 @@ fn table(root: &Path, dirs: &[Dir]) -> Vec<String> {
                 .replace("6001", if actor.gid == GROUP { "6001" } else { "6001o" });
             let names: Vec<_> = dirs.iter().map(|(name, ..)| (*name).to_owned()).collect();
             let args = [root.to_str().unwrap().to_owned(), umask.to_owned()].into_iter().chain(names);
-            let done = run_within(user.shell(script, args).env("tag", &tag), Duration::from_secs(60));
+            let done = run_within(user.shell(script, args).env("tag", &tag), PATIENCE);
             assert!(done.success(), "{}", done.describe());
             let text = format!("{}{}", done.stdout, done.stderr).replace(root.to_str().unwrap(), "ROOT");
             messages.push(format!("{} umask {umask}: {text}", actor.name));

@@ -5,10 +5,9 @@ use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::thread;
-use std::time::Duration;
 
-use canopy_testkit::User;
 use canopy_testkit::cmd::run_within;
+use canopy_testkit::{PATIENCE, User};
 use rustix::fs::{
     CWD, FallocateFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, Uid, XattrFlags, chownat,
     fallocate, fchown, ftruncate, futimens, getxattr, openat, setxattr,
@@ -208,7 +207,7 @@ fn as_on_ext4_by_programs() {
                     for part in command.split('\0') {
                         program.arg("-c").arg(part);
                     }
-                    let done = run_within(program.arg(&path), Duration::from_secs(20));
+                    let done = run_within(program.arg(&path), PATIENCE);
                     let meta = fs::metadata(&path).unwrap();
                     let (code, now) = (done.code(), state(&meta));
                     let command = command.replace('\0', ", ");
@@ -239,7 +238,7 @@ fn no_cache_keeps_a_cleared_set_id_bit() {
         let user = User { uid: 6004, gid: 7004, groups: &[] };
         let mut write =
             user.shell("printf x | dd of=\"$1\" conv=notrunc bs=1 2>/dev/null", [path.as_os_str()]);
-        assert!(run_within(&mut write, Duration::from_secs(20)).success());
+        assert!(run_within(&mut write, PATIENCE).success());
         let after = [fs::metadata(&path).unwrap(), held.metadata().unwrap()].map(|meta| meta.mode() & 0o7777);
         assert_eq!(after, [0o777; 2], "[{options}]");
         assert_eq!(capable(&path), "no capability", "[{options}]");

@@ -3,11 +3,10 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use canopy_testkit::cmd::{Finished, run_within};
 use canopy_testkit::files::copy_program;
-use canopy_testkit::{LeakCheck, User, require_root};
+use canopy_testkit::{LeakCheck, PATIENCE, User, require_root};
 
 /// The user nobody: fusermount3 serves only users who have a name.
 pub(super) const USER: User<'static> = User { uid: 65534, gid: 65534, groups: &[] };
@@ -51,7 +50,7 @@ impl Home {
         );
         let mut command = std::process::Command::new("unshare");
         command.args(["-m", "sh", "-eu", "-c", &outer, "sh"]).arg(dir).arg(WORK);
-        run_within(&mut command, Duration::from_secs(90))
+        run_within(&mut command, 2 * PATIENCE)
     }
 
     /// Runs the `WORK` script as the user, with a command prefix.

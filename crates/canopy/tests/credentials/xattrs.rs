@@ -5,10 +5,9 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
 
 use canopy_testkit::cmd::{Finished, run_within};
-use canopy_testkit::{FaultyFs, LeakCheck, Pool};
+use canopy_testkit::{FaultyFs, LeakCheck, PATIENCE, Pool};
 use rustix::fs::{XattrFlags, getxattr, listxattr, removexattr, setxattr};
 
 use super::acl::{self, Tag};
@@ -142,7 +141,7 @@ fn only_the_owner_changes_system_attributes() {
                         let script = format!("exec {who} setfattr {words} \"$1\"");
                         let mut command = Command::new("sh");
                         command.args(["-c", &script, "sh"]).arg(&outer);
-                        run_within(&mut command, Duration::from_secs(20))
+                        run_within(&mut command, PATIENCE)
                     };
                     let cell = format!("[{options}] {name} of the {kind} by '{who}'");
                     let set = act(&format!("-n {name} -v value"));
@@ -194,7 +193,7 @@ fn labels_are_kept_where_no_selinux_is() {
     let run = |root: &Path, script: &str| {
         let mut command = Command::new("sh");
         command.current_dir(root).args(["-c", script]);
-        run_within(&mut command, Duration::from_secs(20))
+        run_within(&mut command, PATIENCE)
     };
     for script in scripts {
         let (wanted, found) = (run(places.plain(), script), run(pool.path(), script));

@@ -2,7 +2,7 @@
 
 const BINARY: &str = env!("CARGO_BIN_EXE_canopy");
 use canopy_testkit::cmd::{run_within, wait_until};
-use canopy_testkit::{Pool, ScratchDir};
+use canopy_testkit::{PATIENCE, Pool, ScratchDir};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 use std::fs::{self, File, FileTimes};
@@ -10,8 +10,6 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
-
-const SOON: Duration = Duration::from_secs(20);
 
 /// A tmpfs mount that is unmounted on drop.
 struct Disk(PathBuf);
@@ -109,7 +107,7 @@ fn a_remount_applies_to_later_opens() {
     {
         mount_remount(pool.path(), flags, "").expect("a remount");
         let follows = || reading_changes_atime(&disk, pool.path(), "file") == expected;
-        assert!(wait_until(SOON, follows), "{flags:?}");
+        assert!(wait_until(PATIENCE, follows), "{flags:?}");
     }
     pool.umount();
 }
@@ -129,7 +127,7 @@ fn a_copy_of_the_branchs_mount_behaves_as_the_branch() {
     assert_eq!(fs::read_to_string(pool.path().join("below/data")).expect("a file"), "shown");
     assert_eq!(fs::read_dir(pool.path().join("below")).expect("a directory").count(), 1);
     drop(below);
-    assert!(wait_until(SOON, || {
+    assert!(wait_until(PATIENCE, || {
         fs::read_to_string(pool.path().join("below/data")).is_ok_and(|text| text == "hidden")
     }));
     // One descriptor writes and reads the file after it was unlinked.
@@ -141,7 +139,7 @@ fn a_copy_of_the_branchs_mount_behaves_as_the_branch() {
     drop(file);
     assert_eq!(unmount(&disk, UnmountFlags::empty()), Err(Errno::BUSY));
     pool.umount();
-    assert!(wait_until(SOON, || unmount(&disk, UnmountFlags::empty()).is_ok()), "the disk is still busy");
+    assert!(wait_until(PATIENCE, || unmount(&disk, UnmountFlags::empty()).is_ok()), "the disk is still busy");
     std::mem::forget(guard);
 }
 
@@ -167,7 +165,7 @@ fn noatime_works_in_an_ordinary_users_pool() {
     std::os::unix::fs::chown(scratch.path("b"), Some(65534), Some(65534)).expect("chown");
     fs::copy(BINARY, scratch.path("canopy")).expect("a copy that any user may run");
     let mut command = Command::new("unshare");
-    let done = run_within(command.args(["-m", "sh", "-euc", SCRIPT, "sh"]).arg(scratch.dir()), SOON);
+    let done = run_within(command.args(["-m", "sh", "-euc", SCRIPT, "sh"]).arg(scratch.dir()), PATIENCE);
     let _ = fs::remove_dir(scratch.path("dev"));
     assert_eq!(done.stdout, "minfreespace=0 changed\nnoatime kept\n", "{}", done.describe());
 }

@@ -5,8 +5,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
+use canopy_testkit::PATIENCE;
 use canopy_testkit::cmd::run_within;
 
 pub(super) const BLOCK: usize = 4096;
@@ -75,7 +75,7 @@ impl Aligned {
 pub(super) fn xfs_io(commands: &[String]) -> String {
     let mut command = Command::new("sh");
     command.args(["-c", r#"printf '%s\n' "$@" | xfs_io"#, "sh"]).args(commands);
-    let done = run_within(&mut command, Duration::from_secs(60));
+    let done = run_within(&mut command, PATIENCE);
     assert!(done.success() && done.stderr.is_empty(), "{command:?}: {}", done.describe());
     done.stdout
 }

@@ -2,19 +2,19 @@
 
 use super::files::{open, try_open};
 use super::rig::{Disks, Mode};
+use canopy_testkit::PATIENCE;
 use canopy_testkit::cmd::{run_within, wait_until};
 use rustix::fs::{FlockOperation, OFlags, fcntl_lock, flock};
 use rustix::io::Errno;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 /// Tries to take a flock(2) lock in another process.
 #[track_caller]
 fn another_process_can_flock(path: &Path) -> bool {
     let mut command = Command::new("flock");
-    let done = run_within(command.args(["--nonblock"]).arg(path).arg("true"), Duration::from_secs(20));
+    let done = run_within(command.args(["--nonblock"]).arg(path).arg("true"), PATIENCE);
     assert!(matches!(done.code(), Some(0 | 1)), "{command:?}: {}", done.describe());
     done.success()
 }
@@ -24,7 +24,7 @@ fn another_process_can_flock(path: &Path) -> bool {
 fn another_process_can_write(path: &Path) -> bool {
     let mut command = Command::new("sqlite3");
     command.args(["-batch", "-bail"]).arg(path).args([".timeout 0", "INSERT INTO t VALUES(1);"]);
-    let done = run_within(&mut command, Duration::from_secs(20));
+    let done = run_within(&mut command, PATIENCE);
     assert!(done.success() || done.stderr.contains("locked"), "{command:?}: {}", done.describe());
     done.success()
 }
@@ -37,7 +37,7 @@ fn locks_exclude_other_processes_and_links_until_close() {
         let dir = disks.ext4(&pool);
         let (one, two) = (dir.pool.join("one"), dir.pool.join("two"));
         let mut make = Command::new("sqlite3");
-        let made = run_within(make.arg(&one).arg("CREATE TABLE t(a);"), Duration::from_secs(20));
+        let made = run_within(make.arg(&one).arg("CREATE TABLE t(a);"), PATIENCE);
         assert!(made.success(), "{}", made.describe());
         fs::hard_link(&one, &two).expect("link");
 
@@ -53,7 +53,7 @@ fn locks_exclude_other_processes_and_links_until_close() {
             );
             drop((again, file));
             // Another test's thread may be between fork and exec, with a copy of the descriptor.
-            let released = wait_until(Duration::from_secs(5), || another_process_can_flock(asked));
+            let released = wait_until(PATIENCE, || another_process_can_flock(asked));
             assert!(released, "{mode}: close did not release");
 
             let file = open(held, OFlags::RDWR);
@@ -69,7 +69,7 @@ fn locks_exclude_other_processes_and_links_until_close() {
         let mut outer = Command::new("sqlite3");
         let inner = format!(".shell sqlite3 {} 'SELECT count(*) FROM t;' 2>&1 || true", two.display());
         outer.args(["-batch"]).arg(&one).args([".timeout 0", "BEGIN EXCLUSIVE;", &inner, "COMMIT;"]);
-        let done = run_within(&mut outer, Duration::from_secs(20));
+        let done = run_within(&mut outer, PATIENCE);
         assert!(done.success() && done.stdout.contains("locked"), "{mode}: {}", done.describe());
         pool.umount();
     }

@@ -3,13 +3,10 @@
 use super::files::{BLOCK, Place, xfs_io};
 use super::rig::{LISTED, builder};
 use canopy_testkit::cmd::{run, run_within, wait_within};
-use canopy_testkit::{Kind, LoopFs};
+use canopy_testkit::{Kind, LoopFs, PATIENCE};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
-
-const SOON: Duration = Duration::from_secs(60);
 
 fn words(lines: &[&str], path: &Path) -> Vec<String> {
     lines.iter().map(|line| line.replace('@', &path.display().to_string())).collect()
@@ -98,7 +95,7 @@ pub(super) fn fio(dir: &Place) {
             "verify" => command.args(["--rw=randwrite", "--verify_only=1"]),
             other => command.arg(format!("--rw={other}")).arg("--do_verify=1"),
         };
-        let done = run_within(&mut command, SOON);
+        let done = run_within(&mut command, PATIENCE);
         assert!(done.success(), "{command:?}: {}", done.describe());
     }
     assert_eq!(fs::metadata(dir.branch.join("f")).expect("the branch").len(), 512 << 10);
@@ -114,7 +111,7 @@ pub(super) fn sqlite(dir: &Place) {
         command
     };
     let run = |script: &str| {
-        let done = run_within(&mut sql(script), SOON);
+        let done = run_within(&mut sql(script), PATIENCE);
         assert!(done.success(), "{script}: {}", done.describe());
         done.stdout
     };
@@ -131,7 +128,7 @@ pub(super) fn sqlite(dir: &Place) {
         last = now;
     }
     for writer in &mut writers {
-        let status = wait_within(writer, SOON);
+        let status = wait_within(writer, PATIENCE);
         if status.is_none() {
             let _ = writer.kill();
             let _ = writer.wait();
@@ -165,7 +162,7 @@ fn uncached_writes_and_stores_through_a_mapping_do_not_undo_each_other() {
         for round in 0..ROUNDS {
             let mut command = Command::new(&program);
             command.arg(pool.path().join("f")).arg(disk.path().join("f")).arg(LISTED);
-            let done = run_within(&mut command, Duration::from_secs(200));
+            let done = run_within(&mut command, 4 * PATIENCE);
             assert!(done.success(), "{options}, round {round}: {}", done.describe());
         }
         pool.umount();

@@ -5,7 +5,7 @@ use super::passthrough_fallback::Overlay;
 use super::rig::{CACHES, Disks, LISTED, Mode, builder, log_count, pages_limit};
 use super::{checks, direct_io};
 use canopy_testkit::cmd::{run, wait_until};
-use canopy_testkit::{LoopFs, proc};
+use canopy_testkit::{LoopFs, PATIENCE, proc};
 use rustix::fs::OFlags;
 use std::fs;
 use std::io;
@@ -252,7 +252,7 @@ fn dropcacheonclose_drops_the_pages_at_close() {
         };
         assert_eq!(pages(), 64);
         drop(fd);
-        let patience = Duration::from_secs(if dropped { 5 } else { 0 });
+        let patience = if dropped { PATIENCE } else { Duration::ZERO };
         assert_eq!(wait_until(patience, || pages() == 0), dropped);
         pool.umount();
     }
@@ -270,7 +270,7 @@ fn readahead_is_set_on_the_mount_and_the_device() {
         format!("/sys/block/{device}/queue/read_ahead_kb"),
     ] {
         // The value is set after the pool starts to answer requests.
-        wait_until(Duration::from_secs(5), || of(&path) == "384");
+        wait_until(PATIENCE, || of(&path) == "384");
         assert_eq!(of(&path), "384", "{path}");
     }
     pool.umount();

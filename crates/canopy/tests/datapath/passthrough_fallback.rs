@@ -5,16 +5,14 @@ use super::direct_io;
 use super::files::Place;
 use super::rig::{Disks, Mode, builder, log_count, pages_limit};
 use canopy_testkit::cmd::{run_within, wait_until};
-use canopy_testkit::{LeakCheck, LoopFs};
+use canopy_testkit::{LeakCheck, LoopFs, PATIENCE};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::ffi::CString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
-const SOON: Duration = Duration::from_secs(20);
 /// The size of a tmpfs that leaves `passthrough.io=auto` room for writers. It takes no memory before it is filled.
 const AMPLE: u64 = 64 << 30;
 
@@ -40,7 +38,7 @@ impl Overlay {
 
 impl Drop for Overlay {
     fn drop(&mut self) {
-        let gone = wait_until(SOON, || unmount(&self.merged, UnmountFlags::empty()).is_ok());
+        let gone = wait_until(PATIENCE, || unmount(&self.merged, UnmountFlags::empty()).is_ok());
         assert!(gone || std::thread::panicking(), "{} stays mounted", self.merged.display());
     }
 }
@@ -115,7 +113,7 @@ fn an_ordinary_user_has_no_passthrough() {
     let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-euc", AS_ROOT, "sh"]).arg(&home_path);
     command.args([&(limit + 1).to_string(), AS_USER]).arg(branch.path());
-    let done = run_within(&mut command, SOON);
+    let done = run_within(&mut command, PATIENCE);
     let log = fs::read_to_string(branch.path().join(".log")).unwrap_or_default();
     let expected = (Some(0), "1\n2\n3\n1\nmore\n");
     assert_eq!((done.code(), done.stdout.as_str()), expected, "{}\n{log}", done.describe());

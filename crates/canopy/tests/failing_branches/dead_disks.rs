@@ -135,7 +135,7 @@ fn the_pool_drops_a_filesystem_that_has_shut_down() {
         let mut bed = bed(LoopFs::new(kind, size(kind)));
         let mut shutdown = Command::new("xfs_io");
         shutdown.args(["-x", "-c", "shutdown"]).arg(bed.disks[0].path());
-        let done = run_within(&mut shutdown, Duration::from_secs(60));
+        let done = run_within(&mut shutdown, PATIENCE);
         assert!(done.success(), "{}", done.describe());
         provoke_error(&bed);
         match illness {
@@ -168,7 +168,7 @@ fn the_pool_drops_a_pulled_disk() {
         let set_size = |size| {
             fs::OpenOptions::new().write(true).open(&image).unwrap().set_len(size).unwrap();
             let device = bed.disks[0].device().unwrap();
-            let done = run_within(Command::new("losetup").arg("-c").arg(device), Duration::from_secs(30));
+            let done = run_within(Command::new("losetup").arg("-c").arg(device), PATIENCE);
             assert!(done.success(), "{}", done.describe());
         };
         set_size(0);
@@ -183,7 +183,7 @@ fn the_pool_drops_a_pulled_disk() {
         bed.disks[0].unmount();
         copy(&kept, &image);
         let device = bed.disks[0].device().unwrap();
-        let done = run_within(Command::new("losetup").arg("-c").arg(device), Duration::from_secs(30));
+        let done = run_within(Command::new("losetup").arg("-c").arg(device), PATIENCE);
         assert!(done.success(), "{}", done.describe());
         assert_rejoins(bed);
     }
@@ -222,6 +222,6 @@ impl Drop for Heals<'_> {
 fn copy(from: &Path, to: &PathBuf) {
     let mut cp = Command::new("cp");
     cp.args(["--sparse=always"]).arg(from).arg(to);
-    let done = run_within(&mut cp, Duration::from_secs(60));
+    let done = run_within(&mut cp, PATIENCE);
     assert!(done.success(), "{}", done.describe());
 }

@@ -24,10 +24,7 @@ fn assert_empty(dir: &Path) {
 
 #[track_caller]
 fn shut_down(disk: &LoopFs) {
-    let done = run_within(
-        Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(disk.path()),
-        Duration::from_secs(60),
-    );
+    let done = run_within(Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(disk.path()), PATIENCE);
     assert!(done.success(), "{}", done.describe());
 }
 

@@ -11,7 +11,6 @@ use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
@@ -146,6 +145,6 @@ fn sync(dir: &Path) {
 
 fn immutable(path: &Path, immutable: bool) {
     let flag = if immutable { "+i" } else { "-i" };
-    let done = run_within(Command::new("chattr").arg(flag).arg(path), Duration::from_secs(30));
+    let done = run_within(Command::new("chattr").arg(flag).arg(path), PATIENCE);
     assert!(done.success(), "{}", done.describe());
 }

@@ -1,14 +1,11 @@
 //! A pool that prefers its first branch, and what it reports about the health of its branches.
 
+pub(super) use canopy_testkit::PATIENCE;
 use canopy_testkit::cmd::wait_until;
 use canopy_testkit::{LoopFs, Pool, PoolBed};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
-use std::time::Duration;
-
-/// The time limit for what the daemon does in the background. It is generous, since the machine may be busy.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Mounts a pool that creates entries on the first branch that accepts them.
 #[track_caller]

@@ -2,7 +2,7 @@
 
 use super::rig::{MIB, bytes_moved, fio, no_unfinished_copies, pattern, pool_over};
 use canopy_testkit::cmd::{spawn, wait_until, wait_within};
-use canopy_testkit::{LoopFs, PoolBed};
+use canopy_testkit::{LoopFs, PATIENCE, PoolBed};
 use rustix::fs::FallocateFlags;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -70,7 +70,7 @@ fn auto_grants_writers_passthrough_while_there_is_ample_room() {
             filler.set_len(size - (left - now)).unwrap();
         }
         // XFS frees blocks in the background.
-        canopy_testkit::cmd::wait_until(std::time::Duration::from_secs(20), || free().abs_diff(left) < GIB);
+        canopy_testkit::cmd::wait_until(PATIENCE, || free().abs_diff(left) < GIB);
     };
     fs::write(bed.on(0, "g"), [1; MIB]).unwrap();
     let writes = |options: &OpenOptions| {
@@ -129,7 +129,7 @@ fn auto_grants_writers_passthrough_while_there_is_ample_room() {
     let warned = || bed.pool.log().contains("little room is left");
     assert!(!warned());
     leave(16 * GIB);
-    assert!(canopy_testkit::cmd::wait_until(std::time::Duration::from_secs(20), warned));
+    assert!(canopy_testkit::cmd::wait_until(PATIENCE, warned));
     drop((first, second, filler));
     bed.pool.umount();
 }
@@ -150,7 +150,6 @@ fn files_that_do_not_grow_leave_room_for_others() {
         fs::write(bed.on(0, &format!("table{number}")), [1; 8192]).unwrap();
         tables.push(read_write(&format!("table{number}")));
     }
-    let one_moment = Duration::from_secs(20);
     let stream = |name: &str| {
         let file = File::create(bed.at(name)).unwrap();
         let served = is_served(&file);
@@ -158,7 +157,7 @@ fn files_that_do_not_grow_leave_room_for_others() {
     };
     let mut number = 0;
     let mut admitted = None;
-    assert!(wait_until(one_moment, || {
+    assert!(wait_until(PATIENCE, || {
         number += 1;
         let (file, served) = stream(&format!("stream{number}"));
         if !served {
@@ -170,7 +169,7 @@ fn files_that_do_not_grow_leave_room_for_others() {
     assert!(!tables.iter().any(is_served));
     let admitted = admitted.unwrap();
     let grows = &database[1];
-    assert!(wait_until(one_moment, || {
+    assert!(wait_until(PATIENCE, || {
         let size = grows.metadata().unwrap().len();
         rustix::fs::fallocate(grows, FallocateFlags::empty(), size, 10 << 20).unwrap();
         bed.pool.log().contains("little room is left")
@@ -372,7 +371,7 @@ impl Mapper {
 
     fn finish(mut self) {
         drop(self.0.stdin.take());
-        let status = wait_within(&mut self.0, Duration::from_secs(60)).expect("the mapper exits");
+        let status = wait_within(&mut self.0, PATIENCE).expect("the mapper exits");
         assert!(status.success(), "{status}");
     }
 }

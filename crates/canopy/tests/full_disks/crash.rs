@@ -2,7 +2,7 @@
 
 use super::rig::{MIB, builder, no_unfinished_copies, pattern};
 use canopy_testkit::cmd::run_within;
-use canopy_testkit::{Fields, LoopFs, Rng, Tree};
+use canopy_testkit::{Fields, LoopFs, PATIENCE, Rng, Tree};
 use rustix::fs::XattrFlags;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -61,7 +61,7 @@ fn a_killed_move_leaves_one_whole_file() {
         assert_eq!((names("d/f"), names("g")), (1, 1), "{what}: names");
         assert!(no_unfinished_copies(&disks), "{what}");
         let mut fsck = Command::new(env!("CARGO_BIN_EXE_canopy"));
-        let fsck = run_within(fsck.args(["fsck", "--check-size"]).arg(pool.path()), Duration::from_secs(60));
+        let fsck = run_within(fsck.args(["fsck", "--check-size"]).arg(pool.path()), PATIENCE);
         assert_eq!(fsck.code(), Some(0), "{what}: {}", fsck.describe());
         let meta = fs::metadata(pool.path().join("d/f")).unwrap();
         assert_eq!(meta.nlink(), 2, "{what}");

@@ -2,11 +2,10 @@
 
 use super::rig::{MIB, pattern, pool_over};
 use canopy_testkit::cmd::{Finished, run_within};
-use canopy_testkit::{Kind, LoopFs, User};
+use canopy_testkit::{Kind, LoopFs, PATIENCE, User};
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
-use std::time::Duration;
 
 /// Returns the number of bytes that fstrim reports as discarded.
 fn trimmed(done: &Finished) -> Option<u64> {
@@ -28,8 +27,7 @@ fn fstrim_discards_the_free_space_of_every_branch() {
         rustix::fs::syncfs(File::open(bed.on(branch, "")).expect("the branch")).expect("syncfs");
     }
     let before = in_use();
-    let fstrim =
-        |command: &mut Command| run_within(command.arg("-v").arg(bed.pool.path()), Duration::from_secs(60));
+    let fstrim = |command: &mut Command| run_within(command.arg("-v").arg(bed.pool.path()), PATIENCE);
     // Only root may trim.
     let refused = fstrim(&mut User { uid: 1000, gid: 1000, groups: &[] }.command("fstrim"));
     assert!(!refused.success() && refused.stderr.contains("not permitted"), "{}", refused.describe());
@@ -49,7 +47,7 @@ fn fstrim_discards_the_free_space_of_every_branch() {
 #[test]
 fn fstrim_fails_if_no_branch_supports_it() {
     let bed = pool_over(vec![LoopFs::tmpfs(16 << 20), LoopFs::tmpfs(16 << 20)], "");
-    let done = run_within(Command::new("fstrim").arg(bed.pool.path()), Duration::from_secs(60));
+    let done = run_within(Command::new("fstrim").arg(bed.pool.path()), PATIENCE);
     assert!(!done.success() && done.stderr.contains("not supported"), "{}", done.describe());
     bed.pool.umount();
 }

@@ -3,13 +3,12 @@
 use super::rig::{MIB, no_unfinished_copies, pattern, pool_over};
 use canopy_sys::lease;
 use canopy_testkit::cmd::wait_until;
-use canopy_testkit::{Kind, LoopFs, PoolBed, Tree};
+use canopy_testkit::{Kind, LoopFs, PATIENCE, PoolBed, Tree};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::time::Duration;
 
 /// The ways to open a file for writing, each a single call.
 type Open = fn(&Path) -> std::io::Result<File>;
@@ -34,7 +33,7 @@ const KNOWN: [&[&str]; 4] = [&[], &["d/b"], &["a"], &["a", "d/b", "c"]];
 fn wait_until_unwritten(path: &Path) {
     let file = File::open(path).unwrap();
     // The kernel refuses a read lease while the file is open for writing.
-    let unwritten = wait_until(Duration::from_secs(20), || lease::take(file.as_fd()).is_ok());
+    let unwritten = wait_until(PATIENCE, || lease::take(file.as_fd()).is_ok());
     lease::release(file.as_fd());
     assert!(unwritten, "{} stays open for writing", path.display());
 }

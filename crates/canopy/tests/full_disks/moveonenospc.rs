@@ -2,11 +2,10 @@
 
 use super::rig::{MIB, no_unfinished_copies, pattern, pool_over};
 use canopy_testkit::cmd::run_within;
-use canopy_testkit::{Kind, LoopFs};
+use canopy_testkit::{Kind, LoopFs, PATIENCE};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Command;
-use std::time::Duration;
 
 /// The ways in which written data reaches the daemon.
 const WAYS: [&str; 4] = [
@@ -106,7 +105,7 @@ fn fio_verifies_files_that_move_off_full_branches() {
             "--verify=crc32c --verify_fatal=1 --verify_state_save=0 --do_verify=1 --fallocate=none --file_service_type=random"
                 .split(' '),
         );
-        let done = run_within(&mut fio, Duration::from_secs(300));
+        let done = run_within(&mut fio, 5 * PATIENCE);
         assert!(done.success(), "{options}: {}\n{}", done.describe(), bed.pool.log());
         let holders: Vec<Vec<usize>> =
             (0..4).map(|job| bed.branches_with(&format!("full.{job}.0"))).collect();

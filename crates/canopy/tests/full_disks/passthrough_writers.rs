@@ -2,15 +2,12 @@
 
 use super::rig::{MIB, no_unfinished_copies, pattern, pool_over};
 use canopy_testkit::cmd::{spawn, wait_until, wait_within};
-use canopy_testkit::{LoopFs, PoolBed};
+use canopy_testkit::{LoopFs, PATIENCE, PoolBed};
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::Duration;
-
-const SOON: Duration = Duration::from_secs(60);
 
 /// Opens a file and obeys orders: `pwrite` writes through the descriptor, `map` maps the file and closes the descriptor,
 /// `store` writes through the mapping, `unmap` removes it. The script acknowledges each order.
@@ -78,7 +75,7 @@ impl Writer {
     #[track_caller]
     fn finish(mut self) {
         drop(self.orders);
-        let status = wait_within(&mut self.child, SOON).expect("the writer exits");
+        let status = wait_within(&mut self.child, PATIENCE).expect("the writer exits");
         assert!(status.success(), "{status}");
     }
 }
@@ -187,7 +184,7 @@ fn a_writer_that_opens_the_file_during_the_copy_cancels_the_move() {
     let branch_writer = std::thread::scope(|threads| {
         let branch_writer = threads.spawn(|| {
             let copied = || !no_unfinished_copies(&bed.disks[1..]);
-            assert!(wait_until(SOON, || bed.branches_with("f") == [0] && copied()), "no copy is made");
+            assert!(wait_until(PATIENCE, || bed.branches_with("f") == [0] && copied()), "no copy is made");
             OpenOptions::new().write(true).open(bed.on(0, "f")).unwrap()
         });
         let refused = other.write_all_at(&[1; 8 * MIB], 256 * MIB as u64).unwrap_err();

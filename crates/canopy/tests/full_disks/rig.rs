@@ -1,10 +1,9 @@
 //! Pools over branches of given sizes, and data to check them with.
 
 use canopy_testkit::cmd::{Finished, run_within};
-use canopy_testkit::{LoopFs, Pool, PoolBed, PoolBuilder, Rng, files};
+use canopy_testkit::{LoopFs, PATIENCE, Pool, PoolBed, PoolBuilder, Rng, files};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 pub(super) const MIB: usize = 1 << 20;
 
@@ -44,7 +43,7 @@ pub(super) fn fio(dir: &Path, files: u64, each: u64) -> Finished {
         "--verify=crc32c --verify_fatal=1 --do_verify=1 --verify_state_save=0 --fallocate=none".split(' '),
     );
     fio.arg("--openfiles=4");
-    run_within(&mut fio, Duration::from_secs(900))
+    run_within(&mut fio, 15 * PATIENCE)
 }
 
 /// Returns pseudo-random bytes that depend on the seed.

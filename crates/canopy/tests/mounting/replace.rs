@@ -1,15 +1,12 @@
 //! Mounting over a pool replaces it, whether by the program, mount(8) or fstab.
 
 use canopy_testkit::cmd::{Finished, run_within, wait_until};
-use canopy_testkit::{CliBed, proc};
+use canopy_testkit::{CliBed, PATIENCE, proc};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
-
-const SOON: Duration = Duration::from_secs(30);
 
 /// Creates two branches, a mountpoint, and links to the program under its names.
 fn bed() -> CliBed {
@@ -47,7 +44,7 @@ fn private(bed: &CliBed, propagation: &str, script: &str) -> Finished {
     );
     let mut command = Command::new("unshare");
     command.args(["-m", "--propagation", propagation, "sh", "-ec", &script, "sh"]).arg(bed.dir());
-    run_within(command.env("CANOPY_CONFIG_DIR", bed.path("a")), Duration::from_secs(120))
+    run_within(command.env("CANOPY_CONFIG_DIR", bed.path("a")), 2 * PATIENCE)
 }
 
 #[test]
@@ -114,7 +111,7 @@ fn terminating_the_older_pool_does_not_affect_the_newer_one() {
         rustix::process::Signal::TERM,
     )
     .unwrap();
-    assert!(wait_until(SOON, || !bed.daemons().contains(&older)));
+    assert!(wait_until(PATIENCE, || !bed.daemons().contains(&older)));
     assert_eq!(kinds(&bed), ["fuse.canopy"]);
     assert_eq!(fs::read_to_string(bed.path("p/both")).unwrap(), "b");
     drop(held);
@@ -146,7 +143,7 @@ fn replacement_leaves_no_moment_without_a_pool() {
         for branch in ["b", "a", "b", "a", "b", "a"] {
             let before = tries.load(Ordering::Relaxed);
             stderr_of(&bed, &format!("canopy mount -o minfreespace=0 @{branch} @p"));
-            assert!(wait_until(SOON, || tries.load(Ordering::Relaxed) > before + 20));
+            assert!(wait_until(PATIENCE, || tries.load(Ordering::Relaxed) > before + 20));
         }
         stop.store(true, Ordering::Relaxed);
         client.join().unwrap()
@@ -301,7 +298,7 @@ fn a_pool_that_cannot_be_replaced_is_hidden_with_a_warning() {
         "$1/sbin/canopy" umount "$1/p"; cat "$1/p/both"; echo"#;
     let mut command = Command::new("unshare");
     command.args(["-Urm", "sh", "-ec", script, "sh"]).arg(bed.dir());
-    let done = run_within(&mut command, SOON);
+    let done = run_within(&mut command, PATIENCE);
     assert!(done.success(), "{}", done.describe());
     assert_eq!(done.stdout, "b\na\n", "{}", done.describe());
     assert!(

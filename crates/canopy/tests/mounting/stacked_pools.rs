@@ -1,19 +1,18 @@
 //! A pool may be a branch of another pool, but never, directly or indirectly, of itself.
 
 use canopy_testkit::cmd::{Finished, run_within};
-use canopy_testkit::{Pool, ScratchDir, proc};
+use canopy_testkit::{PATIENCE, Pool, ScratchDir, proc};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_canopy");
 
 fn canopy(args: &[&str]) -> Finished {
-    run_within(Command::new(BINARY).args(args), Duration::from_secs(60))
+    run_within(Command::new(BINARY).args(args), PATIENCE)
 }
 
 /// Mounts a pool over one directory at another.

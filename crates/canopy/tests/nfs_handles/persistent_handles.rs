@@ -1,14 +1,13 @@
 //! Handles of files and directories that still exist.
 
 use super::rig::{Bed, Layout, handle, layouts, number};
-use canopy_testkit::Kind;
 use canopy_testkit::cmd::wait_until;
+use canopy_testkit::{Kind, PATIENCE};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::symlink;
-use std::time::Duration;
 
 #[test]
 fn files_and_directories_are_found_again() {
@@ -80,7 +79,7 @@ fn a_handle_opens_the_file_itself() {
             bed.forget();
             bed.read(&found) == Err(Errno::STALE)
         };
-        assert!(wait_until(Duration::from_secs(20), gone), "{layout:?}");
+        assert!(wait_until(PATIENCE, gone), "{layout:?}");
         bed.end();
     }
 }
@@ -134,7 +133,7 @@ fn a_renamed_directory_is_found_despite_a_cached_listing() {
         assert_eq!(listed.as_deref(), Ok(&[][..]));
         bed.number(&found) != Ok(old)
     };
-    assert!(wait_until(Duration::from_secs(20), gets_new_number));
+    assert!(wait_until(PATIENCE, gets_new_number));
     bed.end();
 }
 
@@ -144,7 +143,7 @@ fn the_oldest_copy_determines_the_handle_of_a_directory() {
     let mut bed = Bed::new(Layout { kind: Kind::Ext4, whole: true }, 3, "");
     fs::create_dir(bed.branches[1].join("d")).unwrap();
     let found = handle(bed.at("d"));
-    std::thread::sleep(std::time::Duration::from_millis(20));
+    canopy_testkit::files::wait_for_clock_tick();
     fs::create_dir(bed.branches[0].join("d")).unwrap();
     fs::create_dir(bed.branches[2].join("d")).unwrap();
     for branch in 0..3 {

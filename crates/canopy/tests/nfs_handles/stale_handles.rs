@@ -1,12 +1,11 @@
 //! Handles of files that are gone.
 
 use super::rig::{Bed, Layout, handle, layouts};
-use canopy_testkit::Kind;
 use canopy_testkit::cmd::wait_until;
+use canopy_testkit::{Kind, PATIENCE};
 use rustix::io::Errno;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::time::Duration;
 
 /// Creates files until one reuses the inode number, removes the others, and returns whether it succeeded.
 fn reuse(bed: &Bed, ino: u64, make: impl Fn(&str)) -> bool {
@@ -34,7 +33,7 @@ fn handles_of_removed_files_are_stale() {
             bed.forget();
             bed.read(&f).is_err()
         };
-        assert!(wait_until(Duration::from_secs(20), gone), "{layout:?}");
+        assert!(wait_until(PATIENCE, gone), "{layout:?}");
         for round in 0..2 {
             assert_eq!(bed.read(&f), Err(Errno::STALE), "{layout:?}, round {round}");
             assert_eq!(bed.read(&g), Err(Errno::STALE), "{layout:?}, round {round}");

@@ -4,13 +4,12 @@
 use super::rig::Bed;
 use canopy_testkit::cmd::{Finished, run, run_within};
 use canopy_testkit::files::text;
-use canopy_testkit::{LoopFs, as_user};
+use canopy_testkit::{LoopFs, PATIENCE, as_user};
 use rustix::fs::{FlockOperation, XattrFlags, fcntl_lock};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 /// A shell script that opens `$1` for reading as descriptor 8, and prints its content and path.
 const SHOW: &str = r#"exec 8<"$1"; cat <&8; echo; readlink "/proc/$$/fd/8""#;
@@ -71,7 +70,7 @@ fn another_file_at_the_path() {
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-euc", &script, "sh"]).arg(bed.at("f")).arg(bed.on(0, ""));
         command.arg(bed.outside("copy")).arg(bed.library()).arg(SHOW);
-        let done = run_within(&mut command, Duration::from_secs(60));
+        let done = run_within(&mut command, PATIENCE);
         assert_eq!(shown(&done), content_at("of the pool", place), "{prepare}");
     }
     bed.end();
@@ -105,7 +104,7 @@ except BlockingIOError:
     // The shell opens the file without the library.
     command.args(["-euc", r#"exec 8<>"$1"; LD_PRELOAD="$2" exec python3 -c "$3" "$1""#, "sh"]);
     command.arg(bed.at("f")).arg(bed.library()).arg(script);
-    let done = run_within(&mut command, Duration::from_secs(60));
+    let done = run_within(&mut command, PATIENCE);
     assert_eq!(done.stdout, "locked\n", "{}", done.describe());
     drop(file);
     bed.end();
@@ -160,7 +159,7 @@ for _ in range(25):
 fn calls(bed: &Bed, paths: &[&Path]) -> Vec<String> {
     let mut command = Command::new("strace");
     command.arg("-E").arg(format!("LD_PRELOAD={}", bed.library().display())).arg("cat").args(paths);
-    let done = run_within(&mut command, Duration::from_secs(60));
+    let done = run_within(&mut command, PATIENCE);
     assert!(done.success(), "{}", done.describe());
     let last = format!("\"{}\"", paths.last().expect("a path").display());
     let calls = done.stderr.lines().skip_while(|line| !(line.starts_with("open") && line.contains(&last)));

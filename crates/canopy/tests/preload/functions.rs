@@ -1,6 +1,7 @@
 //! Every replaced function with every relevant flag: the library changes only where the descriptor leads, nothing else.
 
 use super::rig::Bed;
+use canopy_testkit::PATIENCE;
 use canopy_testkit::cmd::run_within;
 use canopy_testkit::files::text;
 use rustix::fs::{FileType, Mode, OFlags};
@@ -8,7 +9,6 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 const WITH_FLAGS: [&str; 5] = ["open", "open64", "openat", "openat64", "openat2"];
 const CHECKED: [&str; 4] = ["__open_2", "__open64_2", "__openat_2", "__openat64_2"];
@@ -49,7 +49,7 @@ fn check(bed: &Bed, program: &Path, function: &str, name: &str, flags: OFlags, m
         if let Some(library) = library {
             command.env("LD_PRELOAD", library);
         }
-        let done = run_within(&mut command, Duration::from_secs(60));
+        let done = run_within(&mut command, PATIENCE);
         assert!(done.success(), "{case}: {}", done.describe());
         let (facts, at) = match done.stdout.split_once("at /") {
             Some((facts, at)) => (facts.to_owned(), Some(format!("/{}", at.trim_end()))),

@@ -1,14 +1,13 @@
 //! A pool over two branches, the installed library, and C programs that load it.
 
 use canopy_testkit::cmd::{Finished, run, run_within};
-use canopy_testkit::{LoopFs, Pool, PoolBed, ScratchDir};
+use canopy_testkit::{LoopFs, PATIENCE, Pool, PoolBed, ScratchDir};
 use std::ffi::OsStr;
 use std::fs;
 use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 pub(super) struct Bed {
     // The fields drop in this order; the leak check must come last.
@@ -65,7 +64,7 @@ impl Bed {
 
     /// Runs a command with the library preloaded.
     pub(super) fn run(&self, command: &mut Command) -> Finished {
-        run_within(command.env("LD_PRELOAD", self.library()), Duration::from_secs(300))
+        run_within(command.env("LD_PRELOAD", self.library()), 5 * PATIENCE)
     }
 
     /// Runs a program with the library preloaded, which must succeed, and returns its stdout.

@@ -1,18 +1,16 @@
 //! Pools over disks that can lag, hang or fail.
 
 use canopy_fuse::transport::uring;
+pub(super) use canopy_testkit::PATIENCE;
 use canopy_testkit::cmd::wait_until;
 use canopy_testkit::{Kind, LoopFs, Pool, PoolBed};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 pub(super) const BINARY: &str = env!("CARGO_BIN_EXE_canopy");
 pub(super) const MIB: u64 = 1 << 20;
-/// The time limit for what must happen eventually.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Mounts a pool over `count` healthy disks, after `fill` has written to each of them.
 #[track_caller]

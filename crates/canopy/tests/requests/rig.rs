@@ -5,11 +5,10 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use canopy_fuse::request_counter::{RequestCounter, Requests};
-use canopy_testkit::PoolBed;
 use canopy_testkit::cmd::run_within;
+use canopy_testkit::{PATIENCE, PoolBed};
 use tempfile::TempDir;
 
 use super::work::{DIRS, FILES, Row};
@@ -100,7 +99,7 @@ impl<'a> Rig<'a> {
             command.env(format!("GIT_{role}_NAME"), "a").env(format!("GIT_{role}_EMAIL"), "a@example.org");
         }
         command.env("OUTSIDE", outside).current_dir(dir).args(["-euc", script]);
-        let done = run_within(&mut command, Duration::from_secs(120));
+        let done = run_within(&mut command, 2 * PATIENCE);
         assert!(done.success(), "{script}: {}", done.describe());
     }
 }

@@ -59,7 +59,7 @@ fn a_container_with_a_single_branch_is_found() {
     let mut container = in_mount_namespace(script);
     container.arg(bed.path("there")).arg(disks[0].path());
     let mut container = container.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("a container");
-    let seen = wait_until(super::SOON, || about("container-binds-branch"));
+    let seen = wait_until(super::PATIENCE, || about("container-binds-branch"));
     drop(container.stdin.take());
     container.wait().expect("its end");
     assert!(seen);
@@ -75,7 +75,7 @@ fn what_status_warns_of_is_told_too() {
     let place = bed.path("pool").display().to_string();
     let shared = found.iter().find(|[code, _, text, _]| code == "same-filesystem" && text.contains(&place));
     assert!(shared.is_some_and(|[_, level, _, mend]| level == "warning" && !mend.is_empty()), "{found:?}");
-    let done = run_within(&mut bed.command("doctor --frob"), super::SOON);
+    let done = run_within(&mut bed.command("doctor --frob"), super::PATIENCE);
     assert_eq!(done.code(), Some(2));
     bed.umount("@pool");
 }

@@ -70,7 +70,7 @@ fn a_line_of_fstab_is_appended_and_the_rest_kept() {
 fn nothing_is_written_without_a_yes() {
     let bed = bed(&["a", "b"]);
     let mut command = bed.command("init media -b @a -b @b -m @pool --boot fstab --fstab-file @fstab");
-    let done = run_within(command.stdin(Stdio::null()), super::SOON);
+    let done = run_within(command.stdin(Stdio::null()), super::PATIENCE);
     assert!(done.code() == Some(1) && done.stdout.contains("To be written"), "{}", done.describe());
     assert!(done.stderr.contains("nothing was written (--yes writes it)"), "{}", done.describe());
     let line = "init media -b @a -m @pool --way fill --boot fstab --fstab-file @fstab";

@@ -7,14 +7,11 @@ mod init;
 mod manual;
 mod migrate;
 
-use canopy_testkit::CliBed;
 use canopy_testkit::cmd::{wait_until, wait_within};
+use canopy_testkit::{CliBed, PATIENCE};
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
-
-const SOON: Duration = Duration::from_secs(60);
 
 fn bed(dirs: &[&str]) -> CliBed {
     let dirs = [dirs, &["etc"]].concat();
@@ -56,18 +53,18 @@ fn at_terminal(
     let mut seen = 0;
     for (prompt, answer) in answers {
         let appears = || screen().get(seen..).and_then(|new| new.find(prompt));
-        assert!(wait_until(SOON, || appears().is_some()), "no {prompt:?} in {}", screen());
+        assert!(wait_until(PATIENCE, || appears().is_some()), "no {prompt:?} in {}", screen());
         seen += appears().expect("the prompt") + prompt.len();
         input.write_all(answer.as_bytes()).expect("an answer");
     }
     let status = match answers.last() {
         // The end of the input is typed, too.
         None => {
-            assert!(wait_until(SOON, || screen().contains('?')), "{}", screen());
+            assert!(wait_until(PATIENCE, || screen().contains('?')), "{}", screen());
             input.write_all(b"\x04").expect("the end");
-            wait_within(&mut child, SOON)
+            wait_within(&mut child, PATIENCE)
         }
-        Some(_) => wait_within(&mut child, SOON),
+        Some(_) => wait_within(&mut child, PATIENCE),
     };
     drop(input);
     reader.join().expect("the reader");

@@ -1,6 +1,6 @@
 //! The commands of the quick start, word for word, in a root of their own.
 
-use super::{SOON, bed};
+use super::{PATIENCE, bed};
 use canopy_testkit::cmd::run_within;
 use std::path::Path;
 use std::process::Command;
@@ -62,7 +62,7 @@ fn the_quick_start_works_word_for_word() {
     // Its processes end with it.
     command.args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-euc", ROOT, "sh"]);
     command.arg(bed.path("root")).arg(bed.program()).arg(&commands);
-    let done = run_within(&mut command, SOON);
+    let done = run_within(&mut command, PATIENCE);
     assert!(done.success(), "{}", done.describe());
     for needle in ["To be written", "/mnt/disk2", "films/film.mkv", "pools:\n# the disks\nfiles: /mnt/disk"] {
         assert!(done.stdout.contains(needle), "no {needle:?} in {}", done.describe());

@@ -2,7 +2,7 @@
 
 use super::rig::{BINARY, canopy, codes, shown, warning};
 use canopy_testkit::cmd::wait_until;
-use canopy_testkit::{Fault, FaultyFs, LoopFs, Paused, Pool, ScratchDir, proc};
+use canopy_testkit::{Fault, FaultyFs, LoopFs, PATIENCE, Paused, Pool, ScratchDir, proc};
 use rustix::mount::{UnmountFlags, unmount};
 use serde_json::Value;
 use std::fs;
@@ -58,7 +58,7 @@ fn a_pool_that_hangs_with_its_branch_is_reported_with_both() {
         assert_eq!(status["state"], "does-not-answer", "{status:#}");
         // At first, the branch only lags.
         let expected = ["pool-does-not-answer", "branch-does-not-answer"];
-        let reached = wait_until(Duration::from_secs(60), || {
+        let reached = wait_until(PATIENCE, || {
             status = outer.status();
             codes(&status) == expected
         });
@@ -161,7 +161,7 @@ fn a_branch_that_lets_requests_wait_is_reported_with_their_number() {
                 })
                 .collect();
             let mut last = Value::Null;
-            let reached = wait_until(Duration::from_secs(60), || {
+            let reached = wait_until(PATIENCE, || {
                 last = pool.status();
                 last["branches"][1]["health"] == expected
                     && last["branches"][1]["waits"]["requests"].as_u64().is_some_and(|number| number >= 3)
@@ -184,7 +184,7 @@ fn a_branch_that_lets_requests_wait_is_reported_with_their_number() {
             let status = pool.status();
             status["branches"][1]["health"] == "ok" && codes(&status).is_empty()
         };
-        assert!(wait_until(Duration::from_secs(60), is_well), "{:#}", pool.status());
+        assert!(wait_until(PATIENCE, is_well), "{:#}", pool.status());
     }
     drop(open);
     pool.umount();

@@ -2,7 +2,7 @@
 
 use super::rig::{BINARY, canopy};
 use canopy_testkit::cmd::{spawn, wait_within};
-use canopy_testkit::{LoopFs, Pool, ScratchDir, transports};
+use canopy_testkit::{LoopFs, PATIENCE, Pool, ScratchDir, transports};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,9 +11,6 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
-
-const SOON: Duration = Duration::from_secs(60);
 
 /// Samples by their names and labels, as printed.
 struct Metrics(BTreeMap<String, f64>);
@@ -202,7 +199,7 @@ fn ask(mut server: impl Read + Write) -> Metrics {
 
 fn stop(mut server: Child, signal: Signal) {
     kill_process(Pid::from_child(&server), signal).unwrap();
-    let status = wait_within(&mut server, SOON).expect("its end");
+    let status = wait_within(&mut server, PATIENCE).expect("its end");
     assert!(status.success(), "{status}");
 }
 

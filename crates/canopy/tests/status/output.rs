@@ -2,14 +2,13 @@
 
 use super::rig::{BINARY, canopy, codes, shown};
 use canopy_testkit::cmd::run_within;
-use canopy_testkit::{LoopFs, Pool, ScratchDir, pool_status};
+use canopy_testkit::{LoopFs, PATIENCE, Pool, ScratchDir, pool_status};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::process::Command;
-use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
@@ -164,7 +163,7 @@ fn only_a_terminal_gets_colours() {
         let line = format!("{env} TERM=xterm {BINARY} status {}", pool.path().display());
         let done = run_within(
             Command::new("script").args(["-q", "-e", "-c", &line, "/dev/null"]).env_remove("NO_COLOR"),
-            Duration::from_secs(30),
+            PATIENCE,
         );
         assert!(done.success() && done.stdout.contains("are on"), "{}", done.describe());
         done.stdout
@@ -199,7 +198,7 @@ fn a_pool_mounted_as_mergerfs_with_a_branch_path_of_any_bytes() {
             .args(["-o", "minfreespace=0"])
             .arg(list)
             .arg(scratch.path("point")),
-        Duration::from_secs(60),
+        PATIENCE,
     );
     assert!(mount.success(), "{}", mount.describe());
     let point = scratch.path("point");

@@ -1,15 +1,14 @@
 //! Runs commands and reads their output.
 
-use canopy_testkit::Pool;
 use canopy_testkit::cmd::{Finished, run_within};
+use canopy_testkit::{PATIENCE, Pool};
 use serde_json::Value;
 use std::process::Command;
-use std::time::Duration;
 
 pub(super) const BINARY: &str = env!("CARGO_BIN_EXE_canopy");
 
 pub(super) fn canopy<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Finished {
-    run_within(Command::new(BINARY).args(args), Duration::from_secs(60))
+    run_within(Command::new(BINARY).args(args), PATIENCE)
 }
 
 /// Runs a command, and returns its output for people, after checking that it fits a screen.

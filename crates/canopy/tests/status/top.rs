@@ -2,7 +2,7 @@
 
 use super::rig::{BINARY, canopy};
 use canopy_testkit::cmd::{spawn, wait_until, wait_within};
-use canopy_testkit::{LoopFs, Pool};
+use canopy_testkit::{LoopFs, PATIENCE, Pool};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -14,9 +14,6 @@ use std::os::fd::OwnedFd;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
-
-const SOON: Duration = Duration::from_secs(60);
 
 /// `canopy` in a pseudo-terminal of its own, below a shell.
 struct Terminal {
@@ -74,7 +71,7 @@ impl Terminal {
     /// Waits until the screen is as it should be, and returns it.
     #[track_caller]
     fn wait_for(&self, what: &str, is_so: impl Fn(&[String]) -> bool) -> Vec<String> {
-        let in_time = wait_until(SOON, || is_so(&self.shown().lines));
+        let in_time = wait_until(PATIENCE, || is_so(&self.shown().lines));
         let lines = self.shown().lines;
         assert!(in_time, "no {what}:\n{}", lines.join("\n"));
         lines
@@ -96,7 +93,7 @@ impl Terminal {
     /// Waits until the program has ended, and checks that the terminal is as it was.
     #[track_caller]
     fn end(mut self) -> ExitStatus {
-        let status = wait_within(&mut self.shell, SOON).expect("its end");
+        let status = wait_within(&mut self.shell, PATIENCE).expect("its end");
         drop(self.slave);
         drop(self.keys);
         // The last end is closed, so that reading ends.
@@ -238,15 +235,15 @@ fn the_terminal_is_given_back_on_every_way_out() {
     // Suspended, the shell has the terminal; then the program takes it again.
     let mut terminal = run();
     terminal.press("\x1a");
-    assert!(wait_until(SOON, || !terminal.shown().alternate));
+    assert!(wait_until(PATIENCE, || !terminal.shown().alternate));
     let program = terminal.program();
-    assert!(wait_until(SOON, || {
+    assert!(wait_until(PATIENCE, || {
         // Continued before it has stopped, it would stop all the same.
         let stat = fs::read_to_string(format!("/proc/{}/stat", program.as_raw_nonzero())).unwrap();
         stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
     }));
     kill_process(program, Signal::CONT).unwrap();
-    assert!(wait_until(SOON, || terminal.shown().alternate && !terminal.shown().cursor));
+    assert!(wait_until(PATIENCE, || terminal.shown().alternate && !terminal.shown().cursor));
     terminal.press("q");
     assert!(terminal.end().success());
 

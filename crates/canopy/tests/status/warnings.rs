@@ -3,7 +3,7 @@
 use super::rig::{BINARY, canopy, codes, shown, warning};
 use canopy_testkit::cmd::run_within;
 use canopy_testkit::files::copy_program;
-use canopy_testkit::{LoopFs, Pool, ScratchDir, as_user};
+use canopy_testkit::{LoopFs, PATIENCE, Pool, ScratchDir, as_user};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -262,10 +262,8 @@ fn a_pool_that_the_user_cannot_reach() {
     fs::set_permissions(scratch.path("hidden"), fs::Permissions::from_mode(0o700)).unwrap();
     let binary = scratch.path("bin/canopy");
     copy_program(BINARY, &binary);
-    let done = run_within(
-        as_user(4242, 4242, &[], &binary).args(["status", "--json"]).arg(pool.path()),
-        Duration::from_secs(60),
-    );
+    let done =
+        run_within(as_user(4242, 4242, &[], &binary).args(["status", "--json"]).arg(pool.path()), PATIENCE);
     assert!(done.success(), "{}", done.describe());
     let status: Value = serde_json::from_str(&done.stdout).unwrap();
     let status = &status["pools"][0];
@@ -327,7 +325,7 @@ fn a_pool_without_the_privilege_to_pass_through() {
     let scratch = ScratchDir::new("canopy-status-", &[]);
     let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-euc", AS_NOBODY, "sh"]).arg(scratch.dir()).arg(BINARY).arg(branch.path());
-    let done = run_within(&mut command, Duration::from_secs(60));
+    let done = run_within(&mut command, PATIENCE);
     assert!(done.success(), "{}", done.describe());
     let status: Value = serde_json::from_str(&done.stdout).expect("JSON");
     let status = &status["pools"][0];

@@ -1,12 +1,9 @@
 //! Deaths of each kind, and the ends that are none.
 
 use crate::rig::{Rig, count, keeper, send, server, servers};
-use canopy_testkit::{LoopFs, Paused, Pool, ScratchDir, cmd, proc};
+use canopy_testkit::{LoopFs, PATIENCE, Paused, Pool, ScratchDir, cmd, proc};
 use rustix::process::Signal;
 use std::fs;
-use std::time::Duration;
-
-const DEADLINE: Duration = Duration::from_secs(60);
 
 #[test]
 fn status_tells_how_often_and_why() {
@@ -50,13 +47,13 @@ fn the_fifth_death_in_a_minute_is_the_last() {
             made.unwrap_or_else(|error| panic!("{error} after {deaths} deaths\n{}", pool.log()));
             send(dies, Signal::KILL);
             deaths += 1;
-            assert!(cmd::wait_until(DEADLINE, || !servers(&pool).contains(&dies)));
+            assert!(cmd::wait_until(PATIENCE, || !servers(&pool).contains(&dies)));
         }
     }
     assert!(deaths >= 5, "{deaths} deaths\n{}", pool.log());
     // Reaps the process that was started in the foreground.
     pool.kill();
-    assert!(cmd::wait_until(DEADLINE, || proc::process(keeper).is_none()), "{}", pool.log());
+    assert!(cmd::wait_until(PATIENCE, || proc::process(keeper).is_none()), "{}", pool.log());
     assert!(pool.log().contains("has died 5 times within 60 s: the mount is dead"), "{}", pool.log());
     assert!(fs::write(pool.path().join("file"), "data").is_err());
 }
@@ -69,7 +66,7 @@ fn a_pool_can_be_unmounted_and_stopped_after_deaths() {
         fs::write(rig.path("file"), "data").unwrap();
         if stop {
             send(keeper(&rig.pool), Signal::TERM);
-            assert!(cmd::wait_until(DEADLINE, || count(&rig.pool) == 0), "{}", rig.pool.log());
+            assert!(cmd::wait_until(PATIENCE, || count(&rig.pool) == 0), "{}", rig.pool.log());
             assert!(!rig.pool.mounted());
         }
         drop(rig);
@@ -122,7 +119,7 @@ fn a_branch_that_went_meanwhile_is_gone() {
     assert!(pool.log().contains("its mount is not there any more"), "{}", pool.log());
     disk.mount_again();
     assert!(
-        cmd::wait_until(DEADLINE, || pool.path().join("on the disk").exists()),
+        cmd::wait_until(PATIENCE, || pool.path().join("on the disk").exists()),
         "the branch comes back\n{}",
         pool.log()
     );

@@ -1,7 +1,7 @@
 //! A file that moves to another branch (`moveonenospc`) while the process dies that moves it.
 
 use crate::rig::{end_all, send, server, servers};
-use canopy_testkit::{LoopFs, Pool, Rng, cmd};
+use canopy_testkit::{LoopFs, PATIENCE, Pool, Rng, cmd};
 use rustix::process::Signal;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -41,8 +41,7 @@ fn a_write_to_a_full_branch_goes_on() {
             thread::sleep(delay);
             let dies = server(&pool);
             send(dies, Signal::KILL);
-            let taken_over =
-                cmd::wait_until(Duration::from_secs(60), || servers(&pool).iter().any(|&next| next != dies));
+            let taken_over = cmd::wait_until(PATIENCE, || servers(&pool).iter().any(|&next| next != dies));
             if !taken_over {
                 end_all(&pool);
             }

@@ -4,6 +4,7 @@
 
 use crate::rig::Rig;
 use crate::storm::kills;
+use canopy_testkit::PATIENCE;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::process::Signal;
 use std::fs;
@@ -44,7 +45,7 @@ fn a_client_waits_for_a_moment() {
                     Some(()) => rig.upgrade().unwrap(),
                 }
                 // Two answers, of which one was asked for after the next process has begun.
-                assert!(canopy_testkit::cmd::wait_until(Duration::from_secs(60), || {
+                assert!(canopy_testkit::cmd::wait_until(PATIENCE, || {
                     answers.load(Ordering::Relaxed) > before + 100
                 }));
                 pauses.push(*longest.lock().unwrap());

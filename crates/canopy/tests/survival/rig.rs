@@ -1,10 +1,9 @@
 //! A pool that outlives the process that serves it, and how to kill that.
 
-use canopy_testkit::{Pool, PoolBuilder, ScratchDir, cmd, proc};
+use canopy_testkit::{PATIENCE, Pool, PoolBuilder, ScratchDir, cmd, proc};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::PathBuf;
-use std::time::Duration;
 
 impl Drop for Rig {
     /// After a failure, ends all processes: clients that wait for an answer get an error then.
@@ -22,9 +21,6 @@ pub(crate) fn end_all(pool: &Pool) {
     all.sort_by_key(|(_, parent)| pids.contains(parent));
     all.into_iter().for_each(|(pid, _)| send(pid, Signal::KILL));
 }
-
-/// For what takes a moment.
-const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Branches in a directory, and the pool over them.
 pub(crate) struct Rig {
@@ -45,7 +41,7 @@ impl Rig {
         let builder = builder.env("CANOPY_TEST_UPGRADE_SECONDS", "60");
         let pool = with(builder.option("survive=true,minfreespace=0")).mount();
         // The mount is there a moment before another process would take over.
-        assert!(cmd::wait_until(DEADLINE, || pool.log().contains(" is on ")), "{}", pool.log());
+        assert!(cmd::wait_until(PATIENCE, || pool.log().contains(" is on ")), "{}", pool.log());
         Rig { pool, dir }
     }
 
@@ -69,7 +65,7 @@ impl Rig {
     pub(crate) fn try_kill(&self, signal: Signal) -> bool {
         let server = server(&self.pool);
         send(server, signal);
-        cmd::wait_until(DEADLINE, || servers(&self.pool).iter().any(|&next| next != server))
+        cmd::wait_until(PATIENCE, || servers(&self.pool).iter().any(|&next| next != server))
     }
 
     /// Has the installed program take over, which is the same one.
@@ -114,7 +110,7 @@ pub(crate) fn servers(pool: &Pool) -> Vec<i32> {
 #[track_caller]
 pub(crate) fn server(pool: &Pool) -> i32 {
     let mut found = Vec::new();
-    cmd::wait_until(DEADLINE, || {
+    cmd::wait_until(PATIENCE, || {
         found = servers(pool);
         found.len() == 1
     });

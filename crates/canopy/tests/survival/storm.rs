@@ -1,7 +1,7 @@
 //! Clients that work while one process after the other is killed: each operation does what it says, once.
 
 use crate::rig::{Rig, end_all};
-use canopy_testkit::Rng;
+use canopy_testkit::{PATIENCE, Rng};
 use rustix::fs::XattrFlags;
 use rustix::process::Signal;
 use std::collections::BTreeMap;
@@ -78,10 +78,7 @@ fn storm(options: &str, strike: fn(&Rig, &mut Rng) -> Result<(), String>) {
             fault = strike(&rig, &mut rng).err().map(|why| format!("after kill {kill}: {why}"));
             // Some die before they have answered anything.
             let goes_on = || failed.load(Ordering::Relaxed) || done.load(Ordering::Relaxed) > before;
-            if fault.is_none()
-                && rng.chance(800)
-                && !canopy_testkit::cmd::wait_until(Duration::from_secs(60), goes_on)
-            {
+            if fault.is_none() && rng.chance(800) && !canopy_testkit::cmd::wait_until(PATIENCE, goes_on) {
                 fault = Some(format!("no client goes on after kill {kill}"));
             }
             if fault.is_some() {

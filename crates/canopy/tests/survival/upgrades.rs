@@ -2,15 +2,12 @@
 
 use crate::rig::{Rig, count, keeper, send, server};
 use canopy_testkit::cmd::Finished;
-use canopy_testkit::{Pool, PoolBuilder, ScratchDir, cmd, program_under_test};
+use canopy_testkit::{PATIENCE, Pool, PoolBuilder, ScratchDir, cmd, program_under_test};
 use rustix::process::Signal;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::process::Command;
-use std::time::Duration;
-
-const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A pool that is served by a program of its own, which can be replaced.
 struct Installed {
@@ -25,7 +22,7 @@ impl Installed {
         let builder = Pool::builder("").program(dir.path("program"));
         let builder = builder.env("CANOPY_TEST_UPGRADE_SECONDS", "60");
         let pool = with(builder, &dir).mount();
-        assert!(cmd::wait_until(DEADLINE, || pool.log().contains(" is on ")), "{}", pool.log());
+        assert!(cmd::wait_until(PATIENCE, || pool.log().contains(" is on ")), "{}", pool.log());
         Installed { pool, dir }
     }
 
@@ -111,7 +108,7 @@ fn the_installed_program_takes_over() {
     drop((open, unlinked));
     // And a request to stop.
     send(keeper_before, Signal::TERM);
-    assert!(cmd::wait_until(DEADLINE, || count(pool) == 0), "{}", pool.log());
+    assert!(cmd::wait_until(PATIENCE, || count(pool) == 0), "{}", pool.log());
     assert!(!pool.mounted());
 }
 
@@ -132,7 +129,7 @@ fn a_file_with_mistakes_is_no_reason_to_lose_the_pool() {
     assert_eq!((done.stderr.lines().count(), &installed.survival()["refused_upgrades"]), (1, &0.into()));
     // Without the command, which has found it.
     pool.set("cmd.upgrade", "");
-    assert!(cmd::wait_until(DEADLINE, || pool.log().contains("nobody serves the pool")), "{}", pool.log());
+    assert!(cmd::wait_until(PATIENCE, || pool.log().contains("nobody serves the pool")), "{}", pool.log());
     // It cannot be switched off while the pool is mounted.
     write(&installed.dir, "survive = false\ncache.attr = 7\n");
     open.write_all_at(b"+", 0).unwrap();
@@ -172,11 +169,11 @@ fn the_program_before_serves_on_if_the_installed_one_cannot_be_executed() {
     let program = installed.dir.path("program");
     fs::set_permissions(&program, Permissions::from_mode(0o644)).unwrap();
     pool.set("cmd.upgrade", "");
-    let tried = cmd::wait_until(DEADLINE, || pool.log().contains("cannot take over"));
+    let tried = cmd::wait_until(PATIENCE, || pool.log().contains("cannot take over"));
     fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
     assert!(tried, "{}", pool.log());
     open.write_all_at(b"+", 0).unwrap();
-    assert!(cmd::wait_until(DEADLINE, || installed.survival()["refused_upgrades"] == 1), "{}", pool.log());
+    assert!(cmd::wait_until(PATIENCE, || installed.survival()["refused_upgrades"] == 1), "{}", pool.log());
     assert!(installed.survival()["last_refusal"].as_str().unwrap().contains("cannot be executed"));
     let done = installed.upgrade();
     assert!(done.success() && installed.serves_installed(), "{}\n{}", done.describe(), pool.log());
@@ -199,7 +196,7 @@ fn another_program_than_the_installed_one_refuses() {
     let dir = ScratchDir::new("canopy-upgrade", &[]);
     let program = dir.path("other");
     fs::copy(program_under_test(env!("CARGO_BIN_EXE_canopy")), &program).unwrap();
-    let done = cmd::run_within(Command::new(program).arg("upgrade").arg(rig.pool.path()), DEADLINE);
+    let done = cmd::run_within(Command::new(program).arg("upgrade").arg(rig.pool.path()), PATIENCE);
     assert!(
         !done.success() && done.stderr.contains("is another program than this one"),
         "{}",

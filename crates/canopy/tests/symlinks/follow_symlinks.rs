@@ -1,12 +1,11 @@
 //! `follow-symlinks`.
 
 use super::rig::{pool, set};
-use canopy_testkit::LoopFs;
 use canopy_testkit::cmd::wait_until;
 use canopy_testkit::files::text;
+use canopy_testkit::{LoopFs, PATIENCE};
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::time::Duration;
 
 #[test]
 fn every_value_applies_at_runtime() {
@@ -29,7 +28,7 @@ fn every_value_applies_at_runtime() {
     ] {
         set(&bed, "follow-symlinks", value);
         let changed = || (is_link("dir"), is_link("file")) == (dir, file);
-        assert!(wait_until(Duration::from_secs(5), changed), "{value}");
+        assert!(wait_until(PATIENCE, changed), "{value}");
         assert_eq!(text(bed.at("dir/f")), "outside");
         assert_eq!(text(bed.at("file")), "outside");
     }

@@ -2,11 +2,11 @@
 
 use super::rig::pool;
 
+use canopy_testkit::PATIENCE;
 use canopy_testkit::cmd::wait_until;
 use rustix::io::Errno;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::time::Duration;
 
 /// A directory keeps its inode number across renames while its node exists. After the kernel makes the pool forget the
 /// node, the next lookup computes the number from the current name.
@@ -26,7 +26,7 @@ fn a_node_lives_until_the_kernel_forgets_it() {
         let number = ino("before");
         fs::rename(bed.at("before"), bed.at("after")).unwrap();
         assert_eq!(ino("after"), number);
-        let forgotten = wait_until(Duration::from_secs(20), || {
+        let forgotten = wait_until(PATIENCE, || {
             bed.pool.drop_dentries();
             ino("after") != number
         });

@@ -1,10 +1,9 @@
 //! A pool over two branches.
 
 use canopy_testkit::cmd::wait_until;
-use canopy_testkit::{LoopFs, Pool, PoolBed};
+use canopy_testkit::{LoopFs, PATIENCE, Pool, PoolBed};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// Mounts a pool over two branches, which `prepare` fills first.
 #[track_caller]
@@ -25,6 +24,6 @@ pub(super) fn set(bed: &PoolBed, option: &str, value: &str) {
 /// Returns the target of a symlink. Waits for it, because the kernel may still cache the name as another file type.
 #[track_caller]
 pub(super) fn target(path: &Path) -> PathBuf {
-    wait_until(Duration::from_secs(5), || fs::read_link(path).is_ok());
+    wait_until(PATIENCE, || fs::read_link(path).is_ok());
     fs::read_link(path).expect("a symlink")
 }

@@ -1,6 +1,7 @@
 //! `symlinkify` and `symlinkify-timeout`.
 
 use super::rig::{pool, set, target};
+use canopy_testkit::PATIENCE;
 use canopy_testkit::cmd::{run, wait_until};
 use canopy_testkit::files::text;
 use std::fs::{self, File, Permissions};
@@ -132,13 +133,13 @@ fn files_become_symlinks_after_the_timeout() {
     assert!(!is_link(&bed.at("f")));
     // Both mtime and ctime must be older than the timeout.
     set(&bed, "symlinkify-timeout", "0");
-    assert!(wait_until(Duration::from_secs(20), || is_link(&bed.at("f"))));
+    assert!(wait_until(PATIENCE, || is_link(&bed.at("f"))));
     assert!(!is_link(&bed.at("later")));
     let file = File::open(bed.on(0, "later")).unwrap();
     file.set_modified(SystemTime::now() - Duration::from_secs(10_000)).unwrap();
     set(&bed, "symlinkify-timeout", "5000");
     assert!(!is_link(&bed.at("later")), "its ctime is too recent");
     set(&bed, "symlinkify-timeout", "0");
-    assert!(wait_until(Duration::from_secs(20), || is_link(&bed.at("later"))));
+    assert!(wait_until(PATIENCE, || is_link(&bed.at("later"))));
     bed.pool.umount();
 }

@@ -1,6 +1,7 @@
 //! `canopy dedup`: which copies go, and which never do.
 
 use super::rig::{Rig, canopy, disks, json, on_pool, put};
+use canopy_testkit::PATIENCE;
 use canopy_testkit::cmd::Finished;
 use rustix::fs::XattrFlags;
 use serde_json::Value;
@@ -162,7 +163,7 @@ fn a_copy_that_is_open_stays() {
         drop(on_branch);
     }
     // The pool has shown the first copy, and shows the other one from now on. The daemon may close a handle late.
-    assert!(canopy_testkit::cmd::wait_until(Duration::from_secs(60), || run().success()));
+    assert!(canopy_testkit::cmd::wait_until(PATIENCE, || run().success()));
     assert_eq!(held(&rig, "f"), ["b"]);
     fs::write(rig.at("f"), "new").unwrap();
     assert_eq!(fs::read_to_string(rig.on("b", "f")).unwrap(), "new");
@@ -212,7 +213,7 @@ fn no_write_is_lost_beside_it() {
         (0..FILES).rev().cycle().take_while(|_| !command.is_finished()).for_each(&mut visit);
     });
     // The daemon may close a handle late.
-    assert!(canopy_testkit::cmd::wait_until(Duration::from_secs(60), || run().success()));
+    assert!(canopy_testkit::cmd::wait_until(PATIENCE, || run().success()));
     (0..FILES).for_each(&mut visit);
     for (file, written) in written.iter().enumerate() {
         let name = format!("f{file}");

@@ -8,7 +8,6 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 const MIB: usize = 1 << 20;
 
@@ -72,7 +71,7 @@ fn a_drained_branch_can_be_removed_and_unmounted() {
     assert_eq!(bed.pool.get("branches").split(':').count(), 2);
     before.assert_same(&tree(&bed));
     assert!(
-        wait_until(Duration::from_secs(60), || {
+        wait_until(PATIENCE, || {
             bed.pool.branch_descriptors().iter().all(|path| !path.starts_with(bed.disks[0].path()))
         }),
         "{:?}",
@@ -137,14 +136,14 @@ fn a_stopped_drain_gives_the_branch_its_mode_back_and_goes_on() {
     // The first file moves at once, and then the limit holds.
     let file = |number: usize| bed.on(0, &format!("d/sub{}/f{number}", number % 2));
     let begun = || (0..8).any(|number| fs::metadata(file(number)).is_err());
-    assert!(wait_until(Duration::from_secs(60), begun), "no file has moved");
+    assert!(wait_until(PATIENCE, begun), "no file has moved");
     assert_eq!(mode(&bed), "NC");
     fs::write(bed.at("d/new"), "elsewhere").expect("a new file");
     assert!(!bed.on(0, "d/new").exists());
     fs::remove_file(bed.at("d/new")).expect("remove");
     rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT)
         .expect("kill");
-    let status = wait_within(&mut child, Duration::from_secs(60));
+    let status = wait_within(&mut child, PATIENCE);
     if status.is_none() {
         child.kill().expect("kill");
         child.wait().expect("wait");
@@ -187,7 +186,7 @@ fn a_terminal_shows_progress_and_is_asked() {
         // Kept open: at its end, the terminal would hang up.
         let mut typed = child.stdin.take().expect("stdin");
         writeln!(typed, "{answer}").expect("write");
-        let status = wait_within(&mut child, Duration::from_secs(120));
+        let status = wait_within(&mut child, 2 * PATIENCE);
         if status.is_none() {
             child.kill().expect("kill");
         }

@@ -2,13 +2,12 @@
 
 use super::rig::{BINARY, disks, json, on_pool, put, unfinished};
 use canopy_testkit::cmd::{run_within, wait_until, wait_within};
-use canopy_testkit::{Fields, PoolBed, ScratchDir, Tree, as_user};
+use canopy_testkit::{Fields, PATIENCE, PoolBed, ScratchDir, Tree, as_user};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 const MIB: usize = 1 << 20;
 
@@ -125,7 +124,7 @@ fn only_root_and_the_owner_of_the_pool_move_files() {
     put(&bed, 0, "f", "x");
     let mut command = as_user(1000, 1000, &[], BINARY);
     command.arg("move").arg(bed.pool.path()).arg(bed.at("f")).arg("--to").arg(bed.on(1, ""));
-    let done = run_within(&mut command, Duration::from_secs(60));
+    let done = run_within(&mut command, PATIENCE);
     assert_eq!(done.code(), Some(1), "{}", done.describe());
     assert!(done.stderr.contains("move only for its owner and root"), "{}", done.stderr);
     assert_eq!(bed.branches_with("f"), [0]);
@@ -151,9 +150,9 @@ fn ctrl_c_at_a_terminal_ends_the_move_of_a_large_file() {
     let mut keyboard = child.stdin.take().expect("stdin");
     let shown = || String::from_utf8_lossy(&fs::read(&screen).expect("the screen")).into_owned();
     // The first slice, and then the limit holds.
-    let seen = wait_until(Duration::from_secs(60), || shown().contains("4.00 MiB/24.00 MiB"));
+    let seen = wait_until(PATIENCE, || shown().contains("4.00 MiB/24.00 MiB"));
     keyboard.write_all(b"\x03").expect("Ctrl-C");
-    let status = wait_within(&mut child, Duration::from_secs(60));
+    let status = wait_within(&mut child, PATIENCE);
     if status.is_none() {
         child.kill().expect("kill");
         child.wait().expect("wait");
@@ -161,7 +160,7 @@ fn ctrl_c_at_a_terminal_ends_the_move_of_a_large_file() {
     assert!(seen, "{}", shown());
     assert_eq!(status.and_then(|status| status.code()), Some(1), "{}", shown());
     assert!(shown().contains("not begun: 1 file (24M); planned: 1 file (24M)"), "{}", shown());
-    assert!(wait_until(Duration::from_secs(60), || unfinished(&bed) == 0), "the copy is dropped");
+    assert!(wait_until(PATIENCE, || unfinished(&bed) == 0), "the copy is dropped");
     before.assert_same(&tree(&bed));
 }
 
@@ -265,12 +264,12 @@ fn a_signal_ends_a_move_at_once_and_harmlessly() {
         // Longer than any test waits.
         command.args(["--bwlimit", "1K", "--json"]).stdin(Stdio::null());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("canopy");
-        assert!(wait_until(Duration::from_secs(60), || unfinished(&bed) > 0), "no copy has begun");
+        assert!(wait_until(PATIENCE, || unfinished(&bed) > 0), "no copy has begun");
         let pid = rustix::process::Pid::from_child(&child);
         let signal =
             if signal == "INT" { rustix::process::Signal::INT } else { rustix::process::Signal::TERM };
         rustix::process::kill_process(pid, signal).expect("kill");
-        let status = wait_within(&mut child, Duration::from_secs(60));
+        let status = wait_within(&mut child, PATIENCE);
         let ended = status.is_some();
         if !ended {
             child.kill().expect("kill");
@@ -279,7 +278,7 @@ fn a_signal_ends_a_move_at_once_and_harmlessly() {
         assert!(ended, "it goes on");
         let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         assert_eq!((sums(&report), &report["stopped"]), ([0, 0, 2], &json!(true)), "{report}");
-        assert!(wait_until(Duration::from_secs(60), || unfinished(&bed) == 0), "the copy is dropped");
+        assert!(wait_until(PATIENCE, || unfinished(&bed) == 0), "the copy is dropped");
         before.assert_same(&tree(&bed));
     }
     let done = on_pool(&bed, "move", ["d".into(), "--to".into(), bed.on(1, "").into_os_string()]);

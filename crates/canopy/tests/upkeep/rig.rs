@@ -1,16 +1,14 @@
 //! A pool over plain directories, and running commands on it.
 
+pub(super) use canopy_testkit::PATIENCE;
 use canopy_testkit::cmd::{Finished, run_within};
 use canopy_testkit::{LoopFs, Pool, PoolBed, PoolBuilder, ScratchDir, files};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
 pub(super) const BINARY: &str = env!("CARGO_BIN_EXE_canopy");
-/// For commands that do a bounded amount of work.
-pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A pool whose branches are directories of one filesystem.
 pub(super) struct Rig {

@@ -6,7 +6,7 @@ use canopy_pool::kernel::NoKernel;
 use canopy_sys::ioctl::relocate::{RELOCATE, Relocation};
 use canopy_testkit::cmd::wait_until;
 use canopy_testkit::files::put;
-use canopy_testkit::{Fields, Kind, Tree};
+use canopy_testkit::{Fields, Kind, PATIENCE, Tree};
 use rustix::fs::{AtFlags, FileType, Mode as FileMode, XattrFlags};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, lchown, symlink};
@@ -221,7 +221,7 @@ fn a_client_that_wants_to_write_ends_the_move() {
         std::thread::scope(|scope| {
             let mover = scope.spawn(|| relocate_as(&disks, 0, "f", 0, 1, 1));
             let begun = || !files::unfinished_copies(disks.disks[1].path()).is_empty();
-            assert!(wait_until(Duration::from_secs(60), || begun() || mover.is_finished()));
+            assert!(wait_until(PATIENCE, || begun() || mover.is_finished()));
             assert!(!mover.is_finished(), "{:?}", mover.join());
             if outside {
                 fs::OpenOptions::new()

@@ -28,7 +28,7 @@ use canopy_fuse::{
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
-use crate::cmd::wait_until;
+use crate::cmd::{PATIENCE, wait_until};
 use crate::{Rng, proc};
 use mirror::Mirror;
 
@@ -36,8 +36,8 @@ use mirror::Mirror;
 const THREADS: usize = 48;
 /// How many more there may be. When so many requests hang, all others hang too: each occupies a thread.
 const MORE_THREADS: usize = 1000;
-/// How long a mount may stay busy before it is detached by force.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How often a request that waits looks again, though nobody has told it of a change.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// What happens to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,11 +231,8 @@ impl Faults {
                 _ => return None,
             };
             state.hanging += 1;
-            state = self
-                .changed
-                .wait_timeout(state, left.min(PATIENCE))
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            state =
+                self.changed.wait_timeout(state, left.min(LOOK)).unwrap_or_else(PoisonError::into_inner).0;
             state.hanging -= 1;
         }
     }

@@ -3,11 +3,9 @@ use crate::ScratchDir;
 use crate::cmd::run_within;
 use std::process::{Command, Stdio};
 
-const LONG: Duration = Duration::from_secs(20);
-
 /// Runs a shell script on the mount, because this process must not wait for requests that it serves itself.
 fn sh(faulty: &FaultyFs, script: &str) -> crate::cmd::Finished {
-    run_within(Command::new("sh").arg("-c").arg(script).current_dir("/").env("AT", faulty.path()), LONG)
+    run_within(Command::new("sh").arg("-c").arg(script).current_dir("/").env("AT", faulty.path()), PATIENCE)
 }
 
 #[track_caller]
@@ -78,7 +76,7 @@ fn healing_and_dropping_let_hanging_requests_continue() {
     faulty.set(Fault::Hang, &[Opcode::Read]);
     let mut hanging =
         Command::new("cat").arg(faulty.path().join("file")).stdout(Stdio::null()).spawn().expect("cat");
-    assert!(wait_until(LONG, || faulty.hanging() > 0));
+    assert!(wait_until(PATIENCE, || faulty.hanging() > 0));
     run(&faulty, r#"echo text >"$AT/beside""#);
     assert!(hanging.try_wait().expect("a state").is_none());
     faulty.heal();
@@ -86,7 +84,7 @@ fn healing_and_dropping_let_hanging_requests_continue() {
     // Dropping the filesystem lets requests continue as well.
     faulty.set_all(Fault::Hang);
     let mut hanging = Command::new("ls").arg(faulty.path()).stdout(Stdio::null()).spawn().expect("ls");
-    assert!(wait_until(LONG, || faulty.hanging() > 0));
+    assert!(wait_until(PATIENCE, || faulty.hanging() > 0));
     let point = faulty.path().to_owned();
     drop(faulty);
     hanging.wait().expect("an end");

@@ -83,7 +83,7 @@ impl Mapper {
     pub(super) fn remove(&self) -> Result<(), String> {
         let mut command = Command::new("dmsetup");
         command.args(["remove", "--retry", "--noudevsync", &self.name]);
-        let done = run_within(&mut command, Duration::from_secs(30));
+        let done = run_within(&mut command, crate::PATIENCE);
         if done.success() { Ok(()) } else { Err(format!("cannot remove {}: {}", self.name, done.describe())) }
     }
 

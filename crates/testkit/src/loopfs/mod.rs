@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 use tempfile::{TempDir, TempPath};
 
-use crate::cmd::{run, run_within, wait_until};
+use crate::cmd::{PATIENCE, run, run_within, wait_until};
 use crate::proc::{self, drop_dentries};
 use crate::{Fault, FaultyFs, Opcode};
 use mapper::Mapper;
@@ -24,8 +24,6 @@ use mapper::Mapper;
 /// The environment variable that makes all filesystems on devices lag at random, up to this many milliseconds.
 const LAG: &str = "CANOPY_TEST_LAG";
 const MIB: u64 = 1 << 20;
-/// How long a filesystem may stay busy before that counts as a leak.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Returns how much every filesystem on a device lags, at most: `CANOPY_TEST_LAG`.
 ///
@@ -101,6 +99,8 @@ pub struct LoopFs {
     /// The filesystem of the image, which lags, where there is no device mapper.
     lagging: Option<FaultyFs>,
     mounted: bool,
+    /// How long the filesystem may stay busy before that counts as a leak.
+    patience: Duration,
 }
 
 impl LoopFs {
@@ -195,6 +195,7 @@ impl LoopFs {
             mapper: None,
             lagging,
             mounted: false,
+            patience: PATIENCE,
         };
         if kind != Kind::Tmpfs {
             let image = made.image().expect("an image path");
@@ -202,7 +203,7 @@ impl LoopFs {
             let (program, args) = kind.mkfs().split_first().expect("a mkfs program");
             let mut command = Command::new(program);
             command.args(args).args(mkfs_args).arg(&image);
-            let done = run_within(&mut command, Duration::from_secs(60));
+            let done = run_within(&mut command, PATIENCE);
             assert!(done.success(), "{command:?}: {}", done.describe());
             let device = attach(&image, direct);
             made.device = Some(device.clone());
@@ -359,7 +360,7 @@ impl LoopFs {
             return Ok(());
         }
         let mut outcome = Err(Errno::BUSY);
-        wait_until(PATIENCE, || {
+        wait_until(self.patience, || {
             outcome = unmount(&self.point, UnmountFlags::empty());
             outcome != Err(Errno::BUSY)
         });
@@ -410,7 +411,7 @@ fn attach(image: &Path, direct: bool) -> PathBuf {
     for _ in 0..10 {
         let mut command = Command::new("losetup");
         command.args(["--find", "--show"]).args(direct.then_some("--direct-io=on")).arg(image);
-        let done = run_within(&mut command, Duration::from_secs(30));
+        let done = run_within(&mut command, PATIENCE);
         if done.success() {
             return PathBuf::from(done.stdout.trim());
         }
@@ -421,7 +422,7 @@ fn attach(image: &Path, direct: bool) -> PathBuf {
 }
 
 fn detach(device: &Path, image: &Path) -> Result<(), String> {
-    let done = run_within(Command::new("losetup").arg("--detach").arg(device), Duration::from_secs(30));
+    let done = run_within(Command::new("losetup").arg("--detach").arg(device), PATIENCE);
     if !done.success() {
         return Err(format!("cannot detach {}: {}", device.display(), done.describe()));
     }
@@ -496,8 +497,10 @@ mod tests {
 
     #[test]
     fn a_held_file_is_reported_and_still_cleaned_up() {
-        let disk = LoopFs::tmpfs(MIB);
+        let mut disk = LoopFs::tmpfs(MIB);
         let point = disk.path().to_owned();
+        // The file is held for as long as the drop lasts.
+        disk.patience = Duration::from_millis(100);
         let held = File::create(point.join("held")).expect("a file");
         let outcome = std::panic::catch_unwind(move || drop(disk));
         let message = outcome.expect_err("the drop must complain");

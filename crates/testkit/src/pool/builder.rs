@@ -5,12 +5,9 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use super::Pool;
-use crate::cmd::{spawn, wait_until, wait_within};
-
-const MOUNT_DEADLINE: Duration = Duration::from_secs(30);
+use crate::cmd::{PATIENCE, spawn, wait_until, wait_within};
 
 /// This environment variable, `on` or `off`, is the option `io-uring` of every pool.
 const TRANSPORT: &str = "CANOPY_TEST_IO_URING";
@@ -168,7 +165,7 @@ impl PoolBuilder {
             ended: false,
         };
         if self.daemon {
-            let status = wait_within(&mut child, MOUNT_DEADLINE);
+            let status = wait_within(&mut child, PATIENCE);
             pool.pids = pool.find_pids();
             if !status.is_some_and(|status| status.success()) || !pool.mounted() {
                 let _ = child.kill();
@@ -178,7 +175,7 @@ impl PoolBuilder {
         } else {
             pool.pids = vec![i32::try_from(child.id()).expect("a pid")];
             let mut code = None;
-            let up = wait_until(MOUNT_DEADLINE, || {
+            let up = wait_until(PATIENCE, || {
                 code = child.try_wait().ok().flatten();
                 code.is_some() || pool.mounted()
             });

@@ -21,15 +21,13 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::cmd::{run_within, wait_until, wait_within};
+use crate::cmd::{PATIENCE, run_within, wait_until, wait_within};
 use crate::proc;
 
-const END_DEADLINE: Duration = Duration::from_secs(15);
-/// How many times as long, while another mount namespace has a copy of the mount.
-const LEFT_ELSEWHERE: usize = 8;
-/// How long descriptors on the branches may take to be closed: RELEASE and FORGET are asynchronous.
-const SETTLE: Duration = Duration::from_secs(5);
-/// How long that usually takes. Descriptors that stay longer belong to directories in the kernel's dentry cache.
+/// How many times longer a process may take to end while another mount namespace has a copy of the mount.
+const LEFT_ELSEWHERE: usize = 2;
+/// How long descriptors on the branches usually take to be closed: RELEASE and FORGET are asynchronous. Descriptors that stay
+/// longer belong to directories in the kernel's dentry cache.
 const SOON: Duration = Duration::from_millis(100);
 
 /// A mounted pool. Dropping it unmounts it and checks that nothing is left.
@@ -90,14 +88,14 @@ impl Pool {
         held
     }
 
-    /// Returns the least number of descriptors seen within a few seconds, or as soon as it is at most `target`. With a
-    /// target of zero it returns when the number no longer falls.
+    /// Returns the number of descriptors as soon as it is at most `target`, or the least that was seen. With a target of zero
+    /// it returns when the number no longer falls.
     ///
     /// Shrinks the kernel's dentry cache first, since cached names may keep descriptors open in the daemon.
     pub fn settled_fd_count(&self, target: usize) -> usize {
         self.drop_dentries();
         let (mut least, mut since) = (usize::MAX, Instant::now());
-        wait_until(SETTLE, || {
+        wait_until(PATIENCE, || {
             let count = self.fd_count();
             if count < least {
                 (least, since) = (count, Instant::now());
@@ -136,7 +134,7 @@ impl Pool {
 
     /// Runs the program with other arguments until it exits.
     pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> crate::cmd::Finished {
-        run_within(Command::new(&self.binary).args(args), Duration::from_secs(60))
+        run_within(Command::new(&self.binary).args(args), PATIENCE)
     }
 
     /// Kills the serving process, so that it cannot clean up. The dead mount stays until drop.
@@ -147,7 +145,7 @@ impl Pool {
         if let Some(child) = &mut self.child {
             let _ = child.wait();
         }
-        wait_until(END_DEADLINE, || proc::process(pid).is_none());
+        wait_until(PATIENCE, || proc::process(pid).is_none());
     }
 
     /// Returns the descriptors on the branches that were not open right after the mount, after giving them time to close.
@@ -165,7 +163,7 @@ impl Pool {
             })
         };
         let begun = Instant::now();
-        while !settled(SOON) && begun.elapsed() < SETTLE {
+        while !settled(SOON) && begun.elapsed() < PATIENCE {
             // Cached names may keep descriptors open in the daemon. Names that an exiting process still uses stay in the
             // cache, so this is repeated.
             self.drop_dentries();
@@ -202,31 +200,31 @@ impl Pool {
         if self.mounted() {
             let ask = || {
                 if self.is_alive() {
-                    run_within(Command::new(&self.binary).arg("umount").arg(&self.point), END_DEADLINE)
+                    run_within(Command::new(&self.binary).arg("umount").arg(&self.point), PATIENCE)
                 } else {
-                    run_within(Command::new("umount").arg(&self.point), END_DEADLINE)
+                    run_within(Command::new("umount").arg(&self.point), PATIENCE)
                 }
             };
             // A program that a test on another thread starts holds copies of this process's descriptors between fork and
             // exec, so the mount may be busy for a moment.
             let mut asked = ask();
-            wait_until(END_DEADLINE / 3, || {
+            wait_until(PATIENCE, || {
                 if !asked.success() && self.mounted() {
                     asked = ask();
                 }
                 asked.success() || !self.mounted()
             });
-            if !wait_until(END_DEADLINE / 3, || !self.mounted()) {
+            if !wait_until(PATIENCE, || !self.mounted()) {
                 let holders = proc::holders(&self.point).join("\n  ");
                 faults.push(format!("the mount is still there: {}\n  {holders}", asked.describe()));
             } else if !asked.success() {
                 faults.push(format!("unmounting failed: {}", asked.describe()));
             }
         }
-        let mut exited = faults.is_empty() && self.wait_for_exit(END_DEADLINE);
+        let mut exited = faults.is_empty() && self.wait_for_exit(PATIENCE);
         for _ in 0..LEFT_ELSEWHERE {
             if faults.is_empty() && !exited && proc::is_left_elsewhere(&self.point) {
-                exited = self.wait_for_exit(END_DEADLINE);
+                exited = self.wait_for_exit(PATIENCE);
             }
         }
         if faults.is_empty() && !exited {
@@ -247,7 +245,7 @@ impl Pool {
         } else if !self.wait_for_exit(Duration::ZERO) {
             self.pids.iter().for_each(|&pid| signal(pid, Signal::KILL));
         }
-        self.wait_for_exit(END_DEADLINE);
+        self.wait_for_exit(PATIENCE);
     }
 
     fn wait_for_exit(&mut self, deadline: Duration) -> bool {
