@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use canopy_testkit::cmd::{Finished, run_within, spawn, wait_until, wait_within};
 use canopy_testkit::files::copy_program;
-use canopy_testkit::{LoopFs, ScratchDir, proc};
+use canopy_testkit::{LoopFs, PATIENCE, ScratchDir, proc};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-const PATIENCE: Duration = Duration::from_secs(900);
+/// A run of the benchmark is a lot of work.
+const RUN: Duration = Duration::from_secs(900);
 
 /// Returns a command whose temporary directories are in the scratch directory, where the tests look for leaks.
 fn bench(scratch: &ScratchDir, words: &str) -> Command {
@@ -24,7 +25,7 @@ fn bench(scratch: &ScratchDir, words: &str) -> Command {
 }
 
 fn run(scratch: &ScratchDir, words: &str) -> Finished {
-    run_within(&mut bench(scratch, words), PATIENCE)
+    run_within(&mut bench(scratch, words), RUN)
 }
 
 /// Returns the entries of the scratch directory that the test did not create.
@@ -142,9 +143,9 @@ fn start_long_run(scratch: &ScratchDir) -> Child {
     let mut command = bench(scratch, "--quick --rounds 1000 --only goals");
     let mut child = spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr)).unwrap();
     let up = || pools(scratch).len() == 3 && mounts(scratch) == 8;
-    if !wait_until(Duration::from_secs(60), up) {
+    if !wait_until(PATIENCE, up) {
         send(Pid::from_child(&child).as_raw_pid(), Signal::TERM);
-        let _ = wait_within(&mut child, Duration::from_secs(30));
+        let _ = wait_within(&mut child, PATIENCE);
         panic!("no pools: {}", fs::read_to_string(scratch.path("stderr")).unwrap());
     }
     // The run must have started measuring.
@@ -172,7 +173,7 @@ fn send(pid: i32, signal: Signal) {
 /// Checks that the run ends by itself, gives the reason in one line, and leaves nothing.
 #[track_caller]
 fn check_end(scratch: &ScratchDir, mut child: Child, why: &str) {
-    let status = wait_within(&mut child, Duration::from_secs(60));
+    let status = wait_within(&mut child, PATIENCE);
     if status.is_none() {
         let _ = child.kill();
     }
@@ -197,12 +198,18 @@ fn an_interrupted_run_leaves_nothing() {
 #[test]
 fn a_second_signal_ends_a_run_with_hung_pools() {
     let scratch = ScratchDir::new("canopy-bench-test-", &[]);
-    let child = start_long_run(&scratch);
+    let mut child = start_long_run(&scratch);
     pools(&scratch).into_iter().for_each(|pool| send(pool, Signal::STOP));
     let bench = Pid::from_child(&child).as_raw_pid();
     send(bench, Signal::INT);
-    std::thread::sleep(Duration::from_millis(200));
-    send(bench, Signal::INT);
+    // A signal that arrives before the first was handled counts as the same.
+    wait_until(PATIENCE, || {
+        let ended = child.try_wait().expect("a child").is_some();
+        if !ended {
+            send(bench, Signal::INT);
+        }
+        ended
+    });
     check_end(&scratch, child, "interrupted");
 }
 
@@ -262,7 +269,7 @@ fn another_program_gets_branches_of_its_own() {
     ] {
         let mut command = bench(&scratch, "--quick --rounds 1 --json @figures --pools 1,3");
         command.args(["--only", table, "--clients", clients, "--against", &program]);
-        let done = run_within(&mut command, PATIENCE);
+        let done = run_within(&mut command, RUN);
         assert!(done.success(), "{table}: {}", done.describe());
         let report = read_json(&scratch.path("figures"));
         let rows = list(&report["tables"][0]["rows"]);
@@ -328,7 +335,7 @@ fn an_ordinary_user_can_run_the_benchmark() {
             "$1/canopy" bench --quick --rounds 1 --only goals,meta,dd"#;
     let mut command = Command::new("unshare");
     command.env("TMPDIR", scratch.path("own")).args(["-m", "sh", "-ec", script, "sh"]).arg(scratch.dir());
-    let done = run_within(&mut command, PATIENCE);
+    let done = run_within(&mut command, RUN);
     assert!(done.success(), "{}", done.describe());
     for expected in ["first stat of a name", "chmod by name", "Requests were not counted: ", "written"] {
         assert!(done.stdout.contains(expected), "{expected}: {}", done.describe());

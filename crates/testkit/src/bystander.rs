@@ -11,6 +11,7 @@ use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use crate::Rng;
+use crate::cmd::{PATIENCE, wait_until};
 
 /// Files in each directory.
 const FILES: usize = 3;
@@ -114,26 +115,49 @@ impl Files {
     /// If an operation of the client fails.
     #[track_caller]
     pub fn count_rounds(&self, client: &str, time: Duration, release: impl FnOnce()) -> Progress {
+        let began = Instant::now();
+        self.work(client, move |_| began.elapsed() < time, 2 * time, release)
+    }
+
+    /// Counts the rounds of a client until they are `rounds`. If they are not after [`PATIENCE`], `release` has to let the
+    /// client continue.
+    ///
+    /// # Panics
+    /// If an operation of the client fails.
+    #[track_caller]
+    pub fn make_rounds(&self, client: &str, rounds: usize, release: impl FnOnce()) -> Progress {
+        let began = Instant::now();
+        self.work(client, move |made| made < rounds && began.elapsed() < PATIENCE, PATIENCE, release)
+    }
+
+    /// Makes rounds while `goes_on` says so of their number. Calls `release` if the last has not ended by then.
+    #[track_caller]
+    fn work(
+        &self,
+        client: &str,
+        goes_on: impl Fn(usize) -> bool + Send + 'static,
+        patience: Duration,
+        release: impl FnOnce(),
+    ) -> Progress {
         let seen = Arc::new(Mutex::new(Progress::default()));
         let began = Instant::now();
         let thread = {
             let (files, client, seen) = (self.clone(), client.to_owned(), Arc::clone(&seen));
             std::thread::spawn(move || {
-                let mut rng = Rng::new(1);
-                while began.elapsed() < time {
+                let (mut rng, mut made) = (Rng::new(1), 0);
+                while goes_on(made) {
                     let started = Instant::now();
                     let (_, step) = files.random_round(&client, &mut rng, false).expect("a round");
+                    made += 1;
                     let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-                    seen.rounds += 1;
+                    seen.rounds = made;
                     if started.elapsed() > seen.longest {
                         (seen.longest, seen.step) = (started.elapsed(), step);
                     }
                 }
             })
         };
-        while !thread.is_finished() && began.elapsed() < time * 2 {
-            sleep(Duration::from_millis(10));
-        }
+        wait_until(patience, || thread.is_finished());
         let mut progress = *seen.lock().unwrap_or_else(PoisonError::into_inner);
         if !thread.is_finished() {
             (progress.longest, progress.step) = (began.elapsed(), "still under way");

@@ -1,6 +1,6 @@
 //! Directories reachable by two paths: a change made through one path shows through the other.
 
-use super::limits::{SOON, assert_changes_follow};
+use super::limits::{PATIENCE, assert_changes_follow};
 use super::rig::{builder, look, two_disks};
 
 use canopy_testkit::cmd::{run, wait_until};
@@ -23,14 +23,14 @@ fn assert_changes_show(at: &Path, on: &Path) {
     cache_missing_names(at);
     assert_changes_follow(&at.join("f"), &on.join("f"));
     fs::create_dir(on.join("d")).expect("mkdir");
-    assert!(wait_until(SOON, || look(&at.join("d")) == look(&on.join("d"))));
+    assert!(wait_until(PATIENCE, || look(&at.join("d")) == look(&on.join("d"))));
     cache_missing_names(&at.join("d"));
     assert_changes_follow(&at.join("d/f"), &on.join("d/f"));
     fs::rename(on.join("d"), on.join("e")).expect("a rename");
-    assert!(wait_until(SOON, || look(&at.join("e")) == look(&on.join("e"))));
-    assert!(wait_until(SOON, || look(&at.join("d")) == "entity not found"));
+    assert!(wait_until(PATIENCE, || look(&at.join("e")) == look(&on.join("e"))));
+    assert!(wait_until(PATIENCE, || look(&at.join("d")) == "entity not found"));
     fs::remove_dir(on.join("e")).expect("rmdir");
-    assert!(wait_until(SOON, || look(&at.join("e")) == "entity not found"));
+    assert!(wait_until(PATIENCE, || look(&at.join("e")) == "entity not found"));
 }
 
 #[test]
@@ -51,13 +51,13 @@ fn changes_show_through_a_bind_mount_below_a_branch() {
         // Bind mounts of a directory and of a file, made while the pool is mounted.
         cache_missing_names(&pool.path().join("late"));
         let late = Submount::bind(&on("outside"), &on("branch/late"));
-        assert!(wait_until(SOON, || look(&pool.path().join("late/dir")).starts_with("40")), "{kind:?}");
+        assert!(wait_until(PATIENCE, || look(&pool.path().join("late/dir")).starts_with("40")), "{kind:?}");
         assert_changes_show(&pool.path().join("late/dir"), &on("outside/dir"));
         let file = Submount::bind(&on("outside/file"), &on("branch/file"));
         let read = || fs::read_to_string(pool.path().join("file")).unwrap_or_default();
-        assert!(wait_until(SOON, || read() == "outside"), "{kind:?}");
+        assert!(wait_until(PATIENCE, || read() == "outside"), "{kind:?}");
         fs::set_permissions(on("outside/file"), fs::Permissions::from_mode(0o640)).expect("chmod");
-        assert!(wait_until(SOON, || look(&pool.path().join("file")) == look(&on("outside/file"))));
+        assert!(wait_until(PATIENCE, || look(&pool.path().join("file")) == look(&on("outside/file"))));
         pool.drop_dentries();
         drop((early, late, file));
         cache_missing_names(&pool.path().join("late"));
@@ -127,7 +127,7 @@ fn changes_show_at_both_paths_of_a_branch_moved_into_another() {
     cache_missing_names(pool.path());
     assert_eq!(look(&pool.path().join("moved")), "entity not found");
     fs::rename(on("inner"), on("outer/moved")).expect("a rename");
-    assert!(wait_until(SOON, || look(&pool.path().join("moved/deep")).starts_with("40")));
+    assert!(wait_until(PATIENCE, || look(&pool.path().join("moved/deep")).starts_with("40")));
     assert_both_paths_agree(pool.path(), "moved");
     pool.umount();
 }
@@ -156,16 +156,16 @@ fn changes_show_in_subvolumes_below_a_branch() {
     cache_missing_names(&bed.at("dir"));
     let subvolume = bed.on(0, "dir/sub");
     run("btrfs", ["subvolume".as_ref(), "create".as_ref(), subvolume.as_os_str()]);
-    assert!(wait_until(SOON, || look(&bed.at("dir/sub")).starts_with("40")));
+    assert!(wait_until(PATIENCE, || look(&bed.at("dir/sub")).starts_with("40")));
     assert_changes_show(&bed.at("dir/sub"), &bed.on(0, "dir/sub"));
     let snapshot = bed.on(0, "dir/snap");
     fs::write(bed.on(0, "dir/sub/kept"), "x").expect("a file");
     run("btrfs", ["subvolume".as_ref(), "snapshot".as_ref(), subvolume.as_os_str(), snapshot.as_os_str()]);
-    assert!(wait_until(SOON, || look(&bed.at("dir/snap/kept")) == look(&bed.on(0, "dir/snap/kept"))));
+    assert!(wait_until(PATIENCE, || look(&bed.at("dir/snap/kept")) == look(&bed.on(0, "dir/snap/kept"))));
     assert_changes_show(&bed.at("dir/snap"), &bed.on(0, "dir/snap"));
     bed.pool.drop_dentries();
     run("btrfs", ["subvolume".as_ref(), "delete".as_ref(), snapshot.as_os_str()]);
-    assert!(wait_until(SOON, || look(&bed.at("dir/snap")) == "entity not found"));
+    assert!(wait_until(PATIENCE, || look(&bed.at("dir/snap")) == "entity not found"));
     bed.pool.umount();
 }
 

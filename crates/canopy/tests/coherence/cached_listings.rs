@@ -3,8 +3,8 @@
 
 use super::rig::{Opens, open_by, two_disks};
 
-use canopy_testkit::Kind;
 use canopy_testkit::cmd::wait_until;
+use canopy_testkit::{Kind, PATIENCE};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, RawDir, SeekFrom};
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,7 +38,7 @@ fn cached_listings_follow_the_branches() {
                 let _ = fs::remove_file(bed.on(branch, &format!("d/{name}")));
             }
         }
-        assert!(wait_until(Duration::from_secs(5), || listed() == there), "round {round}: {:?}", listed());
+        assert!(wait_until(PATIENCE, || listed() == there), "round {round}: {:?}", listed());
     }
     bed.pool.umount();
 }

@@ -1,7 +1,9 @@
 //! Changes that cannot be watched, or not all of them, and limits on the cost of watching.
 
 use super::rig::{BINARY, builder, look, two_disks};
+use super::warm_walks::without_daemon;
 
+pub(super) use canopy_testkit::PATIENCE;
 use canopy_testkit::cmd::{run_within, wait_until};
 use canopy_testkit::{Kind, LoopFs, Paused, Submount, proc, require_root};
 use std::fs;
@@ -9,9 +11,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-
-/// Longer than unwatched entries are cached, and much shorter than watched entries are.
-pub(super) const SOON: Duration = Duration::from_secs(20);
 
 #[test]
 fn changes_show_after_the_event_queue_overflows() {
@@ -39,7 +38,7 @@ fn changes_show_after_the_event_queue_overflows() {
     }
     let right = ["goes", "comes", "changes"].map(|name| look(&bed.on(0, name)));
     assert_ne!(was, right);
-    assert!(wait_until(SOON, || seen() == right), "{:?}", seen());
+    assert!(wait_until(PATIENCE, || seen() == right), "{:?}", seen());
     // Until the last repeated notification.
     std::thread::sleep(Duration::from_millis(2500));
     assert!(nested.file().exists(), "the filesystem mounted in the pool is gone");
@@ -62,7 +61,7 @@ pub(super) fn assert_changes_follow(at: &Path, on: &Path) {
 
 #[track_caller]
 fn assert_soon_alike(at: &Path, on: &Path) {
-    let same = wait_until(SOON, || look(at) == look(on));
+    let same = wait_until(PATIENCE, || look(at) == look(on));
     assert!(same, "{} is {}, {} is {}", at.display(), look(at), on.display(), look(on));
 }
 
@@ -96,17 +95,17 @@ fn changes_on_another_filesystem_below_a_branch_show_soon() {
     {
         let point = bed.on(0, "dir/sub");
         let nested = Submount::tmpfs(point);
-        assert!(wait_until(SOON, || known("dir/sub/below") == "entity not found"));
+        assert!(wait_until(PATIENCE, || known("dir/sub/below") == "entity not found"));
         assert_changes_follow(&bed.at("dir/sub/f"), &nested.path().join("f"));
         fs::create_dir(nested.path().join("d")).expect("mkdir");
-        assert!(wait_until(SOON, || known("dir/sub/d").starts_with("40")));
+        assert!(wait_until(PATIENCE, || known("dir/sub/d").starts_with("40")));
         assert_changes_follow(&bed.at("dir/sub/d/f"), &nested.path().join("d/f"));
         // The directory beside the mount point is still watched.
         assert_changes_follow(&bed.at("dir/f"), &bed.on(0, "dir/f"));
         // Cached dentries of the pool keep the mount busy; they must go before it can be unmounted.
         bed.pool.drop_dentries();
     }
-    assert!(wait_until(SOON, || known("dir/sub/below").starts_with("40")));
+    assert!(wait_until(PATIENCE, || known("dir/sub/below").starts_with("40")));
     assert_changes_follow(&bed.at("dir/sub/f"), &bed.on(0, "dir/sub/f"));
     bed.pool.umount();
 }
@@ -156,7 +155,7 @@ fn changes_show_soon_without_the_privilege_to_watch() {
     }
     let mut command = Command::new("unshare");
     command.args(["-Urm", "sh", "-euc", WITHOUT, "sh"]).arg(&path).arg(BINARY);
-    let done = run_within(&mut command, Duration::from_secs(60));
+    let done = run_within(&mut command, PATIENCE);
     assert!(done.success(), "{}", done.describe());
     assert!(done.stdout.contains("are not watched"), "{}", done.describe());
 }
@@ -202,21 +201,14 @@ fn recent_files_and_missing_names_are_cached() {
         let before = ask();
         assert_eq!(before[1], "entity not found");
         std::thread::sleep(Duration::from_millis(3200));
-        let paused = Paused::new(bed.pool.pid());
-        let (sender, answer) = std::sync::mpsc::channel();
-        std::thread::scope(|scope| {
-            scope.spawn(|| sender.send(ask()));
-            let after = answer.recv_timeout(Duration::from_secs(2));
-            drop(paused);
-            after.is_ok_and(|after| after == before)
-        })
+        without_daemon(&bed, ask).is_some_and(|after| after == before)
     });
     assert!(known, "the kernel had to ask the daemon");
     for size in [5, 5000, 3] {
         let file = fs::File::options().write(true).open(bed.on(0, "d0/f")).expect("a file");
         // The file stays open.
         file.set_len(size).expect("truncate");
-        assert!(wait_until(SOON, || look(&bed.at("d0/f")) == look(&bed.on(0, "d0/f"))));
+        assert!(wait_until(PATIENCE, || look(&bed.at("d0/f")) == look(&bed.on(0, "d0/f"))));
     }
     bed.pool.umount();
 }

@@ -3,7 +3,7 @@
 use super::rig::two_disks;
 use canopy_testkit::PoolBed;
 use canopy_testkit::cmd::wait_until;
-use canopy_testkit::{Kind, Rng};
+use canopy_testkit::{Kind, PATIENCE, Rng};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, RawDir, XattrFlags, setxattr};
 use std::collections::BTreeSet;
@@ -213,7 +213,7 @@ fn changed_in_between<T>(
     let is = attributes(&branch.join(victim), times);
     let same = |name: &str| attributes(&pool.join(name), times) == attributes(&branch.join(name), times);
     if what.contains("on the branch") || is.is_none() {
-        wait_until(Duration::from_secs(5), || same(victim));
+        wait_until(PATIENCE, || same(victim));
     }
     assert_eq!(attributes(&pool.join(victim), times), is, "{what}: {victim}");
     let mut listed = BTreeSet::new();

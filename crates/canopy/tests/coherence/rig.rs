@@ -1,6 +1,6 @@
 //! Pools whose branches are watched, and a measure of this machine's scheduling delays.
 
-use canopy_testkit::{Kind, LoopFs, Pool, PoolBed, PoolBuilder};
+use canopy_testkit::{Kind, LoopFs, PATIENCE, Pool, PoolBed, PoolBuilder};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::VecDeque;
 use std::fs;
@@ -15,6 +15,11 @@ pub(super) const BINARY: &str = env!("CARGO_BIN_EXE_canopy");
 
 /// The promised delay until a change shows (docs/caching.md).
 pub(super) const BOUND: Duration = Duration::from_millis(100);
+
+/// Whether changes have to show within [`BOUND`]. A machine that does other things as well breaks that promise.
+fn asserts_bound() -> bool {
+    std::env::var_os("CANOPY_TEST_BOUND").is_some()
+}
 
 /// Mounts a pool over two filesystems of this kind.
 #[track_caller]
@@ -97,12 +102,12 @@ impl DelayMeter {
         result
     }
 
-    /// Returns whether a lookup at `asked` that misses a change made at `changed` breaks the promise, after
-    /// allowing for scheduling delays in between.
+    /// Returns whether a lookup at `asked` that misses a change made at `changed` is a fault, after allowing for scheduling
+    /// delays in between. It is one after [`PATIENCE`], and after [`BOUND`] if `CANOPY_TEST_BOUND` asks for that.
     pub(super) fn exceeds_bound(&self, changed: Instant, asked: Instant) -> bool {
         let past = asked.saturating_duration_since(changed);
-        if past <= BOUND {
-            return false;
+        if past <= BOUND || !asserts_bound() {
+            return past > PATIENCE;
         }
         // A thread that is delayed at this moment records its delay later.
         std::thread::sleep(Duration::from_millis(150));

@@ -1,7 +1,7 @@
 //! A local disk that hangs or is slow: an ext4 on a loop device whose image is on the faulty filesystem. The filesystem itself
 //! answers whatever it has in memory.
 
-use super::rig::{BINARY, DEADLINE, PATIENCE, SLACK, assert_timed_out, in_time};
+use super::rig::{BINARY, DEADLINE, PATIENCE, assert_timed_out, in_time};
 use canopy_testkit::cmd::wait_until;
 use canopy_testkit::{Fault, FaultyFs, Kind, LoopFs, Opcode, Pool, ScratchDir};
 use serde_json::Value;
@@ -22,8 +22,6 @@ struct DiskRig {
     disk: LoopFs,
     // Dropped after the disk that lies on it.
     faulty: FaultyFs,
-    /// How long `canopy status` takes while all branches answer.
-    usual_status: Duration,
     _scratch: ScratchDir,
 }
 
@@ -49,13 +47,7 @@ impl DiskRig {
             .option("minfreespace=0,category.create=ff,passthrough.io=off,cache.files=off")
             .option(options)
             .mount();
-        let took = |_| {
-            let began = Instant::now();
-            pool.status();
-            began.elapsed()
-        };
-        let usual_status = (0..3).map(took).max().unwrap_or_default();
-        let rig = DiskRig { pool, well, disk, faulty, usual_status, _scratch: scratch };
+        let rig = DiskRig { pool, well, disk, faulty, _scratch: scratch };
         for known in ["own", "own/file", "films"] {
             fs::metadata(rig.at(known)).expect("a name");
         }
@@ -80,32 +72,26 @@ impl DiskRig {
             .collect()
     }
 
-    /// Returns what `canopy status` says of the disk, after checking that it has answered soon.
+    /// Returns what `canopy status` says of the disk. It answers while the disk hangs.
     #[track_caller]
     fn status(&self) -> Value {
-        let began = Instant::now();
         let status = self.pool.status();
-        let took = began.elapsed();
-        // Each question is a process, which takes its time on a busy machine.
-        let limit = Duration::from_secs(1) + 10 * self.usual_status;
-        assert!(took < limit, "status took {took:?}, and {:?} before", self.usual_status);
         assert_eq!(status["state"], "serving");
         let path = self.disk.path().to_str().expect("text");
         let branches = status["branches"].as_array().expect("branches");
         branches.iter().find(|branch| branch["path"] == path).expect("the disk").clone()
     }
 
-    /// Waits until status calls the disk this. Returns what it says, and after how long.
+    /// Waits until status calls the disk this. Returns what it says.
     #[track_caller]
-    fn wait_for_health(&self, expected: &str) -> (Value, Duration) {
-        let began = Instant::now();
+    fn wait_for_health(&self, expected: &str) -> Value {
         let mut last = Value::Null;
         let reached = wait_until(PATIENCE, || {
             last = self.status();
             last["health"] == expected
         });
         assert!(reached, "{last:#} instead of {expected}\n{}", self.pool.log());
-        (last, began.elapsed())
+        last
     }
 
     fn count(&self, text: &str) -> usize {
@@ -116,7 +102,6 @@ impl DiskRig {
     #[track_caller]
     fn assert_the_other_branch_works(&self) {
         let own = self.at("own");
-        let began = Instant::now();
         in_time(move || {
             assert_eq!(fs::read_to_string(own.join("file"))?, "well");
             fs::write(own.join("file"), "WELL")?;
@@ -125,7 +110,6 @@ impl DiskRig {
             rustix::fs::statvfs(&own).map_err(io::Error::from)
         })
         .expect("the healthy branch");
-        println!("the other branch took {:?}", began.elapsed());
         assert_eq!(fs::read_to_string(self.well.path().join("own/file")).expect("a file"), "well");
     }
 
@@ -133,7 +117,6 @@ impl DiskRig {
     #[track_caller]
     fn assert_names_can_be_made(&self) {
         let own = self.at("own");
-        let began = Instant::now();
         in_time(move || {
             fs::rename(own.join("file"), own.join("moved"))?;
             fs::rename(own.join("moved"), own.join("file"))?;
@@ -145,7 +128,6 @@ impl DiskRig {
             fs::remove_file(own.join("new"))
         })
         .expect("the healthy branch");
-        println!("new names took {:?}", began.elapsed());
     }
 }
 
@@ -155,9 +137,7 @@ fn a_disk_without_a_deadline_is_waited_for_and_told() {
     rig.hang();
     let began = Instant::now();
     let readers = rig.readers();
-    let (branch, _) = rig.wait_for_health("does-not-answer");
-    println!("told after {:?}", began.elapsed());
-    assert!(began.elapsed() < Duration::from_secs(5) + SLACK);
+    let branch = rig.wait_for_health("does-not-answer");
     assert_eq!((&branch["waits"]["answers"], &branch["illness"]), (&"hung".into(), &Value::Null));
     rig.assert_the_other_branch_works();
     rig.assert_names_can_be_made();
@@ -168,7 +148,7 @@ fn a_disk_without_a_deadline_is_waited_for_and_told() {
     assert_eq!(disk["name"], device.to_str().expect("text"));
     let in_flight = ["reads_in_flight", "writes_in_flight"].map(|way| disk[way].as_u64().expect("a count"));
     assert!(in_flight.iter().sum::<u64>() > 0, "{disk}");
-    // In the log once, after ten seconds.
+    // In the log once, not before ten seconds have passed.
     assert!(wait_until(PATIENCE, || rig.count("has not answered for") == 1), "{}", rig.pool.log());
     assert!(began.elapsed() >= Duration::from_secs(10));
     std::thread::sleep(Duration::from_secs(2));
@@ -180,7 +160,7 @@ fn a_disk_without_a_deadline_is_waited_for_and_told() {
     for reader in readers {
         assert!(reader.join().expect("a thread").expect("data") == DATA);
     }
-    let (branch, _) = rig.wait_for_health("ok");
+    let branch = rig.wait_for_health("ok");
     assert_eq!(branch["waits"], Value::Null);
     assert!(wait_until(PATIENCE, || rig.count("has answered, after") == 1), "{}", rig.pool.log());
     assert_eq!(rig.pool.probe_threads(), 0);
@@ -197,17 +177,11 @@ fn a_disk_with_a_deadline_is_left_out_until_it_answers() {
     for reader in rig.readers() {
         assert_timed_out(reader.join().expect("a thread"));
     }
-    println!("timed out after {:?}", began.elapsed());
-    assert!(began.elapsed() >= DEADLINE && began.elapsed() < DEADLINE + SLACK);
+    assert!(began.elapsed() >= DEADLINE);
     assert!(wait_until(PATIENCE, || rig.count("does not answer") == 1), "{}", rig.pool.log());
-    let left_out = Instant::now();
-    while left_out.elapsed() < 3 * DEADLINE {
-        let path = rig.at("films/1");
-        let asked = Instant::now();
-        assert_timed_out(in_time(move || fs::read(path)));
-        assert!(asked.elapsed() < DEADLINE, "it waited again for {:?}", asked.elapsed());
-        std::thread::sleep(Duration::from_millis(200));
-    }
+    // If each waited for the disk again, they would take several times as long as `in_time` allows.
+    let path = rig.at("films/1");
+    in_time(move || (0..200).for_each(|_| assert_timed_out(fs::read(&path))));
     assert_eq!(rig.status()["health"], "does-not-answer");
     rig.assert_the_other_branch_works();
     // The disk is known to lack this directory, and so what is made in it; but not to lack names in others.

@@ -1,6 +1,6 @@
 //! What works and what fails while a branch hangs, and that everything works afterwards.
 
-use super::rig::{DEADLINE, LOOKS, PATIENCE, Rig, SLACK, assert_timed_out, in_time};
+use super::rig::{LOOKS, PATIENCE, Rig, assert_timed_out, in_time};
 use canopy_fuse::Opcode;
 use canopy_testkit::Fault;
 use canopy_testkit::cmd::wait_until;
@@ -10,8 +10,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 fn names(dir: &Path) -> BTreeSet<String> {
     let dir = dir.to_owned();
@@ -49,13 +48,11 @@ fn names_on_other_branches_are_found_and_those_on_the_hung_branch_time_out() {
             [("d/a", true), ("d/c", true), ("only-a", true), ("d/b", false), ("nowhere", false)]
         {
             let full = rig.at(path);
-            let began = Instant::now();
             let answer = in_time(move || fs::metadata(full));
             match found {
                 true => assert!(answer.is_ok_and(|stat| stat.len() == 1), "{path}"),
                 false => assert_timed_out(answer),
             }
-            assert!(began.elapsed() < DEADLINE + SLACK);
         }
         assert_eq!(names(&rig.at("d")), set(&["a", "c"]));
         // statfs counts only the branches that answer.
@@ -150,59 +147,53 @@ fn a_write_that_hangs_fails_and_is_not_torn() {
     }
 }
 
-/// No operation on another branch takes longer than the deadline.
+/// Operations on other branches go on while the branch hangs, and while more clients wait for it than there are workers.
 #[test]
 fn writers_on_other_branches_continue() {
     for rig in Rig::over_each_transport("") {
         let stop = AtomicBool::new(false);
-        let longest = std::thread::scope(|scope| {
-            let writers: Vec<_> = (0..4)
-                .map(|number| {
-                    let path = match number % 2 {
-                        0 => rig.at("d/a"),
-                        _ => rig.at("d/c"),
-                    };
-                    let stop = &stop;
-                    scope.spawn(move || {
-                        let file = OpenOptions::new().read(true).write(true).open(path).expect("a file");
-                        let (mut longest, mut rounds) = (Duration::ZERO, 0_u64);
-                        while !stop.load(Ordering::Relaxed) {
-                            let began = Instant::now();
-                            file.write_at(&rounds.to_ne_bytes(), 4096 * number).expect("a write");
-                            let mut back = [0; 8];
-                            file.read_exact_at(&mut back, 4096 * number).expect("a read");
-                            assert_eq!(u64::from_ne_bytes(back), rounds);
-                            file.metadata().expect("attributes");
-                            longest = longest.max(began.elapsed());
-                            rounds += 1;
-                        }
-                        (longest, rounds)
-                    })
+        let rounds: [AtomicU64; 4] = Default::default();
+        std::thread::scope(|scope| {
+            let writers = rounds.iter().zip(0..).map(|(rounds, number): (_, u64)| {
+                let path = rig.at(if number % 2 == 0 { "d/a" } else { "d/c" });
+                let stop = &stop;
+                scope.spawn(move || {
+                    let file = OpenOptions::new().read(true).write(true).open(path).expect("a file");
+                    while !stop.load(Ordering::Relaxed) {
+                        let round = rounds.load(Ordering::Relaxed);
+                        file.write_at(&round.to_ne_bytes(), 4096 * number).expect("a write");
+                        let mut back = [0; 8];
+                        file.read_exact_at(&mut back, 4096 * number).expect("a read");
+                        assert_eq!(u64::from_ne_bytes(back), round);
+                        file.metadata().expect("attributes");
+                        rounds.store(round + 1, Ordering::Relaxed);
+                    }
                 })
-                .collect();
-            std::thread::sleep(Duration::from_millis(500));
+            });
+            let writers: Vec<_> = writers.collect();
+            let go_on = || {
+                let before = rounds.each_ref().map(|rounds| rounds.load(Ordering::Relaxed));
+                let further =
+                    || rounds.iter().zip(before).all(|(now, then)| now.load(Ordering::Relaxed) > then + 10);
+                wait_until(PATIENCE, || further() || writers.iter().any(|writer| writer.is_finished()))
+                    && further()
+            };
+            let before = go_on();
+            rig.faulty.set_all(Fault::Hang);
             // More clients wait for the branch than there are workers.
             let waiting: Vec<_> = (0..12)
-                .map(|number| {
+                .map(|_| {
                     let path = rig.at("only-b");
-                    let faulty = &rig.faulty;
-                    scope.spawn(move || {
-                        if number == 0 {
-                            faulty.set_all(Fault::Hang);
-                        }
-                        for _ in 0..3 {
-                            let _ = fs::metadata(&path);
-                        }
-                    })
+                    scope.spawn(move || (0..3).for_each(|_| _ = fs::metadata(&path)))
                 })
                 .collect();
+            let beside = go_on();
             waiting.into_iter().for_each(|thread| thread.join().expect("an end"));
-            std::thread::sleep(Duration::from_secs(1));
+            let after = go_on();
             stop.store(true, Ordering::Relaxed);
-            let results = writers.into_iter().map(|thread| thread.join().expect("a writer"));
-            results.map(|(longest, rounds)| (longest, assert!(rounds > 10)).0).max().expect("writers")
+            writers.into_iter().for_each(|writer| writer.join().expect("a writer"));
+            assert!(before && beside && after, "{before} {beside} {after}");
         });
-        assert!(longest < DEADLINE + SLACK, "the longest operation took {longest:?}");
         assert_listing_after_heal(&rig);
         rig.pool.umount();
     }

@@ -6,7 +6,6 @@ use canopy_testkit::{Fault, proc};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::process::Command;
-use std::time::Duration;
 
 /// The mount disappears at once. The process exits when the kernel releases its threads: a thread that waits for a request
 /// which the FUSE server has already read cannot be killed (fs/fuse/dev.c, request_wait_answer).
@@ -17,8 +16,7 @@ fn umount_succeeds_while_a_branch_hangs() {
         let path = rig.at("d/b");
         let _ = in_time(move || fs::metadata(path));
         // EBUSY is retried: a program that another test starts holds a copy of every descriptor until its exec.
-        let umount =
-            || run_within(Command::new("umount").arg(rig.pool.path()), Duration::from_secs(30)).success();
+        let umount = || run_within(Command::new("umount").arg(rig.pool.path()), PATIENCE).success();
         assert!(wait_until(PATIENCE, umount), "{:?}", proc::holders(rig.pool.path()));
         assert!(!rig.pool.mounted());
         rig.faulty.heal();

@@ -2,12 +2,10 @@
 //! priority and CPUs of the daemon's threads.
 
 use canopy_testkit::cmd::{in_mount_namespace, run_within, wait_until, wait_within};
-use canopy_testkit::{CliBed, Submount, proc};
+use canopy_testkit::{CliBed, PATIENCE, Submount, proc};
 use std::fs;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
-
-const SOON: Duration = Duration::from_secs(20);
+use std::time::Duration;
 
 fn bed() -> CliBed {
     CliBed::new(env!("CARGO_BIN_EXE_canopy"), "canopy-at-mount-", &["a", "b", "p"])
@@ -17,10 +15,9 @@ fn bed() -> CliBed {
 fn the_mount_waits_for_unmounted_branches() {
     let bed = bed();
     let _a = Submount::empty_tmpfs(bed.path("a"), "");
-    let started = Instant::now();
     let mut child = bed
         .command(
-            "mount -o branches-mount-timeout=15,branches-mount-timeout-fail=true,minfreespace=0 @a:@b @p",
+            "mount -o branches-mount-timeout=3600,branches-mount-timeout-fail=true,minfreespace=0 @a:@b @p",
         )
         .stdin(Stdio::null())
         .spawn()
@@ -29,13 +26,9 @@ fn the_mount_waits_for_unmounted_branches() {
     assert!(child.try_wait().unwrap().is_none() && bed.mount_at("p").is_none(), "the mount must wait");
     let _b = Submount::empty_tmpfs(bed.path("b"), "");
     fs::write(bed.path("b/late"), "x").unwrap();
-    let status = wait_within(&mut child, SOON);
+    // Long before its timeout.
+    let status = wait_within(&mut child, PATIENCE);
     assert!(status.is_some_and(|status| status.success()), "{status:?}");
-    assert!(
-        started.elapsed() < Duration::from_secs(10),
-        "the mount waited too long: {:?}",
-        started.elapsed()
-    );
     assert_eq!(fs::read_to_string(bed.path("p/late")).unwrap(), "x", "the branch must be the late mount");
     bed.umount("@p");
 }
@@ -80,12 +73,11 @@ fn a_missing_branch_is_mounted_from_fstab() {
     let script = r#"
         printf 'none %s/b tmpfs size=1m 0 0\n' "$1" > "$1/fstab"; mount --bind "$1/fstab" /etc/fstab
         mount -t tmpfs none "$1/a"
-        "$2" mount -o branches-mount-timeout=10,branches-mount-timeout-fail=true "$1/a:$1/b" "$1/p"
+        "$2" mount -o branches-mount-timeout=3600,branches-mount-timeout-fail=true "$1/a:$1/b" "$1/p"
         findmnt -no FSTYPE "$1/b"; findmnt -no FSTYPE "$1/p"; umount "$1/p""#;
-    let done = run_within(in_mount_namespace(script).arg(bed.dir()).arg(bed.program()), SOON);
+    let done = run_within(in_mount_namespace(script).arg(bed.dir()).arg(bed.program()), PATIENCE);
     assert!(done.success(), "{}", done.describe());
     assert_eq!(done.stdout, "tmpfs\nfuse.canopy\n", "{}", done.describe());
-    assert!(done.took < Duration::from_secs(8), "{}", done.describe());
 }
 
 #[test]
@@ -133,7 +125,8 @@ fn a_failed_mount_detaches_nothing() {
 fn every_thread_has_the_requested_priority() {
     let bed = bed();
     // Root may not be able to lower its nice value: a container can lack the capability.
-    let may = run_within(Command::new("sh").args(["-c", "nice -n -10 nice"]), SOON).stdout.trim() == "-10";
+    let may =
+        run_within(Command::new("sh").args(["-c", "nice -n -10 nice"]), PATIENCE).stdout.trim() == "-10";
     for (option, nice) in [("ro", -10), ("scheduling-priority=5", 5), ("scheduling-priority=-3", -3)] {
         let done = bed.run(&format!("mount -o {option} @a @p"));
         assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
@@ -207,11 +200,11 @@ fn workers_run_on_the_cpus_they_are_pinned_to() {
     ] {
         let mut command = bed.command(&format!("mount -o pin-threads={strategy},{threads} @a @p"));
         // io_uring has a fixed number of workers per CPU, whatever number the option requests.
-        let done = run_within(command.env("CANOPY_TEST_KERNEL", "mask:OVER_IO_URING"), SOON);
+        let done = run_within(command.env("CANOPY_TEST_KERNEL", "mask:OVER_IO_URING"), PATIENCE);
         assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
         let daemon = bed.daemons()[0].pid;
         // A worker pins itself before it reads its first request.
-        wait_until(SOON, || processors(daemon) == expected);
+        wait_until(PATIENCE, || processors(daemon) == expected);
         assert_eq!(processors(daemon), expected, "{strategy} {threads}");
         bed.umount("@p");
     }

@@ -3,7 +3,7 @@
 use super::rig::{BINARY, Rig};
 use canopy_fuse::Opcode;
 use canopy_testkit::cmd::wait_until;
-use canopy_testkit::{Fault, LoopFs, Pool, transports};
+use canopy_testkit::{Fault, LoopFs, PATIENCE, Pool, transports};
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -62,9 +62,9 @@ fn a_client_killed_during_a_copy_exits_promptly() {
             .expect("cp");
         let begun =
             || fs::metadata(rig.faulty.backing_dir().join("busy0/copy")).is_ok_and(|copy| copy.len() != 0);
-        assert!(wait_until(Duration::from_secs(30), begun), "cp does not use copy_file_range");
+        assert!(wait_until(PATIENCE, begun), "cp does not use copy_file_range");
         copy.kill().expect("a signal");
-        let gone = wait_until(Duration::from_secs(60), || copy.try_wait().expect("a child").is_some());
+        let gone = wait_until(PATIENCE, || copy.try_wait().expect("a child").is_some());
         let copied = fs::metadata(rig.faulty.backing_dir().join("busy0/copy")).expect("the copy").len();
         rig.faulty.heal();
         let _ = copy.wait();

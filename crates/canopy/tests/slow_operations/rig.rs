@@ -1,6 +1,7 @@
 //! A pool over a healthy disk and a slow one, and a bystander that uses only the healthy disk.
 
 use canopy_fuse::transport::uring;
+pub(super) use canopy_testkit::PATIENCE;
 use canopy_testkit::{FaultyFs, LoopFs, Pool, ScratchDir};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::fs;
@@ -8,11 +9,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 pub(super) const BINARY: &str = env!("CARGO_BIN_EXE_canopy");
-/// The time limit for what must finish while other clients wait.
-pub(super) const PATIENCE: Duration = Duration::from_secs(40);
 /// The number of files that the bystander uses.
 const FILES: usize = 40;
 

@@ -6,10 +6,9 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
-use canopy_testkit::LoopFs;
 use canopy_testkit::cmd::run_within;
+use canopy_testkit::{LoopFs, PATIENCE};
 
 use super::tools::{NO_PASSTHROUGH, Rig, disk, program, report, turn};
 
@@ -30,9 +29,6 @@ const NOT_ON_FUSE: [(&str, &str); 1] = [(
     "link::link_count_max",
     "glibc answers pathconf(_PC_LINK_MAX) by the filesystem's magic; see link_count_limit",
 )];
-
-/// The limit for creating 65,000 links, which takes ten seconds on a loaded machine.
-const LINKS_DEADLINE: Duration = Duration::from_secs(90);
 
 #[derive(Debug, Default)]
 struct Outcome {
@@ -55,7 +51,7 @@ fn run(dir: &Path, features: &[&str], second: Option<&Path>) -> Outcome {
     if let Some(second) = second {
         command.arg("-s").arg(second);
     }
-    let done = run_within(&mut command, Duration::from_secs(300));
+    let done = run_within(&mut command, 5 * PATIENCE);
     parse(format!("{}{}", done.stdout, done.stderr), &done.describe())
 }
 
@@ -128,11 +124,8 @@ fn link_count_limit() {
     fs::create_dir(&dir).expect("a directory");
     let file = dir.join("1");
     fs::write(&file, b"").expect("a file");
-    let (mut count, started) = (1, Instant::now());
+    let mut count = 1;
     let error = loop {
-        // This takes a few seconds if the cost of a link does not grow with their number.
-        let took = started.elapsed();
-        assert!(took < LINKS_DEADLINE, "{count} links in {took:.0?}: each costs more than the last");
         match fs::hard_link(&file, dir.join((count + 1).to_string())) {
             Ok(()) => count += 1,
             Err(error) => break error,

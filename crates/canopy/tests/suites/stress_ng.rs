@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use canopy_testkit::PATIENCE;
 use canopy_testkit::cmd::run_within;
 
 use super::tools::{NO_PASSTHROUGH, Rig, disk, program, report, turn};
@@ -14,7 +15,7 @@ use super::tools::{NO_PASSTHROUGH, Rig, disk, program, report, turn};
 const OPS: &str = "5000";
 const SECONDS: &str = "1";
 /// Far more than any stressor needs, including its cleanup.
-const DEADLINE: Duration = Duration::from_secs(90);
+const DEADLINE: Duration = Duration::from_secs(3 * PATIENCE.as_secs());
 
 /// Stressors of the class that do not touch the directory they are given.
 const NOT_IN_THE_DIRECTORY: [(&str, &str); 7] = [
@@ -57,7 +58,7 @@ fn run(stressor: &str, dir: &Path) -> Verdict {
     command.args(["--kill-after=5", &seconds]).arg(program("stress-ng"));
     command.args([&format!("--{stressor}"), "1", &format!("--{stressor}-ops"), OPS, "--timeout", SECONDS]);
     command.args(["--verify", "--no-rand-seed", "--oomable", "--temp-path"]).arg(dir);
-    let done = run_within(&mut command, DEADLINE + Duration::from_secs(30));
+    let done = run_within(&mut command, DEADLINE + PATIENCE);
     let verdict = judge(done.code(), &format!("{}\n{}", done.stdout, done.stderr));
     match leftovers(dir) {
         left if left.is_empty() => verdict,

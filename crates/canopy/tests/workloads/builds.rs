@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use canopy_testkit::Kind;
 use canopy_testkit::cmd::{Finished, run_within};
+use canopy_testkit::{Kind, PATIENCE};
 
 use super::rig::{DATA_PATHS, Disks, shell, shell_ok};
 
@@ -48,7 +48,7 @@ fn cargo(dir: &Path, args: &[&str]) -> Finished {
         }
     }
     command.current_dir(dir).env("CARGO_INCREMENTAL", "1").env("CARGO_TERM_COLOR", "never").args(args);
-    let done = run_within(&mut command, Duration::from_secs(120));
+    let done = run_within(&mut command, 2 * PATIENCE);
     assert!(done.success(), "cargo {args:?}: {}", done.describe());
     done
 }
@@ -71,7 +71,7 @@ fn cargo_builds_rebuilds_and_runs() {
         let app = root.join("app");
         let build = &["build", "--offline"];
         let run = || {
-            let done = run_within(&mut Command::new(app.join("target/debug/app")), Duration::from_secs(20));
+            let done = run_within(&mut Command::new(app.join("target/debug/app")), PATIENCE);
             assert!(done.success(), "{}", done.describe());
             done.stdout
         };

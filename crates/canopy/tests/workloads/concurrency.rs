@@ -6,10 +6,9 @@ use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use canopy_testkit::cmd::{wait_until, wait_within};
-use canopy_testkit::{Kind, Pool, Rng, Tree};
+use canopy_testkit::{Kind, PATIENCE, Pool, Rng, Tree};
 
 use super::rig::Disks;
 
@@ -112,7 +111,7 @@ fn check_concurrent_work(kinds: &[Kind], options: &str) {
     let faults: Vec<String> = std::thread::scope(|scope| {
         let threads: Vec<_> =
             (0..THREADS).map(|seed| scope.spawn(move || random_operations(root, seed))).collect();
-        wait_until(Duration::from_secs(120), || {
+        wait_until(2 * PATIENCE, || {
             most = most.max(pool.fd_count());
             largest = largest.max(resident(pid));
             threads.iter().all(std::thread::ScopedJoinHandle::is_finished)
@@ -120,7 +119,7 @@ fn check_concurrent_work(kinds: &[Kind], options: &str) {
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
     for mut child in children {
-        let status = wait_within(&mut child, Duration::from_secs(120));
+        let status = wait_within(&mut child, 2 * PATIENCE);
         assert!(status.is_some_and(|status| status.success()), "{status:?}");
     }
     assert!(pool.is_alive(), "the daemon died:\n{}", pool.log());
@@ -136,9 +135,7 @@ fn check_concurrent_work(kinds: &[Kind], options: &str) {
     assert!(left <= descriptors, "descriptors: {descriptors} before, {left} after");
 
     let shown = Tree::capture(root);
-    let started = Instant::now();
     end(pool);
-    assert!(started.elapsed() < Duration::from_secs(30), "the unmount took {:?}", started.elapsed());
     let without_times = |mut tree: Tree| {
         tree.entries.values_mut().for_each(|entry| entry.mtime = None);
         tree

@@ -5,10 +5,9 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command};
-use std::time::Duration;
 
-use canopy_testkit::Kind;
 use canopy_testkit::cmd::{run_within, spawn, wait_until, wait_within};
+use canopy_testkit::{Kind, PATIENCE};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
@@ -23,7 +22,7 @@ impl Running {
         let child = spawn(Command::new(program).arg("60")).unwrap();
         let exe = format!("/proc/{}/exe", child.id());
         // `spawn` returns once exec has succeeded, so this only waits for the process name.
-        assert!(wait_until(Duration::from_secs(5), || fs::read_link(&exe).is_ok_and(|at| at == program)));
+        assert!(wait_until(PATIENCE, || fs::read_link(&exe).is_ok_and(|at| at == program)));
         Self(child)
     }
 
@@ -56,8 +55,7 @@ fn attempts(program: &Path) -> Vec<(&'static str, Result<(), Errno>)> {
         result.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
     };
     let shell = |script: &str| {
-        let done =
-            run_within(Command::new("sh").args(["-c", script, "sh"]).arg(program), Duration::from_secs(10));
+        let done = run_within(Command::new("sh").args(["-c", script, "sh"]).arg(program), PATIENCE);
         if done.success() { Ok(()) } else { Err(Errno::TXTBSY) }
     };
     vec![
@@ -99,14 +97,14 @@ fn a_running_program_can_be_replaced_but_not_changed() {
         fs::write(&next, "#!/bin/sh\necho new\n").unwrap();
         fs::set_permissions(&next, PermissionsExt::from_mode(0o755)).unwrap();
         fs::rename(&next, &program).unwrap();
-        let done = run_within(&mut Command::new(&program), Duration::from_secs(10));
+        let done = run_within(&mut Command::new(&program), PATIENCE);
         assert_eq!(done.stdout, "new\n", "{data_path:?}: {}", done.describe());
         assert!(running.runs());
         let mapped = fs::read(format!("/proc/{}/exe", running.0.id())).unwrap();
         assert!(mapped == content, "{data_path:?}: the running program has changed");
         // The kernel executes the interpreter, not the script, so the script can be changed.
         OpenOptions::new().append(true).open(&program).unwrap().write_all(b"echo more\n").unwrap();
-        let done = run_within(&mut Command::new(&program), Duration::from_secs(10));
+        let done = run_within(&mut Command::new(&program), PATIENCE);
         assert_eq!(done.stdout, "new\nmore\n", "{data_path:?}: {}", done.describe());
         running.end();
 
@@ -117,7 +115,7 @@ fn a_running_program_can_be_replaced_but_not_changed() {
         assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::ExecutableFileBusy, "{data_path:?}");
         drop(writer);
         let mut child = spawn(Command::new(root.join("third")).arg("0")).unwrap();
-        assert!(wait_within(&mut child, Duration::from_secs(10)).is_some_and(|status| status.success()));
+        assert!(wait_within(&mut child, PATIENCE).is_some_and(|status| status.success()));
         for name in ["sleep", "third"] {
             fs::remove_file(root.join(name)).unwrap();
         }
@@ -138,7 +136,7 @@ fn programs_survive_many_upgrades() {
         fs::write(&next, format!("#!/bin/sh\necho version {version}\n")).unwrap();
         fs::set_permissions(&next, PermissionsExt::from_mode(0o755)).unwrap();
         fs::rename(&next, &program).unwrap();
-        let done = run_within(&mut Command::new(&program), Duration::from_secs(10));
+        let done = run_within(&mut Command::new(&program), PATIENCE);
         assert_eq!(done.stdout, format!("version {version}\n"), "{}", done.describe());
     }
     pool.umount();

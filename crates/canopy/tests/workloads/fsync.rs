@@ -3,10 +3,9 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use canopy_testkit::cmd::{wait_until, wait_within};
-use canopy_testkit::{Kind, Pool};
+use canopy_testkit::{Kind, PATIENCE, Pool};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::rig::{DATA_PATHS, Disks};
@@ -33,7 +32,7 @@ impl Trace {
         };
         let all =
             || fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(|task| traced(task.unwrap().path()));
-        assert!(wait_until(Duration::from_secs(10), all), "strace does not attach");
+        assert!(wait_until(PATIENCE, all), "strace does not attach");
         own
     }
 
@@ -47,7 +46,7 @@ impl Trace {
 
     fn detach(&mut self) {
         let _ = kill_process(Pid::from_child(&self.child), Signal::INT);
-        if wait_within(&mut self.child, Duration::from_secs(10)).is_none() {
+        if wait_within(&mut self.child, PATIENCE).is_none() {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }

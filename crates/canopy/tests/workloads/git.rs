@@ -4,10 +4,9 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use canopy_testkit::cmd::run_within;
-use canopy_testkit::{Kind, Rng};
+use canopy_testkit::{Kind, PATIENCE, Rng};
 
 use super::rig::{DATA_PATHS, Disks, plain};
 
@@ -18,7 +17,7 @@ fn git(dir: &Path, args: &[&str]) -> String {
     let mut command = Command::new("git");
     command.current_dir(dir).args(args);
     settings(&mut command);
-    let done = run_within(&mut command, Duration::from_secs(120));
+    let done = run_within(&mut command, 2 * PATIENCE);
     assert!(done.success(), "git {args:?}: {}", done.describe());
     done.stdout
 }

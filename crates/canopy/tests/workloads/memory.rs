@@ -3,16 +3,14 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use canopy_testkit::cmd::wait_until;
-use canopy_testkit::{Kind, LoopFs, Pool, require_root};
+use canopy_testkit::{Kind, LoopFs, PATIENCE, Pool, require_root};
 
 use super::rig::shell_ok;
 
 const BRANCHES: usize = 8;
 const FILES_OF_A_DIR: usize = 1000;
-const SOON: Duration = Duration::from_secs(60);
 
 /// Makes empty files on eight branches, and returns these.
 fn branches(disk: &LoopFs, files: usize) -> Vec<PathBuf> {
@@ -55,7 +53,7 @@ impl ControlGroup {
 impl Drop for ControlGroup {
     fn drop(&mut self) {
         // A process leaves its group some time after it ended.
-        wait_until(SOON, || fs::remove_dir(&self.0).is_ok());
+        wait_until(PATIENCE, || fs::remove_dir(&self.0).is_ok());
     }
 }
 

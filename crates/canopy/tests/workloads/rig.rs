@@ -4,10 +4,9 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use canopy_testkit::cmd::{Finished, run_within};
-use canopy_testkit::{Kind, LoopFs, Pool, Tree, files};
+use canopy_testkit::{Kind, LoopFs, PATIENCE, Pool, Tree, files};
 
 /// Images are sparse; no test fills a disk.
 const DISK: u64 = 4 << 30;
@@ -65,7 +64,7 @@ pub(super) fn plain() -> LoopFs {
 pub(super) fn shell(dir: &Path, script: &str, args: &[&OsStr]) -> Finished {
     let mut command = Command::new("sh");
     command.current_dir(dir).args(["-eu", "-c", script, "sh"]).args(args);
-    run_within(&mut command, Duration::from_secs(180))
+    run_within(&mut command, 3 * PATIENCE)
 }
 
 /// Runs a shell script like [`shell`], which must succeed, and returns its stdout.

@@ -4,10 +4,9 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-use canopy_testkit::Kind;
 use canopy_testkit::cmd::{run_within, wait_within};
+use canopy_testkit::{Kind, PATIENCE};
 
 use super::rig::{DATA_PATHS, Disks, plain};
 
@@ -18,7 +17,7 @@ const INSERTS: usize = 30;
 fn sqlite(dir: &Path, script: &str) -> String {
     let mut command = Command::new("sqlite3");
     command.current_dir(dir).args(["-bail", "-batch", "-init", "/dev/null", "db", script]);
-    let done = run_within(&mut command, Duration::from_secs(60));
+    let done = run_within(&mut command, PATIENCE);
     assert!(done.success() && done.stderr.trim().is_empty(), "sqlite3 {script}: {}", done.describe());
     done.stdout
 }
@@ -65,7 +64,7 @@ fn workload(dir: &Path, mode: &str, settings: &str) -> String {
         })
         .collect();
     for (writer, mut child) in children.into_iter().enumerate() {
-        let status = wait_within(&mut child, Duration::from_secs(120));
+        let status = wait_within(&mut child, 2 * PATIENCE);
         if status.is_none() {
             let _ = child.kill();
             let _ = child.wait();
@@ -121,7 +120,7 @@ fn a_log_left_by_a_killed_writer_is_recovered() {
         command.stdin(fs::File::open(dir.join("script")).unwrap());
         let mut child = command.stdout(Stdio::null()).spawn().unwrap();
         drop(command); // closes the script
-        let status = wait_within(&mut child, Duration::from_secs(60));
+        let status = wait_within(&mut child, PATIENCE);
         assert!(status.is_some_and(|status| !status.success()), "{status:?}");
         assert!(fs::metadata(dir.join("db-wal")).is_ok_and(|meta| meta.len() > 100_000));
         assert_eq!(

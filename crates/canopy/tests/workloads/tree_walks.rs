@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use canopy_testkit::cmd::wait_within;
-use canopy_testkit::{Kind, Pool};
+use canopy_testkit::{Kind, PATIENCE, Pool};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstat, openat, statat};
 
 use super::rig::{Disks, plain, shell, shell_ok};
@@ -147,7 +147,7 @@ fn only_missing(stderr: &str) -> bool {
 }
 
 fn finish(mut child: Child) -> (bool, String) {
-    let status = wait_within(&mut child, Duration::from_secs(120));
+    let status = wait_within(&mut child, 2 * PATIENCE);
     if status.is_none() {
         let _ = child.kill();
         let _ = child.wait();
