@@ -201,17 +201,20 @@ impl Observer {
         if same && self.asked.is_some_and(|asked| asked.elapsed() < self.fresh_for) {
             return Ok(());
         }
-        let ask = |branch: &BranchReport| match Condition::of(branch).can_be_asked() {
-            true => probe::start("space", &branch.path.to_path()).map(Some),
-            false => Ok(None),
-        };
-        let queries: Vec<_> = branches.iter().map(ask).collect::<Result<_, _>>().map_err(PROBE)?;
+        let is_asked = |branch: &&BranchReport| Condition::of(branch).can_be_asked();
+        let asked: Vec<PathBuf> =
+            branches.iter().filter(is_asked).map(|branch| branch.path.to_path()).collect();
+        let mut queries =
+            probe::start_all("space", asked.iter().map(PathBuf::as_path)).map_err(PROBE)?.into_iter();
         let deadline = Instant::now() + BRANCH_PATIENCE;
         let answer = |query| match probe::answer::<BranchSpace>(query, deadline) {
             Answer::Answered(space) => Some(space),
             Answer::Failed(_) | Answer::TimedOut => None,
         };
-        let spaces = queries.into_iter().map(|query| query.and_then(answer));
+        let spaces = branches.iter().map(|branch| {
+            let query = if is_asked(&branch) { queries.next() } else { None };
+            query.and_then(answer)
+        });
         self.spaces = paths.zip(spaces).collect();
         self.asked = Some(Instant::now());
         Ok(())

@@ -1,7 +1,8 @@
 //! Queries branches and pools that may never answer, each in its own process.
 //!
 //! A thread that waits for a hung disk or daemon can keep its process from exiting, but a child process can be left
-//! behind. `canopy probe` is that child. It writes one line of JSON to its standard output.
+//! behind. `canopy probe` is that child. It writes an empty line to its standard output when it begins to ask, and then one
+//! line of JSON. How long it takes to start says nothing about what it asks.
 
 use crate::deadline_command::{self, RunningCommand};
 use canopy_config::text::os_error;
@@ -9,7 +10,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::io;
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Why there is no answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -56,8 +57,28 @@ impl<T> Answer<T> {
     }
 }
 
-/// Starts a query. `what` is one of the words of `canopy probe`, which say what the answer is.
+/// How long the children may take to start.
+const START: Duration = Duration::from_secs(30);
+
+/// Starts a query, and returns when it has begun. `what` is one of the words of `canopy probe`, which say what the answer is.
 pub fn start(what: &str, path: &Path) -> io::Result<RunningCommand> {
+    let query = spawn(what, path)?;
+    query.wait_for_output(Instant::now() + START);
+    Ok(query)
+}
+
+/// Starts queries at the same time, and returns when all have begun.
+pub fn start_all<'p>(
+    what: &str,
+    paths: impl IntoIterator<Item = &'p Path>,
+) -> io::Result<Vec<RunningCommand>> {
+    let queries: Vec<_> = paths.into_iter().map(|path| spawn(what, path)).collect::<Result<_, _>>()?;
+    let deadline = Instant::now() + START;
+    queries.iter().for_each(|query| query.wait_for_output(deadline));
+    Ok(queries)
+}
+
+fn spawn(what: &str, path: &Path) -> io::Result<RunningCommand> {
     deadline_command::start(Command::new("/proc/self/exe").args(["probe", what]).arg(path))
 }
 

@@ -70,6 +70,8 @@ impl From<Error> for Failure {
 
 /// Runs a query, in the child.
 pub fn run(args: &ProbeArgs) {
+    // Whoever waits for the answer counts the time from here.
+    crate::terminal::print("\n");
     let json = match args.what.as_str() {
         "pool" => serde_json::to_vec(&pool(&args.path).map_err(Failure::from)),
         "create" => serde_json::to_vec(&create(&args.path).map_err(Failure::from)),

@@ -81,8 +81,8 @@ fn pools(mount: Option<&Path>) -> Result<Vec<PoolStatus>, Error> {
             vec![mounted.filter(MountEntry::is_pool).ok_or(Error::NoPool(path))?]
         }
     };
-    let ask = |mounted: &MountEntry| probe::start("pool", &mounted.mountpoint);
-    let queries: Vec<_> = chosen.iter().map(ask).collect::<Result<_, _>>().map_err(probe_start_error)?;
+    let points = chosen.iter().map(|mounted| mounted.mountpoint.as_path());
+    let queries = probe::start_all("pool", points).map_err(probe_start_error)?;
     let began = Instant::now();
     let deadline = began + PATIENCE;
     let mut pools = Vec::new();
@@ -273,11 +273,8 @@ fn answers(report: &BranchReport) -> Option<Health> {
 
 /// Queries branches. `slowest` is how long the slowest query of the same kind has taken so far.
 fn branches_at(paths: Vec<PathBuf>, slowest: Duration) -> Result<Vec<BranchStatus>, Error> {
-    let mut queries: Vec<_> = paths
-        .iter()
-        .map(|path| probe::start("branch", path))
-        .collect::<Result<_, _>>()
-        .map_err(probe_start_error)?;
+    let mut queries =
+        probe::start_all("branch", paths.iter().map(PathBuf::as_path)).map_err(probe_start_error)?;
     // On a busy machine all of them take long.
     let began = Instant::now();
     let ended = |query: &mut RunningCommand| query.ended_before(began + LEAST_PATIENCE);
