@@ -19,6 +19,7 @@ use canopy_pool::lock::ranked::Mutex;
 use canopy_pool::{HandleId, NodeId, Pool};
 use rustix::io::Errno;
 use std::collections::HashMap;
+use std::ffi::CString;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -115,6 +116,10 @@ impl<H: Handler> Handler for Deadline<H> {
 
     fn known_files(&self) -> Vec<WireNode> {
         self.inner.known_files()
+    }
+
+    fn mountpoint(&self) -> Option<CString> {
+        self.inner.mountpoint()
     }
 
     fn undelivered(&self, what: Undelivered) {

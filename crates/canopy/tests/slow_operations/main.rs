@@ -6,4 +6,5 @@ mod copy_file_range;
 mod local_disk;
 mod other_clients;
 mod rig;
+mod unknown_files;
 mod worker_threads;

@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use super::nudge::is_nudge;
 use super::serve::{Handler, Out, Outcome, report_undelivered, serve};
 use super::workers::{Claim, Ended, WorkerSlot};
 use crate::request::{Header, Malformed, Request};
@@ -21,7 +22,7 @@ pub(super) fn line_of<H: Handler>(
     size: usize,
     handler: &H,
 ) -> Option<u64> {
-    let request = request.as_ref().ok()?;
+    let request = request.as_ref().ok().filter(|request| !is_nudge(request))?;
     let line = catch_unwind(AssertUnwindSafe(|| handler.line(request))).unwrap_or_default()?;
     slot.can_hold(size).then_some(line)
 }

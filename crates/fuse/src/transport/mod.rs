@@ -7,6 +7,7 @@ mod attend;
 mod dev;
 mod gate;
 mod lines;
+mod nudge;
 mod priority;
 mod serve;
 mod served;

@@ -1,10 +1,12 @@
 //! Serving one request: decode it, call the handler, build the reply.
 
+use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::nudge::is_nudge;
 use super::stalled::{Note, Stalled, Verdict};
 use super::trace::Trace;
 use crate::abi;
@@ -15,6 +17,7 @@ use crate::request::{Header, Malformed, NodeId, Op, Request};
 const EIO: i32 = 5;
 const EINVAL: i32 = 22;
 const ENOSYS: i32 = 38;
+const ENODATA: i32 = 61;
 
 /// Serves requests, from several threads at once.
 pub trait Handler: Send + Sync + 'static {
@@ -31,6 +34,13 @@ pub trait Handler: Send + Sync + 'static {
     /// requests wait for a disk, so it must not access a disk itself.
     fn known_files(&self) -> Vec<NodeId> {
         Vec::new()
+    }
+
+    /// Returns the path of the mounted root. A child process may ask the kernel for something there that this crate answers, so
+    /// that requests which wait in a queue are served; without it they may wait until one is sent on their processor. It is
+    /// called while requests wait for a disk, so it must not access a disk itself.
+    fn mountpoint(&self) -> Option<CString> {
+        None
     }
 
     /// Called for each reference in a reply that the kernel did not accept, because the request was aborted or the
@@ -89,6 +99,10 @@ impl<H: Handler + ?Sized> Handler for std::sync::Arc<H> {
 
     fn known_files(&self) -> Vec<NodeId> {
         (**self).known_files()
+    }
+
+    fn mountpoint(&self) -> Option<CString> {
+        (**self).mountpoint()
     }
 
     fn undelivered(&self, what: Undelivered) {
@@ -262,6 +276,7 @@ fn call<H: Handler + ?Sized>(request: &Request<'_>, payload: &mut [u8], handler:
         }
         // It needs no action: the watchdog asks for it only to make the kernel send a request.
         Op::NotifyReply { .. } => return (Answer::Nothing, Granted::Nothing),
+        _ if is_nudge(request) => return (Answer::Error(ENODATA), Granted::Nothing),
         _ => {}
     }
     let reply = Reply::new(payload, request, rustix::param::page_size());

@@ -13,6 +13,7 @@ use canopy_sys::sched;
 
 use super::dev::send_error;
 use super::lines::{Admitted, FirstRequest, Waiting};
+use super::nudge::Nudges;
 use super::priority::{LowWorkers, Priorities};
 use super::serve::Handler;
 use super::stalled::{Stalled, Verdict};
@@ -63,6 +64,7 @@ pub(crate) struct Watchdog<H> {
     number: usize,
     /// How many notifications it has sent.
     pokes: u64,
+    nudges: Nudges,
     /// Whether it has warned that there are too few workers.
     scarce: bool,
     /// `None` if the workers keep the priority of the process.
@@ -136,6 +138,7 @@ impl<H: Handler> Watchdog<H> {
             threads,
             ends: WorkersEnd::default(),
             pokes: 0,
+            nudges: Nudges::default(),
             scarce: false,
             priorities: low.and_then(|low| Priorities::new(workers.groups(), low)),
         };
@@ -149,7 +152,7 @@ impl<H: Handler> Watchdog<H> {
         let workers = Arc::clone(&self.workers);
         while !workers.has_ended() {
             let now = workers.now();
-            let (flows, leaving) = self.adjust(now);
+            let (flows, unfinished) = self.adjust(now);
             if flows {
                 thread::park_timeout(workers.growth().tick);
                 workers.set_now(now + 1);
@@ -158,7 +161,7 @@ impl<H: Handler> Watchdog<H> {
             workers.set_asleep(true);
             // A request that has started in the meantime may have seen the watchdog awake.
             if !self.adjust(now).0 && !workers.has_ended() {
-                match leaving {
+                match unfinished {
                     true => thread::park_timeout(QUIET),
                     false => thread::park(),
                 }
@@ -250,7 +253,7 @@ impl<H: Handler> Watchdog<H> {
     }
 
     /// Asks about requests that take long, and adjusts the number of workers of each group. Returns whether there were
-    /// requests recently, and whether workers are to leave.
+    /// requests recently, and whether workers are to leave or children to end.
     fn adjust(&mut self, tick: u64) -> (bool, bool) {
         let (workers, now) = (Arc::clone(&self.workers), Instant::now());
         let mut samples: Vec<GroupSample> =
@@ -287,6 +290,7 @@ impl<H: Handler> Watchdog<H> {
         let room = limit.saturating_sub(stuck.saturating_sub(answered));
         let waits = self.admit(room.min((2 * limit).saturating_sub(threads)));
         WorkerThread::collect(&mut self.threads, &mut self.ends);
+        self.nudges.collect();
         if threads <= fixed {
             self.scarce = false;
         }
@@ -296,7 +300,7 @@ impl<H: Handler> Watchdog<H> {
         let leaving = |(group, sample): (&WatchedGroup, &GroupSample)| {
             group.spawner.can_leave && sample.alive > group.fixed
         };
-        (flows, self.groups.iter().zip(&samples).any(leaving))
+        (flows, !self.nudges.are_none() || self.groups.iter().zip(&samples).any(leaving))
     }
 
     fn is_crowded(&self) -> bool {
@@ -370,7 +374,7 @@ impl<H: Handler> Watchdog<H> {
                 // Workers that have not left are dismissed again after some time.
                 group.needed = now.saturating_sub(patience - patience.div_ceil(10));
                 for _ in 0..over {
-                    if !self.poke(index) {
+                    if !self.poke(index, false) {
                         break;
                     }
                 }
@@ -391,7 +395,7 @@ impl<H: Handler> Watchdog<H> {
             }
         }
         // One request for each new worker, so that all of them take waiting requests.
-        while self.groups[index].unpoked > 0 && self.poke(index) {
+        while self.groups[index].unpoked > 0 && self.poke(index, true) {
             self.groups[index].unpoked -= 1;
         }
     }
@@ -414,8 +418,9 @@ impl<H: Handler> Watchdog<H> {
         }
     }
 
-    /// Makes the kernel send a request to a group for which no process waits. Returns false if it does not.
-    fn poke(&mut self, index: usize) -> bool {
+    /// Makes the kernel send a request to a group for which no process waits; or, if `any` will do, one for which a child
+    /// process waits. Returns false if it does not.
+    fn poke(&mut self, index: usize, any: bool) -> bool {
         let queue = self.groups[index].spawner.queue;
         if let Some(queue) = queue
             && let Err(error) = sched::pin_to(usize::from(queue))
@@ -427,6 +432,7 @@ impl<H: Handler> Watchdog<H> {
             self.pokes += 1;
             notify::retrieve_nothing(&self.device, file, self.pokes).is_ok()
         });
+        let sent = sent || any && self.handler.mountpoint().is_some_and(|root| self.nudges.send(&root));
         if queue.is_some() {
             sched::unpin();
         }

@@ -22,6 +22,8 @@ use canopy_fuse::{Handler, Op, Replied, Reply, Request, Undelivered};
 use canopy_pool::{Caller, Error, HandleId, NodeId, Pool};
 use canopy_sys::thread::ioprio;
 use rustix::io::Errno;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 /// The request handler of one pool.
@@ -181,7 +183,12 @@ impl Handler for Dispatch {
     }
 
     fn known_files(&self) -> Vec<wire::NodeId> {
-        self.pool.some_files().into_iter().map(|node| wire::NodeId(node.0)).collect()
+        let files = self.pool.some_files().into_iter().map(|node| wire::NodeId(node.0));
+        files.chain([control::NODE]).collect()
+    }
+
+    fn mountpoint(&self) -> Option<CString> {
+        CString::new(self.pool.config().mountpoint.as_os_str().as_bytes()).ok()
     }
 
     fn undelivered(&self, what: Undelivered) {

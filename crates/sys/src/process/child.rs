@@ -12,7 +12,7 @@ use std::mem::MaybeUninit;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
-use rustix::process::{WaitOptions, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 
 use super::clone::CloneArgs;
 
@@ -35,11 +35,59 @@ pub fn sync_filesystem(directory: &CStr) -> Result<(), Errno> {
     })
 }
 
+/// A child process that makes a system call, perhaps for ever.
+#[derive(Debug)]
+pub struct Caller(Pid);
+
+impl Caller {
+    /// Starts a child that asks for the length of an extended attribute (getxattr(2)). It runs on the processors of this
+    /// thread, and is killed when this thread ends.
+    ///
+    /// # Errors
+    /// Those of clone(2); `ENOSYS` before Linux 5.3.
+    pub fn getxattr(path: &CStr, name: &CStr) -> Result<Caller, Errno> {
+        let call = || {
+            let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+            let mut nothing: [u8; 0] = [];
+            rustix::fs::getxattr(path, name, &mut nothing).map(drop)
+        };
+        start(call).map(Caller)
+    }
+
+    /// Returns whether the call has returned, or the child was killed. To be asked until it has: the kernel keeps the
+    /// entry of a process in its table until somebody has asked how it ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        !matches!(waitpid(Some(self.0), wait_options(WaitOptions::NOHANG)), Ok(None) | Err(Errno::INTR))
+    }
+}
+
 /// Runs `call` in a child process and returns its result. Where there can be no child, this thread calls.
 ///
 /// `call` must make system calls and nothing else: other threads may have held any lock, that of the allocator too, when
 /// memory was copied.
-fn in_child(call: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+fn in_child(call: impl FnOnce() -> Result<(), Errno> + Copy) -> Result<(), Errno> {
+    let Ok(child) = start(call) else { return call() };
+    let status = loop {
+        match waitpid(Some(child), wait_options(WaitOptions::empty())) {
+            Err(Errno::INTR) => {}
+            other => break other?,
+        }
+    };
+    match status.and_then(|(_, status)| status.exit_status()) {
+        Some(0) => Ok(()),
+        Some(errno) => Err(Errno::from_raw_os_error(errno)),
+        None => Err(Errno::INTR),
+    }
+}
+
+/// Returns options with which a process can be waited for that sends no signal at its exit.
+fn wait_options(others: WaitOptions) -> WaitOptions {
+    others | WaitOptions::from_bits_retain(libc::__WALL as u32)
+}
+
+/// Starts a child process that makes this call and exits with its errno.
+fn start(call: impl FnOnce() -> Result<(), Errno>) -> Result<Pid, Errno> {
     // No signal meant for the process may reach its handlers in the child, which would pass it on to this process a second
     // time. The child keeps the mask.
     let before = block_signals();
@@ -57,20 +105,7 @@ fn in_child(call: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
         }
     }
     restore_signals(&before);
-    let Ok(child) = child else { return call() };
-    // `__WALL`: also for a child without a signal.
-    let options = WaitOptions::from_bits_retain(libc::__WALL as u32);
-    let status = loop {
-        match waitpid(child, options) {
-            Err(Errno::INTR) => {}
-            other => break other?,
-        }
-    };
-    match status.and_then(|(_, status)| status.exit_status()) {
-        Some(0) => Ok(()),
-        Some(errno) => Err(Errno::from_raw_os_error(errno)),
-        None => Err(Errno::INTR),
-    }
+    child?.ok_or(Errno::CHILD)
 }
 
 /// `CLOSE_RANGE_UNSHARE` of linux/close_range.h.
@@ -110,6 +145,19 @@ mod tests {
         let here = rustix::mount::unmount(c"/proc/self", UnmountFlags::NOFOLLOW);
         assert!(here.is_err());
         assert_eq!(unmount(c"/proc/self", UnmountFlags::NOFOLLOW), here);
+    }
+
+    #[test]
+    fn a_child_calls_while_this_thread_goes_on() {
+        let began = std::time::Instant::now();
+        let child = Caller::getxattr(c"/proc/self", c"security.canopy").unwrap();
+        while !child.has_ended() {
+            assert!(began.elapsed().as_secs() < 60);
+            std::thread::yield_now();
+        }
+        // There is no such process any more.
+        let again = waitpid(Some(child.0), wait_options(WaitOptions::NOHANG));
+        assert_eq!(again.map(|_| ()), Err(Errno::CHILD));
     }
 
     #[test]

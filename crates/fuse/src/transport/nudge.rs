@@ -1,0 +1,64 @@
+//! Requests by which a queue comes to its waiting requests: this process has a child ask for an attribute of the mounted
+//! root that no filesystem has.
+//!
+//! Over io_uring a request that finds no idle worker waits for one that answers a request, and is not passed to one that
+//! joins later. A new worker gets the next request that is sent on its processor, and from then on those that wait. The
+//! kernel sends such a request without any process where it knows a regular file (`FUSE_NOTIFY_RETRIEVE`); where it knows
+//! none, a child has to send one.
+//!
+//! It asks for an extended attribute whose name begins with `security.`. For these the kernel checks no permissions of the
+//! root, which might send a request that waits for a branch, and takes no lock that a client may hold (fs/xattr.c). The
+//! answer is made here, so that it waits for nothing either. A thread of this process must not send it: if the process is
+//! killed, a request that a worker had received would keep that thread, and with it the rings, for ever
+//! ([`canopy_sys::process::child`]).
+
+use std::ffi::CStr;
+
+use canopy_sys::process::child::Caller;
+
+use crate::request::{NodeId, Op, Request};
+
+/// The attribute.
+const NAME: &CStr = c"security.canopy.nudge";
+/// The most children at once. Usually they end at once; but another filesystem may have been mounted over this one, and
+/// may not answer.
+const MOST: usize = 16;
+
+/// Returns whether a request is one of these.
+pub(super) fn is_nudge(request: &Request<'_>) -> bool {
+    request.header.node == NodeId::ROOT && matches!(request.op, Op::Getxattr { name, .. } if name == NAME)
+}
+
+/// The children that have not ended.
+#[derive(Default)]
+pub(super) struct Nudges(Vec<Caller>);
+
+impl Nudges {
+    /// Has a child send a request from the processors of this thread to the filesystem that is mounted at `root`. Returns
+    /// whether there is a child that tries.
+    pub(super) fn send(&mut self, root: &CStr) -> bool {
+        self.collect();
+        if self.0.len() >= MOST {
+            return false;
+        }
+        match Caller::getxattr(root, NAME) {
+            Ok(child) => {
+                self.0.push(child);
+                true
+            }
+            Err(error) => {
+                tracing::debug!(%error, "cannot start a process that sends a request");
+                false
+            }
+        }
+    }
+
+    /// Forgets the children that have ended.
+    pub(super) fn collect(&mut self) {
+        self.0.retain(|child| !child.has_ended());
+    }
+
+    pub(super) fn are_none(&self) -> bool {
+        self.0.is_empty()
+    }
+}
