@@ -94,6 +94,9 @@ _canopy() {
             canopy,upgrade)
                 cmd="canopy__subcmd__upgrade"
                 ;;
+            canopy,verify)
+                cmd="canopy__subcmd__verify"
+                ;;
             canopy,which)
                 cmd="canopy__subcmd__which"
                 ;;
@@ -175,6 +178,9 @@ _canopy() {
             canopy__subcmd__help,upgrade)
                 cmd="canopy__subcmd__help__subcmd__upgrade"
                 ;;
+            canopy__subcmd__help,verify)
+                cmd="canopy__subcmd__help__subcmd__verify"
+                ;;
             canopy__subcmd__help,which)
                 cmd="canopy__subcmd__help__subcmd__which"
                 ;;
@@ -185,7 +191,7 @@ _canopy() {
 
     case "${cmd}" in
         canopy)
-            opts="-h -V --help --version mount umount upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate dup dedup help"
+            opts="-h -V --help --version mount umount upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate dup dedup verify help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -627,7 +633,7 @@ _canopy() {
             return 0
             ;;
         canopy__subcmd__help)
-            opts="mount umount upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate dup dedup help"
+            opts="mount umount upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate dup dedup verify help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1004,6 +1010,20 @@ _canopy() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        canopy__subcmd__help__subcmd__verify)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         canopy__subcmd__help__subcmd__which)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -1265,6 +1285,52 @@ _canopy() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        canopy__subcmd__verify)
+            opts="-q -h --write --json --quiet --bwlimit --eager --include --exclude --min-size --max-size --older --newer --owner --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --bwlimit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --include)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --exclude)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --min-size)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-size)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --older)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --newer)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --owner)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

@@ -88,6 +88,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Init(args) => canopy_setup::commands::init::run(&args).map_err(Into::into),
         Command::Migrate(args) => canopy_setup::commands::migrate::run(&args).map_err(Into::into),
         // These have their own exit statuses.
+        Command::Verify(args) => return commands::verify::run(&args),
         Command::Doctor(args) => return commands::doctor::run(&args),
         Command::Fsck(args) => return commands::fsck::run(&args),
         Command::Options(args) => {

@@ -42,6 +42,15 @@ impl Submount {
         Submount(point)
     }
 
+    /// Mounts an empty ramfs, which has no extended attributes of users.
+    ///
+    /// # Panics
+    /// If the mount fails.
+    pub fn ramfs(point: PathBuf) -> Submount {
+        run("mount", ["-t".as_ref(), "ramfs".as_ref(), "none".as_ref(), point.as_os_str()]);
+        Submount(point)
+    }
+
     /// Bind-mounts a directory or file at another place.
     ///
     /// # Panics

@@ -48,6 +48,10 @@ pub enum Error {
     NotCopied(u64),
     #[error("{0} of {1} surplus copies stay")]
     CopiesLeft(u64, u64),
+    #[error("damaged files: {damaged}, paths whose copies differ: {differing}")]
+    Damaged { damaged: u64, differing: u64 },
+    #[error("not read: {unread}; damaged files: {damaged}, paths whose copies differ: {differing}")]
+    Unread { unread: u64, damaged: u64, differing: u64 },
     #[error("stopped; nothing is lost, and the same command goes on")]
     Stopped,
     #[error("{what}: {why}")]

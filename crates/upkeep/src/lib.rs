@@ -2,7 +2,8 @@
 //! copies.
 //!
 //! They look at the branches directly, in the order in which the pool lists them, and leave changes to the daemon
-//! (`canopy_sys::ioctl::relocate`), except that `dedup` removes copies that nobody has open. So a command keeps no state:
+//! (`canopy_sys::ioctl::relocate`), except that `dedup` removes copies that
+//! nobody has open, and `verify` stores checksums and mends. So a command keeps no state:
 //! stopped anywhere and run again, it looks at the branches and goes on.
 #![forbid(unsafe_code)]
 
@@ -22,7 +23,7 @@ mod stop;
 mod survey;
 mod tools;
 
-pub use copies::{DedupArgs, DupArgs, dedup, dup};
+pub use copies::{DedupArgs, DupArgs, VerifyArgs, dedup, dup, verify};
 pub use error::{Error, Result};
 pub use filter::FilterArgs;
 pub use look::{DuArgs, LsArgs, WhichArgs, du, ls, which};

@@ -141,6 +141,15 @@ fn open_root(branch: &BranchReport) -> Result<OwnedFd, Errno> {
 }
 
 impl BranchLink {
+    /// A branch of no pool.
+    #[cfg(test)]
+    pub(crate) fn at(path: &Path) -> BranchLink {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(path, flags, Mode::empty()).expect("a directory");
+        let (path, mode) = (path.to_owned(), "RW".to_owned());
+        BranchLink { path, mode, min_free: 0, is_well: true, root: Some(root) }
+    }
+
     /// Files may move away from it.
     pub(crate) fn gives(&self) -> bool {
         self.root.is_some() && self.is_well && self.mode != "RO"

@@ -57,6 +57,11 @@ impl Progress {
         }
     }
 
+    /// Lets something be printed above the line.
+    pub(crate) fn around(&self, prints: impl FnOnce()) {
+        self.bar.suspend(prints);
+    }
+
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
     }

@@ -26,7 +26,7 @@ use canopy_setup::commands::init::InitArgs;
 use canopy_setup::commands::migrate::MigrateArgs;
 use canopy_upkeep::{
     BalanceArgs, ConsolidateArgs, DedupArgs, DrainArgs, DuArgs, DupArgs, FILTERS, LsArgs, MoveArgs, Tool,
-    ToolCommand, WhichArgs,
+    ToolCommand, VerifyArgs, WhichArgs,
 };
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -39,7 +39,7 @@ use std::path::PathBuf;
 /// help fits a screen.
 pub const NOTES: &str = "\
 Set up: canopy init, migrate, doctor, upgrade. Watch: canopy top, metrics
-Files: canopy which, ls, du, move, balance, drain, consolidate, dup, dedup
+Files: which, ls, du, move, balance, drain, consolidate, dup, dedup, verify
 canopy mount --help shows how to mount; canopy options lists what -o takes.";
 
 /// The commands that [`NOTES`] names, and that the help of the program therefore leaves out of its list.
@@ -57,6 +57,7 @@ pub const IN_NOTES: &[&str] = &[
     "consolidate",
     "dup",
     "dedup",
+    "verify",
     "top",
     "metrics",
 ];
@@ -101,6 +102,7 @@ pub enum Command {
     Consolidate(ConsolidateArgs),
     Dup(DupArgs),
     Dedup(DedupArgs),
+    Verify(VerifyArgs),
     /// A program of mergerfs-tools.
     #[command(skip)]
     Tool(ToolCommand),

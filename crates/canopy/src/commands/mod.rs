@@ -15,3 +15,4 @@ pub mod set;
 pub mod status;
 pub mod umount;
 pub mod upgrade;
+pub mod verify;

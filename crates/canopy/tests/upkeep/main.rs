@@ -11,3 +11,4 @@ mod look;
 mod moves;
 mod rig;
 mod tools;
+mod verify;

@@ -4,6 +4,7 @@
 //! goes only while nobody has it open, which a write lease shows: also the daemon's handles, passthrough and mappings
 //! count. Who opens it afterwards by its name finds the copy that stays.
 
+use super::checksum;
 use crate::pace::Pace;
 use crate::pool_link::{BranchLink, UNDER_CONSTRUCTION, open_beneath};
 use crate::stop::Stop;
@@ -13,12 +14,12 @@ use rustix::fs::{AtFlags, OFlags, RenameFlags, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Bytes that are compared at once, and between two looks at signals and leases.
-const CHUNK: usize = 1 << 20;
+pub(super) const CHUNK: usize = 1 << 20;
 
 /// Which lease a copy is held with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,7 +84,7 @@ impl<'b> HeldCopy<'b> {
     }
 
     /// Fails if the copy has changed, or if another process wants to open it.
-    fn check(&self) -> Result<(), Errno> {
+    pub(super) fn check(&self) -> Result<(), Errno> {
         let holds = match self.lease {
             Lease::None => true,
             Lease::Unwritten => lease::holds(self.file.as_fd()),
@@ -101,6 +102,10 @@ impl<'b> HeldCopy<'b> {
         }
     }
 
+    pub(super) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
     fn attributes(&self) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Errno> {
         let mut names = vec![0; 65536];
         let length = match rustix::fs::flistxattr(&self.file, names.as_mut_slice()) {
@@ -112,6 +117,8 @@ impl<'b> HeldCopy<'b> {
             !name.is_empty()
                 && (!name.starts_with(b"security.") || *name == b"security.capability")
                 && !name.starts_with(b"trusted.SGI_ACL_")
+                // It is about the content, which is compared.
+                && *name != checksum::NAME.as_bytes()
         };
         let mut found = BTreeMap::new();
         for name in names[..length].split(|&byte| byte == 0).filter(own) {
@@ -213,9 +220,9 @@ impl<'b> HeldCopy<'b> {
     }
 }
 
-fn read_exactly(file: &OwnedFd, mut buffer: &mut [u8], mut at: u64) -> Result<(), Errno> {
+pub(super) fn read_exactly(file: impl AsFd, mut buffer: &mut [u8], mut at: u64) -> Result<(), Errno> {
     while !buffer.is_empty() {
-        match rustix::io::pread(file, &mut *buffer, at) {
+        match rustix::io::pread(&file, &mut *buffer, at) {
             Ok(0) => return Err(Errno::STALE),
             Ok(read) => {
                 buffer = &mut buffer[read..];

@@ -1,8 +1,11 @@
-//! Files of which several branches hold a copy: `canopy dedup`.
+//! Copies of files, and what they hold: `canopy dup`, `dedup` and `verify`.
 
+mod checksum;
 mod dedup;
 mod dup;
 mod held;
+mod verify;
 
 pub use dedup::{DedupArgs, dedup};
 pub use dup::{DupArgs, dup};
+pub use verify::{VerifyArgs, verify};

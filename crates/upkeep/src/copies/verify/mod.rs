@@ -1,0 +1,277 @@
+//! `canopy verify`: finds content that has changed by itself and copies that differ, stores checksums, and mends.
+
+mod collect;
+mod journal;
+mod judge;
+mod mend;
+mod report;
+
+use super::held::Kept;
+use crate::error::{Error, Result};
+use crate::filter::Filter;
+use crate::manners::MannerArgs;
+use crate::output::report_missing;
+use crate::pace::Pace;
+use crate::pool_link::PoolLink;
+use crate::progress::Progress;
+use crate::relocate::{Sum, apart};
+use crate::stop::Stop;
+use blake3::Hash;
+use clap::Args;
+use collect::{Collected, Unit, collect};
+use journal::Journal;
+use judge::{Judged, Reader, Verdict};
+use mend::Resumed;
+use report::{Report, Teller, What};
+use std::collections::{BTreeSet, HashSet};
+use std::path::{Path, PathBuf};
+
+/// Check the content of files by checksums, store these, and mend
+#[derive(Args, Debug)]
+#[command(after_help = NOTES)]
+pub struct VerifyArgs {
+    /// The pool's mountpoint or name
+    pub pool: PathBuf,
+    /// Files and directories of the pool, instead of all of it
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// Store checksums and mend; without this, only read
+    #[arg(long)]
+    pub write: bool,
+    #[command(flatten)]
+    pub manners: MannerArgs,
+}
+
+const NOTES: &str = "\
+Exit status: 1 if a file is damaged or copies differ, 2 if something was not
+read. Filters: --include, --exclude GLOB, --min-size, --max-size SIZE, --older,
+--newer AGE, --owner USER (man canopy-verify).
+Example: canopy verify /mnt/pool /mnt/pool/photos --write";
+
+/// What the command does, and what it has found.
+struct Work<'w> {
+    pool: &'w PoolLink,
+    stop: &'w Stop,
+    reader: Reader<'w>,
+    report: Report,
+    teller: Teller,
+    /// Branches and inode numbers of files whose mend was cut off.
+    cut_off: HashSet<(usize, u64)>,
+}
+
+/// Runs the command.
+pub fn verify(args: &VerifyArgs) -> Result<()> {
+    let pool = PoolLink::named(&args.pool)?;
+    if pool.is_read_only && args.write {
+        return Err(Error::PoolReadOnly(pool.mountpoint.clone()));
+    }
+    report_missing(&pool);
+    let manners = &args.manners;
+    let (stop, filter) = (Stop::on_signals()?, Filter::new(&manners.filter)?);
+    let starts = if args.paths.is_empty() { vec![PathBuf::new()] } else { apart(&pool, &args.paths)? };
+    let reader = Reader {
+        pool: &pool,
+        writes: args.write,
+        stop: &stop,
+        pace: Pace::of(manners),
+        progress: Progress::new(0, true),
+        without_attributes: BTreeSet::new(),
+    };
+    let mut work = Work {
+        pool: &pool,
+        stop: &stop,
+        reader,
+        report: Report::new(&pool, !args.write),
+        teller: Teller::new(manners.json, manners.quiet),
+        cut_off: HashSet::new(),
+    };
+    work.report.failed = pool.missing().count() as u64;
+    work.resume();
+    let Collected { mut units, failed } = collect(&pool, &starts, &filter, &stop)?;
+    for stays in failed {
+        work.report.failed += 1;
+        work.tell(What::Unread, (&stays.path, &[]), &stays.why);
+    }
+    for item in units.iter().flat_map(|unit| &unit.items) {
+        work.report.files.add(item.copy.size());
+    }
+    work.reader.progress = Progress::new(work.report.files.bytes, manners.quiet || manners.json);
+    for unit in &mut units {
+        work.verify(unit);
+    }
+    work.finish()
+}
+
+impl Work<'_> {
+    fn tell(&mut self, what: What, place: (&Path, &[&Path]), why: &str) {
+        self.report.tell(&mut self.teller, &self.reader.progress, what, place, why);
+    }
+
+    /// Finishes mends that were cut off.
+    fn resume(&mut self) {
+        let pool = self.pool;
+        for (index, branch) in pool.branches.iter().enumerate() {
+            for (journal, head) in Journal::cut_off(branch).unwrap_or_default() {
+                let Some(head) = head else {
+                    // Nothing has been written to the file.
+                    if self.reader.writes {
+                        let _ = journal.remove();
+                    }
+                    continue;
+                };
+                let path = pool.mountpoint.join(&head.path);
+                let place = (path.as_path(), &[branch.path.as_path()][..]);
+                let resumed = match self.reader.writes && branch.gives() {
+                    true => mend::resume(branch, &journal, &head),
+                    false => Err(Kept::Because(String::new())),
+                };
+                match resumed {
+                    Ok(Resumed::Mended) => {
+                        self.report.resumed += 1;
+                        self.tell(What::Mended, place, "an earlier command had begun");
+                    }
+                    Ok(Resumed::Dropped) => {}
+                    Err(why) => {
+                        self.cut_off.insert((index, head.ino));
+                        if let Kept::Because(why) = why
+                            && !why.is_empty()
+                        {
+                            self.tell(What::Note, place, &format!("a mend of it was cut off: {why}"));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads the files of a unit, mends what is damaged, and compares copies.
+    fn verify(&mut self, unit: &mut Unit) {
+        let mut judged: Vec<Judged> = Vec::with_capacity(unit.items.len());
+        for (index, item) in unit.items.iter_mut().enumerate() {
+            let was_cut_off = self.cut_off.contains(&(item.copy.branch, item.copy.stat.st_ino));
+            let found = match self.stop.is_set() {
+                true => None,
+                false => self.reader.judge(item, was_cut_off),
+            };
+            let Some(found) = found else {
+                // Those that have been read count, though nobody compares them.
+                unit.items[index..].iter().for_each(|item| self.report.not_begun.add(item.copy.size()));
+                unit.items.truncate(index);
+                unit.shared.clear();
+                break;
+            };
+            judged.push(found);
+        }
+        for index in 0..judged.len() {
+            self.report.sum(judged[index].verdict).add(unit.items[index].copy.size());
+            self.settle(unit, &mut judged, index);
+        }
+        for (path, together) in &unit.shared {
+            self.compare(unit, &judged, path, together);
+        }
+    }
+
+    /// Says what has been found of a file, and mends it.
+    fn settle(&mut self, unit: &Unit, judged: &mut [Judged], index: usize) {
+        let item = &unit.items[index];
+        let path = self.pool.mountpoint.join(&item.names[0]);
+        let branch = [self.pool.branches[item.copy.branch].path.as_path()];
+        let place = (path.as_path(), &branch[..]);
+        let found = &judged[index];
+        let why = found.why.clone();
+        match (found.verdict, &found.stored) {
+            (Verdict::Sound, _) => {}
+            (Verdict::Missing | Verdict::Stale, Some(Ok(()))) => self.report.stored.add(item.copy.size()),
+            // One line for the branch says it of all.
+            (Verdict::Missing, _) if self.reader.without_attributes.contains(&item.copy.branch) => {}
+            (Verdict::Missing | Verdict::Stale, Some(Err(why))) => {
+                let why = why.clone();
+                self.tell(What::NotStored, place, &why);
+            }
+            (Verdict::Missing, None) => self.tell(What::Missing, place, &why),
+            (Verdict::Stale, None) => self.tell(What::Stale, place, &why),
+            (Verdict::InUse, _) => self.tell(What::InUse, place, &why),
+            (Verdict::Unread, _) => self.tell(What::Unread, place, &why),
+            (Verdict::Damaged, _) => {
+                let (what, why) = self.mend(unit, judged, index);
+                if what == What::Mended {
+                    self.report.mended.add(item.copy.size());
+                    judged[index].digest = judged[index].checksum.map(|checksum| checksum.digest);
+                    judged[index].verdict = Verdict::Sound;
+                }
+                self.tell(what, place, &why);
+            }
+        }
+    }
+
+    /// Mends a file if that is asked and another has the right content. Returns what to say.
+    fn mend(&mut self, unit: &Unit, judged: &[Judged], index: usize) -> (What, String) {
+        let of = |why: &str| match judged[index].why.as_str() {
+            "" => why.to_owned(),
+            known => format!("{known}; {why}"),
+        };
+        let Some(checksum) = judged[index].checksum else { return (What::Damaged, of("it has no checksum")) };
+        let is_right = |other: &usize| *other != index && judged[*other].digest == Some(checksum.digest);
+        let Some(good) = (0..judged.len()).find(is_right) else {
+            return (What::Damaged, of("no copy has the content of its checksum"));
+        };
+        let good = &unit.items[good];
+        let from = crate::output::shown(&self.pool.branches[good.copy.branch].path);
+        if !self.reader.writes {
+            return (What::Damaged, of(&format!("--write mends it from {from}")));
+        }
+        let damaged = &unit.items[index];
+        match mend::mend(self.pool, [damaged, good], &checksum, &mut self.reader.pace, self.stop) {
+            Ok(()) => (What::Mended, format!("from {from}")),
+            Err(Kept::Stopped) => (What::Damaged, of("stopped before it was mended")),
+            Err(Kept::Because(why)) => (What::Damaged, of(&format!("not mended: {why}"))),
+        }
+    }
+
+    /// Compares the copies of a path, except those that are known to be damaged.
+    fn compare(&mut self, unit: &Unit, judged: &[Judged], path: &Path, together: &[usize]) {
+        let known = |index: &&usize| judged[**index].verdict != Verdict::Damaged;
+        let known: Vec<(usize, Hash)> = together
+            .iter()
+            .filter(known)
+            .filter_map(|index| Some((unit.items[*index].copy.branch, judged[*index].digest?)))
+            .collect();
+        if known.iter().any(|(_, digest)| *digest != known[0].1) {
+            self.report.differing += 1;
+            let branches: Vec<&Path> =
+                known.iter().map(|(branch, _)| self.pool.branches[*branch].path.as_path()).collect();
+            let newest =
+                together.iter().map(|index| unit.items[*index].copy).max_by_key(|copy| copy.modified());
+            let newest = newest.map(|copy| crate::output::shown(&self.pool.branches[copy.branch].path));
+            let why = newest.map(|branch| format!("the newest is on {branch}")).unwrap_or_default();
+            self.tell(What::Differing, (&self.pool.mountpoint.join(path), &branches), &why);
+        }
+    }
+
+    fn finish(mut self) -> Result<()> {
+        self.reader.progress.finish();
+        self.report.stopped = self.stop.is_set();
+        for branch in std::mem::take(&mut self.reader.without_attributes) {
+            let path = self.pool.branches[branch].path.as_path();
+            self.tell(
+                What::Note,
+                (path, &[]),
+                "its filesystem has no user attributes, so files have no checksums",
+            );
+        }
+        debug_assert!(self.report.adds_up());
+        self.report.finish(&self.teller)
+    }
+}
+
+impl Report {
+    fn adds_up(&self) -> bool {
+        let parts =
+            [self.sound, self.missing, self.stale, self.damaged, self.in_use, self.unread, self.not_begun];
+        let all = Sum {
+            files: parts.iter().map(|part| part.files).sum(),
+            bytes: parts.iter().map(|part| part.bytes).sum(),
+        };
+        all == self.files
+    }
+}
