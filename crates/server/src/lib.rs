@@ -3,6 +3,7 @@
 //! From top to bottom:
 //!
 //! - `start` starts a pool; `negotiate` chooses what to ask of the kernel.
+//! - `progress` tells whether requests make any.
 //! - `deadline` is a layer around `dispatch`, which holds the one match over the operations.
 //! - `control` is the runtime interface, by which users query and change a running pool.
 //! - `branches` watches over the branches and decides which are in force.
@@ -27,6 +28,7 @@ mod kernel_link;
 mod lock_rank;
 pub mod log;
 pub mod negotiate;
+mod progress;
 mod settings;
 mod start;
 pub mod survival;
@@ -36,4 +38,5 @@ mod translate;
 mod watch;
 
 pub use error::Error;
+pub use progress::Progress;
 pub use start::{Serving, start};

@@ -16,6 +16,7 @@ use crate::interrupts::Interrupts;
 use crate::kernel_link::KernelLink;
 use crate::log;
 use crate::negotiate;
+use crate::progress::Progress;
 use crate::settings::Settings;
 use crate::survival::in_flight::InFlight;
 use crate::survival::{Ledger, Survival};
@@ -45,6 +46,7 @@ pub struct Serving {
     pool: Arc<Pool>,
     /// Lets others find the server of the mount.
     _badge: Option<Arc<Badge>>,
+    dispatch: Arc<Dispatch>,
     /// How it took the place of the pool that was mounted there before, if one was.
     pub placement: Option<Placement>,
 }
@@ -53,6 +55,11 @@ impl Serving {
     /// Returns the transport in use, and why it is not a better one.
     pub fn transport(&self) -> &Transport {
         self.running.transport()
+    }
+
+    /// Returns what tells whether requests make progress.
+    pub fn progress(&self) -> Progress {
+        Progress::new(&self.dispatch)
     }
 
     /// Returns when the pool has been unmounted.
@@ -193,7 +200,7 @@ pub fn start(plan: &Plan, survival: Option<&Survival>) -> Result<Serving, Error>
     if let Some(badge) = &badge {
         publish_status(&liveness, badge, &dispatch);
     }
-    Ok(Serving { running, mounted, watch_thread, pool, _badge: badge, placement })
+    Ok(Serving { running, mounted, watch_thread, pool, _badge: badge, dispatch, placement })
 }
 
 fn open_branches(plan: &Plan) -> Result<Branches, Error> {

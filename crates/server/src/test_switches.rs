@@ -51,6 +51,27 @@ pub fn upgrade_patience() -> Duration {
     USUAL
 }
 
+/// Lets tests have a worker stuck that waits for no branch: in a lookup of the name of the file that this variable names, for
+/// as long as the file exists.
+#[cfg(feature = "test-switches")]
+const STUCK: &str = "CANOPY_TEST_STUCK";
+
+#[cfg(feature = "test-switches")]
+pub(crate) fn get_stuck(name: &[u8]) {
+    use std::os::unix::ffi::OsStrExt;
+    use std::path::PathBuf;
+    use std::sync::OnceLock;
+    static FILE: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let Some(file) = FILE.get_or_init(|| std::env::var_os(STUCK).map(PathBuf::from)) else { return };
+    while file.file_name().is_some_and(|stuck| stuck.as_bytes() == name) && file.exists() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Nothing gets stuck.
+#[cfg(not(feature = "test-switches"))]
+pub(crate) fn get_stuck(_name: &[u8]) {}
+
 /// Hides nothing of the kernel's features.
 #[cfg(not(feature = "test-switches"))]
 pub fn kernel_limits() -> Result<KernelLimits, Error> {

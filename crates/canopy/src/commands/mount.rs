@@ -324,6 +324,15 @@ fn serve_once(
         tracing::warn!("the mount command was killed: unmounting again");
         unmount::unmount_own(&plan.mountpoint, true)?;
     }
+    if let Err(why) = systemd::answer_watchdog(
+        {
+            let mut progress = session.progress();
+            move || progress.look()
+        },
+        background::starter(),
+    ) {
+        tracing::error!("the watchdog of systemd will get no answer: {why}");
+    }
     session.join();
     if let Some(survival) = survival {
         survival.ledger.record_end();

@@ -31,6 +31,11 @@ pub fn is_child() -> bool {
     std::env::var(PARENT_VARIABLE).is_ok_and(|value| value == parent.to_string())
 }
 
+/// Returns the process that has started this one, or its keeper, in the background.
+pub fn starter() -> Option<u32> {
+    std::env::var(PARENT_VARIABLE).ok()?.parse().ok()
+}
+
 /// Starts the background child, and returns when the pool is usable.
 pub fn start() -> Result<(), Error> {
     let (reader, writer) = io::pipe().map_err(Error::system("cannot make a pipe"))?;

@@ -8,3 +8,4 @@ mod overlayfs;
 mod replace;
 mod stacked_pools;
 mod systemd;
+mod watchdog;

@@ -1,7 +1,7 @@
 //! The program as a systemd service: its sd_notify(3) messages, and the unit that starts it. Needs root.
 
 use canopy_testkit::cmd::{run_unless_busy, run_within, spawn, wait_within};
-use canopy_testkit::{ScratchDir, proc, program_under_test};
+use canopy_testkit::{PATIENCE, ScratchDir, proc, program_under_test};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
@@ -9,13 +9,10 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
-
-const SOON: Duration = Duration::from_secs(30);
 
 /// Branches, a mountpoint, a named pool, and a socket in place of systemd's.
-struct Bed {
-    scratch: ScratchDir,
+pub(super) struct Bed {
+    pub(super) scratch: ScratchDir,
     socket: UnixDatagram,
     name: String,
 }
@@ -25,7 +22,7 @@ fn program() -> PathBuf {
 }
 
 impl Bed {
-    fn new(abstract_socket: bool) -> Bed {
+    pub(super) fn new(abstract_socket: bool) -> Bed {
         let scratch = ScratchDir::new("canopy-service-", &["a", "b", "p", "etc"]);
         let pool = "branches = [\"@a\", \"@b\"]\nmountpoint = \"@p\"\nminfreespace = 0\n";
         scratch.write("etc/service.toml", pool);
@@ -39,11 +36,11 @@ impl Bed {
                 scratch.path("socket").display().to_string(),
             )
         };
-        socket.set_read_timeout(Some(SOON)).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
         Bed { scratch, socket, name }
     }
 
-    fn command(&self, args: &[impl AsRef<OsStr>]) -> Command {
+    pub(super) fn command(&self, args: &[impl AsRef<OsStr>]) -> Command {
         let mut command = Command::new(program());
         command
             .args(args)
@@ -55,13 +52,13 @@ impl Bed {
 
     /// Returns the lines of the next message.
     #[track_caller]
-    fn message(&self) -> Vec<String> {
+    pub(super) fn message(&self) -> Vec<String> {
         let mut text = [0; 4096];
         let length = self.socket.recv(&mut text).expect("a message");
         String::from_utf8(text[..length].to_vec()).unwrap().lines().map(str::to_owned).collect()
     }
 
-    fn no_message(&self) -> bool {
+    pub(super) fn no_message(&self) -> bool {
         self.socket.set_nonblocking(true).unwrap();
         let nothing =
             self.socket.recv(&mut [0; 16]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
@@ -77,7 +74,7 @@ impl Bed {
         let pid = rustix::process::Pid::from_child(child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         assert_eq!(self.message(), ["STOPPING=1"]);
-        assert!(wait_within(child, SOON).is_some_and(|status| status.success()));
+        assert!(wait_within(child, PATIENCE).is_some_and(|status| status.success()));
         assert!(self.scratch.mount_at("p").is_none());
     }
 }
@@ -104,12 +101,12 @@ fn the_unit_starts_a_pool_that_notifies_readiness() {
     let file = bed.scratch.path("etc/service.toml");
     fs::write(&file, fs::read_to_string(&file).unwrap() + "cache.attr = 7\n").unwrap();
     for words in unit("ExecReload", "service") {
-        let done = run_within(&mut bed.command(&words[1..]), SOON);
+        let done = run_within(&mut bed.command(&words[1..]), PATIENCE);
         assert_eq!(words[0].trim_start_matches('-'), "/usr/bin/canopy");
         // systemd ignores that a command fails with this mark: the pool has not survive=true.
         assert_eq!(done.success(), !words[0].starts_with('-'), "{words:?}: {}", done.describe());
     }
-    let done = run_within(bed.command(&["get", "service", "cache.attr"]).stdout(Stdio::piped()), SOON);
+    let done = run_within(bed.command(&["get", "service", "cache.attr"]).stdout(Stdio::piped()), PATIENCE);
     assert_eq!(done.stdout.trim(), "7");
     bed.end(&mut child);
 }
@@ -125,7 +122,7 @@ fn systemd_accepts_the_unit() {
     let unit = scratch.path("canopy@service.service");
     fs::write(&unit, text).unwrap();
     let mut command = Command::new("systemd-analyze");
-    let done = run_within(command.args(["verify", "--man=no"]).arg(&unit), SOON);
+    let done = run_within(command.args(["verify", "--man=no"]).arg(&unit), PATIENCE);
     let about: Vec<&str> = done.stderr.lines().filter(|line| line.contains("canopy")).collect();
     assert!(about.is_empty(), "{}", done.describe());
 }
@@ -136,12 +133,12 @@ fn the_background_daemon_reports_its_pid() {
     let mut parent = spawn(&mut bed.command(&["mount", "service"])).unwrap();
     let message = bed.message();
     assert_eq!(message[1..], ["READY=1".to_owned(), bed.status()]);
-    assert!(wait_within(&mut parent, SOON).is_some_and(|status| status.success()));
+    assert!(wait_within(&mut parent, PATIENCE).is_some_and(|status| status.success()));
     let pid: i32 = message[0].strip_prefix("MAINPID=").unwrap().parse().unwrap();
     assert_eq!(proc::process(pid).unwrap().name, "canopy");
     assert!(pid != i32::try_from(parent.id()).unwrap());
     // The daemon reports its end, whatever causes it.
-    let done = run_unless_busy(&mut bed.command(&["umount", "service"]), SOON);
+    let done = run_unless_busy(&mut bed.command(&["umount", "service"]), PATIENCE);
     assert!(done.success(), "{}", done.describe());
     assert_eq!(bed.message(), ["STOPPING=1"]);
 }
@@ -150,12 +147,12 @@ fn the_background_daemon_reports_its_pid() {
 fn a_start_that_fails_is_never_ready() {
     let bed = Bed::new(false);
     for args in [["mount", "-f", "none"], ["mount", "-o", "frob"]] {
-        let done = run_within(&mut bed.command(&args), SOON);
+        let done = run_within(&mut bed.command(&args), PATIENCE);
         assert!(done.code() == Some(1) && bed.no_message(), "{args:?}: {}", done.describe());
     }
     fs::remove_dir(bed.scratch.path("b")).unwrap();
     for args in [&["mount", "service"][..], &["mount", "-f", "service"]] {
-        let done = run_within(&mut bed.command(args), SOON);
+        let done = run_within(&mut bed.command(args), PATIENCE);
         assert!(done.code() == Some(1) && bed.no_message(), "{args:?}: {}", done.describe());
     }
 }
@@ -175,9 +172,9 @@ fn an_unusable_notify_socket_is_ignored() {
     let bed = Bed::new(false);
     for name in ["@nobody-has-this", "vsock:2:1", ""] {
         let mut command = bed.command(&["mount", "service"]);
-        let done = run_within(command.env("NOTIFY_SOCKET", name), SOON);
+        let done = run_within(command.env("NOTIFY_SOCKET", name), PATIENCE);
         assert!(done.success(), "{name}: {}", done.describe());
-        let done = run_unless_busy(bed.command(&["umount", "service"]).env_remove("NOTIFY_SOCKET"), SOON);
+        let done = run_unless_busy(bed.command(&["umount", "service"]).env_remove("NOTIFY_SOCKET"), PATIENCE);
         assert!(done.success(), "{name}: {}", done.describe());
     }
 }

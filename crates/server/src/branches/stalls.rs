@@ -46,6 +46,14 @@ struct StuckRequest {
     /// The call that `place` was found by.
     call: Option<BlockedCall>,
     place: Place,
+    /// When it was last seen to wait for a branch.
+    at_branch: Option<Instant>,
+}
+
+impl StuckRequest {
+    fn is_at_branch(&self, since: Instant) -> bool {
+        matches!(self.place, Place::Branches(_)) || self.at_branch.is_some_and(|at| at >= since)
+    }
 }
 
 /// What a worker waits for.
@@ -98,7 +106,15 @@ impl Stalls {
         }
         let now = Instant::now();
         let began = now.checked_sub(age).unwrap_or(now);
-        let request = StuckRequest { thread, began, answered, file, call: None, place: Place::Unknown };
+        let request = StuckRequest {
+            thread,
+            began,
+            answered,
+            file,
+            call: None,
+            place: Place::Unknown,
+            at_branch: None,
+        };
         state.requests.insert(unique, request);
         drop(state);
         if let Some(looker) = self.looker.get() {
@@ -140,6 +156,9 @@ impl Stalls {
             };
             request.call = call;
             let before = std::mem::replace(&mut request.place, place);
+            if [&before, &request.place].iter().any(|place| matches!(place, Place::Branches(_))) {
+                request.at_branch = Some(Instant::now());
+            }
             state.has_returned(&before);
         }
         pause
@@ -157,6 +176,18 @@ impl Stalls {
             }
         }
         found
+    }
+
+    /// Returns whether there are stuck requests, and each whose caller waits has waited for a branch since then, or waits for
+    /// another thread while one waits for a branch.
+    pub(crate) fn all_wait_for_branches(&self, since: Instant) -> bool {
+        let state = self.state.lock();
+        let any = state.requests.values().any(|request| request.is_at_branch(since));
+        any && state
+            .requests
+            .values()
+            .filter(|request| !request.answered)
+            .all(|request| request.is_at_branch(since) || request.place == Place::Thread)
     }
 
     /// Returns when a call that was stuck in this branch last returned.
@@ -271,11 +302,13 @@ mod tests {
         stalls.stalled(8, thread, Duration::from_secs(9), None, true);
         let began = Instant::now();
         while stalls.place(7) != Place::Branches(vec![branch.id]) {
-            assert!(began.elapsed() < Duration::from_secs(30), "{:?}", stalls.place(7));
+            assert!(!stalls.all_wait_for_branches(began));
+            assert!(began.elapsed() < Duration::from_secs(60), "{:?}", stalls.place(7));
             assert!(stalls.look().is_some());
             std::thread::sleep(Duration::from_millis(1));
         }
         stalls.look();
+        assert!(stalls.all_wait_for_branches(Instant::now()));
         let waiting = stalls.waiting();
         assert_eq!(waiting.keys().collect::<Vec<_>>(), [&branch.id]);
         assert_eq!(waiting[&branch.id].requests, 1);
@@ -286,7 +319,8 @@ mod tests {
         worker.join().unwrap();
         stalls.resumed(8);
         stalls.resumed(7);
-        assert!(stalls.returned(branch.id).is_some_and(|at| at.elapsed() < Duration::from_secs(30)));
+        assert!(stalls.returned(branch.id).is_some_and(|at| at >= began));
+        assert!(!stalls.all_wait_for_branches(began));
         assert!(stalls.waiting().is_empty());
         assert_eq!(stalls.look(), None);
     }
@@ -303,5 +337,8 @@ mod tests {
         stalls.look();
         assert_eq!(stalls.place(1), Place::Branches(vec![branch]));
         assert_eq!(stalls.place(2), Place::Elsewhere);
+        assert!(!stalls.all_wait_for_branches(Instant::now()));
+        stalls.resumed(2);
+        assert!(stalls.all_wait_for_branches(Instant::now()));
     }
 }

@@ -31,6 +31,7 @@ use canopy_config::values::ValueError;
 use canopy_config::{Config, resolve};
 use canopy_fuse::abi::{self, AttrOut, EntryOut, StatxOut};
 use canopy_fuse::flags::InitFlags;
+use canopy_fuse::transport::Served;
 use canopy_fuse::{NodeId, Op, Replied, Reply, Request};
 use canopy_pool::Pool;
 use canopy_pool::config::{Func, PassthroughIo};
@@ -193,6 +194,15 @@ impl Control {
         spec.render(&self.settings.config()).map(String::into_bytes).ok_or(Errno::NODATA)
     }
 
+    /// Returns what the workers have answered, and what they do.
+    pub(crate) fn served(&self) -> Served {
+        self.connection.served.read()
+    }
+
+    pub(crate) fn liveness(&self) -> &Liveness {
+        &self.liveness
+    }
+
     /// Returns the value of the key `STATUS`. Does not touch any branch.
     pub(crate) fn status(&self) -> Vec<u8> {
         let unwatched = self.watch.unwatched();
@@ -203,7 +213,7 @@ impl Control {
 
     /// Returns the value of the key `METRICS`. Does not touch any branch.
     fn metrics(&self) -> Vec<u8> {
-        let (served, low) = (self.connection.served.read(), self.connection.low_workers.count());
+        let (served, low) = (self.served(), self.connection.low_workers.count());
         status::json(&metrics::metrics(&self.pool, served, low, self.started_at))
     }
 

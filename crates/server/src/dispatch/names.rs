@@ -3,6 +3,7 @@
 use super::{Call, Dispatch, done, fail};
 use crate::control;
 use crate::survival::in_flight::Noted;
+use crate::test_switches;
 use crate::translate::convert;
 use canopy_fuse::abi::{self, EntryOut};
 use canopy_fuse::flags::OpenInFlags;
@@ -20,6 +21,7 @@ impl Dispatch {
         if control::is_control_file(call.node, name.as_bytes()) {
             return reply.entry(&self.control.entry(call.answer.ttl()));
         }
+        test_switches::get_stuck(name.as_bytes());
         match self.pool.lookup_for(&call.caller(0), call.node, name.as_bytes()) {
             Ok(entry) => {
                 if name.as_bytes() == b".." {
