@@ -61,6 +61,9 @@ const EXITED: u64 = 1 << 32;
 /// The form of the records, of handles and requests too, and of what one program passes to the next. Programs with
 /// different forms do not take over from one another: whoever changes the meaning of anything increments this.
 pub const FORM: u64 = 1;
+/// That number, and a hash of what it stands for (`form.rs`).
+#[cfg(test)]
+pub(super) const RECORDED_FORM: (u64, u64) = (1, 0x6baa_4001_e2eb_533a);
 
 /// The name of the memory in /proc.
 const NAME: &str = "canopy-records";

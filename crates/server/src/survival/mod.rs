@@ -7,6 +7,8 @@
 //!
 //! Another program takes over in the same way, after no request is under way (`upgrade`).
 
+#[cfg(test)]
+mod form;
 pub(crate) mod in_flight;
 mod ledger;
 mod upgrade;
