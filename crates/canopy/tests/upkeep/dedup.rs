@@ -1,15 +1,16 @@
 //! `canopy dedup`: which copies go, and which never do.
 
-use super::rig::{Rig, canopy, disks, json, on_pool, put};
-use canopy_testkit::PATIENCE;
-use canopy_testkit::cmd::Finished;
+use super::rig::{BINARY, Rig, canopy, disks, json, on_pool, put, unfinished};
+use canopy_testkit::cmd::{Finished, wait_until, wait_within};
+use canopy_testkit::{LoopFs, PATIENCE, Pool, PoolBed, Rng, ScratchDir};
 use rustix::fs::XattrFlags;
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
 
 const MIB: usize = 1 << 20;
@@ -222,4 +223,166 @@ fn no_write_is_lost_beside_it() {
         assert_eq!(fs::read(rig.at(&name)).unwrap(), expected, "{name}");
     }
     rig.pool.umount();
+}
+
+/// How a command that is killed between the two steps of a removal leaves a copy of the file `f`: the digest of the name,
+/// size, time, and the number of the process.
+fn set_aside(rig: &Rig, branch: &str) -> PathBuf {
+    let stat = fs::metadata(rig.on(branch, "f")).expect("metadata");
+    let state = format!("{:x}.{:x}.{:x}", stat.len(), stat.mtime(), stat.mtime_nsec());
+    let aside = rig.on(branch, &format!(".canopy-clone.dedup.{OF_F}.{state}.4711"));
+    fs::rename(rig.on(branch, "f"), &aside).expect("rename");
+    aside
+}
+
+/// The first half of the BLAKE3 digest of `f`.
+const OF_F: &str = "9ab388bedc43eaf44150107d17ad090f";
+
+#[test]
+fn a_copy_that_a_killed_command_has_set_aside_is_taken_up() {
+    let rig = Rig::new(&["a", "b"]);
+    let put = || ["a", "b"].map(|branch| rig.put(branch, "f", "content"));
+    put();
+    let aside = set_aside(&rig, "b");
+    let planned = report(&dedup(&rig, &["--json"]));
+    assert_eq!((count(&planned, "removed"), aside.exists()), (1, true));
+    let reader = fs::File::open(&aside).expect("open");
+    let done = dedup(&rig, &["--write"]);
+    assert!(done.code() == Some(1) && done.stdout.contains("open in a program"), "{}", done.describe());
+    assert!(aside.exists());
+    drop(reader);
+    // Also for the file alone.
+    let done = dedup(&rig, &["f", "--write"]);
+    assert!(done.success() && done.stdout.contains("removed: 1 copy"), "{}", done.describe());
+    assert_eq!((held(&rig, "f"), aside.exists()), (vec!["a"], false));
+    // A client had found it before it was set aside, and has written it since.
+    put();
+    let aside = set_aside(&rig, "a");
+    fs::OpenOptions::new().append(true).open(&aside).expect("open").write_all(b", new").expect("write");
+    let done = dedup(&rig, &["--write"]);
+    assert!(done.code() == Some(1) && done.stdout.contains("gets its name back"), "{}", done.describe());
+    assert_eq!((held(&rig, "f"), aside.exists()), (vec!["a", "b"], false));
+    assert_eq!(fs::read_to_string(rig.at("f")).expect("read"), "content, new");
+    // Others have taken the name.
+    put();
+    let aside = set_aside(&rig, "a");
+    rig.put("a", "f", "content");
+    // The daemon may close late what was read.
+    let run = || dedup(&rig, &["--write"]);
+    assert!(wait_until(PATIENCE, || run().success()), "{}", run().describe());
+    assert_eq!((held(&rig, "f"), aside.exists()), (vec!["a"], false));
+    // Nothing tells what it was.
+    put();
+    let aside = set_aside(&rig, "b");
+    fs::remove_file(rig.at("f")).expect("unlink");
+    let done = dedup(&rig, &["--write"]);
+    assert!(done.code() == Some(1) && done.stdout.contains("has its name any more"), "{}", done.describe());
+    assert!(aside.exists());
+    fs::remove_file(aside).expect("unlink");
+    rig.pool.umount();
+}
+
+/// Ctrl-C at a terminal, which shows how far it is.
+#[test]
+fn ctrl_c_ends_it_in_the_middle_of_a_file() {
+    let bed = disks("");
+    for branch in [0, 1] {
+        put(&bed, branch, "large", vec![3; 4 * MIB]);
+    }
+    let home = ScratchDir::new("canopy-terminal-", &[]);
+    let screen = home.dir().join("screen");
+    // `exec`, because a shell that waits for the command would also get the signal, and might die of it.
+    let line = format!("exec {BINARY} dedup {} --write --bwlimit 1K", bed.pool.path().display());
+    let mut command = Command::new("script");
+    command.args(["-qec", &line, "/dev/null"]).stdin(Stdio::piped());
+    let mut child = command.stdout(fs::File::create(&screen).expect("a file")).spawn().expect("script");
+    let mut keyboard = child.stdin.take().expect("stdin");
+    let shown = || String::from_utf8_lossy(&fs::read(&screen).expect("the screen")).into_owned();
+    let seen = wait_until(PATIENCE, || shown().contains("1.00 MiB/4.00 MiB"));
+    keyboard.write_all(b"\x03").expect("Ctrl-C");
+    let status = wait_within(&mut child, PATIENCE);
+    if status.is_none() {
+        child.kill().expect("kill");
+        child.wait().expect("wait");
+    }
+    assert!(seen, "{}", shown());
+    assert_eq!(status.and_then(|status| status.code()), Some(1), "{}", shown());
+    assert!(shown().contains("not begun: 1 copy (4.0M); surplus: 1 copy (4.0M)"), "{}", shown());
+    assert_eq!(bed.branches_with("large"), [0, 1]);
+    let done = on_pool(&bed, "dedup", ["--write", "--eager"]);
+    assert!(done.success(), "{}", done.describe());
+    assert_eq!(bed.branches_with("large"), [0]);
+}
+
+/// It uses disks only while nobody else does, unless told otherwise.
+#[test]
+fn it_gives_way_to_other_programs() {
+    let bed = disks("");
+    for branch in [0, 1] {
+        put(&bed, branch, "large", vec![3; 4 * MIB]);
+    }
+    for (eager, expected) in [(false, "idle"), (true, "")] {
+        let mut command = Command::new(BINARY);
+        command.arg("dedup").arg(bed.pool.path()).args(["--bwlimit", "1K"]);
+        let mut child =
+            command.args(eager.then_some("--eager")).stdout(Stdio::null()).spawn().expect("canopy");
+        let pid = child.id().to_string();
+        let class = || canopy_testkit::cmd::run("ionice", ["-p", &pid]);
+        // It has the file open once it reads.
+        let reads = || {
+            let open = canopy_testkit::proc::descriptors(child.id() as i32);
+            open.iter().any(|path| path.ends_with("large"))
+        };
+        let begun = wait_until(PATIENCE, reads);
+        let found = class();
+        child.kill().expect("kill");
+        child.wait().expect("wait");
+        assert!(begun && found.trim().starts_with(expected), "{found}");
+        assert_eq!(found.contains("idle"), !eager, "{found}");
+    }
+}
+
+/// Killed at any time, it leaves of each file one copy at least under its name, and ends the next time.
+#[test]
+fn killed_at_any_time_it_goes_on_the_next_time() {
+    const FILES: usize = 150;
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seed = number("CANOPY_SEED").unwrap_or(20_261_126);
+    println!("CANOPY_SEED={seed}");
+    let mut rng = Rng::new(seed);
+    // In memory: a killed process loses nothing that is written.
+    let builder = Pool::builder(BINARY).option("minfreespace=0,cache.attr=0,cache.entry=0");
+    let bed = PoolBed::mount(builder, [0; 2].map(|_| LoopFs::tmpfs(96 << 20)));
+    let (mut cut, mut left) = (0, 0);
+    for round in 0..number("CANOPY_KILLS").unwrap_or(12) {
+        for file in 0..FILES {
+            for branch in [0, 1] {
+                let time = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+                put(&bed, branch, &format!("d/f{file}"), format!("{file}"));
+                fs::File::open(bed.on(branch, &format!("d/f{file}"))).unwrap().set_modified(time).unwrap();
+            }
+        }
+        let mut command = Command::new(BINARY);
+        command.arg("dedup").arg(bed.pool.path()).args(["--write", "-q"]);
+        let mut child = command.stdin(Stdio::null()).spawn().expect("canopy");
+        let gone = rng.index(FILES);
+        // Once it has begun.
+        wait_until(PATIENCE, || bed.branches_with(&format!("d/f{gone}")).len() < 2);
+        child.kill().expect("kill");
+        child.wait().expect("wait");
+        let here = |file: &usize| bed.branches_with(&format!("d/f{file}")).len();
+        cut += u32::from((0..FILES).any(|file| here(&file) > 1));
+        assert!((0..FILES).all(|file| here(&file) > 0), "round {round}");
+        left += unfinished(&bed);
+        // The daemon may close a file late.
+        let done = || on_pool(&bed, "dedup", ["--write"]);
+        assert!(wait_until(PATIENCE, || done().success()), "round {round}: {}", done().describe());
+        for file in 0..FILES {
+            let path = format!("d/f{file}");
+            assert_eq!(bed.branches_with(&path), [0], "round {round}");
+            assert_eq!(fs::read_to_string(bed.at(&path)).expect("read"), format!("{file}"));
+        }
+        assert_eq!(unfinished(&bed), 0);
+    }
+    println!("{cut} were killed before their end, {left} copies were left aside");
 }

@@ -1,5 +1,6 @@
 //! `canopy dedup`: removes all copies of a file but one, or so many.
 
+use super::aside::{self, Aside, Found};
 use super::held::{HeldCopy, Kept, Lease};
 use crate::error::{Error, Result};
 use crate::filter::Filter;
@@ -7,6 +8,7 @@ use crate::manners::MannerArgs;
 use crate::output::{print, print_json, report_missing, shown};
 use crate::pace::Pace;
 use crate::pool_link::{BranchLink, PoolLink};
+use crate::progress::Progress;
 use crate::relocate::{Stays, Sum, apart, is_of_the_disk};
 use crate::stop::Stop;
 use crate::survey::{Entry, FileCopy, look, walk};
@@ -139,6 +141,7 @@ struct Work<'w> {
     rule: Rule,
     stop: Stop,
     pace: Pace,
+    progress: Progress,
     report: Report,
     stays: Vec<Stays>,
 }
@@ -166,17 +169,35 @@ pub fn dedup(args: &DedupArgs) -> Result<()> {
         copies: Vec::new(),
         stays: Vec::new(),
     };
-    let mut work = Work { pool: &pool, args, rule, stop, pace, report, stays: Vec::new() };
-    for entry in work.find(&starts, &filter)? {
+    let mut work = Work {
+        pool: &pool,
+        args,
+        rule,
+        stop,
+        pace,
+        progress: Progress::new(0, true),
+        report,
+        stays: Vec::new(),
+    };
+    let (found, asides) = work.find(&starts, &filter)?;
+    let manners = &args.manners;
+    let size = |entry: &Entry| work.surplus(entry).1.iter().map(FileCopy::size).sum::<u64>();
+    let all = found.iter().map(size).sum();
+    work.progress = Progress::new(all, manners.quiet || manners.json);
+    for aside in &asides {
+        work.take_up(aside);
+    }
+    for entry in found {
         work.reduce(&entry);
     }
+    work.progress.finish();
     work.finish()
 }
 
 impl Work<'_> {
-    /// Returns the names that several branches hold, except directories.
-    fn find(&mut self, starts: &[PathBuf], filter: &Filter) -> Result<Vec<Entry>> {
-        let (mut found, mut failed) = (Vec::new(), Vec::new());
+    /// Returns the names that several branches hold, except directories, and the copies that a killed command has set aside.
+    fn find(&mut self, starts: &[PathBuf], filter: &Filter) -> Result<(Vec<Entry>, Vec<Aside>)> {
+        let (mut found, mut failed, mut asides) = (Vec::new(), Vec::new(), Vec::new());
         let (pool, stop) = (self.pool, self.stop.clone());
         let ignores_same_size = self.args.ignore_same_size;
         let mut take = |entry: &Entry| {
@@ -187,7 +208,9 @@ impl Work<'_> {
                 || filter.admits(&pool.mountpoint, std::iter::once(entry.path.as_path()), entry.first());
             let ignored =
                 ignores_same_size && entry.copies.iter().all(|copy| copy.size() == entry.first().size());
-            if entry.copies.len() > 1 && !entry.is_dir() && !ignored && admitted() {
+            if entry.is_dir() {
+                asides.extend(aside::in_dir(pool, &entry.path));
+            } else if entry.copies.len() > 1 && !ignored && admitted() {
                 found.push(entry.clone());
             }
             !stop.is_set()
@@ -204,23 +227,76 @@ impl Work<'_> {
             }
         }
         self.stop.check()?;
+        for start in starts {
+            // Directories have been looked through.
+            let dir = start.parent().unwrap_or(Path::new(""));
+            let is_it = |aside: &Aside| {
+                aside.entry.as_ref().is_some_and(|entry| entry.path == *start && !entry.is_dir())
+            };
+            asides.extend(aside::in_dir(pool, dir).into_iter().filter(is_it));
+        }
         self.stays.extend(failed.into_iter().map(|(path, errno)| Stays { path, why: os_error(errno) }));
-        Ok(found)
+        Ok((found, asides))
     }
 
-    /// Removes the surplus copies of one file.
-    fn reduce(&mut self, entry: &Entry) {
+    /// Finishes the removal of a copy that a killed command has set aside.
+    fn take_up(&mut self, aside: &Aside) {
+        let used = aside.copy.used();
+        self.report.surplus.add(used);
+        let branch = &self.pool.branches[aside.copy.branch];
+        let done = match aside.judge() {
+            Err(why) => Err(why.to_owned()),
+            Ok(_) if !branch.gives() => Err("its branch may not be changed".into()),
+            Ok((_, other)) if !self.pool.branches[other.branch].is_well => {
+                Err("the pool does not rely on the branch of the other copy".into())
+            }
+            Ok((found, other)) => match self.args.write.then(|| aside.settle(branch, &found)) {
+                Some(Err(errno)) => match Kept::from(errno) {
+                    Kept::Because(why) => Err(why),
+                    Kept::Stopped => Err("stopped".into()),
+                },
+                _ if matches!(found, Found::Written) => {
+                    Err("a client has written it while it was set aside, so it gets its name back".into())
+                }
+                _ => Ok(other.branch),
+            },
+        };
+        match (done, &aside.entry) {
+            (Ok(kept), Some(entry)) => {
+                self.report.removed.add(used);
+                self.tell(entry, kept, &aside.copy);
+            }
+            (done, _) => {
+                let why = done.err().unwrap_or_default();
+                self.report.stayed.add(used);
+                self.stays.push(Stays { path: branch.path.join(aside.path()), why });
+            }
+        }
+    }
+
+    /// Returns the copy that stays in any case, and those that are too many.
+    fn surplus(&self, entry: &Entry) -> (Option<FileCopy>, Vec<FileCopy>) {
         let kept = self.rule.choose(&entry.copies).copied();
         // A copy that the rule does not find leaves all but one as surplus.
         let stays = kept.map_or(entry.first().branch, |kept| kept.branch);
         let others = entry.copies.iter().filter(|copy| copy.branch != stays);
-        for surplus in others.skip(usize::from(self.args.copies) - 1) {
+        (kept, others.skip(usize::from(self.args.copies) - 1).copied().collect())
+    }
+
+    /// Removes the surplus copies of one file.
+    fn reduce(&mut self, entry: &Entry) {
+        let (kept, surplus) = self.surplus(entry);
+        let stays = kept.map_or(entry.first().branch, |kept| kept.branch);
+        for surplus in &surplus {
             self.report.surplus.add(surplus.used());
+            let before = self.progress.position();
+            self.progress.show(&self.pool.mountpoint.join(&entry.path));
             let done = match kept {
                 _ if self.stop.is_set() => Err(Kept::Stopped),
                 None => Err(Kept::Because("the branch to keep holds no copy".into())),
                 Some(kept) => self.remove(entry, &kept, surplus),
             };
+            self.progress.set_position(before + surplus.size());
             match done {
                 Ok(()) => {
                     self.report.removed.add(surplus.used());
@@ -261,7 +337,7 @@ impl Work<'_> {
         let stays = HeldCopy::open(stays, &entry.path, kept, shared)?;
         let goes = HeldCopy::open(goes, &entry.path, surplus, alone)?;
         if !self.args.differing {
-            goes.require_equal(&stays, &mut self.pace, &self.stop)?;
+            goes.require_equal(&stays, (&mut self.pace, &self.progress), &self.stop)?;
         }
         if self.args.write {
             goes.remove_in_favour_of(&stays)?;
@@ -282,7 +358,12 @@ impl Work<'_> {
         } else if !self.args.manners.quiet && !self.args.only_totals {
             let word = if self.args.write { "removed from" } else { "would be removed from" };
             let (path, kept, removed) = (shown(&path), shown(kept), shown(removed));
-            print(&format!("{path}: kept on {kept}, {word} {removed} ({})\n", bytes(surplus.used())));
+            let line = format!("{path}: kept on {kept}, {word} {removed} ({})", bytes(surplus.used()));
+            match self.args.write {
+                true => self.progress.tell(&line),
+                // That is what was asked for.
+                false => self.progress.around(|| print(&format!("{line}\n"))),
+            }
         }
     }
 

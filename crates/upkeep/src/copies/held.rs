@@ -4,18 +4,17 @@
 //! goes only while nobody has it open, which a write lease shows: also the daemon's handles, passthrough and mappings
 //! count. Who opens it afterwards by its name finds the copy that stays.
 
-use super::checksum;
+use super::{aside, checksum};
 use crate::pace::Pace;
-use crate::pool_link::{BranchLink, UNDER_CONSTRUCTION, open_beneath};
+use crate::pool_link::{BranchLink, open_beneath};
+use crate::progress::Progress;
 use crate::stop::Stop;
 use crate::survey::FileCopy;
 use canopy_sys::lease;
-use rustix::fs::{AtFlags, OFlags, RenameFlags, Stat, Timespec, Timestamps};
+use rustix::fs::{AtFlags, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Bytes that are compared at once, and between two looks at signals and leases.
@@ -134,7 +133,7 @@ impl<'b> HeldCopy<'b> {
     pub(super) fn require_equal(
         &self,
         other: &HeldCopy<'_>,
-        pace: &mut Pace,
+        (pace, progress): (&mut Pace, &Progress),
         stop: &Stop,
     ) -> Result<(), Kept> {
         let differ = |what: &str| Err(Kept::Because(format!("the copies differ in {what}")));
@@ -161,6 +160,7 @@ impl<'b> HeldCopy<'b> {
                 return differ("content");
             }
             at += length as u64;
+            progress.inc(length as u64);
             pace.keep(length as u64, &mut || match stop.is_set() {
                 true => Err(Kept::Stopped),
                 false => self.check().and_then(|()| other.check()).map_err(Kept::from),
@@ -188,34 +188,28 @@ impl<'b> HeldCopy<'b> {
         stays.sync()?;
         let dir = self.branch.dir(self.path.parent().unwrap_or(Path::new("")))?;
         let name = self.path.file_name().unwrap_or_default();
-        let aside = [UNDER_CONSTRUCTION, format!("dedup.{}", std::process::id()).as_bytes()].concat();
-        let aside = OsStr::from_bytes(&aside);
+        let aside = aside::name(name, &self.stat);
         let before = rustix::fs::fstat(&dir)?;
         stays.check()?;
         self.check()?;
         if !self.is_at_its_name() {
             return Err(Errno::STALE);
         }
-        rustix::fs::renameat_with(&dir, name, &dir, aside, RenameFlags::NOREPLACE)?;
-        let moved = rustix::fs::statat(&dir, aside, AtFlags::SYMLINK_NOFOLLOW);
+        rustix::fs::renameat_with(&dir, name, &dir, &aside, RenameFlags::NOREPLACE)?;
+        let moved = rustix::fs::statat(&dir, &aside, AtFlags::SYMLINK_NOFOLLOW);
         // Two branches may show one file, through a bind mount: then the other name is gone, too.
         let may_go = moved.is_ok_and(|now| (now.st_dev, now.st_ino) == (self.stat.st_dev, self.stat.st_ino))
             && lease::holds_alone(self.file.as_fd())
             && stays.check().is_ok()
             && stays.is_at_its_name();
         let done = match may_go {
-            true => rustix::fs::unlinkat(&dir, aside, AtFlags::empty()),
+            true => rustix::fs::unlinkat(&dir, &aside, AtFlags::empty()),
             false => Err(Errno::BUSY),
         };
         if done.is_err() {
-            rustix::fs::renameat_with(&dir, aside, &dir, name, RenameFlags::NOREPLACE)?;
+            rustix::fs::renameat_with(&dir, &aside, &dir, name, RenameFlags::NOREPLACE)?;
         }
-        let times = Timestamps {
-            last_access: Timespec { tv_sec: before.st_atime, tv_nsec: before.st_atime_nsec as _ },
-            last_modification: Timespec { tv_sec: before.st_mtime, tv_nsec: before.st_mtime_nsec as _ },
-        };
-        // Users who do not own the directory cannot.
-        let _ = rustix::fs::futimens(&dir, &times);
+        aside::set_times(dir.as_fd(), &before);
         done
     }
 }

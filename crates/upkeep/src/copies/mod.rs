@@ -1,5 +1,6 @@
 //! Copies of files, and what they hold: `canopy dup`, `dedup` and `verify`.
 
+mod aside;
 mod checksum;
 mod dedup;
 mod dup;
