@@ -79,8 +79,16 @@ largest\t''
 nonroot\t''"
 complete -c canopy -n "__fish_canopy_using_subcommand fsck" -s s -l check-size -d 'Compare sizes as well' -r
 complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l copy-file -d 'With --fix: copy data and attributes as well' -r
+complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l include -d 'Only files that match; with a slash, the path in the pool counts' -r
+complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l exclude -d 'No files that match' -r
+complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l min-size -d 'Only files of at least this size (such as 100M)' -r
+complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l max-size -d 'Only files of at most this size' -r
+complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l older -d 'Only files not changed for so long (such as 2d)' -r
+complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l newer -d 'Only files changed since then' -r
+complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l owner -d 'Only files of this user (a name or number)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand fsck" -s v -l verbose -d 'Print each path that is checked'
 complete -c canopy -n "__fish_canopy_using_subcommand fsck" -s q -l quiet -d 'Print nothing but errors'
+complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l json -d 'Print JSON'
 complete -c canopy -n "__fish_canopy_using_subcommand fsck" -s h -l help -d 'Print help'
 complete -c canopy -n "__fish_canopy_using_subcommand collect-info" -s o -l output -d 'Write to a new file instead of stdout' -r -F
 complete -c canopy -n "__fish_canopy_using_subcommand collect-info" -s h -l help -d 'Print help'

@@ -6,6 +6,7 @@ use crate::survey::FileCopy;
 use canopy_pool::branch::size::parse_size;
 use clap::Args;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use rustix::fs::Stat;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -74,7 +75,7 @@ fn user(text: &str) -> Result<u32, String> {
 
 /// Compiled filters.
 #[derive(Debug)]
-pub(crate) struct Filter {
+pub struct Filter {
     args: FilterArgs,
     names_in: Patterns,
     names_out: Patterns,
@@ -123,7 +124,9 @@ fn set<'a>(globs: impl Iterator<Item = &'a str>, literal_separator: bool) -> Res
 }
 
 impl Filter {
-    pub(crate) fn new(args: &FilterArgs) -> Result<Filter> {
+    /// # Errors
+    /// If a pattern is none.
+    pub fn new(args: &FilterArgs) -> Result<Filter> {
         Ok(Filter {
             names_in: Patterns::new(&args.include)?,
             names_out: Patterns::new(&args.exclude)?,
@@ -154,6 +157,11 @@ impl Filter {
             && names.clone().any(|name| self.admits_path(mountpoint, name))
     }
 
+    /// Returns whether a file at a path, relative to the root of the pool, is meant.
+    pub fn admits_file(&self, path: &Path, stat: Stat) -> bool {
+        self.admits(Path::new("/"), std::iter::once(path), &FileCopy { branch: 0, stat })
+    }
+
     /// Returns whether the patterns for whole paths admit a path, whatever is there.
     pub(crate) fn admits_path(&self, mountpoint: &Path, path: &Path) -> bool {
         if self.whole_in.is_empty() && self.whole_out.is_empty() {
@@ -164,7 +172,7 @@ impl Filter {
     }
 
     /// Returns whether everything is admitted.
-    pub(crate) fn is_open(&self) -> bool {
+    pub fn is_open(&self) -> bool {
         let args = &self.args;
         self.names_in.is_empty()
             && self.names_out.is_empty()

@@ -25,7 +25,7 @@ mod tools;
 
 pub use copies::{DedupArgs, DupArgs, VerifyArgs, dedup, dup, verify};
 pub use error::{Error, Result};
-pub use filter::FilterArgs;
+pub use filter::{Filter, FilterArgs};
 pub use look::{DuArgs, LsArgs, WhichArgs, du, ls, which};
 pub use manners::MannerArgs;
 pub use relocate::{

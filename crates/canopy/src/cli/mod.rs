@@ -142,7 +142,7 @@ fn on_screen() -> clap::Command {
     let noted = |command: clap::Command, name| {
         command.mut_subcommand(name, |command| command.hide(true).mut_args(hide))
     };
-    IN_NOTES.iter().fold(definition(), noted)
+    IN_NOTES.iter().fold(definition(), noted).mut_subcommand("fsck", |command| command.mut_args(hide))
 }
 
 /// Parses a command line in the grammar of this invocation.

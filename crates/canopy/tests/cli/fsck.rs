@@ -96,6 +96,56 @@ fn fsck_reports_differences_and_changes_nothing() {
 }
 
 #[test]
+fn fsck_prints_json_and_takes_filters() {
+    let (scratch, pool) = rig();
+    for (branch, mode) in [("a", 0o600), ("b", 0o640)] {
+        put(scratch.path(branch).join("films/a.mkv"), "x", mode, 5, 1000);
+        put(scratch.path(branch).join("films/a.txt"), "text", mode, 7, 1_709_251_199);
+    }
+    fs::set_permissions(scratch.path("a/films"), fs::Permissions::from_mode(0o700)).expect("chmod");
+    let json = |args: &[&str], status| {
+        let done = fsck(&[&["--json"], args].concat(), pool.path());
+        assert_eq!(done.code(), Some(status), "{}", done.describe());
+        let report: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
+        assert_eq!(report["differ"].as_u64(), report["findings"].as_array().map(|all| all.len() as u64));
+        report
+    };
+    // The root, a directory and two files.
+    let all = json(&[], 4);
+    assert_eq!(
+        (all["checked"].as_u64(), all["differ"].as_u64(), all["errors"].as_u64()),
+        (Some(4), Some(3), Some(0))
+    );
+    for (args, expected) in [
+        (&["--include", "*.mkv"][..], "a.mkv"),
+        (&["--include", "films/**", "--exclude", "*.mkv"], "a.txt"),
+        (&["--min-size", "2"], "a.txt"),
+        (&["--max-size", "1"], "a.mkv"),
+        (&["--owner", "7"], "a.txt"),
+    ] {
+        let found = json(args, 4);
+        let path = pool.path().join("films").join(expected);
+        assert_eq!((found["checked"].as_u64(), found["differ"].as_u64()), (Some(1), Some(1)), "{args:?}");
+        assert_eq!(found["findings"][0]["path"], serde_json::json!(path), "{args:?}");
+    }
+    let fixed = json(&["--include", "*.txt", "--fix", "newest"], 1);
+    let finding = &fixed["findings"][0];
+    assert_eq!((fixed["repaired"].as_u64(), finding["repaired_from"].as_u64()), (Some(1), Some(0)));
+    let second = &finding["copies"][1];
+    assert_eq!(second["path"], serde_json::json!(scratch.path("b/films/a.txt")));
+    assert_eq!((second["mode"].as_str(), second["uid"].as_u64()), (Some("00640"), Some(7)));
+    assert_eq!(
+        (second["size"].as_u64(), second["mtime"].as_str()),
+        (Some(4), Some("2024-02-29T23:59:59+0000"))
+    );
+    assert_eq!(state(&scratch.path("b/films/a.txt")).0, 0o600);
+    assert_eq!(state(&scratch.path("b/films/a.mkv")).0, 0o640, "a filter has left it out");
+    let refused = fsck(&["--json", "--fix", "manual"], pool.path());
+    assert!(refused.code() == Some(8) && refused.stderr.contains("cannot ask"), "{}", refused.describe());
+    pool.umount();
+}
+
+#[test]
 fn fix_makes_all_copies_equal() {
     let (scratch, pool) = rig();
     let file = |branch: &str| scratch.path(branch).join("f");

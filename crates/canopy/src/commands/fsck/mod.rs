@@ -9,11 +9,13 @@ mod repair;
 use crate::error::Error;
 use crate::mount_lookup;
 use crate::terminal;
-use canopy_config::control_api::{self, ALLPATHS};
+use canopy_config::control_api::{self, ALLPATHS, OsText};
 use canopy_config::text::{date, one_line};
+use canopy_upkeep::{Filter, FilterArgs};
 use clap::Args;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
+use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::fs;
@@ -58,6 +60,11 @@ pub struct FsckArgs {
     /// Print nothing but errors
     #[arg(short, long, conflicts_with = "verbose")]
     pub quiet: bool,
+    /// Print JSON
+    #[arg(long, conflicts_with = "verbose")]
+    pub json: bool,
+    #[command(flatten)]
+    pub filter: FilterArgs,
     /// Called by fsck(8): a path that is not on a pool needs no check.
     #[arg(skip)]
     pub by_fsck: bool,
@@ -89,10 +96,9 @@ COPY is newest (by mtime), largest, nonroot (the first whose owner is not root,
 else the newest), manual (asks for each file), or none (the default).
 
 Exit status: 0 no differences, 1 all repaired, 4 differences left, 8 failed.
-
-Examples:
-  canopy fsck /pool/films
-  canopy fsck --fix newest /pool/films";
+Filters: --include, --exclude GLOB, --min-size, --max-size SIZE, --older,
+--newer AGE, --owner USER (man canopy-fsck).
+Example: canopy fsck --fix newest /pool/films";
 
 /// Exit statuses of fsck(8).
 const REPAIRED: u8 = 1;
@@ -132,20 +138,48 @@ pub(super) fn open(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     }
 }
 
-#[derive(Default)]
+#[derive(Default, Serialize)]
 struct Totals {
     checked: u64,
     differ: u64,
     repaired: u64,
     /// Directories and copies that could not be checked.
     errors: u64,
+    /// For `--json`.
+    findings: Vec<Finding>,
+}
+
+/// A path whose copies differ.
+#[derive(Serialize)]
+struct Finding {
+    path: OsText,
+    copies: Vec<CopyReport>,
+    /// The number of the copy that the others have been changed to match.
+    repaired_from: Option<usize>,
+    /// Why it was not repaired, if that was asked.
+    why: Option<String>,
+}
+
+#[derive(Serialize)]
+struct CopyReport {
+    path: OsText,
+    uid: u32,
+    gid: u32,
+    /// In octal digits.
+    mode: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    size: i64,
+    mtime: String,
 }
 
 pub fn run(args: &FsckArgs) -> ExitCode {
     match check(args) {
         Ok(None) => ExitCode::SUCCESS,
         Ok(Some(count)) => {
-            if !args.as_mergerfs && !args.quiet {
+            if args.json {
+                terminal::print_json(&count);
+            } else if !args.as_mergerfs && !args.quiet {
                 terminal::print(&summary(&count));
             }
             status(args, &count)
@@ -184,6 +218,10 @@ fn summary(count: &Totals) -> String {
 /// Walks the tree. Returns `None` if there is nothing to check, as may happen for fsck(8) at boot.
 fn check(args: &FsckArgs) -> Result<Option<Totals>, Error> {
     let Some(path) = args.path.as_deref() else { return Ok(None) };
+    if args.json && args.fix == FixSource::Manual {
+        return Err(Error::AskInJson);
+    }
+    let filter = Filter::new(&args.filter)?;
     let failed = |why: io::Error| mount_lookup::lookup_error(path, why);
     let start = match path.canonicalize().and_then(|start| Ok((fs::metadata(&start)?.is_dir(), start))) {
         Ok((true, start)) => start,
@@ -202,8 +240,12 @@ fn check(args: &FsckArgs) -> Result<Option<Totals>, Error> {
     if args.fix != FixSource::None && !rustix::process::geteuid().is_root() {
         terminal::eprint_line("only root can repair everything");
     }
-    let mut walk =
-        Walk { args, device: fs::metadata(&start).map_err(failed)?.dev(), count: Totals::default() };
+    let mountpoint = match filter.is_open() {
+        true => PathBuf::new(),
+        false => mount_lookup::mount_of(&start)?.map(|mounted| mounted.mountpoint).unwrap_or_default(),
+    };
+    let device = fs::metadata(&start).map_err(failed)?.dev();
+    let mut walk = Walk { args, filter, mountpoint, device, count: Totals::default() };
     walk.check_entry(&start, copies.clone());
     walk.walk_dir(&start, &copies);
     Ok(Some(walk.count))
@@ -218,6 +260,9 @@ fn all_paths(dir: &Path) -> Result<Vec<PathBuf>, Errno> {
 
 struct Walk<'a> {
     args: &'a FsckArgs,
+    filter: Filter,
+    /// Where the pool is mounted, if there are filters.
+    mountpoint: PathBuf,
     /// The device of the pool. Other mounts below it are skipped.
     device: u64,
     count: Totals,
@@ -260,12 +305,17 @@ impl Walk<'_> {
         terminal::eprint_line(&format!("{}: {why}", shown(path)));
     }
 
+    /// Returns whether the filters admit a path. They choose files: with one, directories are not compared.
+    fn admits(&self, path: &Path, copies: &[FileCopy]) -> bool {
+        let admits = |first: &FileCopy| {
+            let inside = path.strip_prefix(&self.mountpoint).unwrap_or(path);
+            first.kind() != FileType::Directory && self.filter.admits_file(inside, first.stat)
+        };
+        self.filter.is_open() || copies.first().is_some_and(admits)
+    }
+
     /// Compares the copies of one path, and returns the paths of the copies.
     fn check_entry(&mut self, path: &Path, places: Vec<PathBuf>) -> Vec<PathBuf> {
-        self.count.checked += 1;
-        if self.args.verbose {
-            terminal::print(&format!("{}\n", shown(path)));
-        }
         let mut copies = Vec::new();
         for place in places {
             match FileCopy::at(place.clone()) {
@@ -274,25 +324,43 @@ impl Walk<'_> {
                 Err(errno) => self.error(&place, &io::Error::from(errno).to_string()),
             }
         }
-        if differ(&copies, self.args.check_size) && !(self.args.same_size && sizes_differ(&copies)) {
-            self.count.differ += 1;
-            if !self.args.quiet {
-                terminal::print(&report(path, &copies));
-            }
-            match repair::repair(self.args, &copies) {
-                Ok(None) => {}
-                Ok(Some(from)) => {
-                    self.count.repaired += 1;
-                    self.say(&format!("  repaired from {from}\n"));
-                }
-                Err(why) => self.say(&format!("  not repaired: {why}\n")),
-            }
+        if self.admits(path, &copies) {
+            self.compare(path, &copies);
         }
         copies.into_iter().map(|copy| copy.path).collect()
     }
 
+    fn compare(&mut self, path: &Path, copies: &[FileCopy]) {
+        self.count.checked += 1;
+        if self.args.verbose {
+            terminal::print(&format!("{}\n", shown(path)));
+        }
+        if !differ(copies, self.args.check_size) || (self.args.same_size && sizes_differ(copies)) {
+            return;
+        }
+        self.count.differ += 1;
+        self.say(&report(path, copies));
+        let repaired = repair::repair(self.args, copies);
+        match &repaired {
+            Ok(None) => {}
+            Ok(Some(from)) => {
+                self.count.repaired += 1;
+                self.say(&format!("  repaired from {from}\n"));
+            }
+            Err(why) => self.say(&format!("  not repaired: {why}\n")),
+        }
+        if self.args.json {
+            let copies = copies.iter().map(CopyReport::of).collect();
+            let (repaired_from, why) = match repaired {
+                Ok(from) => (from, None),
+                Err(why) => (None, Some(why)),
+            };
+            self.count.findings.push(Finding { path: path.into(), copies, repaired_from, why });
+        }
+    }
+
     fn say(&self, text: &str) {
-        if !self.args.quiet {
+        if !self.args.quiet && !self.args.json {
             terminal::print(text);
         }
     }
@@ -309,6 +377,20 @@ fn differ(copies: &[FileCopy], check_size: bool) -> bool {
 
 fn sizes_differ(copies: &[FileCopy]) -> bool {
     copies.iter().any(|copy| copy.stat.st_size != copies[0].stat.st_size)
+}
+
+impl CopyReport {
+    fn of(copy: &FileCopy) -> CopyReport {
+        CopyReport {
+            path: OsText::from(copy.path.as_path()),
+            uid: copy.stat.st_uid,
+            gid: copy.stat.st_gid,
+            mode: format!("{:05o}", copy.stat.st_mode & 0o7777),
+            kind: kind_word(copy.kind()),
+            size: copy.stat.st_size,
+            mtime: date(copy.stat.st_mtime),
+        }
+    }
 }
 
 /// Formats a finding: the path, and two lines for each copy.
