@@ -1,5 +1,6 @@
 //! Reading a pool's tree from its branches: every name, with the copies of it on each branch.
 
+use crate::error::{Error, Result};
 use crate::pool_link::{PoolLink, is_hidden};
 use rustix::fs::{AtFlags, Dir, FileType, Stat};
 use rustix::io::Errno;
@@ -110,6 +111,31 @@ pub(crate) fn list(pool: &PoolLink, dir: &Path, failed: &mut dyn FnMut(PathBuf, 
         }
     }
     names.into_iter().map(|(name, copies)| Entry { path: dir.join(name), copies }).collect()
+}
+
+/// Visits some files and directories of the pool, none within another, and what is below those for which `visit` returns true.
+/// Returns what could not be looked at.
+///
+/// # Errors
+/// If one of them does not exist.
+pub(crate) fn walk_all(
+    pool: &PoolLink,
+    starts: &[PathBuf],
+    visit: &mut dyn FnMut(&Entry) -> bool,
+) -> Result<Vec<(PathBuf, Errno)>> {
+    let mut failed = Vec::new();
+    for start in starts {
+        let (copies, errors) = look(pool, start);
+        failed.extend(errors);
+        if copies.is_empty() {
+            return Err(Error::Path { path: pool.mountpoint.join(start), why: Errno::NOENT.into() });
+        }
+        let entry = Entry { path: start.clone(), copies };
+        if visit(&entry) && entry.is_dir() {
+            walk(pool, start, &mut |path, errno| failed.push((path, errno)), visit);
+        }
+    }
+    Ok(failed)
 }
 
 /// Visits everything below a directory of the pool, directories before what they hold. `visit` returns whether to go

@@ -1,8 +1,8 @@
 //! `canopy dedup`: which copies go, and which never do.
 
-use super::rig::{BINARY, Rig, canopy, disks, json, on_pool, put, unfinished};
-use canopy_testkit::cmd::{Finished, wait_until, wait_within};
-use canopy_testkit::{LoopFs, PATIENCE, Pool, PoolBed, Rng, ScratchDir};
+use super::rig::{BINARY, Rig, canopy, disks, interrupted_at_terminal, json, on_pool, put, unfinished};
+use canopy_testkit::cmd::{Finished, wait_until};
+use canopy_testkit::{LoopFs, PATIENCE, Pool, PoolBed, Rng};
 use rustix::fs::XattrFlags;
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -289,25 +289,10 @@ fn ctrl_c_ends_it_in_the_middle_of_a_file() {
     for branch in [0, 1] {
         put(&bed, branch, "large", vec![3; 4 * MIB]);
     }
-    let home = ScratchDir::new("canopy-terminal-", &[]);
-    let screen = home.dir().join("screen");
-    // `exec`, because a shell that waits for the command would also get the signal, and might die of it.
-    let line = format!("exec {BINARY} dedup {} --write --bwlimit 1K", bed.pool.path().display());
-    let mut command = Command::new("script");
-    command.args(["-qec", &line, "/dev/null"]).stdin(Stdio::piped());
-    let mut child = command.stdout(fs::File::create(&screen).expect("a file")).spawn().expect("script");
-    let mut keyboard = child.stdin.take().expect("stdin");
-    let shown = || String::from_utf8_lossy(&fs::read(&screen).expect("the screen")).into_owned();
-    let seen = wait_until(PATIENCE, || shown().contains("1.00 MiB/4.00 MiB"));
-    keyboard.write_all(b"\x03").expect("Ctrl-C");
-    let status = wait_within(&mut child, PATIENCE);
-    if status.is_none() {
-        child.kill().expect("kill");
-        child.wait().expect("wait");
-    }
-    assert!(seen, "{}", shown());
-    assert_eq!(status.and_then(|status| status.code()), Some(1), "{}", shown());
-    assert!(shown().contains("not begun: 1 copy (4.0M); surplus: 1 copy (4.0M)"), "{}", shown());
+    let line = format!("dedup {} --write --bwlimit 1K", bed.pool.path().display());
+    let (status, shown) = interrupted_at_terminal(&line, "1.00 MiB/4.00 MiB");
+    assert_eq!(status, Some(1), "{shown}");
+    assert!(shown.contains("not begun: 1 copy (4.0M); surplus: 1 copy (4.0M)"), "{shown}");
     assert_eq!(bed.branches_with("large"), [0, 1]);
     let done = on_pool(&bed, "dedup", ["--write", "--eager"]);
     assert!(done.success(), "{}", done.describe());

@@ -1,11 +1,10 @@
 //! `canopy move`, `canopy balance` and `canopy consolidate`.
 
-use super::rig::{BINARY, disks, json, on_pool, put, unfinished};
+use super::rig::{BINARY, disks, interrupted_at_terminal, json, on_pool, put, unfinished};
 use canopy_testkit::cmd::{run_within, wait_until, wait_within};
-use canopy_testkit::{Fields, PATIENCE, PoolBed, ScratchDir, Tree, as_user};
+use canopy_testkit::{Fields, PATIENCE, PoolBed, Tree, as_user};
 use serde_json::{Value, json};
 use std::fs;
-use std::io::Write;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::process::{Command, Stdio};
 
@@ -136,30 +135,12 @@ fn ctrl_c_at_a_terminal_ends_the_move_of_a_large_file() {
     let bed = disks("");
     put(&bed, 0, "large", vec![7; 24 * MIB]);
     let before = tree(&bed);
-    let home = ScratchDir::new("canopy-terminal-", &[]);
-    let screen = home.dir().join("screen");
-    // `exec`, because a shell that waits for the command would also get the signal, and might die of it.
-    let line = format!(
-        "exec {BINARY} move {} large --to {} --bwlimit 1K",
-        bed.pool.path().display(),
-        bed.on(1, "").display()
-    );
-    let mut command = Command::new("script");
-    command.args(["-qec", &line, "/dev/null"]).stdin(Stdio::piped());
-    let mut child = command.stdout(fs::File::create(&screen).expect("a file")).spawn().expect("script");
-    let mut keyboard = child.stdin.take().expect("stdin");
-    let shown = || String::from_utf8_lossy(&fs::read(&screen).expect("the screen")).into_owned();
+    let (pool, to) = (bed.pool.path().display(), bed.on(1, ""));
+    let line = format!("move {pool} large --to {} --bwlimit 1K", to.display());
     // The first slice, and then the limit holds.
-    let seen = wait_until(PATIENCE, || shown().contains("4.00 MiB/24.00 MiB"));
-    keyboard.write_all(b"\x03").expect("Ctrl-C");
-    let status = wait_within(&mut child, PATIENCE);
-    if status.is_none() {
-        child.kill().expect("kill");
-        child.wait().expect("wait");
-    }
-    assert!(seen, "{}", shown());
-    assert_eq!(status.and_then(|status| status.code()), Some(1), "{}", shown());
-    assert!(shown().contains("not begun: 1 file (24M); planned: 1 file (24M)"), "{}", shown());
+    let (status, shown) = interrupted_at_terminal(&line, "4.00 MiB/24.00 MiB");
+    assert_eq!(status, Some(1), "{shown}");
+    assert!(shown.contains("not begun: 1 file (24M); planned: 1 file (24M)"), "{shown}");
     assert!(wait_until(PATIENCE, || unfinished(&bed) == 0), "the copy is dropped");
     before.assert_same(&tree(&bed));
 }

@@ -1,12 +1,14 @@
 //! A pool over plain directories, and running commands on it.
 
 pub(super) use canopy_testkit::PATIENCE;
-use canopy_testkit::cmd::{Finished, run_within};
+use canopy_testkit::cmd::{Finished, run_within, wait_until, wait_within};
 use canopy_testkit::{LoopFs, Pool, PoolBed, PoolBuilder, ScratchDir, files};
 use serde_json::Value;
 use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Write;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 pub(super) const BINARY: &str = env!("CARGO_BIN_EXE_canopy");
 
@@ -82,6 +84,30 @@ pub(super) fn on_pool<S: AsRef<OsStr>>(
     let mut program = Command::new(BINARY);
     program.arg(command).arg(bed.pool.path()).args(args);
     run_within(&mut program, PATIENCE)
+}
+
+/// Runs `canopy LINE` at a terminal and presses Ctrl-C once the terminal shows `progress`. Returns the exit status, and all that
+/// the terminal has shown.
+#[track_caller]
+pub(super) fn interrupted_at_terminal(line: &str, progress: &str) -> (Option<i32>, String) {
+    let home = ScratchDir::new("canopy-terminal-", &[]);
+    let screen = home.dir().join("screen");
+    // `exec`, because a shell that waits for the command would also get the signal, and might die of it.
+    let line = format!("exec {BINARY} {line}");
+    let mut command = Command::new("script");
+    command.args(["-qec", &line, "/dev/null"]).stdin(Stdio::piped());
+    let mut child = command.stdout(File::create(&screen).expect("a file")).spawn().expect("script");
+    let mut keyboard = child.stdin.take().expect("stdin");
+    let shown = || String::from_utf8_lossy(&std::fs::read(&screen).expect("the screen")).into_owned();
+    let seen = wait_until(PATIENCE, || shown().contains(progress));
+    keyboard.write_all(b"\x03").expect("Ctrl-C");
+    let status = wait_within(&mut child, PATIENCE);
+    if status.is_none() {
+        child.kill().expect("kill");
+        child.wait().expect("wait");
+    }
+    assert!(seen, "{}", shown());
+    (status.and_then(|status| status.code()), shown())
 }
 
 /// Returns how many unfinished copies and notes of moves there are on the branches.

@@ -1,6 +1,8 @@
 //! `canopy verify`: checksums, damage, mending, and what is left alone.
 
-use super::rig::{BINARY, PATIENCE, Rig, canopy, disks, json, on_pool, put, unfinished};
+use super::rig::{
+    BINARY, PATIENCE, Rig, canopy, disks, interrupted_at_terminal, json, on_pool, put, unfinished,
+};
 use canopy_testkit::cmd::{Finished, run, run_within, wait_until, wait_within};
 use canopy_testkit::{Fields, LoopFs, Pool, PoolBed, Rng, ScratchDir, Submount, Tree, as_user, xattr};
 use rustix::process::{Pid, Signal, kill_process};
@@ -428,25 +430,10 @@ fn a_signal_ends_it_at_once() {
 fn a_terminal_shows_progress() {
     let bed = disks("");
     old(&bed, 0, "large", content(10, 4 * MIB));
-    let home = ScratchDir::new("canopy-terminal-", &[]);
-    let screen = home.dir().join("screen");
-    // `exec`, because a shell that waits for the command would also get the signal, and might die of it.
-    let line = format!("exec {BINARY} verify {} --bwlimit 1K", bed.pool.path().display());
-    let mut command = Command::new("script");
-    command.args(["-qec", &line, "/dev/null"]).stdin(Stdio::piped());
-    let mut child = command.stdout(File::create(&screen).expect("a file")).spawn().expect("script");
-    let mut keyboard = child.stdin.take().expect("stdin");
-    let shown = || String::from_utf8_lossy(&fs::read(&screen).expect("the screen")).into_owned();
-    let seen = wait_until(PATIENCE, || shown().contains("1.00 MiB/4.00 MiB"));
-    std::io::Write::write_all(&mut keyboard, b"\x03").expect("Ctrl-C");
-    let status = wait_within(&mut child, PATIENCE);
-    if status.is_none() {
-        child.kill().expect("kill");
-        child.wait().expect("wait");
-    }
-    assert!(seen, "{}", shown());
-    assert_eq!(status.and_then(|status| status.code()), Some(2), "{}", shown());
-    assert!(shown().contains("files: 1 (4.0M): 0 sound, 1 not begun"), "{}", shown());
+    let line = format!("verify {} --bwlimit 1K", bed.pool.path().display());
+    let (status, shown) = interrupted_at_terminal(&line, "1.00 MiB/4.00 MiB");
+    assert_eq!(status, Some(2), "{shown}");
+    assert!(shown.contains("files: 1 (4.0M): 0 sound, 1 not begun"), "{shown}");
 }
 
 #[test]

@@ -11,12 +11,11 @@ use crate::pool_link::{BranchLink, PoolLink};
 use crate::progress::Progress;
 use crate::relocate::{Stays, Sum, apart, is_of_the_disk};
 use crate::stop::Stop;
-use crate::survey::{Entry, FileCopy, look, walk};
+use crate::survey::{Entry, FileCopy, walk_all};
 use canopy_config::control_api::OsText;
 use canopy_config::text::{bytes, os_error};
 use clap::Args;
 use rustix::fs::FileType;
-use rustix::io::Errno;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::fmt::Write as _;
@@ -197,7 +196,7 @@ pub fn dedup(args: &DedupArgs) -> Result<()> {
 impl Work<'_> {
     /// Returns the names that several branches hold, except directories, and the copies that a killed command has set aside.
     fn find(&mut self, starts: &[PathBuf], filter: &Filter) -> Result<(Vec<Entry>, Vec<Aside>)> {
-        let (mut found, mut failed, mut asides) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut found, mut asides) = (Vec::new(), Vec::new());
         let (pool, stop) = (self.pool, self.stop.clone());
         let ignores_same_size = self.args.ignore_same_size;
         let mut take = |entry: &Entry| {
@@ -215,17 +214,7 @@ impl Work<'_> {
             }
             !stop.is_set()
         };
-        for start in starts {
-            let (copies, errors) = look(pool, start);
-            failed.extend(errors);
-            if copies.is_empty() {
-                return Err(Error::Path { path: pool.mountpoint.join(start), why: Errno::NOENT.into() });
-            }
-            let entry = Entry { path: start.clone(), copies };
-            if take(&entry) && entry.is_dir() {
-                walk(pool, start, &mut |path, errno| failed.push((path, errno)), &mut take);
-            }
-        }
+        let failed = walk_all(pool, starts, &mut take)?;
         self.stop.check()?;
         for start in starts {
             // Directories have been looked through.

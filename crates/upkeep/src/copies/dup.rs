@@ -1,13 +1,12 @@
 //! `canopy dup`: makes copies of files on other disks.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::pool_link::PoolLink;
 use crate::relocate::{Action, Disks, Run, RunArgs, Stays, Step, apart, is_of_the_disk};
-use crate::survey::{Entry, FileCopy, look, walk};
+use crate::survey::{Entry, FileCopy, walk_all};
 use canopy_config::text::os_error;
 use clap::Args;
 use rustix::fs::FileType;
-use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
@@ -97,19 +96,8 @@ fn plan(file: &Found, copies: usize, disks: &mut Disks, steps: &mut Vec<Step>) -
 
 /// Looks through some files and trees of a pool, none within another. Returns what can be copied, and what cannot.
 fn collect(pool: &PoolLink, starts: &[PathBuf], run: &Run<'_>) -> Result<(Vec<Found>, Vec<Stays>)> {
-    let (mut survey, mut failed) = (Survey::new(pool), Vec::new());
-    for start in starts {
-        let mut take = |entry: &Entry| !run.stop.is_set() && survey.add(entry);
-        let (copies, errors) = look(pool, start);
-        failed.extend(errors);
-        if copies.is_empty() {
-            return Err(Error::Path { path: pool.mountpoint.join(start), why: Errno::NOENT.into() });
-        }
-        let entry = Entry { path: start.clone(), copies };
-        if take(&entry) {
-            walk(pool, start, &mut |path, errno| failed.push((path, errno)), &mut take);
-        }
-    }
+    let mut survey = Survey::new(pool);
+    let failed = walk_all(pool, starts, &mut |entry| !run.stop.is_set() && survey.add(entry))?;
     run.stop.check()?;
     let Survey { mut found, mut stays, .. } = survey;
     stays.extend(failed.into_iter().map(|(path, errno)| Stays { path, why: os_error(errno) }));

@@ -5,7 +5,7 @@ use crate::filter::Filter;
 use crate::plan::{Disk, Item};
 use crate::pool_link::PoolLink;
 use crate::stop::Stop;
-use crate::survey::{Entry, FileCopy, look, walk};
+use crate::survey::{Entry, FileCopy, walk_all};
 use canopy_config::text::os_error;
 use rustix::fs::FileType;
 use rustix::io::Errno;
@@ -60,21 +60,11 @@ pub(crate) fn collect(
         .map(|branch| branch.stat(Path::new("")).ok())
         .map(|stat| stat.map(|stat| stat.st_dev))
         .collect();
-    let mut failed = Vec::new();
-    for start in starts {
-        let mut take = |entry: &Entry| !stop.is_set() && job.add(pool, entry, from, &roots, &mut known);
-        let (copies, errors) = look(pool, start);
-        failed.extend(errors);
-        if copies.is_empty() {
-            let path = pool.mountpoint.join(start);
-            return Err(Error::Path { path, why: Errno::NOENT.into() });
-        }
-        let entry = Entry { path: start.clone(), copies };
+    let failed = walk_all(pool, starts, &mut |entry| {
         // The root of the pool is no entry.
-        if (start.as_os_str().is_empty() || take(&entry)) && entry.is_dir() {
-            walk(pool, start, &mut |path, errno| failed.push((path, errno)), &mut take);
-        }
-    }
+        let is_root = entry.path.as_os_str().is_empty();
+        is_root || !stop.is_set() && job.add(pool, entry, from, &roots, &mut known)
+    })?;
     stop.check()?;
     let stays = |(path, errno): (PathBuf, Errno)| Stays { path, why: os_error(errno) };
     job.stays.extend(failed.into_iter().map(stays));

@@ -1,14 +1,13 @@
 //! What there is to verify: every file on every branch once, however many names it has, together with its copies.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::filter::Filter;
 use crate::pool_link::PoolLink;
 use crate::relocate::{Stays, is_of_the_disk};
 use crate::stop::Stop;
-use crate::survey::{Entry, FileCopy, look, walk};
+use crate::survey::{Entry, FileCopy, walk_all};
 use canopy_config::text::os_error;
 use rustix::fs::FileType;
-use rustix::io::Errno;
 use std::collections::HashMap;
 use std::path::PathBuf;
 
@@ -42,19 +41,8 @@ pub(super) fn collect(
     filter: &Filter,
     stop: &Stop,
 ) -> Result<Collected> {
-    let (mut survey, mut failed) = (Survey::default(), Vec::new());
-    for start in starts {
-        let mut take = |entry: &Entry| !stop.is_set() && survey.add(entry);
-        let (copies, errors) = look(pool, start);
-        failed.extend(errors);
-        if copies.is_empty() {
-            return Err(Error::Path { path: pool.mountpoint.join(start), why: Errno::NOENT.into() });
-        }
-        let entry = Entry { path: start.clone(), copies };
-        if take(&entry) {
-            walk(pool, start, &mut |path, errno| failed.push((path, errno)), &mut take);
-        }
-    }
+    let mut survey = Survey::default();
+    let failed = walk_all(pool, starts, &mut |entry| !stop.is_set() && survey.add(entry))?;
     stop.check()?;
     let mut units = survey.units();
     units.retain(|unit| {
