@@ -93,7 +93,7 @@ fn held(pid: i32) -> (usize, usize) {
 #[test]
 fn hanging_and_coming_back_leaves_nothing_behind() {
     let scale = std::env::var("CANOPY_SCALE").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
-    for rig in Rig::over_each_transport("passthrough.io=off,cache.files=off,branch-timeout=1") {
+    for rig in Rig::over_each_transport("passthrough.io=off,cache.files=off,branch-timeout=3") {
         let pid = rig.pool.pid();
         fs::read_dir(rig.at("d")).expect("a listing").for_each(drop);
         for name in ["d/a", "d/b", "d/c"] {

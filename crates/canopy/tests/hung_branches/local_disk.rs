@@ -169,7 +169,7 @@ fn a_disk_without_a_deadline_is_waited_for_and_told() {
 
 #[test]
 fn a_disk_with_a_deadline_is_left_out_until_it_answers() {
-    let rig = DiskRig::new("branch-timeout=2");
+    let rig = DiskRig::new(&format!("branch-timeout={}", DEADLINE.as_secs()));
     // A disk is not asked without need.
     assert_eq!(rig.pool.probe_threads(), 1, "one for the tmpfs");
     rig.hang();
@@ -204,7 +204,7 @@ fn a_disk_with_a_deadline_is_left_out_until_it_answers() {
 /// Each request of the disk takes longer than a second, but no operation as long as the deadline.
 #[test]
 fn operations_on_a_slow_disk_succeed() {
-    let rig = DiskRig::new("branch-timeout=20");
+    let rig = DiskRig::new("branch-timeout=120");
     rig.faulty.set(Fault::Delay(Duration::from_millis(1500)), &[Opcode::Read]);
     let readers = rig.readers();
     rig.wait_for_health("lagging");
@@ -215,6 +215,6 @@ fn operations_on_a_slow_disk_succeed() {
     }
     rig.faulty.heal();
     rig.wait_for_health("ok");
-    assert_eq!(rig.count("does not answer") + rig.count("has not answered for"), 0, "{}", rig.pool.log());
+    assert_eq!(rig.count("does not answer"), 0, "{}", rig.pool.log());
     rig.pool.umount();
 }

@@ -5,9 +5,9 @@ use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use canopy_testkit::cmd::{Finished, run_within};
+use canopy_testkit::files::wait_for_clock_tick;
 use canopy_testkit::{Kind, PATIENCE};
 
 use super::rig::{DATA_PATHS, Disks, shell, shell_ok};
@@ -146,13 +146,12 @@ fn make_rebuilds_outdated_targets() {
     assert_eq!(shell_ok(root, "make | grep -c ^cat", &[]), "2\n");
     assert!(shell(root, "make -q", &[]).success());
     // Timestamps advance only every few milliseconds; make cannot see a change within one tick.
-    let tick = || std::thread::sleep(Duration::from_millis(20));
-    tick();
+    wait_for_clock_tick();
     fs::OpenOptions::new().append(true).open(root.join("one.in")).unwrap().write_all(b"more").unwrap();
     assert_eq!(shell(root, "make -q", &[]).code(), Some(1));
     assert_eq!(shell_ok(root, "make", &[]).trim(), "cat one.in common > one.out");
     assert_eq!(fs::read_to_string(root.join("one.out")).unwrap(), "one.inmorecommon");
-    tick();
+    wait_for_clock_tick();
     shell_ok(root, "touch common", &[]);
     assert_eq!(shell_ok(root, "make | grep -c ^cat", &[]), "2\n");
     shell_ok(root, "touch -d '2001-02-03' one.in two.in common", &[]);
