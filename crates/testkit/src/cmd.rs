@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read, Seek};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -155,6 +156,24 @@ pub fn run<S: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = S>) ->
     let finished = run_within(&mut command, PATIENCE);
     assert!(finished.success(), "{command:?}: {}", finished.describe());
     finished.stdout
+}
+
+/// Returns the path of a program that `scripts/setup.sh test` installs.
+///
+/// # Panics
+/// If the program is missing: a suite that cannot run must not pass.
+#[track_caller]
+pub fn tool(name: &str) -> PathBuf {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/bin");
+    let tools = std::env::var_os("CANOPY_TOOLS").map(PathBuf::from);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    tools
+        .into_iter()
+        .chain([own])
+        .chain(std::env::split_paths(&path))
+        .map(|dir| dir.join(name))
+        .find(|program| program.is_file())
+        .unwrap_or_else(|| panic!("{name} is not installed: run scripts/setup.sh test"))
 }
 
 /// Polls a condition until it is true. Returns false if the deadline passes first.

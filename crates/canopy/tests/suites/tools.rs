@@ -1,8 +1,8 @@
 //! Shared helpers: the paths of the suites' programs, a pool over two disks, and a lock that serializes the suites.
 
-use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+pub(super) use canopy_testkit::cmd::tool as program;
 use canopy_testkit::{LoopFs, Pool};
 
 /// Larger than the default `minfreespace` of 4 GB, so that a pool with default options creates on it. Sparse.
@@ -48,24 +48,6 @@ pub(super) fn disk() -> LoopFs {
 pub(super) fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Returns the path of a program that `scripts/setup.sh test` installs.
-///
-/// # Panics
-/// If the program is missing: a suite that cannot run must not pass.
-#[track_caller]
-pub(super) fn program(name: &str) -> PathBuf {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/bin");
-    let tools = std::env::var_os("CANOPY_TOOLS").map(PathBuf::from);
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    tools
-        .into_iter()
-        .chain([own])
-        .chain(std::env::split_paths(&path))
-        .map(|dir| dir.join(name))
-        .find(|program| program.is_file())
-        .unwrap_or_else(|| panic!("{name} is not installed: run scripts/setup.sh test"))
 }
 
 /// Prints a result line that shows in the test runner's output even if the runner captures output.
