@@ -143,7 +143,7 @@ impl Files {
         let began = Instant::now();
         let thread = {
             let (files, client, seen) = (self.clone(), client.to_owned(), Arc::clone(&seen));
-            std::thread::spawn(move || {
+            let work = move || {
                 let (mut rng, mut made) = (Rng::new(1), 0);
                 while goes_on(made) {
                     let started = Instant::now();
@@ -155,7 +155,8 @@ impl Files {
                         (seen.longest, seen.step) = (started.elapsed(), step);
                     }
                 }
-            })
+            };
+            std::thread::Builder::new().name("bystander".into()).spawn(work).expect("a thread")
         };
         wait_until(patience, || thread.is_finished());
         let mut progress = *seen.lock().unwrap_or_else(PoisonError::into_inner);

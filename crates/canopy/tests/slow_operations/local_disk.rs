@@ -2,7 +2,7 @@
 //! `crates/canopy/tests/real_kernels/isolation.rs` measures the same with device mapper.
 
 use super::rig::BINARY;
-use canopy_testkit::bystander::{Files, Others};
+use canopy_testkit::bystander::{Files, Others, Progress};
 use canopy_testkit::cmd::wait_until;
 use canopy_testkit::{Fault, FaultyFs, Kind, LoopFs, Opcode, PATIENCE, Pool, ScratchDir, transports, xattr};
 use rustix::fs::{XattrFlags, setxattr, statvfs};
@@ -18,6 +18,9 @@ const DIRS: usize = 20;
 /// [`PATIENCE`]; on a busy machine it takes some seconds.
 const ROUNDS: usize = 200;
 const LAG: Duration = Duration::from_millis(1500);
+/// Clients that work at the same time, and how many rounds each of them makes.
+const CLIENTS: usize = 12;
+const ROUNDS_OF_EACH: usize = 50;
 
 struct Rig {
     pool: Pool,
@@ -86,6 +89,26 @@ fn clients_of_a_local_disk_that_lags_hold_up_nobody_else() {
 #[test]
 fn clients_of_a_local_disk_that_hangs_hold_up_nobody_else() {
     undisturbed(Fault::Hang);
+}
+
+/// Each of them causes events on its branch all the time, and another client may be processing them.
+#[test]
+fn clients_that_work_at_the_same_time_do_not_ask_a_hung_disk() {
+    for transport in transports() {
+        let rig = Rig::new(transport);
+        let names: Vec<String> = (0..CLIENTS).map(|number| format!("client{number}")).collect();
+        rig.disks[1].drop_caches();
+        rig.faulty.set_all(Fault::Hang);
+        let count = |name| rig.mine.make_rounds(name, ROUNDS_OF_EACH, || rig.faulty.heal());
+        let progress: Vec<Progress> = std::thread::scope(|scope| {
+            let clients: Vec<_> = names.iter().map(|name| scope.spawn(|| count(name))).collect();
+            clients.into_iter().map(|client| client.join().expect("a client")).collect()
+        });
+        rig.faulty.heal();
+        let all_are_done = progress.iter().all(|client| client.rounds == ROUNDS_OF_EACH);
+        assert!(all_are_done, "io-uring={transport}: {progress:#?}\n{}", rig.pool.log());
+        rig.pool.umount();
+    }
 }
 
 /// Operations on a directory whose names the pool knows to be on another disk.

@@ -21,7 +21,7 @@ use canopy_config::values::Coherence as Mode;
 use canopy_pool::Pool;
 use canopy_pool::branch::Branches;
 use canopy_pool::config::{FollowSymlinks, Func};
-use canopy_pool::lock::ranked::Mutex;
+use canopy_pool::lock::ranked::{Mutex, MutexGuard};
 use canopy_pool::policy;
 use canopy_sys::sched;
 use events::{EventReader, Remaining};
@@ -45,6 +45,8 @@ pub(crate) struct Watch {
     /// Held while the TTLs change and while events are processed.
     state: Mutex<State, rank::WatchState>,
     pending_events: Arc<PendingEvents>,
+    /// Whoever holds `state` takes longer than a request waits. Cleared when events are processed again.
+    takes_long: AtomicBool,
 }
 
 /// Whether there are events on the branches that have not been processed.
@@ -112,7 +114,13 @@ impl Watch {
         };
         state.filesystems.watch(branches_to_watch(config, &pool.branches()));
         coherence.set_ttl(state.new_ttl());
-        Watch { pool, coherence, state: Mutex::new(state), pending_events }
+        Watch {
+            pool,
+            coherence,
+            state: Mutex::new(state),
+            pending_events,
+            takes_long: AtomicBool::new(false),
+        }
     }
 
     /// Returns the branches that are not watched although they seem to be able to, or although that was asked for.
@@ -131,13 +139,14 @@ impl Watch {
         }
     }
 
-    /// Returns whether all events so far have been processed; processes a few itself if necessary. Does not block.
+    /// Returns whether all events so far have been processed; processes a few itself if necessary. Waits for no branch.
     /// The caller must not hold any lock.
     pub(crate) fn caught_up(&self) -> bool {
         self.pending_events.is_empty() || self.catch_up()
     }
 
-    /// Processes the events in the queue, unless another thread does or there are many. Returns whether none is left.
+    /// Processes the events in the queue, unless there are many, or another thread does and takes long. Returns whether none
+    /// is left.
     /// A request may call this only before it reads anything for its answer.
     pub(crate) fn catch_up(&self) -> bool {
         let Some(group) = self
@@ -148,7 +157,7 @@ impl Watch {
         else {
             return false;
         };
-        let Some(mut state) = self.state.try_lock() else { return self.pending_events.is_empty() };
+        let Some(mut state) = self.state_soon() else { return self.pending_events.is_empty() };
         // An operation on a directory that many branches have causes many events. More of the pool's own are cheaper than
         // asking all branches. The watch thread will meet the same error and handle it.
         let mut reads =
@@ -159,6 +168,22 @@ impl Watch {
         matches!(last, Some(Ok(Remaining::Nothing)))
     }
 
+    /// Waits for whoever processes events. To ask all branches instead would make the caller wait for a disk that it does not
+    /// need. If they themselves wait for a disk, one request finds that out for all that come until they continue.
+    fn state_soon(&self) -> Option<MutexGuard<'_, State, rank::WatchState>> {
+        if let Some(state) = self.state.try_lock() {
+            return Some(state);
+        }
+        if self.takes_long.load(Ordering::Relaxed) {
+            return None;
+        }
+        let state = self.state.try_lock_for(PATIENCE);
+        if state.is_none() {
+            self.takes_long.store(true, Ordering::Relaxed);
+        }
+        state
+    }
+
     /// Processes the events so far, at most `most` bytes of them in one read.
     fn process(
         &self,
@@ -166,6 +191,7 @@ impl Watch {
         group: BorrowedFd<'_>,
         most: Option<usize>,
     ) -> Result<Remaining, Errno> {
+        self.takes_long.store(false, Ordering::Relaxed);
         self.pending_events.processing.store(true, Ordering::SeqCst);
         let to = (&*self.pool, &*self.coherence);
         let result = state.reader.process(to, group, &mut state.filesystems, most);
@@ -210,6 +236,8 @@ impl Watch {
     }
 }
 
+/// How long a request waits for others that process events.
+const PATIENCE: Duration = Duration::from_millis(50);
 /// The bytes of events that a request processes itself: some tens of events.
 const MAX_INLINE_BYTES: usize = 4096;
 /// How often it reads as much, as long as only the pool itself has caused these events.
