@@ -4,7 +4,10 @@ use super::rig::{
     BINARY, PATIENCE, Rig, canopy, disks, interrupted_at_terminal, json, on_pool, put, unfinished,
 };
 use canopy_testkit::cmd::{Finished, run, run_within, wait_until, wait_within};
-use canopy_testkit::{Fields, LoopFs, Pool, PoolBed, Rng, ScratchDir, Submount, Tree, as_user, xattr};
+use canopy_testkit::{
+    Fault, FaultyFs, Fields, LoopFs, Opcode, Pool, PoolBed, Rng, ScratchDir, Submount, Tree, as_user, xattr,
+};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::fs::{self, File, OpenOptions};
@@ -346,6 +349,45 @@ fn a_filesystem_without_attributes_is_told_once() {
     pool.umount();
 }
 
+/// What a disk cannot read is damage if there is a checksum, and is not read without one.
+#[test]
+fn what_a_disk_cannot_read_is_told() {
+    let scratch = ScratchDir::new("canopy-upkeep-", &["a", "b", "home"]);
+    let disk = FaultyFs::mount(&scratch.path("b"));
+    let right = content(12, 300_000);
+    for dir in [scratch.path("a"), disk.backing_dir().to_owned()] {
+        fs::write(dir.join("f"), &right).expect("write");
+        File::open(dir.join("f")).expect("open").set_modified(long_ago()).expect("utimens");
+    }
+    fs::write(disk.backing_dir().join("alone"), "text").expect("write");
+    let branches = [scratch.path("a"), disk.path().to_owned()];
+    let pool = Pool::builder(BINARY).branches(branches).option("minfreespace=0").mount();
+    let run = |args: &[&str]| {
+        let fixed = ["verify".as_ref(), pool.path().as_os_str(), "--json".as_ref()];
+        canopy(fixed.into_iter().chain(args.iter().map(AsRef::as_ref)))
+    };
+    let stored = parse(&run(&["f", "--write"]));
+    assert_eq!(files(&stored, "stored"), 2, "{stored}");
+    disk.set(Fault::Fail(Errno::IO), &[Opcode::Read]);
+    for (args, from) in [(&[][..], "--write mends it from "), (&["--write"], "not mended: ")] {
+        let done = run(args);
+        assert_eq!(done.code(), Some(2), "{}", done.describe());
+        let found = parse(&done);
+        let parts = ["sound", "damaged", "unread", "mended"].map(|part| files(&found, part));
+        assert_eq!(parts, [1, 1, 1, 0], "{found}");
+        let findings = found["findings"].as_array().expect("an array");
+        let damaged = findings.iter().find(|finding| finding["what"] == "damaged").expect("a finding");
+        let why = damaged["why"].as_str().expect("a reason");
+        assert!(why.starts_with("Input/output error") && why.contains(from), "{found}");
+    }
+    disk.heal();
+    let found = parse(&run(&["--write"]));
+    assert_eq!((files(&found, "sound"), files(&found, "stored")), (2, 1), "{found}");
+    assert!(fs::read(disk.backing_dir().join("f")).expect("read") == right);
+    assert_eq!(fs::read_dir(disk.backing_dir()).expect("list").count(), 2, "no journal is left");
+    pool.umount();
+}
+
 /// Nobody waits long for a file that is read, and what changes meanwhile is not judged.
 #[test]
 fn an_open_writer_is_left_alone() {
@@ -461,7 +503,7 @@ fn filters_choose_files() {
     let done = verify(&bed, &["none"]);
     assert!(done.code() == Some(2) && done.stderr.contains("No such file"), "{}", done.describe());
     assert_eq!(files(&report(&bed, &["--write", "--include", "*.txt"], 0), "stored"), 1);
-    assert_eq!(xattr::get(bed.on(0, "photos/a.jpg"), CHECKSUM), Err(rustix::io::Errno::NODATA));
+    assert_eq!(xattr::get(bed.on(0, "photos/a.jpg"), CHECKSUM), Err(Errno::NODATA));
 }
 
 #[test]
