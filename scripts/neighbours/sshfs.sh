@@ -17,7 +17,7 @@ mount_remote() {
 }
 
 run() {
-    local server i
+    local server
     ssh-keygen -q -t ed25519 -N '' -f /root/key
     ssh-keygen -q -t ed25519 -N '' -f /root/host_key
     mkdir -p /root/.ssh /run/sshd
@@ -34,12 +34,7 @@ run() {
     pool_with_remote
     step "the server works"
     work
-    for i in {1..30}; do
-        head -c 200k /dev/urandom >/root/data$i
-        cp /root/data$i $POOL/there/new$i
-        mv $POOL/there/new$i $POOL/there/renamed$i
-    done
-    [[ -n $(find /export/there -name 'renamed*') ]]
+    fill_remote
 
     step "the server stops"
     # shellcheck disable=SC2046 # numbers
@@ -62,7 +57,7 @@ run() {
     step "the server is back"
     serve
     remote_is_back
-    for i in {1..30}; do cmp /root/data$i $POOL/there/renamed$i; done
+    compare_remote
 
     canopy umount $POOL
     fusermount3 -u /disks/remote

@@ -60,12 +60,13 @@ the_pool() {
     canopy mount "$@" /disks/a:/disks/b $POOL
 }
 
-# pool_with_remote: a pool of two disks and /disks/remote, whose server keeps its files on /export. The directory `there` is on
-# /export, the directory `here` with a hundred files is on one of the disks.
+# pool_with_remote [OPTION ...]: a pool of two disks and /disks/remote. The directory `there` is on /disks/remote, made there by
+# its server if that keeps plain files in /export; the directory `here` with a hundred files is on one of the disks.
 pool_with_remote() {
-    local i
-    mkdir -p /export/there /disks/a/here $POOL
-    echo remote >/export/there/file
+    local i remote=/disks/remote
+    [[ ! -d /export ]] || remote=/export
+    mkdir -p $remote/there /disks/a/here $POOL
+    echo remote >$remote/there/file
     for i in {1..100}; do echo old >/disks/a/here/file$i; done
     canopy mount "$@" /disks/a:/disks/b:/disks/remote $POOL
 }
@@ -79,6 +80,23 @@ work() {
     done
     # shellcheck disable=SC2012 # a number of names
     (($(ls $POOL/here | wc -l) >= 100)) || fail "names are missing"
+}
+
+# fill_remote: makes and renames files in the directory `there`, some of which come to lie on the remote branch.
+fill_remote() {
+    local i
+    for i in {1..30}; do
+        head -c 200k /dev/urandom >/root/data$i
+        cp /root/data$i $POOL/there/new$i
+        mv $POOL/there/new$i $POOL/there/renamed$i
+    done
+    compare_remote
+    [[ -n $(find /disks/remote/there -name 'renamed*') ]] || fail "no file is on the remote branch"
+}
+
+compare_remote() {
+    local i
+    for i in {1..30}; do cmp /root/data$i $POOL/there/renamed$i; done
 }
 
 # What only the remote branch can answer ends with an error, and is not taken for missing.

@@ -6,11 +6,11 @@ it had committed."""
 import hashlib
 import os
 import random
-import signal
 import sys
-import time
 
 import lmdb
+
+from killed_writer import rounds
 
 
 def open_env(path, writemap):
@@ -25,7 +25,7 @@ def digest(txn):
     return found.digest()
 
 
-def write(path, writemap, pipe, seed):
+def write(path, writemap, seed, pipe):
     env = open_env(path, writemap)
     rng = random.Random(seed)
     while True:
@@ -56,40 +56,15 @@ def read(path, writemap):
         last = number
 
 
-def child(run, *args):
-    pid = os.fork()
-    if pid == 0:
-        run(*args)
-    return pid
-
-
 def check_after(path, writemap, last):
     found = check(open_env(path, writemap))
     if found < last:
         sys.exit("%d was committed, %d is there" % (last, found))
-    os._exit(0)
 
 
 def main(path, how):
     writemap = how == "writemap"
-    readers = [child(read, path, writemap) for _ in range(2)]
-    for round in range(10):
-        ours, theirs = os.pipe()
-        writer = child(write, path, writemap, theirs, round)
-        os.close(theirs)
-        time.sleep(1)
-        os.kill(writer, signal.SIGKILL)
-        os.waitpid(writer, 0)
-        acknowledged = open(ours).read().split("\n")[:-1]
-        # In a process of its own: LMDB allows a process to open a file only once.
-        checker = child(check_after, path, writemap, int(acknowledged[-1]))
-        if os.waitpid(checker, 0)[1] != 0:
-            sys.exit("wrong after a kill")
-    for reader in readers:
-        if os.waitpid(reader, os.WNOHANG) != (0, 0):
-            sys.exit("a reader has failed")
-        os.kill(reader, signal.SIGKILL)
-        os.waitpid(reader, 0)
+    rounds(read, write, check_after, path, writemap)
 
 
 main(*sys.argv[1:])
