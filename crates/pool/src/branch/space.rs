@@ -87,15 +87,13 @@ impl SpaceCache {
     /// used for a second at most, and only while nothing written at `FASTEST` can have used up the rest. (Allocation
     /// without writing can be faster.)
     pub fn at_least(&self, id: BranchId, root: BorrowedFd<'_>, needed: u64) -> rustix::io::Result<Space> {
-        self.recent(id, root, |space, used| space.avail.saturating_sub(used) >= needed)
+        self.recent(id, root, Instant::now(), is_enough(needed))
     }
 
     /// As `at_least`, where the space is also the weight of a random choice: an earlier answer is used only while
     /// writing cannot have reduced it by more than an eighth.
     pub fn roughly(&self, id: BranchId, root: BorrowedFd<'_>, needed: u64) -> rustix::io::Result<Space> {
-        self.recent(id, root, |space, used| {
-            space.avail.saturating_sub(used) >= needed && used <= space.avail / 8
-        })
+        self.recent(id, root, Instant::now(), is_enough_roughly(needed))
     }
 
     /// Returns an earlier answer that is still `good`, given the bytes that may have been written since, or younger than
@@ -104,9 +102,9 @@ impl SpaceCache {
         &self,
         id: BranchId,
         root: BorrowedFd<'_>,
+        at: Instant,
         good: impl Fn(&Space, u64) -> bool,
     ) -> rustix::io::Result<Space> {
-        let at = Instant::now();
         if let Some((then, space)) = self.known.read().get(&id).copied() {
             let age = at.saturating_duration_since(then);
             let used = u64::try_from(age.as_micros()).unwrap_or(u64::MAX).saturating_mul(FASTEST / 1_000_000);
@@ -142,6 +140,14 @@ impl SpaceCache {
         self.known.write().insert(id, (at, space));
         Ok(space)
     }
+}
+
+fn is_enough(needed: u64) -> impl Fn(&Space, u64) -> bool {
+    move |space, used| space.avail.saturating_sub(used) >= needed
+}
+
+fn is_enough_roughly(needed: u64) -> impl Fn(&Space, u64) -> bool {
+    move |space, used| is_enough(needed)(space, used) && used <= space.avail / 8
 }
 
 /// The last check of a branch's room for passthrough readers: its time in milliseconds, shifted left by one, with the
@@ -247,13 +253,15 @@ mod tests {
     fn an_earlier_answer_holds_while_writing_cannot_have_changed_much() {
         let root = std::fs::File::open("/").expect("the root directory");
         let cache = SpaceCache::default();
+        let now = Instant::now();
         let put = |age, avail, readonly| {
-            let at = Instant::now() - Duration::from_millis(age);
+            let at = now - Duration::from_millis(age);
             cache.known.write().insert(ONE, (at, Space { readonly, ..space(avail) }));
         };
+        let root = root.as_fd();
         let (enough, roughly) = (
-            || cache.at_least(ONE, root.as_fd(), 1 << 30).expect("an answer").used == 1,
-            || cache.roughly(ONE, root.as_fd(), 1 << 30).expect("an answer").used == 1,
+            || cache.recent(ONE, root, now, is_enough(1 << 30)).expect("an answer").used == 1,
+            || cache.recent(ONE, root, now, is_enough_roughly(1 << 30)).expect("an answer").used == 1,
         );
         // The real answer has more than one byte in use.
         for (age, gib, readonly, expected) in [
