@@ -38,7 +38,6 @@ run() {
 
     step "rclone stops"
     kill -STOP "$remote"
-    work
     remote_fails
     work
     step "rclone goes on"

@@ -4,14 +4,15 @@
 
 packages=(samba samba-vfs-modules samba-testsuite smbclient)
 
-# Tests of what concerns the filesystem below the server. Others concern the protocol alone, need two servers, or take long.
+# Tests of what concerns the filesystem below the server. Others concern the protocol alone (leases and oplocks too), need two
+# servers, or take minutes.
 suites=(
     smb2.acls smb2.acls_non_canonical smb2.check-sharemode smb2.compound smb2.create smb2.create_no_streams smb2.delete-on-close-perms
-    smb2.deny smb2.dir smb2.dosmode smb2.durable-open smb2.fileid smb2.getinfo smb2.ioctl smb2.lease smb2.lock smb2.maxfid
-    smb2.name-mangling smb2.notify smb2.openattr smb2.oplock smb2.read smb2.rename smb2.rw smb2.set-sparse-ioctl smb2.setinfo
+    smb2.deny smb2.dir smb2.dosmode smb2.durable-open smb2.fileid smb2.getinfo smb2.ioctl smb2.lock smb2.maxfid
+    smb2.name-mangling smb2.notify smb2.openattr smb2.read smb2.rename smb2.rw smb2.set-sparse-ioctl smb2.setinfo
     smb2.sharemode smb2.streams smb2.timestamps smb2.winattr smb2.zero-data-ioctl
-    base.attr base.chkpath base.defer_open base.delete base.deny1 base.dir1 base.fdpass base.lock base.mangle base.ntdeny1 base.open
-    base.rename base.rw1 base.smb raw.rename raw.chkpath raw.mkdir raw.open raw.read raw.write raw.search raw.seek raw.unlink
+    base.attr base.chkpath base.delete base.deny1 base.fdpass base.lock base.mangle base.ntdeny1 base.open
+    base.rename base.rw1 raw.rename raw.chkpath raw.mkdir raw.open raw.read raw.write raw.search raw.seek raw.unlink
 )
 
 # share NAME DIRECTORY: as docs/exporting.md has it.
@@ -39,18 +40,18 @@ files() {
     rm -r "$2/files" /root/{data,back}*
 }
 
-# torture SHARE: prints the names of the tests that pass, one a line.
+# torture SHARE: prints the names of the tests that pass, one a line. One is left out, which passes on the disk in one run of
+# four.
 torture() {
     local suite
     for suite in "${suites[@]}"; do
-        echo "$suite $SECONDS" >>/root/times
         timeout --signal=KILL 120 smbtorture -U root%secret --option=torture:progress=no "//127.0.0.1/$1" "$suite" 2>/dev/null |
             sed -n "s/^success: /$suite: /p" || true
-    done | sort
+    done | grep -vxF 'smb2.notify: valid-req' | sort
 }
 
 run() {
-    local server kept
+    local server
     the_pool
     mkdir -p /var/log/samba /run/samba /var/lib/samba/private
     {
@@ -71,7 +72,6 @@ run() {
     torture pool >/root/pool
     step "$(wc -l </root/plain) tests pass on the disk, $(wc -l </root/pool) on the pool"
     (($(wc -l </root/plain) > 100)) || fail "too few tests pass on the disk"
-    cat /root/times
     if comm -23 /root/plain /root/pool | grep .; then fail "these pass on the disk only"; fi
     end "$server"
     # shellcheck disable=SC2046 # numbers

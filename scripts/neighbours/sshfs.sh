@@ -39,7 +39,6 @@ run() {
     step "the server stops"
     # shellcheck disable=SC2046 # numbers
     kill -STOP $(server_pids)
-    work
     remote_fails
     work
     step "the server goes on"
@@ -51,7 +50,6 @@ run() {
     # shellcheck disable=SC2046
     kill -KILL $(server_pids)
     wait "$server" 2>/dev/null || true
-    work
     remote_fails
     work
     step "the server is back"
