@@ -14,7 +14,10 @@ use canopy_sys::lease;
 use rustix::fs::{AtFlags, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// Bytes that are compared at once, and between two looks at signals and leases.
@@ -56,7 +59,7 @@ pub(super) struct HeldCopy<'b> {
     path: &'b Path,
     stat: Stat,
     lease: Lease,
-    file: OwnedFd,
+    file: File,
 }
 
 impl<'b> HeldCopy<'b> {
@@ -77,7 +80,7 @@ impl<'b> HeldCopy<'b> {
             Lease::Unwritten => lease::take(file.as_fd())?,
             Lease::Alone => lease::take_alone(file.as_fd())?,
         }
-        let held = HeldCopy { branch, path, stat: copy.stat, lease, file };
+        let held = HeldCopy { branch, path, stat: copy.stat, lease, file: file.into() };
         held.check()?;
         Ok(held)
     }
@@ -101,8 +104,8 @@ impl<'b> HeldCopy<'b> {
         }
     }
 
-    pub(super) fn file(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+    pub(super) fn file(&self) -> &File {
+        &self.file
     }
 
     fn attributes(&self) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Errno> {
@@ -214,17 +217,14 @@ impl<'b> HeldCopy<'b> {
     }
 }
 
-pub(super) fn read_exactly(file: impl AsFd, mut buffer: &mut [u8], mut at: u64) -> Result<(), Errno> {
-    while !buffer.is_empty() {
-        match rustix::io::pread(&file, &mut *buffer, at) {
-            Ok(0) => return Err(Errno::STALE),
-            Ok(read) => {
-                buffer = &mut buffer[read..];
-                at += read as u64;
-            }
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
+/// Reads a whole buffer. `STALE` if the file is shorter.
+pub(super) fn read_exactly(file: &File, buffer: &mut [u8], at: u64) -> Result<(), Errno> {
+    file.read_exact_at(buffer, at).map_err(|error| match error.kind() {
+        ErrorKind::UnexpectedEof => Errno::STALE,
+        _ => Errno::from_io_error(&error).unwrap_or(Errno::IO),
+    })
+}
+
+pub(super) fn write_exactly(file: &File, bytes: &[u8], at: u64) -> Result<(), Errno> {
+    file.write_all_at(bytes, at).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }

@@ -7,13 +7,14 @@
 //! on it.
 
 use crate::copies::checksum::Checksum;
-use crate::copies::held::read_exactly;
+use crate::copies::held::{read_exactly, write_exactly};
 use crate::pool_link::{BranchLink, UNDER_CONSTRUCTION};
 use blake3::{Hash, Hasher};
 use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -54,7 +55,7 @@ pub(super) struct Block {
 pub(super) struct Journal {
     root: OwnedFd,
     name: OsString,
-    file: OwnedFd,
+    file: File,
     digest: Hasher,
     length: u64,
     pub(super) blocks: Vec<Block>,
@@ -73,7 +74,7 @@ impl Journal {
         let file = rustix::fs::openat(&root, &name, flags, Mode::RUSR | Mode::WUSR)?;
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         let digest = Hasher::new();
-        let mut journal = Journal { root, name, file, digest, length: 0, blocks: Vec::new() };
+        let mut journal = Journal { root, name, file: file.into(), digest, length: 0, blocks: Vec::new() };
         match journal.append(head.to_text().as_bytes()) {
             Ok(()) => Ok(journal),
             Err(errno) => journal.remove().and(Err(errno)),
@@ -153,7 +154,7 @@ impl Journal {
         }
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         let digest = Hasher::new();
-        let mut journal = Journal { root, name, file, digest, length: 0, blocks: Vec::new() };
+        let mut journal = Journal { root, name, file: file.into(), digest, length: 0, blocks: Vec::new() };
         match journal.read(stat.st_size as u64) {
             // Something is missing or wrong.
             Err(Errno::STALE) => Ok((journal, None)),
@@ -238,19 +239,4 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: &u8| char::from(*byte).to_digit(16).map(|digit| digit as u8);
     let pairs = text.as_bytes().chunks(2);
     pairs.map(|pair| Some(digit(pair.first()?)? << 4 | digit(pair.get(1)?)?)).collect()
-}
-
-pub(super) fn write_exactly(file: &OwnedFd, mut bytes: &[u8], mut at: u64) -> Result<(), Errno> {
-    while !bytes.is_empty() {
-        match rustix::io::pwrite(file, bytes, at) {
-            Ok(0) => return Err(Errno::IO),
-            Ok(written) => {
-                bytes = &bytes[written..];
-                at += written as u64;
-            }
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
 }

@@ -15,6 +15,7 @@ use canopy_config::text::os_error;
 use rustix::fs::Advice;
 use rustix::io::Errno;
 use std::collections::BTreeSet;
+use std::os::fd::AsFd;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// So long after its last change, a file may get a checksum: later changes get another time. Clocks of filesystems tick
@@ -99,7 +100,7 @@ impl Reader<'_> {
             Err(Errno::INVAL | Errno::OPNOTSUPP) => (open(Lease::None)?, false),
             held => (held?, true),
         };
-        let (checksum, takes_checksums) = match Checksum::read(held.file()) {
+        let (checksum, takes_checksums) = match Checksum::read(held.file().as_fd()) {
             Err(Errno::OPNOTSUPP) => (None, false),
             read => (read?, true),
         };
@@ -174,7 +175,7 @@ impl Reader<'_> {
             return Ok(Err(why.into()));
         }
         let written = self.settle(held, item).and_then(|()| {
-            Checksum::of(digest, &item.copy).store(held.file())?;
+            Checksum::of(digest, &item.copy).store(held.file().as_fd())?;
             item.copy.stat = rustix::fs::fstat(held.file())?;
             Ok(())
         });

@@ -4,9 +4,9 @@
 //! last change is set back. Nobody else has the file open meanwhile, and a [journal](super::journal) comes first.
 
 use super::collect::Item;
-use super::journal::{BLOCK, Block, Head, Journal, write_exactly};
+use super::journal::{BLOCK, Block, Head, Journal};
 use crate::copies::checksum::Checksum;
-use crate::copies::held::{CHUNK, HeldCopy, Kept, Lease, read_exactly};
+use crate::copies::held::{CHUNK, HeldCopy, Kept, Lease, read_exactly, write_exactly};
 use crate::pace::Pace;
 use crate::pool_link::{BranchLink, PoolLink, open_beneath};
 use crate::stop::Stop;
@@ -15,6 +15,7 @@ use blake3::Hasher;
 use canopy_sys::{file_handle, lease};
 use rustix::fs::{Advice, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -25,7 +26,7 @@ const SECTOR: usize = 512;
 /// A file that this process alone has open.
 #[derive(Debug)]
 struct Alone {
-    file: OwnedFd,
+    file: File,
     stat: Stat,
 }
 
@@ -33,7 +34,7 @@ impl Alone {
     fn of(file: OwnedFd) -> Result<Alone, Errno> {
         lease::take_alone(file.as_fd())?;
         let stat = rustix::fs::fstat(&file)?;
-        Ok(Alone { file, stat })
+        Ok(Alone { file: file.into(), stat })
     }
 
     fn check(&self) -> Result<(), Errno> {
