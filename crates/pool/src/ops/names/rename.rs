@@ -115,8 +115,12 @@ impl Pool {
         }
         check_not_reserved(new_name)?;
         let _changes = self.figures.changes();
+        let exchanges = kind == RenameKind::Exchange;
         let mut trust = self.cache_trust();
-        let mut held = self.tree.shared();
+        // No operation below a directory may be in flight while the directory moves.
+        let mut moves_dir =
+            self.is_known_dir(parent, name) || exchanges && self.is_known_dir(new_parent, new_name);
+        let mut held = if moves_dir { self.lock_tree()? } else { self.tree.shared() };
         let branches = self.branches.load();
         let sides = |trust| -> Result<_> {
             Ok((
@@ -125,18 +129,19 @@ impl Pool {
             ))
         };
         let (mut old, mut new) = sides(trust)?;
-        // No operation below a directory may be in flight while the directory moves.
-        let moves_dir = self.is_dir(&mut old) || (kind == RenameKind::Exchange && self.is_dir(&mut new));
-        let mut moved: MovedDirs = Some(Vec::new());
-        if moves_dir {
+        if !moves_dir && (self.is_dir(&mut old) || exchanges && self.is_dir(&mut new)) {
             drop(held);
             // Others may have changed either directory meanwhile: through the pool, of which the cache knows, or on the
             // branches.
             trust = self.cache_trust();
             held = self.lock_tree()?;
             (old, new) = sides(trust)?;
-            moved = self.known_dirs_at([(parent, name), (new_parent, new_name)]);
+            moves_dir = true;
         }
+        let moved = match moves_dir {
+            true => self.known_dirs_at([(parent, name), (new_parent, new_name)]),
+            false => Some(Vec::new()),
+        };
         let result = match kind {
             RenameKind::Exchange => self.exchange(&branches, &mut old, &mut new, log),
             _ => match self.replace(&branches, &mut old, &mut new, kind, log) {
@@ -191,6 +196,11 @@ impl Pool {
     fn places_moved(&self, moved: MovedDirs) {
         let Some(nodes) = moved else { return self.dir_cache.places_changed() };
         nodes.iter().for_each(|node| self.dir_cache.moved(node));
+    }
+
+    /// Returns true if the kernel knows the name, and as a directory.
+    fn is_known_dir(&self, parent: NodeId, name: &[u8]) -> bool {
+        self.nodes.child(parent, name).is_some_and(|node| node.is_dir())
     }
 
     /// Returns true if the pool shows the name as a directory. A followed symlink may be shown as one.
