@@ -5,7 +5,8 @@ use super::rig::{
 };
 
 use canopy_testkit::cmd::{run_within, wait_until};
-use canopy_testkit::{Kind, LoopFs, Pool};
+use canopy_testkit::{Fault, FaultyFs, Kind, LoopFs, Opcode, Pool, ScratchDir};
+use rustix::io::Errno;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -38,6 +39,31 @@ fn a_read_only_disk_gets_no_new_files_until_it_is_writable() {
     fs::remove_file(bed.at("before")).unwrap();
     let log = bed.pool.umount();
     assert!(log.contains("it has become read-only") && log.contains("is well again"), "{log}");
+}
+
+/// Otherwise a power cut could leave nothing under the name: neither is on disk in the order of the changes.
+#[test]
+fn what_replaces_a_file_of_another_branch_is_on_disk_before_that_goes() {
+    let scratch = ScratchDir::new("rename-sync-", &["plain", "faulty"]);
+    let disk = FaultyFs::mount(&scratch.path("faulty"));
+    fs::write(disk.path().join("new"), "new").unwrap();
+    fs::write(scratch.path("plain/name"), "old").unwrap();
+    let pool = Pool::builder(env!("CARGO_BIN_EXE_canopy"))
+        .branch(scratch.path("plain"))
+        .branch(disk.path())
+        .option("minfreespace=0")
+        .mount();
+    let at = |name: &str| pool.path().join(name);
+    let texts = || ["name", "new"].map(|name| fs::read_to_string(at(name)).ok());
+    for kind in [Opcode::Fsync, Opcode::Fsyncdir] {
+        disk.set(Fault::Fail(Errno::IO), &[kind]);
+        assert_eq!(fs::rename(at("new"), at("name")).unwrap_err().raw_os_error(), Some(5), "{kind:?}");
+        disk.heal();
+        assert_eq!(texts(), [Some("old".into()), Some("new".into())], "{kind:?}");
+    }
+    fs::rename(at("new"), at("name")).unwrap();
+    assert_eq!(texts(), [Some("new".into()), None]);
+    assert!(!scratch.path("plain/name").exists());
 }
 
 /// Each operation runs on a pool of its own.

@@ -175,16 +175,22 @@ impl<'s> FileMove<'s> {
         switched
     }
 
-    /// Syncs the removal of the old names; then the journal entry goes.
-    pub(crate) fn finish(self) {
+    /// Syncs the removal of the old names; then the journal entry goes. If that fails it stays: a power cut might bring
+    /// the old names back.
+    pub(crate) fn finish(mut self) {
         if self.original == Original::Stays {
             return;
         }
         let dirs: BTreeSet<&[u8]> = self.names.iter().map(|name| split(name).0).collect();
         for dir in dirs {
             let dir = beneath::open(self.source.root(), dir, OFlags::RDONLY | OFlags::DIRECTORY);
-            if let Err(errno) = dir.and_then(rustix::fs::fsync) {
-                tracing::debug!("cannot sync a directory that a file has moved out of: {errno}");
+            match dir.and_then(rustix::fs::fsync) {
+                // A directory that is gone has taken the names with it.
+                Err(errno) if !beneath::is_absent(errno) => {
+                    tracing::debug!("cannot sync a directory that a file has moved out of: {errno}");
+                    self.replica.keep_entry();
+                }
+                _ => {}
             }
         }
     }

@@ -160,7 +160,12 @@ impl Pool {
         }
         // Updates the table before making the symlink, for requests for the file in between.
         self.nodes.renamed((old.parent, old.name), (parent, &name));
-        let placed = self.place_symlink(caller, branches, new, kind, &target);
+        // The symlink replaces what has the new name, so it must not be on disk before the file that it leads to.
+        let synced = match chosen.first() {
+            Some(&first) if new.copies.any() => held.sync(first).map_err(Error::from),
+            _ => Ok(()),
+        };
+        let placed = synced.and_then(|()| self.place_symlink(caller, branches, new, kind, &target));
         match placed {
             // After a rename, the kernel assumes that the new name leads to the file.
             Ok(()) => {

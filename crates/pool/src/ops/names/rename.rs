@@ -1,7 +1,7 @@
 //! Rename, in all its kinds, across branches.
 //!
 //! Each copy of the source is renamed on its own branch. Copies of the target on other branches are removed only
-//! afterwards, so that the new name always leads to the source or to the target. If a step fails, the earlier ones are
+//! afterwards, when that is on disk, so that the new name always leads to the source or to the target. If a step fails, the earlier ones are
 //! undone.
 
 use super::rename_again::{RenameIntent, RenameLog};
@@ -12,11 +12,11 @@ use crate::dir::merged::{CacheTrust, Copies, MergedDir};
 use crate::dir::symlinks::Symlinks;
 use crate::error::{Error, Result};
 use crate::fs::reserved::{check_not_reserved, is_reserved};
-use crate::fs::stat::Attr;
+use crate::fs::stat::{self, Attr};
 use crate::ids::{Caller, NodeId};
 use crate::node::Node;
 use crate::pool::Pool;
-use rustix::fs::{AtFlags, FileType, Mode, RenameFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -63,7 +63,32 @@ impl Side<'_, '_> {
     fn is_dir(&self, index: usize) -> bool {
         self.copies.get(index).is_some_and(Attr::is_dir)
     }
+
+    /// Waits until what has just got the name on this branch is on disk with it.
+    ///
+    /// Two filesystems keep no order of changes between them. If the removal of the target's last copy on another branch
+    /// were on disk first, a power cut in between would leave nothing under the name. The data has to be there too: on one
+    /// filesystem, a file that takes the place of another has been written before (ext4(5) `auto_da_alloc`).
+    ///
+    /// Errors: those of fsync(2). A filesystem that cannot sync directories keeps whatever order it keeps.
+    pub(crate) fn sync(&self, index: usize) -> Result<(), Errno> {
+        let Some(dir) = self.dirs.get(index) else { return Ok(()) };
+        let sync = |name: &[u8], flags: OFlags| {
+            let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            match rustix::fs::openat(dir, name, flags, Mode::empty()).and_then(rustix::fs::fsync) {
+                Err(errno) if CANNOT_SYNC.contains(&errno) => Ok(()),
+                other => other.map_err(|errno| self.dirs.branches[index].record_error(errno, OpKind::Change)),
+            }
+        };
+        if stat::at(dir, self.name)?.is_regular() {
+            sync(self.name, OFlags::empty())?;
+        }
+        sync(b".", OFlags::DIRECTORY)
+    }
 }
+
+/// The errors of opening or syncing what cannot be synced: by permission, or by its filesystem.
+const CANNOT_SYNC: [Errno; 5] = [Errno::ACCESS, Errno::PERM, Errno::INVAL, Errno::NOSYS, Errno::OPNOTSUPP];
 
 /// What has been done on one branch, so that it can be undone.
 pub(crate) enum Step {
@@ -276,11 +301,18 @@ impl Pool {
                 }
             }
         }
+        let elsewhere = |index: &usize| new.held_by(*index) && !chosen.contains(index);
+        let stays_held = chosen.iter().any(|&index| new.held_by(index));
+        if let (Some(&first), false, true) =
+            (chosen.first(), stays_held, (0..branches.len()).any(|index| elsewhere(&index)))
+            && let Err(errno) = new.sync(first)
+        {
+            undo(old, new, &done);
+            log.undone();
+            return Err(errno.into());
+        }
         let mut removed_any = false;
-        for index in 0..branches.len() {
-            if !new.held_by(index) || chosen.contains(&index) {
-                continue;
-            }
+        for index in (0..branches.len()).filter(elsewhere) {
             let flags = if new.is_dir(index) { AtFlags::REMOVEDIR } else { AtFlags::empty() };
             match new.dirs.unlink(index, new.name, flags) {
                 Ok(()) | Err(Errno::NOENT) => removed_any = true,

@@ -208,6 +208,12 @@ fn was_made(intent: RenameIntent<'_>, old: &Side, new: &Side, index: usize) -> b
 /// Removes the copies of the target that are still there: on branches that do not hold the source, and under the old name
 /// where the two were exchanged.
 fn remove_targets(intent: RenameIntent<'_>, old: &Side, new: &Side, undoable: bool) -> Result<()> {
+    let stays_held = intent.members(TARGETS).any(|index| intent.has(SOURCES, index));
+    if let (Some(first), Some(_), false) =
+        (intent.members(SOURCES).next(), intent.members(TARGETS).next(), stays_held)
+    {
+        new.sync(first)?;
+    }
     for index in intent.members(TARGETS) {
         let side = match intent.has(SOURCES, index) {
             true if undoable => old,
