@@ -7,7 +7,7 @@ use canopy_config::control_api::{
 use canopy_config::options::{self, Changes, Spec, closest};
 use canopy_config::overlap::refuse_overlap;
 use canopy_config::source::{self, named};
-use canopy_config::{Config, pool_loops};
+use canopy_config::{Config, pool_loops, resolve};
 use canopy_pool::branch::BranchList;
 use canopy_sys::mountinfo;
 use rustix::fs::XattrFlags;
@@ -136,6 +136,14 @@ impl ControlClient {
         }
         if let Err(error) = source::set(&mut config, key, value) {
             return error.into();
+        }
+        if let "tiers" | "rules" = key {
+            // A rule may name a tier that does not exist.
+            let other = if key == "rules" { "tiers" } else { "rules" };
+            let now = self.get(other).unwrap_or_default();
+            if let Err(error) = source::set(&mut config, other, &now).and_then(|()| resolve::check(&config)) {
+                return error.into();
+            }
         }
         if errno == Errno::EXIST {
             return self.duplicate_branch(&config.branches);

@@ -74,6 +74,8 @@ pub enum OptionError {
     Value { key: String, value: String, why: ValueError, accepted: String, nearest: Option<String> },
     #[error("option {key}: {error}")]
     Branches { key: String, error: BranchError },
+    #[error("option {key}: {what}")]
+    Placement { key: String, what: String },
     #[error("option {key} takes no value: write '{key}', not '{key}={value}'")]
     Valueless { key: String, value: String },
     #[error("option {key} can only be set at the mount")]

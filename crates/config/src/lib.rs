@@ -2,7 +2,8 @@
 //!
 //! `options` declares each option, and `values` parses and renders each type of value. `source` reads options from
 //! command lines and config files, finds the files of named pools, and saves changes of a running pool. They fill in the
-//! `Config` of `model`, and `resolve` completes it for the mount. `overlap` and `pool_loops` refuse directories that
+//! `Config` of `model`, and `resolve` completes it for the mount. `placement` reads and writes tiers and
+//! rules. `overlap` and `pool_loops` refuse directories that
 //! cannot be branches. `control_api` defines the control interface of a running pool, for the server and its clients.
 #![forbid(unsafe_code)]
 
@@ -11,11 +12,13 @@ pub mod error;
 mod model;
 pub mod options;
 pub mod overlap;
+pub mod placement;
 pub mod pool_loops;
 pub mod program_name;
 pub mod resolve;
 pub mod source;
 pub mod text;
+pub mod units;
 pub mod values;
 
 pub use error::Error;

@@ -1,7 +1,8 @@
 //! Completes a configuration for the mount: checks required values, derives others, and resolves conflicts between
 //! options. It looks at nothing outside the configuration; the program's preflight checks do that.
 
-use crate::error::Error;
+use crate::error::{Error, OptionError};
+use crate::placement;
 use crate::{Config, MAX_WORKERS};
 use canopy_pool::branch::default_fsname;
 use canopy_pool::config::{CacheFiles, PassthroughIo};
@@ -40,13 +41,26 @@ pub fn resolve(mut config: Config) -> Result<Plan, Error> {
         let paths: Vec<PathBuf> = config.branches.iter().map(|spec| spec.path.clone()).collect();
         default_fsname(&paths)
     });
+    check(&config)?;
     let mut warnings = std::mem::take(&mut config.warnings);
+    warnings.extend(idle_globs(&config));
     warnings.extend(resolve_conflicts(&mut config));
     if config.threads.read.max(config.threads.process) > MAX_WORKERS as i32 {
         warnings.push(format!("more threads were asked for than a pool can have: there are {MAX_WORKERS}"));
     }
     let subtype = config.name.as_str();
     Ok(Plan { config, mountpoint, fsname, subtype, missing: Vec::new(), replaces: false, warnings })
+}
+
+/// Checks what options say of each other.
+pub fn check(config: &Config) -> Result<(), OptionError> {
+    let mistake = |what| OptionError::Placement { key: "rules".into(), what };
+    placement::check(&config.pool.placement).map_err(mistake)
+}
+
+/// Returns a line for each tier or rule with a glob that matches no branch. The branch may come later.
+pub fn idle_globs(config: &Config) -> Vec<String> {
+    placement::idle_globs(&config.pool.placement, config.branches.iter().map(|spec| spec.path.as_path()))
 }
 
 /// Changes options that exclude each other, and returns warnings about it.

@@ -2,6 +2,7 @@
 //! values' names are here because both sides need them.
 
 use crate::inode_number::InodeCalc;
+use crate::policy::placement::Placement;
 use crate::policy::{Category, Policy};
 use std::fmt;
 use std::path::PathBuf;
@@ -310,6 +311,8 @@ pub enum MemoryBound {
 #[derive(Clone, Debug)]
 pub struct Config {
     pub policies: Policies,
+    /// Among which branches the create policies choose.
+    pub placement: Placement,
     /// Bytes that must stay free on a branch that gets new files, unless the branch has its own figure.
     pub min_free: u64,
     /// Beyond it, the kernel is asked to forget files and directories that no process uses.
@@ -362,6 +365,7 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             policies: Policies::default(),
+            placement: Placement::default(),
             min_free: 4_294_967_295,
             memory: MemoryBound::Auto,
             space_ttl: Duration::ZERO,

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::pool_link::below;
 use crate::survey::FileCopy;
+use canopy_config::units;
 use canopy_pool::branch::size::parse_size;
 use clap::Args;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
@@ -49,18 +50,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 /// Parses an age: a number and one of s, m, h, d, w, y.
 fn age(text: &str) -> Result<Duration, String> {
     let wrong = || "must be a number and a unit: s, m, h, d, w or y, such as 2d".to_owned();
-    let end = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
-    let number: u64 = text[..end].parse().map_err(|_| wrong())?;
-    let unit = match text[end..].trim() {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 86_400,
-        "w" => 7 * 86_400,
-        "y" => 365 * 86_400,
-        _ => return Err(wrong()),
-    };
-    number.checked_mul(unit).map(Duration::from_secs).ok_or_else(wrong)
+    units::time(text).ok_or_else(wrong)
 }
 
 fn user(text: &str) -> Result<u32, String> {

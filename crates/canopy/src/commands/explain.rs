@@ -121,6 +121,9 @@ fn show(explained: &Explained) -> String {
     };
     text.push_str(&paragraph("  now      ", &answer));
     text.push_str(&paragraph("  policy   ", &format!("{} (func.{})", report.policy, report.func)));
+    if let Some(placement) = &report.placement {
+        text.push_str(&paragraph("  among    ", &placement.to_string()));
+    }
     if report.looked_at.to_path() != explained.inside() {
         let pool = explained.pool.to_path();
         let inside = report.looked_at.to_path();
@@ -160,6 +163,7 @@ fn verdict(branch: &BranchVerdict, report: &ExplainReport) -> String {
         Verdict::Lost if report.by_chance => "no share: nothing is free".into(),
         Verdict::Lost if report.error.is_some() => "could be chosen".into(),
         Verdict::Lost => format!("could be chosen; {} prefers another", report.policy),
+        Verdict::Outside => report.placement.as_ref().map_or_else(String::new, |it| it.why_not(&branch.path)),
         Verdict::Mode if branch.mode == "NC" => "refused: NC takes nothing new".into(),
         // Files below a followed symlink are created on the branch of its target.
         Verdict::Mode if branch.mode == "RW" => {

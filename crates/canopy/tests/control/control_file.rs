@@ -22,8 +22,8 @@ const SHOWN: &str = "allow-idmap async-read branches branches-mount-timeout bran
     ignorepponrename inodecalc kernel-permissions-check lazy-umount-mountpoint link-cow link-exdev log.file \
     minfreespace mountpoint moveonenospc never-forget-nodes nfsopenhack nullrw parallel-direct-writes \
     passthrough.io passthrough.max-stack-depth pid pin-threads posix-acl process-thread-count \
-    process-thread-queue-depth proxy-ioprio read-thread-count readahead rename-exdev scheduling-priority \
-    security-capability statfs statfs-ignore symlinkify symlinkify-timeout version xattr";
+    process-thread-queue-depth proxy-ioprio read-thread-count readahead rename-exdev rules scheduling-priority \
+    security-capability statfs statfs-ignore symlinkify symlinkify-timeout tiers version xattr";
 
 fn names(pool: &Pool) -> Vec<String> {
     let mut buffer = vec![0; 65_536];

@@ -66,6 +66,15 @@ pub(super) const ROWS: &[Row] = &[
         fs::write(live.at("tight"), "").expect("a file");
         assert!(live.on(1, "roomy").exists() && live.on(0, "tight").exists());
     }),
+    (&["tiers", "rules"], "the branch that gets a new file", |live| {
+        live.pool.set("tiers", &format!("second={}", live.on(1, "").display()));
+        live.pool.set("rules", &format!("*.first={}", live.on(0, "").display()));
+        ["tiered", "a.first"].iter().for_each(|name| fs::write(live.at(name), "").expect("a file"));
+        ["rules", "tiers"].iter().for_each(|option| live.pool.set(option, ""));
+        fs::write(live.at("plain"), "").expect("a file");
+        assert!(live.on(1, "tiered").exists());
+        assert!(live.on(0, "a.first").exists() && live.on(0, "plain").exists());
+    }),
     (&["cache.memory"], "the kernel forgets a file when others come", |live| {
         let names: Vec<String> = (0..200).map(|number| format!("file{number}")).collect();
         names.iter().for_each(|name| drop(File::create(live.on(0, name)).expect("a file")));

@@ -80,6 +80,8 @@ fn settings_stay_changed() {
     // Covers the one before.
     rig.pool.set("category.create", "mfs");
     rig.pool.set("minfreespace", "12345");
+    rig.pool.set("tiers", "ssd=/mnt/ssd|fuller than 70%");
+    rig.pool.set("rules", "films/**=ssd");
     let more = rig.branch("c");
     fs::create_dir(&more).unwrap();
     rig.pool.set("branches", &format!("+{}", more.display()));
@@ -91,6 +93,8 @@ fn settings_stay_changed() {
             ("mfs".into(), "12345".into())
         );
         assert_eq!((rig.pool.get("branches"), rig.pool.get("func.mkdir")), (before.clone(), "mfs".into()));
+        assert_eq!(rig.pool.get("tiers"), "ssd=/mnt/ssd|fuller than 70%");
+        assert_eq!(rig.pool.get("rules"), "films/**=ssd");
     }
 }
 

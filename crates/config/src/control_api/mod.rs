@@ -312,6 +312,54 @@ pub struct ExplainReport {
     pub error: Option<ExplainError>,
     /// In branch order.
     pub branches: Vec<BranchVerdict>,
+    /// What tiers and rules say of a new file; null if none concerns it.
+    #[serde(default)]
+    pub placement: Option<PlacementReport>,
+}
+
+/// The sets of branches among which the policy chooses, one after the other.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PlacementReport {
+    /// The path of the rule that decided; null if it was the tiers alone.
+    pub rule: Option<String>,
+    pub sets: Vec<SetReport>,
+}
+
+impl PlacementReport {
+    /// Says why a branch is not considered.
+    pub fn why_not(&self, branch: &OsText) -> String {
+        match self.sets.iter().rev().find(|set| set.branches.contains(branch)) {
+            Some(set) => format!("not asked: it belongs to {}", set.name),
+            None => "not among the branches of the rule".into(),
+        }
+    }
+}
+
+/// The sets in their order, and the rule that decided.
+impl fmt::Display for PlacementReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, set) in self.sets.iter().enumerate() {
+            write!(f, "{}{}", if index > 0 { ", then " } else { "" }, set.name)?;
+            match set.answer.as_str() {
+                _ if set.branches.is_empty() => f.write_str(" (there are none)")?,
+                "passed-over" => f.write_str(" (passed over: none can be chosen)")?,
+                "chosen" => f.write_str(" (chosen)")?,
+                _ => {}
+            }
+        }
+        match &self.rule {
+            Some(rule) => write!(f, "; by the rule {}", crate::text::one_line(rule)),
+            None => Ok(()),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SetReport {
+    pub name: String,
+    pub branches: Vec<OsText>,
+    /// `passed-over`: no branch of it could be chosen; `chosen`; `not-asked`: one before it was chosen.
+    pub answer: String,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -343,6 +391,8 @@ pub struct BranchVerdict {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
+    /// The branch is not in the set that tiers or a rule let the policy choose from.
+    Outside,
     /// The policy chooses the branch.
     Chosen,
     /// The policy may choose the branch at random.

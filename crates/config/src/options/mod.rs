@@ -76,6 +76,7 @@ impl Spec {
         let key = self.name.to_string();
         let why = match error {
             SetError::Branches(error) => return OptionError::Branches { key, error },
+            SetError::Placement(what) => return OptionError::Placement { key, what },
             SetError::Value(why) => why,
         };
         let (value, accepted) = (value.to_string_lossy().into_owned(), self.accepted().unwrap_or_default());

@@ -1,6 +1,7 @@
 //! How the value of an option is stored in a `Config`, and read back.
 
 use crate::Config;
+use crate::placement;
 use crate::values::{Value, ValueError};
 use canopy_pool::branch::{BranchError, Expand, FileSystem};
 use canopy_pool::config::Func;
@@ -13,6 +14,8 @@ use std::path::PathBuf;
 pub(super) enum SetError {
     Value(ValueError),
     Branches(BranchError),
+    /// The message.
+    Placement(String),
 }
 
 impl From<ValueError> for SetError {
@@ -76,6 +79,43 @@ impl Expand for AsWritten {
             found
         }
     }
+}
+
+/// The tiers. Each value replaces all of them.
+pub(super) struct Tiers;
+
+impl Setter for Tiers {
+    fn set(&self, config: &mut Config, value: &OsStr) -> Result<(), SetError> {
+        config.pool.placement.tiers = placement::parse_tiers(text(value)?).map_err(SetError::Placement)?;
+        Ok(())
+    }
+    fn get(&self, config: &Config) -> String {
+        placement::format_tiers(&config.pool.placement.tiers)
+    }
+    fn accepted(&self) -> String {
+        "NAME=BRANCH[:BRANCH...][|WHEN...], several joined by semicolons".into()
+    }
+}
+
+/// The rules. Each value replaces all of them.
+pub(super) struct Rules;
+
+impl Setter for Rules {
+    fn set(&self, config: &mut Config, value: &OsStr) -> Result<(), SetError> {
+        config.pool.placement.rules = placement::parse_rules(text(value)?).map_err(SetError::Placement)?;
+        Ok(())
+    }
+    fn get(&self, config: &Config) -> String {
+        placement::format_rules(&config.pool.placement.rules)
+    }
+    fn accepted(&self) -> String {
+        "PATH=BRANCH[:BRANCH...] or PATH=TIER, several joined by semicolons".into()
+    }
+}
+
+/// Returns the text of a value that has no paths but those in globs, which are UTF-8.
+fn text(value: &OsStr) -> Result<&str, SetError> {
+    value.to_str().ok_or(SetError::Value(ValueError::Invalid))
 }
 
 /// The policy of a function.

@@ -1,7 +1,7 @@
 //! The table of options. It declares each option once; the command line, `canopy options` and the manual pages are
 //! derived from it.
 
-use super::setters::{Branches, CategoryPolicy, FuncPolicy, field};
+use super::setters::{Branches, CategoryPolicy, FuncPolicy, Rules, Tiers, field};
 use super::spec::{Kind, Spec, spec};
 use canopy_fuse::mount::MountFlags;
 use canopy_pool::config::Func;
@@ -110,6 +110,20 @@ fn policies() -> Vec<Spec> {
     table.extend(Func::ALL.into_iter().map(|func| {
         spec(format!("func.{func}"), FuncPolicy(func), format!("which branches {func} acts on")).live()
     }));
+    table.push(
+        spec(
+            "tiers",
+            Tiers,
+            "branches that get new files before others, and when files move on (docs/tiers.md)",
+        )
+        .live()
+        .aliases(&["tier"]),
+    );
+    table.push(
+        spec("rules", Rules, "which branches or tier get new files of a path (docs/tiers.md)")
+            .live()
+            .aliases(&["rule"]),
+    );
     table.push(
         spec(
             "func.readdir",

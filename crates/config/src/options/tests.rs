@@ -25,6 +25,20 @@ const ROWS: &[Row] = &[
     ),
     ("statfs", &[("base", None), ("full", None)], &["", "none", "BASE"]),
     ("statfs-ignore", &[("none", None), ("ro", None), ("nc", None)], &["", "rw"]),
+    (
+        "tiers",
+        &[
+            ("", None),
+            ("ssd=/mnt/ssd|fuller than 90% until 50%|older than 2 days;disks=/mnt/disk*", None),
+            (" a = /a : /b | larger than 1 GiB ", Some("a=/a:/b|larger than 1G")),
+        ],
+        &["ssd", "ssd=", "ssd=ssd", "a b=/c", "a=/a|soon", "a=/a;a=/b"],
+    ),
+    (
+        "rules",
+        &[("", None), ("films/**=/mnt/a:/mnt/b;*.part=ssd", None)],
+        &["films", "films=", "=ssd", "a[=ssd", "a=/["],
+    ),
     ("category.action", &[("epall", None), ("rand", None)], &["", "best", "FF"]),
     ("category.create", &[("mfs", None), ("mspmfs", None)], &["", "best"]),
     ("category.search", &[("newest", None)], &["", "best"]),
@@ -204,7 +218,9 @@ fn every_option_accepts_renders_and_refuses_its_row() {
         for text in bad {
             let error = set_err(&spec.name, text).to_string();
             assert!(error.contains(spec.name.as_ref()), "{error}");
-            assert!(error.contains("must be"), "{error}");
+            // Those of tiers and rules name the part that is wrong.
+            let names_a_part = matches!(spec.name.as_ref(), "tiers" | "rules");
+            assert!(error.contains("must be") || names_a_part, "{error}");
             assert_eq!(error.lines().count(), 1, "{error}");
         }
     }

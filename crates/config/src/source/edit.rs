@@ -3,7 +3,9 @@
 use super::toml;
 use crate::Config;
 use crate::options::{self, Spec};
+use crate::placement;
 use canopy_pool::branch::{BranchList, BranchSpec};
+use canopy_pool::policy::placement::{Pattern, Placement, Target};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, RawString, Table, TableLike, Value};
@@ -67,6 +69,9 @@ pub(super) fn toml(text: &str, spec: &Spec, value: &OsStr) -> Result<String, Str
         text.parse().map_err(|why: toml_edit::TomlError| why.message().replace('\n', ", "))?;
     let text = value.to_str().ok_or("it is not UTF-8, as TOML must be")?;
     let path = path_of(document.as_table(), "", spec);
+    if toml::is_placement(spec) {
+        return tables(document, path.as_deref(), spec, text);
+    }
     let old =
         path.map(|path| path.iter().fold(document.as_item_mut(), |item, part| &mut item[part.as_str()]));
     let new = |old: Option<&Item>| match spec.name == "branches" {
@@ -84,6 +89,70 @@ pub(super) fn toml(text: &str, spec: &Spec, value: &OsStr) -> Result<String, Str
         None => insert(document.as_table_mut(), &spec.name, new(None)?),
     }
     Ok(document.to_string())
+}
+
+/// Returns a file with new tiers or rules, each a table. Those that stay keep their formatting and their comments.
+fn tables(
+    mut document: DocumentMut,
+    path: Option<&[String]>,
+    spec: &Spec,
+    text: &str,
+) -> Result<String, String> {
+    let tiers = spec.name == "tiers";
+    let key = match path {
+        Some([key]) => key.clone(),
+        Some(_) => return Err("it is not at the top of the file".into()),
+        None => if tiers { "tier" } else { "rule" }.to_owned(),
+    };
+    // As a table would say it, so that the two can be compared.
+    let said = |table: &Table| toml::placement_of(table, tiers).ok();
+    let wanted = placement_tables(tiers, text)?;
+    let old = document.as_table_mut().remove(&key);
+    let mut left: Vec<Table> = match old {
+        Some(Item::ArrayOfTables(old)) => old.into_iter().collect(),
+        _ => Vec::new(),
+    };
+    let mut new = ArrayOfTables::new();
+    for table in wanted {
+        let same = left.iter().position(|old| said(old).is_some() && said(old) == said(&table));
+        new.push(same.map_or(table, |index| left.remove(index)));
+    }
+    if !new.is_empty() {
+        document.as_table_mut().insert(&key, Item::ArrayOfTables(new));
+    }
+    Ok(document.to_string())
+}
+
+/// Returns tiers or rules as tables.
+fn placement_tables(tiers: bool, text: &str) -> Result<Vec<Table>, String> {
+    let globs = |globs: &[Pattern]| Value::from(globs.iter().map(Pattern::as_str).collect::<Array>());
+    let placement = match tiers {
+        true => Placement { tiers: placement::parse_tiers(text)?, rules: Vec::new() },
+        false => Placement { tiers: Vec::new(), rules: placement::parse_rules(text)? },
+    };
+    let of_tiers = placement.tiers.iter().map(|tier| {
+        let mut table = Table::new();
+        table.insert("name", Item::Value(tier.name.as_str().into()));
+        table.insert("branches", Item::Value(globs(&tier.branches)));
+        let when: Vec<String> = tier.move_when.iter().map(placement::format_move_when).collect();
+        let when = match when.as_slice() {
+            [] => return table,
+            [one] => Value::from(one.as_str()),
+            some => some.iter().map(String::as_str).collect::<Array>().into(),
+        };
+        table.insert("move-when", Item::Value(when));
+        table
+    });
+    let of_rules = placement.rules.iter().map(|rule| {
+        let mut table = Table::new();
+        table.insert("path", Item::Value(rule.path.as_str().into()));
+        match &rule.target {
+            Target::Branches(branches) => table.insert("branches", Item::Value(globs(branches))),
+            Target::Tier(name) => table.insert("tier", Item::Value(name.as_str().into())),
+        };
+        table
+    });
+    Ok(of_tiers.chain(of_rules).collect())
 }
 
 /// Returns the path of keys to an option, the last one if there are several.
@@ -326,6 +395,29 @@ mod tests {
         assert!(changed.starts_with("ro = true\n\n[[branches]]\npath = '/no-a' # big\n"), "{changed}");
         assert!(changed.contains("path = \"/no-c\"\nmode = \"NC\"\nminfreespace = \"1G\"\n"), "{changed}");
         assert!(!changed.contains("no-b"), "{changed}");
+    }
+
+    #[test]
+    fn tiers_and_rules_change_as_tables() {
+        let text = "branches = ['/a']\n\n[cache]\nattr = 1\n\n# fast\n[[tier]]\nname = 'ssd' # the old one\n\
+                    branches = '/ssd'\n\n[[tier]]\nname = 'b'\nbranches = ['/b']\n";
+        let changed = toml(text, "tiers", "ssd=/ssd;c=/c:/d|older than 2 days");
+        assert_eq!(
+            changed,
+            "branches = ['/a']\n\n[cache]\nattr = 1\n\n# fast\n[[tier]]\nname = 'ssd' # the old one\n\
+             branches = '/ssd'\n\n[[tier]]\nname = \"c\"\nbranches = [\"/c\", \"/d\"]\nmove-when = \"older than 2 days\"\n"
+        );
+        assert_eq!(toml(text, "tiers", ""), "branches = ['/a']\n\n[cache]\nattr = 1\n");
+        let rules = toml("branches = ['/a']\n[cache]\nattr = 1\n", "rules", "x/**=/a;y=ssd");
+        assert_eq!(
+            rules,
+            "branches = ['/a']\n[cache]\nattr = 1\n\n[[rule]]\npath = \"x/**\"\nbranches = [\"/a\"]\n\n\
+             [[rule]]\npath = \"y\"\ntier = \"ssd\"\n"
+        );
+        assert_eq!(
+            toml("tiers = 'a=/a'\n", "tiers", "b=/b"),
+            "[[tiers]]\nname = \"b\"\nbranches = [\"/b\"]\n"
+        );
     }
 
     #[test]

@@ -6,11 +6,16 @@
 
 use super::entry::Entry;
 use crate::options::{self, closest};
+use crate::placement::{self, quote};
 use std::ffi::OsString;
 use toml_edit::{Document, Item, TableLike, Value};
 
 /// The keys of a branch that is a table.
 const PARTS: [&str; 3] = ["path", "mode", "minfreespace"];
+/// The keys of a tier.
+const TIER_PARTS: [&str; 3] = ["name", "branches", "move-when"];
+/// The keys of a rule.
+const RULE_PARTS: [&str; 3] = ["path", "branches", "tier"];
 
 /// Returns the options of a file in the order in which they apply. A file that is not TOML gives a single mistake.
 pub(super) fn entries(text: &[u8]) -> Vec<Entry> {
@@ -58,6 +63,9 @@ impl Walk<'_> {
             if spec.is_some_and(|spec| spec.name == "branches") {
                 let value = branches(item).map(|list| Some(list.into()));
                 self.push(key, item, value);
+            } else if let Some((spec, tables)) = spec.zip(tables(item)).filter(|(spec, _)| is_placement(spec))
+            {
+                self.tables(key, item, spec.name == "tiers", &tables);
             } else if let Some(inner) = item.as_table_like() {
                 self.table(inner, &key);
             } else {
@@ -73,6 +81,21 @@ impl Walk<'_> {
                     value.map_err(|what| if valueless { what } else { format!("option {key} {what}") });
                 self.push(key, item, value);
             }
+        }
+    }
+
+    /// Adds tiers or rules as one option, or each mistake in them with its own line.
+    fn tables(&mut self, key: String, item: &Item, tiers: bool, tables: &[(&dyn TableLike, Option<usize>)]) {
+        let (texts, mistakes): (Vec<_>, Vec<_>) = tables
+            .iter()
+            .map(|(table, at)| placement_of(*table, tiers).map_err(|what| (at.unwrap_or(0), what)))
+            .partition(Result::is_ok);
+        for (at, what) in mistakes.into_iter().filter_map(Result::err) {
+            self.entries.push((2, Entry { line: line_of(self.text, at), option: Err(what) }));
+        }
+        if texts.len() == tables.len() {
+            let text = texts.into_iter().flatten().collect::<Vec<_>>().join(";");
+            self.push(key, item, Ok(Some(text.into())));
         }
     }
 
@@ -147,6 +170,80 @@ pub(super) fn parts(table: &dyn TableLike) -> Result<String, String> {
     let mode = part("mode")?.unwrap_or_else(|| "RW".into());
     let keep = part("minfreespace")?.map_or_else(String::new, |keep| format!(",{keep}"));
     one(format!("{path}={mode}{keep}"))
+}
+
+pub(super) fn is_placement(spec: &options::Spec) -> bool {
+    matches!(spec.name.as_ref(), "tiers" | "rules")
+}
+
+/// Returns the tables of an array, each with its place in the text.
+fn tables(item: &Item) -> Option<Vec<(&dyn TableLike, Option<usize>)>> {
+    if let Item::ArrayOfTables(tables) = item {
+        return Some(
+            tables
+                .iter()
+                .map(|table| (table as &dyn TableLike, table.span().map(|span| span.start)))
+                .collect(),
+        );
+    }
+    let of =
+        |value| Some((Value::as_inline_table(value)? as &dyn TableLike, value.span().map(|span| span.start)));
+    item.as_array()?.iter().map(of).collect()
+}
+
+/// Returns a tier or rule that is a table in the syntax of `-o`.
+///
+/// # Errors
+/// The mistake as one line.
+pub(super) fn placement_of(table: &dyn TableLike, tier: bool) -> Result<String, String> {
+    let (what, known, name) = if tier { ("tier", TIER_PARTS, "name") } else { ("rule", RULE_PARTS, "path") };
+    if let Some((key, _)) = table.iter().find(|(key, _)| !known.contains(key)) {
+        if (key, tier) == ("copies", false) {
+            return Err("copies of a rule: not built yet (remove the key; canopy dup makes copies)".into());
+        }
+        let nearest = closest(key, known.iter().map(|part| (*part).to_owned()));
+        let mend = nearest.map_or_else(|| known.join(", "), |name| format!("did you mean '{name}'?"));
+        return Err(format!("unknown key '{key}' of a {what} ({mend})"));
+    }
+    let strings = |key: &str| -> Result<Vec<String>, String> {
+        let wrong = || format!("{key} of a {what} must be a string or a list of strings");
+        match table.get(key) {
+            None => Ok(Vec::new()),
+            Some(item) => match (item.as_str(), item.as_array()) {
+                (Some(one), _) => Ok(vec![one.to_owned()]),
+                (_, Some(list)) => {
+                    let one = |value: &Value| value.as_str().map(str::to_owned).ok_or_else(wrong);
+                    list.iter().map(one).collect()
+                }
+                _ => Err(wrong()),
+            },
+        }
+    };
+    let one = |key: &str| -> Result<Option<String>, String> {
+        match strings(key)?.as_slice() {
+            [] => Ok(None),
+            [one] => Ok(Some(one.clone())),
+            _ => Err(format!("{key} of a {what} must be one string")),
+        }
+    };
+    let join = |list: Vec<String>, by: &str| list.iter().map(|text| quote(text)).collect::<Vec<_>>().join(by);
+    let name = one(name)?.ok_or_else(|| format!("a {what} needs a {name}"))?;
+    let branches = join(strings("branches")?, ":");
+    let target = match (one("tier")?.filter(|_| !tier), branches.is_empty()) {
+        (Some(named), true) => quote(&named),
+        (Some(_), false) => return Err(format!("rule {name}: give it branches or a tier, not both")),
+        (None, true) if tier => return Err(format!("tier {name}: it needs branches")),
+        (None, true) => return Err(format!("rule {name}: it needs branches or a tier")),
+        (None, false) => branches,
+    };
+    let when = |text: &String| placement::move_when(text).map_err(|why| format!("tier {name}: {why}"));
+    let when: Vec<String> = strings("move-when")?
+        .iter()
+        .map(|text| Ok(format!("|{}", placement::format_move_when(&when(text)?))))
+        .collect::<Result<_, String>>()?;
+    let text = format!("{}={target}{}", quote(&name), when.concat());
+    if tier { placement::parse_tier(&text).map(drop) } else { placement::parse_rule(&text).map(drop) }?;
+    Ok(text)
 }
 
 /// Refuses a branch with a colon, which separates branches in `-o branches=` and cannot be quoted.
@@ -260,6 +357,24 @@ mod tests {
     }
 
     #[test]
+    fn tiers_and_rules_are_tables() {
+        let config = load(
+            "branches = ['/mnt/ssd']\n[[rule]]\npath = 'films/**'\nbranches = ['/mnt/d1', '/mnt/d2']\n\
+             [[rule]]\npath = '**/*.part'\ntier = 'ssd'\n\
+             [[tier]]\nname = 'ssd'\nbranches = '/mnt/ssd'\nmove-when = ['fuller than 70 % until 40 %', 'older than 2 days']\n\
+             [[tier]]\nname = 'disks'\nbranches = ['/mnt/d*', '/mnt/a;b']\nmove-when = 'every night at 03:00'\n",
+        )
+        .unwrap();
+        assert_eq!(
+            render(&config, "tiers"),
+            "ssd=/mnt/ssd|fuller than 70% until 40%|older than 2 days;disks=/mnt/d*:/mnt/a\\;b|every night at 03:00"
+        );
+        assert_eq!(render(&config, "rules"), "films/**=/mnt/d1:/mnt/d2;**/*.part=ssd");
+        let inline = load("tier = [{ name = 'a', branches = '/a' }]\nrules = 'x=a'").unwrap();
+        assert_eq!((render(&inline, "tiers"), render(&inline, "rules")), ("a=/a".into(), "x=a".into()));
+    }
+
+    #[test]
     fn a_function_wins_over_its_category_in_any_order() {
         let config = load("func.create = 'ff'\ncategory.create = 'mfs'").unwrap();
         assert_eq!(
@@ -293,6 +408,28 @@ mod tests {
             ("branches = [{ pth = '/a' }]", "1: unknown part 'pth' of a branch (did you mean 'path'?)"),
             ("branches = [{ mode = 'RO' }]", "1: a branch needs a path"),
             ("branches = ['/a=XX']", "1: option branches:"),
+            (
+                "[[tier]]\nname = 'a'\nbranches = '/a'\n[[tier]]\nname = 'b'\nbranchs = '/b'",
+                "4: unknown key 'branchs' of a tier (did you mean 'branches'?)",
+            ),
+            ("[[tier]]\nbranches = '/a'", "1: a tier needs a name"),
+            ("[[tier]]\nname = 'a'", "1: tier a: it needs branches"),
+            (
+                "[[tier]]\nname = 'a'\nbranches = 7",
+                "1: branches of a tier must be a string or a list of strings",
+            ),
+            (
+                "[[tier]]\nname = 'a'\nbranches = '/a'\nmove-when = 'fuller then 70 %'",
+                "1: tier a: move-when 'fuller then 70 %' is not understood (write",
+            ),
+            ("[[tier]]\nname = 'a'\nbranches = 'ssd'", "1: tier a: 'ssd' is not a branch (write its path"),
+            ("[[rule]]\npath = 'a/**'\ncopies = 2", "1: copies of a rule: not built yet (remove the key"),
+            ("[[rule]]\npath = 'a/**'", "1: rule a/**: it needs branches or a tier"),
+            ("[[rule]]\npath = 'a[b'\ntier = 'x'", "1: 'a[b' is not a glob"),
+            (
+                "[[rule]]\npath = 'a'\ntier = 'x'\nbranches = '/b'",
+                "1: rule a: give it branches or a tier, not both",
+            ),
             ("cache.attr = 1\n\nfsname = \"x", "3: not valid TOML"),
             ("cache.attr = 1\ncache.attr = 2", "2: not valid TOML"),
         ];

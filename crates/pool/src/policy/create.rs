@@ -17,6 +17,9 @@ pub fn create(policy: Policy, views: &[BranchView], random: &mut impl Random) ->
 }
 
 pub(super) fn admit(policy: Policy, view: &BranchView) -> Result<(), Exclusion> {
+    if view.outside {
+        return Err(Exclusion::Outside);
+    }
     match view.mode {
         Mode::Rw => {}
         Mode::Ro | Mode::Nc => return Err(Exclusion::Mode),

@@ -12,6 +12,7 @@ mod action;
 mod create;
 mod explain;
 mod model;
+pub mod placement;
 pub(crate) mod random;
 mod search;
 

@@ -268,6 +268,8 @@ pub struct BranchView {
     /// Space of the filesystem of the branch's root; `None` if it could not be read, or if [`needs`] does not ask for
     /// it.
     pub space: Option<Space>,
+    /// It is not among the branches that a tier or rule lets the policy choose from ([`super::placement`]).
+    pub outside: bool,
 }
 
 /// What a caller must find out about the branches before a choice can be made.
@@ -311,6 +313,8 @@ pub type Choice = SmallVec<[usize; 4]>;
 /// Why a category did not admit a branch: the first reason, in the order of its filter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Exclusion {
+    /// The policy is to choose among other branches.
+    Outside,
     /// The branch's mode does not allow it.
     Mode,
     /// The branch does not hold the path.
@@ -330,7 +334,7 @@ impl Exclusion {
     pub fn refusal(self) -> Refusal {
         match self {
             Exclusion::Mode | Exclusion::Unwell | Exclusion::ReadOnly => Refusal::ReadOnly,
-            Exclusion::Absent | Exclusion::SpaceUnknown => Refusal::NotFound,
+            Exclusion::Outside | Exclusion::Absent | Exclusion::SpaceUnknown => Refusal::NotFound,
             Exclusion::BelowMinFree => Refusal::NoSpace,
         }
     }

@@ -26,7 +26,7 @@ impl Random for Counting {
 
 fn view(mode: Mode, present: bool, avail: u64, used: u64, mtime: i64) -> BranchView {
     let space = Some(Space { avail, used, readonly: false });
-    BranchView { mode, unwell: false, min_free: 4, present, mtime, space }
+    BranchView { mode, unwell: false, min_free: 4, present, mtime, space, outside: false }
 }
 
 /// An RW branch that holds the path.
@@ -209,6 +209,7 @@ fn worked() -> [BranchView; 3] {
         min_free: 4 * GIB,
         present: false,
         mtime: 0,
+        outside: false,
         space: Some(Space { avail: avail * GIB, used: used * GIB, readonly: false }),
     })
 }

@@ -255,6 +255,13 @@ impl Control {
                 return Err(errno_of(error));
             }
         }
+        resolve::check(&next).map_err(|error| {
+            tracing::warn!("{}", one_line(&error.to_string()));
+            errno_of(&error)
+        })?;
+        if next.pool.placement != now.pool.placement {
+            resolve::idle_globs(&next).iter().for_each(|line| tracing::warn!("{line}"));
+        }
         self.enforce_option_rules(&now, &mut next)?;
         // Setting the same file again opens it again, because it may have been moved away.
         let traces = key == "log.file" || (now.debug, &now.log_file) != (next.debug, &next.log_file);
@@ -400,6 +407,8 @@ fn errno_of(error: &OptionError) -> Errno {
         OptionError::File(error) => error.errno(),
         OptionError::AtMount { .. } => Errno::ROFS,
         OptionError::Value { why: ValueError::TooLarge, .. } => Errno::OVERFLOW,
-        OptionError::Value { .. } | OptionError::Valueless { .. } => Errno::INVAL,
+        OptionError::Value { .. } | OptionError::Valueless { .. } | OptionError::Placement { .. } => {
+            Errno::INVAL
+        }
     }
 }

@@ -8,7 +8,7 @@ use crate::watch::Unwatched;
 use canopy_config::Config;
 use canopy_config::control_api::{
     BranchReport, BranchVerdict, EXPLAIN, ExplainError, ExplainReport, IllnessReport, KernelReport, OsText,
-    PoolReport, SecurityReport, SurvivalReport, Verdict, WaitReport,
+    PlacementReport, PoolReport, SecurityReport, SetReport, SurvivalReport, Verdict, WaitReport,
 };
 use canopy_config::options;
 use canopy_fuse::flags::InitFlags;
@@ -18,7 +18,7 @@ use canopy_pool::branch::BranchSpec;
 use canopy_pool::branch::health::HealthReport;
 use canopy_pool::config::Func;
 use canopy_pool::policy::Exclusion;
-use canopy_pool::{Error, Explained, NodeId, Pool};
+use canopy_pool::{Error, Explained, NodeId, Placed, PlacedSet, Pool, SetAnswer};
 use rustix::io::Errno;
 use serde::Serialize;
 use std::ffi::OsStr;
@@ -197,6 +197,7 @@ fn explain_report(func: Func, explained: &Explained) -> ExplainReport {
     let verdicts = explained.branches.iter().enumerate().map(|(index, (branch, view))| {
         let chance = explained.chances.as_ref().map(|chances| chances[index]);
         let verdict = match explained.exclusions[index] {
+            Some(Exclusion::Outside) => Verdict::Outside,
             Some(Exclusion::Mode) => Verdict::Mode,
             Some(Exclusion::Unwell) => Verdict::Unwell,
             Some(Exclusion::Absent) => Verdict::Absent,
@@ -229,7 +230,22 @@ fn explain_report(func: Func, explained: &Explained) -> ExplainReport {
         chosen: chosen.iter().map(|&index| path(index)).collect(),
         error: explained.outcome.as_ref().err().map(|&error| explain_error(error)),
         branches: verdicts.collect(),
+        placement: explained.placed.as_ref().map(|placed| placement_report(placed, &path)),
     }
+}
+
+fn placement_report(placed: &Placed, path: &dyn Fn(usize) -> OsText) -> PlacementReport {
+    let set = |set: &PlacedSet| SetReport {
+        name: set.name.clone(),
+        branches: set.branches.iter().map(|&index| path(index)).collect(),
+        answer: match set.answer {
+            SetAnswer::PassedOver => "passed-over",
+            SetAnswer::Chosen => "chosen",
+            SetAnswer::NotAsked => "not-asked",
+        }
+        .into(),
+    };
+    PlacementReport { rule: placed.rule.clone(), sets: placed.sets.iter().map(set).collect() }
 }
 
 fn explain_error(error: Error) -> ExplainError {

@@ -67,7 +67,7 @@ impl Pool {
         };
         let flags = self.branch_flags(flags) - OFlags::TRUNC;
         let create = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let (index, fd) = self.open_new(caller, &branches, &mut dirs, &path, &chosen, |dir| {
+        let (index, fd) = self.open_new(caller, &branches, &mut dirs, (&path, name), &chosen, |dir| {
             rustix::fs::openat(dir, name, create, mode_in(caller, dir, mode)?)
         })?;
         self.dir_cache.admit(fd.as_fd()).inspect_err(|_| {
@@ -91,11 +91,11 @@ impl Pool {
         let branches = self.branches.load();
         let (path, mut dirs) = self.dirs(&branches, parent, trust)?;
         dirs.first()?;
-        let chosen = self.choose_for_create(Func::Create, &dirs, &path, &[])?;
+        let chosen = self.choose_for_create(Func::Create, &dirs, (&path, b""), &[])?;
         let exclusive = OFlags::from_bits_retain(flags as _) & OFlags::EXCL;
         let flags = self.branch_flags(flags) - OFlags::TRUNC;
         let create = flags | exclusive | OFlags::TMPFILE | OFlags::CLOEXEC;
-        let (index, fd) = self.open_new(caller, &branches, &mut dirs, &path, &chosen, |dir| {
+        let (index, fd) = self.open_new(caller, &branches, &mut dirs, (&path, b""), &chosen, |dir| {
             rustix::fs::openat(dir, c".", create, mode_in(caller, dir, mode)?)
         })?;
         self.dir_cache.admit(fd.as_fd())?;
@@ -111,7 +111,7 @@ impl Pool {
         caller: &Caller,
         branches: &'b Branches,
         dirs: &mut MergedDir<'b>,
-        path: &[u8],
+        (path, name): (&[u8], &[u8]),
         chosen: &Choice,
         make: impl Fn(BorrowedFd<'_>) -> Result<OwnedFd, Errno>,
     ) -> Result<(usize, OwnedFd)> {
@@ -125,8 +125,10 @@ impl Pool {
             let made = made.map_err(|errno| branches[index].record_error(errno, OpKind::Change));
             match made {
                 Ok(fd) => return Ok((index, fd)),
-                Err(errno) if self.tries_elsewhere(errno, Func::Create, dirs, path, &[index], &mut full) => {
-                    let next = self.choose_for_create(Func::Create, dirs, path, &full)?;
+                Err(errno)
+                    if self.tries_elsewhere(errno, Func::Create, dirs, (path, name), &[index], &mut full) =>
+                {
+                    let next = self.choose_for_create(Func::Create, dirs, (path, name), &full)?;
                     index = *next.first().ok_or(Error::Absent)?;
                 }
                 Err(errno) => return Err(errno.into()),

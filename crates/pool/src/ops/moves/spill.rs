@@ -15,6 +15,7 @@ use crate::node::open_file::FileLocation;
 use crate::node::{Node, Orphan};
 use crate::ops::resolve::acl::At;
 use crate::path::{PoolPath, join, split};
+use crate::policy::placement::{Set, confine};
 use crate::policy::{self, BranchView, Mode, Policy, ThreadRandom};
 use crate::pool::Pool;
 use crate::relocate::file::{FileMove, can_leave};
@@ -227,7 +228,8 @@ impl Pool {
         Ok(Movable { source, attr: primary.attr, names, original })
     }
 
-    /// Returns the branch that the policy picks, except the file's own branch and those already tried.
+    /// Returns the branch that the policy picks, except the file's own branch and those already tried: among those where
+    /// a new file of this path would go.
     fn choose_target(
         &self,
         policy: Policy,
@@ -237,8 +239,8 @@ impl Pool {
     ) -> Result<Arc<Branch>, Errno> {
         let branches = self.branches.load();
         let needed = (file.attr.blocks * 512).saturating_add(wanted);
-        let path = file.names.first().map_or(&b""[..], |name| split(name).0);
-        let level = |at: &[u8]| -> Result<Vec<BranchView>, Errno> {
+        let (path, name) = file.names.first().map_or((&b""[..], &b""[..]), |name| split(name));
+        let level = |at: &[u8], set: Option<Set<'_>>| -> Result<Vec<BranchView>, Errno> {
             let dirs = MergedDir::open(Symlinks::NEVER, &branches, at);
             let view = |(index, branch): (usize, &Arc<Branch>)| {
                 let attr = dirs.get(index).and_then(|dir| stat::of(dir).ok());
@@ -251,11 +253,21 @@ impl Pool {
                     mtime: attr.map_or(0, |attr| attr.mtime.sec),
                     // Read now: the cached value may be from before the branch filled up.
                     space: Space::of(branch.root()).ok(),
+                    outside: false,
                 }
             };
-            Ok(branches.iter().enumerate().map(view).collect())
+            let mut views: Vec<BranchView> = branches.iter().enumerate().map(view).collect();
+            if let Some(set) = set {
+                confine(policy, &mut views, |index| set.holds(&branches.as_slice()[index].path));
+            }
+            Ok(views)
         };
-        let chosen = policy::create_climbing(policy, path, level, &mut ThreadRandom)?;
+        let choose = |set| policy::create_climbing(policy, path, |at| level(at, set), &mut ThreadRandom);
+        let config = self.config();
+        let chosen = match config.placement.order(path, name) {
+            None => choose(None)?,
+            Some(order) => order.first(|set| choose(Some(set)))?,
+        };
         let index = chosen.ok().and_then(|chosen| chosen.first().copied()).ok_or(Errno::NOSPC)?;
         Ok(branches.as_slice()[index].clone())
     }

@@ -104,7 +104,7 @@ impl Pool {
                 self.dir_cache.places_changed();
             }
             match aggregate::any_success(&results) {
-                Err(errno) if self.tries_elsewhere(errno, func, dirs, path, &chosen, &mut full) => {}
+                Err(errno) if self.tries_elsewhere(errno, func, dirs, (path, name), &chosen, &mut full) => {}
                 other => return Ok(other?),
             }
         }
@@ -117,16 +117,18 @@ impl Pool {
         errno: Errno,
         func: Func,
         dirs: &MergedDir<'_>,
-        path: &[u8],
+        new: (&[u8], &[u8]),
         chosen: &[usize],
         full: &mut SmallVec<[usize; 4]>,
     ) -> bool {
-        let moves = is_full(errno) && self.config().move_when_full.0.is_some();
+        let config = self.config();
+        // Tiers pass on what they have no room for, whatever becomes of files that exist.
+        let moves = is_full(errno) && (config.move_when_full.0.is_some() || !config.placement.is_empty());
         if !moves && !is_illness(errno) {
             return false;
         }
         full.extend_from_slice(chosen);
-        self.choose_for_create(func, dirs, path, full).is_ok()
+        self.choose_for_create(func, dirs, new, full).is_ok()
     }
 
     /// Returns the branches on which to create a name.
@@ -141,7 +143,7 @@ impl Pool {
         full: &[usize],
     ) -> Result<crate::policy::Choice> {
         must_be_new(dirs, name, &dirs.copies(name))?;
-        self.choose_for_create(func, dirs, path, full)
+        self.choose_for_create(func, dirs, (path, name), full)
     }
 
     /// Clones a directory to a branch that lacks it, so that something can be created in it.

@@ -189,7 +189,7 @@ impl Pool {
         kind: RenameKind,
         target: &[u8],
     ) -> Result<()> {
-        let chosen = self.choose_for_create(Func::Symlink, &new.dirs, &new.path, &[])?;
+        let chosen = self.choose_for_create(Func::Symlink, &new.dirs, (&new.path, new.name), &[])?;
         let aside = temporary_name();
         let mut results: SmallVec<[aggregate::Outcome; 2]> = SmallVec::new();
         for &index in &chosen {

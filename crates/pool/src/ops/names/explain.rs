@@ -1,7 +1,7 @@
 //! Explains which branches a policy would choose now, and why.
 
 use super::create::must_be_new;
-use crate::branch::Branch;
+use crate::branch::{Branch, Branches};
 use crate::config::Func;
 use crate::dir::merged::MergedDir;
 use crate::dir::symlinks::Symlinks;
@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::ids::NodeId;
 use crate::ops::resolve::choose::SpaceNeed;
 use crate::path::split;
+use crate::policy::placement::{Order, Set};
 use crate::policy::{self, BranchView, Category, Choice, Exclusion, Policy};
 use crate::pool::Pool;
 use std::sync::Arc;
@@ -24,12 +25,39 @@ pub struct Explained {
     pub preserves_paths: bool,
     /// In branch order.
     pub branches: Vec<(Arc<Branch>, BranchView)>,
+    /// What tiers and rules say, if they concern the new name.
+    pub placed: Option<Placed>,
     /// Why the policy excluded a branch.
     pub exclusions: Vec<Option<Exclusion>>,
     /// The probability of each branch, for a random policy.
     pub chances: Option<Vec<f64>>,
     /// The branches that the function acts on, or its error. For a random policy, this is one draw.
     pub outcome: Result<Choice>,
+}
+
+/// The sets of branches that the policy chooses from, one after the other.
+#[derive(Clone, Debug)]
+pub struct Placed {
+    /// The path of the rule that decided.
+    pub rule: Option<String>,
+    pub sets: Vec<PlacedSet>,
+}
+
+#[derive(Clone, Debug)]
+pub struct PlacedSet {
+    pub name: String,
+    /// The indices of its branches.
+    pub branches: Vec<usize>,
+    pub answer: SetAnswer,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SetAnswer {
+    /// No branch of it could be chosen.
+    PassedOver,
+    Chosen,
+    /// One before it was chosen.
+    NotAsked,
 }
 
 impl Pool {
@@ -73,16 +101,34 @@ impl Pool {
             None => dir.to_vec(),
         };
         let mut views = self.views(&branches, &copies, true).to_vec();
+        // The last views of each set of branches, by which those outside of the last one are judged.
+        let mut sets_seen: Vec<Vec<BranchView>> = Vec::new();
+        let mut has_room = false;
         let outcome = match category {
             Category::Create => {
-                let see = |at: &[u8], level: &[BranchView]| {
+                let mut last = None;
+                let see = |at: &[u8], level: &[BranchView], set: Option<Set<'_>>| {
+                    let name = set.map(|set| set.to_string());
+                    if name == last {
+                        sets_seen.pop();
+                    }
+                    sets_seen.push(level.to_vec());
+                    last = name;
                     looked_at = at.to_vec();
                     views = level.to_vec();
                 };
                 // All figures, because users see them, even those that the policy does not need.
                 let every = (true, SpaceNeed::of(true, &branches));
                 // Asks the policy even if the name exists, so that the views are complete.
-                let placed = self.choose_for_create_seen(func, &dirs, dir, &[], every, see);
+                let placed = self.choose_for_create_seen(
+                    func,
+                    &dirs,
+                    (dir, name.unwrap_or_default()),
+                    &[],
+                    every,
+                    see,
+                );
+                has_room = placed.is_ok();
                 name.map_or(Ok(()), |name| must_be_new(&dirs, name, &copies)).and(placed)
             }
             Category::Action => self.choose_by_policy(func, &branches, &copies).and_then(|choice| {
@@ -95,15 +141,45 @@ impl Pool {
                 self.shown(func, &branches, &copies).map(|index| Choice::from_slice(&[index]))
             }
         };
-        let judgement = policy::explain(policy, category, &views);
+        let mut judgement = policy::explain(policy, category, &views);
+        for seen in &sets_seen {
+            for (index, why) in policy::explain(policy, category, seen).exclusions.into_iter().enumerate() {
+                if judgement.exclusions[index] == Some(Exclusion::Outside) {
+                    judgement.exclusions[index] = why;
+                }
+            }
+        }
+        let config = self.config();
+        let order = if creates && func != Func::Mkdir {
+            config.placement.order(dir, name.unwrap_or_default())
+        } else {
+            None
+        };
+        let placed = order.map(|order| placed(&order, &branches, sets_seen.len(), has_room));
         Ok(Explained {
             policy,
             looked_at,
             preserves_paths: self.preserves_paths(),
             branches: branches.iter().cloned().zip(views).collect(),
+            placed,
             exclusions: judgement.exclusions,
             chances: judgement.chances,
             outcome,
         })
     }
+}
+
+/// Describes the sets of an order, of which so many were asked; the last of them has room, or none has.
+fn placed(order: &Order<'_>, branches: &Branches, asked: usize, has_room: bool) -> Placed {
+    let set = |(index, set): (usize, &Set<'_>)| PlacedSet {
+        name: set.to_string(),
+        branches: (0..branches.len()).filter(|at| set.holds(&branches.as_slice()[*at].path)).collect(),
+        answer: match index + 1 {
+            nth if nth > asked => SetAnswer::NotAsked,
+            nth if nth == asked && has_room => SetAnswer::Chosen,
+            _ => SetAnswer::PassedOver,
+        },
+    };
+    let rule = order.rule.map(|rule| rule.path.as_str().to_owned());
+    Placed { rule, sets: order.sets.iter().enumerate().map(set).collect() }
 }

@@ -7,6 +7,7 @@ use crate::config::Func;
 use crate::dir::merged::{Copies, MergedDir};
 use crate::error::{Error, Result};
 use crate::fs::stat::{self, Attr};
+use crate::policy::placement::{Set, confine};
 use crate::policy::{self, BranchView, Category, Choice, Policy, Space, ThreadRandom, UseOfSpace};
 use crate::pool::Pool;
 use rustix::io::Errno;
@@ -77,6 +78,7 @@ impl Pool {
             present: present.is_some(),
             mtime: present.map_or(0, |attr| attr.mtime.sec),
             space,
+            outside: false,
         }
     }
 
@@ -153,42 +155,52 @@ impl Pool {
         }
     }
 
-    /// Returns the branches that a create policy chooses for a new name in a directory. Excludes those in `full`, on
-    /// which creation has failed.
+    /// Returns the branches that a create policy chooses for something new, given as its directory and its name there,
+    /// which is empty for a file without one. Excludes those in `full`, on which creation has failed.
     pub(crate) fn choose_for_create(
         &self,
         func: Func,
         dirs: &MergedDir<'_>,
-        path: &[u8],
+        new: (&[u8], &[u8]),
         full: &[usize],
     ) -> Result<Choice> {
         let policy = self.config().policies.get(func);
         let needs = policy::needs(policy, Category::Create);
         let space = SpaceNeed::to_create(policy, needs.space, dirs.branches);
-        self.choose_for_create_seen(func, dirs, path, full, (needs.presence, space), |_, _| {})
+        self.choose_for_create_seen(func, dirs, new, full, (needs.presence, space), |_, _, _| {})
     }
 
     /// As `choose_for_create`, with views that have presence and space as given. Calls `see` with each directory that the
-    /// policy considers, and the views of it.
+    /// policy considers, the views of it, and the set of branches that the policy chooses from, if that is not all.
     pub(crate) fn choose_for_create_seen(
         &self,
         func: Func,
         dirs: &MergedDir<'_>,
-        path: &[u8],
+        (path, name): (&[u8], &[u8]),
         full: &[usize],
         needs: (bool, SpaceNeed),
-        mut see: impl FnMut(&[u8], &[BranchView]),
+        mut see: impl FnMut(&[u8], &[BranchView], Option<Set<'_>>),
     ) -> Result<Choice> {
-        let policy = self.config().policies.get(func);
-        let level = |at: &[u8]| -> Result<Vec<BranchView>> {
+        let config = self.config();
+        let policy = config.policies.get(func);
+        let mut level = |at: &[u8], set: Option<Set<'_>>| -> Result<Vec<BranchView>> {
             let mut views = self.level(dirs, path, at, needs);
             for &index in full {
                 views[index].mode = Mode::Ro;
             }
-            see(at, &views);
+            if let Some(set) = set {
+                confine(policy, &mut views, |index| set.holds(&dirs.branches.as_slice()[index].path));
+            }
+            see(at, &views, set);
             Ok(views)
         };
-        let mut chosen = policy::create_climbing(policy, path, level, &mut ThreadRandom)??;
+        let mut choose = |set| policy::create_climbing(policy, path, |at| level(at, set), &mut ThreadRandom);
+        // Directories follow the files: they are cloned to where a file goes.
+        let order = if func == Func::Mkdir { None } else { config.placement.order(path, name) };
+        let mut chosen = match order {
+            None => choose(None)?,
+            Some(order) => order.first(|set| choose(Some(set)))?,
+        }?;
         if func == Func::Create {
             // A regular file is created on one branch only, even if the policy chooses several.
             chosen.truncate(1);

@@ -1,0 +1,115 @@
+//! Tiers and rules as options: in files, on the command line, at run time.
+
+use canopy_testkit::{CliBed, files};
+use std::fs;
+
+const FILE: &str = "branches = ['@a', '@b']\nmountpoint = '@p'\nminfreespace = 0\ncategory.create = 'ff'\n\n\
+                    # fast\n[[tier]]\nname = 'ssd' # the old one\nbranches = '@b'\nmove-when = 'fuller than 70 %'\n\n\
+                    [[rule]]\npath = 'films/**'\nbranches = ['@a']\n";
+
+fn bed(file: &str) -> CliBed {
+    let bed = CliBed::new(env!("CARGO_BIN_EXE_canopy"), "canopy-tiers-", &["a", "b", "c", "p", "etc"]);
+    let bed = bed.with_config_dir("etc");
+    bed.write("etc/media.toml", file);
+    bed
+}
+
+#[test]
+fn a_file_names_tiers_and_rules_and_persist_changes_them() {
+    let bed = bed(FILE);
+    bed.ok("mount media");
+    assert_eq!(bed.stdout("get @p tiers"), "ssd=@b|fuller than 70%");
+    assert_eq!(bed.stdout("get @p rules"), "films/**=@a");
+    fs::create_dir(bed.path("p/films")).unwrap();
+    let on = |path: &str| {
+        ["a", "b", "c"].into_iter().filter(|b| bed.path(b).join(path).exists()).collect::<String>()
+    };
+    fs::write(bed.path("p/x"), "").unwrap();
+    fs::write(bed.path("p/films/x"), "").unwrap();
+    assert_eq!((on("x"), on("films/x")), ("b".into(), "a".into()));
+
+    // For this run.
+    bed.stdout("set @p rules=");
+    fs::write(bed.path("p/films/y"), "").unwrap();
+    assert_eq!((on("films/y"), bed.stdout("get @p rules")), ("b".into(), String::new()));
+    // For the next as well.
+    bed.stdout("set -p @p rules=films/**=ssd");
+    let text = bed.shorten(&files::text(bed.path("etc/media.toml")));
+    let expected = FILE
+        .replace("branches = ['@a']\n", "")
+        .replace("path = 'films/**'\n", "path = \"films/**\"\ntier = \"ssd\"\n");
+    assert_eq!(text, expected);
+    bed.umount("@p");
+    bed.ok("mount media");
+    assert_eq!(bed.stdout("get @p rules"), "films/**=ssd");
+    // Branches that come later belong to the tier whose globs match them.
+    bed.stdout("set @p tiers=ssd=@c");
+    fs::write(bed.path("p/early"), "").unwrap();
+    bed.stdout("set @p branches=+@c");
+    fs::write(bed.path("p/late"), "").unwrap();
+    assert_eq!((on("early"), on("late")), ("a".into(), "c".into()));
+    let listed = bed.stdout("list @p");
+    assert!(listed.contains("tiers") && listed.contains("rules"), "{listed}");
+    bed.umount("@p");
+}
+
+#[test]
+fn a_mistake_is_one_line_with_its_place() {
+    let table = [
+        (
+            "[[tier]]\nname = 'a'\nbranches = '/a'\nmove-wen = 'x'\n",
+            "@etc/media.toml:3: unknown key 'move-wen' of a tier (did you mean 'move-when'?)",
+        ),
+        (
+            "[[rule]]\npath = 'x'\ntier = 'none'\n",
+            "option rules: rule x: no tier is called 'none' (there is none)",
+        ),
+        (
+            "[[rule]]\npath = 'x'\ncopies = 2\n",
+            "@etc/media.toml:3: copies of a rule: not built yet (remove the key; canopy dup makes copies)",
+        ),
+        (
+            "[[tier]]\nname = 'a'\nbranches = '@a'\nmove-when = 'larger than 1X'\n",
+            "@etc/media.toml:3: tier a: move-when 'larger than 1X' is not understood (write",
+        ),
+    ];
+    for (text, expected) in table {
+        let bed = bed(&format!("branches = ['@a']\nmountpoint = '@p'\n{text}"));
+        let error = bed.error("mount media");
+        assert!(error.starts_with(&format!("canopy: {expected}")) && error.lines().count() == 1, "{error}");
+    }
+}
+
+#[test]
+fn a_running_pool_refuses_what_a_mount_would() {
+    let bed = bed(FILE);
+    bed.ok("mount media");
+    let table = [
+        ("set @p rules=x=none", "canopy: option rules: rule x: no tier is called 'none' (there are: ssd)"),
+        ("set -p @p rules=x=none", "canopy: option rules: rule x: no tier is called 'none' (there are: ssd)"),
+        ("set @p tiers=ssd=b", "canopy: option tiers: tier ssd: 'b' is not a branch (write its path"),
+    ];
+    bed.stdout("set @p rules=x=ssd");
+    for (line, expected) in table {
+        let error = bed.error(line);
+        assert!(error.starts_with(expected) && error.lines().count() == 1, "{line}: {error}");
+    }
+    let error = bed.error("set @p tiers=");
+    assert!(
+        error.starts_with("canopy: option rules: rule x: no tier is called 'ssd' (there is none)"),
+        "{error}"
+    );
+    assert_eq!(
+        (bed.stdout("get @p rules"), bed.stdout("get @p tiers")),
+        ("x=ssd".into(), "ssd=@b|fuller than 70%".into())
+    );
+    bed.umount("@p");
+}
+
+#[test]
+fn a_glob_without_a_branch_is_a_warning() {
+    let bed = bed("branches = ['@a']\nmountpoint = '@p'\n[[tier]]\nname = 'ssd'\nbranches = '@sdd'\n");
+    let done = bed.ok("mount media");
+    assert!(bed.shorten(&done.stderr).contains("tier ssd: no branch matches @sdd"), "{}", done.describe());
+    bed.umount("@p");
+}

@@ -1,0 +1,302 @@
+//! Tiers and rules as text on one line, and as tables of a TOML file.
+//!
+//! A tier is `NAME=BRANCH[:BRANCH...][|WHEN...]`, a rule `PATH=BRANCH[:BRANCH...]` or `PATH=TIER`. Several are joined by
+//! semicolons. A backslash quotes a separator, and stays in the glob, where it quotes as well.
+
+use crate::units;
+use canopy_pool::branch::size::format_size;
+use canopy_pool::policy::placement::{MoveWhen, Pattern, Placement, Rule, Target, Tier};
+
+/// How far a tier is emptied that is fuller than its mark, in points below it.
+const BELOW: u8 = 20;
+
+/// Splits a text at the separators that are not quoted, and trims the parts.
+fn split(text: &str, separator: char) -> Vec<&str> {
+    let (mut parts, mut start, mut quoted) = (Vec::new(), 0, false);
+    for (at, c) in text.char_indices() {
+        if c == separator && !quoted {
+            parts.push(text[start..at].trim());
+            start = at + separator.len_utf8();
+        }
+        quoted = c == '\\' && !quoted;
+    }
+    parts.push(text[start..].trim());
+    parts
+}
+
+/// Quotes the separators of a text that are not quoted yet.
+pub fn quote(text: &str) -> String {
+    let (mut all, mut quoted) = (String::new(), false);
+    for c in text.chars() {
+        if !quoted && ";:=|".contains(c) {
+            all.push('\\');
+        }
+        quoted = c == '\\' && !quoted;
+        all.push(c);
+    }
+    all
+}
+
+/// Splits a text at its first `=`.
+fn pair<'t>(text: &'t str, form: &str) -> Result<(&'t str, &'t str), String> {
+    let key = split(text, '=')[0];
+    let value = text.trim_start()[key.len()..].trim_start().strip_prefix('=');
+    match value.map(str::trim) {
+        Some(value) if !key.is_empty() => Ok((key, value)),
+        _ => Err(format!("'{text}' is not {form}")),
+    }
+}
+
+fn pattern(text: &str) -> Result<Pattern, String> {
+    Pattern::new(text).map_err(|why| format!("'{text}' is not a glob: {why}"))
+}
+
+/// Returns the globs of a list of branches.
+fn branches(text: &str) -> Result<Vec<Pattern>, String> {
+    let one = |text: &str| match text.strip_prefix('/') {
+        // A branch list has no slash at the end of a branch either.
+        Some(_) => pattern(text.strip_suffix('/').filter(|rest| !rest.is_empty()).unwrap_or(text)),
+        None => Err(format!("'{text}' is not a branch (write its path from / on, such as /mnt/disk*)")),
+    };
+    split(text, ':').into_iter().map(one).collect()
+}
+
+/// Parses one condition or time of `move-when`.
+pub fn move_when(text: &str) -> Result<MoveWhen, String> {
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let wrong = || {
+        format!(
+            "move-when '{text}' is not understood (write 'fuller than 70 %', 'fuller than 70 % until 50 %', \
+             'older than 2 days', 'larger than 1G' or 'every night at 03:00')"
+        )
+    };
+    if let Some(share) = words.strip_prefix("fuller than ") {
+        let (than, until) =
+            share.split_once(" until ").map_or((share, None), |(than, until)| (than, Some(until)));
+        let than = units::percent(than).ok_or_else(wrong)?;
+        let until = until.map_or(Some(than.saturating_sub(BELOW)), units::percent).ok_or_else(wrong)?;
+        if until > than {
+            return Err(format!(
+                "move-when '{text}' would never end (the share after 'until' must be the smaller one)"
+            ));
+        }
+        return Ok(MoveWhen::Fuller { than, until });
+    }
+    let other = if let Some(age) = words.strip_prefix("older than ") {
+        units::time(age).map(MoveWhen::Older)
+    } else if let Some(size) = words.strip_prefix("larger than ") {
+        units::size(size).map(MoveWhen::Larger)
+    } else if let Some(time) = words.strip_prefix("every night at ").or(words.strip_prefix("every day at ")) {
+        units::time_of_day(time).map(|(hour, minute)| MoveWhen::EveryNight { hour, minute })
+    } else {
+        None
+    };
+    other.ok_or_else(wrong)
+}
+
+pub fn format_move_when(when: &MoveWhen) -> String {
+    match when {
+        MoveWhen::Fuller { than, until } if than.saturating_sub(BELOW) == *until => {
+            format!("fuller than {than}%")
+        }
+        MoveWhen::Fuller { than, until } => format!("fuller than {than}% until {until}%"),
+        MoveWhen::Older(age) => format!("older than {}", units::format_time(*age)),
+        MoveWhen::Larger(size) => format!("larger than {}", format_size(*size)),
+        MoveWhen::EveryNight { hour, minute } => format!("every night at {hour:02}:{minute:02}"),
+    }
+}
+
+/// Parses one tier. The message of an error is one line that names the tier.
+pub fn parse_tier(text: &str) -> Result<Tier, String> {
+    let (name, rest) = pair(text, "a tier: NAME=BRANCH[:BRANCH...][|WHEN...]")?;
+    let word = |c: char| c.is_alphanumeric() || "-_.".contains(c);
+    if !name.chars().all(word) {
+        return Err(format!("'{name}' cannot be the name of a tier (use letters, digits, '-', '_' and '.')"));
+    }
+    let of_tier = |why| format!("tier {name}: {why}");
+    let mut parts = split(rest, '|').into_iter();
+    let branches = branches(parts.next().unwrap_or_default()).map_err(of_tier)?;
+    let move_when = parts.map(move_when).collect::<Result<_, _>>().map_err(of_tier)?;
+    Ok(Tier { name: name.to_owned(), branches, move_when })
+}
+
+/// Parses one rule. The message of an error is one line that names its path.
+pub fn parse_rule(text: &str) -> Result<Rule, String> {
+    let (path, target) = pair(text, "a rule: PATH=BRANCH[:BRANCH...] or PATH=TIER")?;
+    let of_rule = |why| format!("rule {path}: {why}");
+    let target = match target.starts_with('/') {
+        true => Target::Branches(branches(target).map_err(of_rule)?),
+        false if target.is_empty() => return Err(of_rule("it names neither branches nor a tier".into())),
+        false => Target::Tier(target.to_owned()),
+    };
+    Ok(Rule { path: pattern(path)?, target })
+}
+
+fn list<T>(text: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
+    split(text, ';').into_iter().filter(|part| !part.is_empty()).map(parse).collect()
+}
+
+pub fn parse_tiers(text: &str) -> Result<Vec<Tier>, String> {
+    let tiers = list(text, parse_tier)?;
+    for (index, tier) in tiers.iter().enumerate() {
+        if tiers[..index].iter().any(|other| other.name == tier.name) {
+            return Err(format!("two tiers are called {} (give one another name)", tier.name));
+        }
+    }
+    Ok(tiers)
+}
+
+pub fn parse_rules(text: &str) -> Result<Vec<Rule>, String> {
+    list(text, parse_rule)
+}
+
+fn join(patterns: &[Pattern]) -> String {
+    patterns.iter().map(Pattern::as_str).collect::<Vec<_>>().join(":")
+}
+
+pub fn format_tiers(tiers: &[Tier]) -> String {
+    let one = |tier: &Tier| {
+        let when: String = tier.move_when.iter().map(|when| format!("|{}", format_move_when(when))).collect();
+        format!("{}={}{when}", tier.name, join(&tier.branches))
+    };
+    tiers.iter().map(one).collect::<Vec<_>>().join(";")
+}
+
+pub fn format_rules(rules: &[Rule]) -> String {
+    let one = |rule: &Rule| match &rule.target {
+        Target::Branches(branches) => format!("{}={}", rule.path.as_str(), join(branches)),
+        Target::Tier(name) => format!("{}={name}", rule.path.as_str()),
+    };
+    rules.iter().map(one).collect::<Vec<_>>().join(";")
+}
+
+/// Checks that the tiers exist that rules name. Returns the mistake as one line.
+pub fn check(placement: &Placement) -> Result<(), String> {
+    let names = || placement.tiers.iter().map(|tier| tier.name.as_str());
+    for rule in &placement.rules {
+        if let Target::Tier(name) = &rule.target
+            && !names().any(|known| known == name)
+        {
+            let known = names().collect::<Vec<_>>().join(", ");
+            let known =
+                if known.is_empty() { "there is none".to_owned() } else { format!("there are: {known}") };
+            return Err(format!("rule {}: no tier is called '{name}' ({known})", rule.path.as_str()));
+        }
+    }
+    Ok(())
+}
+
+/// Returns a line for each glob of a tier or rule that matches none of the branches.
+pub fn idle_globs<'b>(
+    placement: &Placement,
+    branches: impl Iterator<Item = &'b std::path::Path> + Clone,
+) -> Vec<String> {
+    use std::os::unix::ffi::OsStrExt;
+    let idle =
+        |pattern: &&Pattern| !branches.clone().any(|path| pattern.matches(path.as_os_str().as_bytes()));
+    let line = |of: String, pattern: &Pattern| {
+        format!("{of}: no branch matches {} (canopy get POOL branches)", pattern.as_str())
+    };
+    let of_tiers = placement.tiers.iter().flat_map(|tier| {
+        tier.branches.iter().filter(idle).map(|pattern| line(format!("tier {}", tier.name), pattern))
+    });
+    let of_rules = placement.rules.iter().flat_map(|rule| {
+        let named: &[Pattern] = match &rule.target {
+            Target::Branches(named) => named,
+            Target::Tier(_) => &[],
+        };
+        named.iter().filter(idle).map(|pattern| line(format!("rule {}", rule.path.as_str()), pattern))
+    });
+    of_tiers.chain(of_rules).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_of_tiers_is_canonical() {
+        let table = [
+            ("", ""),
+            ("ssd=/mnt/ssd", "ssd=/mnt/ssd"),
+            (
+                " ssd = /mnt/ssd/ : /mnt/nvme | fuller than 70 % ; disks=/mnt/disk* ;",
+                "ssd=/mnt/ssd:/mnt/nvme|fuller than 70%;disks=/mnt/disk*",
+            ),
+            ("a=/a|fuller  than 70% until 50 %", "a=/a|fuller than 70%"),
+            (
+                "a=/a|fuller than 90% until 50%|older than 48h",
+                "a=/a|fuller than 90% until 50%|older than 2 days",
+            ),
+            ("a=/a|larger than 1 GiB|every day at 3:00", "a=/a|larger than 1G|every night at 03:00"),
+            (r"a=/a\;b\:c|older than 1 week", r"a=/a\;b\:c|older than 1 week"),
+            ("a=/no=b", "a=/no=b"),
+        ];
+        for (text, expected) in table {
+            let shown = format_tiers(&parse_tiers(text).unwrap());
+            assert_eq!(shown, expected, "{text}");
+            assert_eq!(format_tiers(&parse_tiers(&shown).unwrap()), shown);
+        }
+        let tiers = parse_tiers(r"a=/a\;b").unwrap();
+        assert!(tiers[0].holds(std::path::Path::new("/a;b")));
+    }
+
+    #[test]
+    fn the_text_of_rules_is_canonical() {
+        let table = [
+            (
+                "films/**=/mnt/disk1:/mnt/disk2; **/*.part = ssd",
+                "films/**=/mnt/disk1:/mnt/disk2;**/*.part=ssd",
+            ),
+            (r"a\=b/*=ssd", r"a\=b/*=ssd"),
+            ("with a space/**=/mnt/a b", "with a space/**=/mnt/a b"),
+        ];
+        for (text, expected) in table {
+            assert_eq!(format_rules(&parse_rules(text).unwrap()), expected, "{text}");
+        }
+        assert_eq!(quote(r"a=b;c\;d:e|f"), r"a\=b\;c\;d\:e\|f");
+        assert!(parse_rule(&format!("{}=x", quote("a=b"))).unwrap().path.matches(b"a=b"));
+    }
+
+    #[test]
+    fn a_mistake_is_one_line_with_its_mend() {
+        let tiers = [
+            ("ssd", "'ssd' is not a tier"),
+            ("=/a", "'=/a' is not a tier"),
+            ("a b=/a", "'a b' cannot be the name of a tier"),
+            ("a=b", "tier a: 'b' is not a branch (write its path from / on"),
+            ("a=", "tier a: '' is not a branch"),
+            ("a=/[", "tier a: '/[' is not a glob: "),
+            (
+                "a=/a|fuller then 70%",
+                "tier a: move-when 'fuller then 70%' is not understood (write 'fuller than",
+            ),
+            ("a=/a|fuller than 170%", "tier a: move-when 'fuller than 170%' is not understood"),
+            ("a=/a|older than 2 moons", "tier a: move-when 'older than 2 moons' is not understood"),
+            (
+                "a=/a|fuller than 50% until 60%",
+                "tier a: move-when 'fuller than 50% until 60%' would never end",
+            ),
+            ("a=/a;a=/b", "two tiers are called a"),
+        ];
+        for (text, expected) in tiers {
+            let line = parse_tiers(text).unwrap_err();
+            assert!(line.starts_with(expected) && !line.contains('\n'), "{text}: {line}");
+        }
+        let rules = [
+            ("films/**", "'films/**' is not a rule"),
+            ("films/**=", "rule films/**: it names neither"),
+            ("a[=ssd", "'a[' is not a glob: "),
+            ("a=/b:c", "rule a: 'c' is not a branch"),
+        ];
+        for (text, expected) in rules {
+            let line = parse_rules(text).unwrap_err();
+            assert!(line.starts_with(expected) && !line.contains('\n'), "{text}: {line}");
+        }
+        let placement =
+            Placement { tiers: parse_tiers("a=/a;b=/b").unwrap(), rules: parse_rules("x=c").unwrap() };
+        assert_eq!(check(&placement).unwrap_err(), "rule x: no tier is called 'c' (there are: a, b)");
+        let idle = idle_globs(&placement, [std::path::Path::new("/a")].into_iter());
+        assert_eq!(idle, ["tier b: no branch matches /b (canopy get POOL branches)"]);
+    }
+}
