@@ -15,7 +15,8 @@ here=$(cd "$(dirname "$0")/.." && pwd)
 readonly PREFIX=${PREFIX:-/usr/local} SBINDIR=${SBINDIR:-/sbin} DESTDIR=${DESTDIR:-} NAMES=${NAMES:-all}
 readonly ASIDE=before-canopy
 readonly BUILD=${BUILD:-${CARGO_TARGET_DIR:-$here/target}/release}
-readonly PROGRAM=$PREFIX/bin/canopy PRELOAD=libcanopy_preload.so UNIT=canopy@.service
+readonly PROGRAM=$PREFIX/bin/canopy PRELOAD=libcanopy_preload.so
+readonly UNITS=(canopy@.service canopy-tier@.service)
 
 # links present|all: prints each link and its target. `present` leaves out the library if it is not built.
 links() {
@@ -35,13 +36,15 @@ links() {
 
 # files present|all: prints every other file with its source and its mode.
 files() {
-    local page zsh=zsh/site-functions
+    local page unit zsh=zsh/site-functions
     [[ $PREFIX != /usr ]] || zsh=zsh/vendor-completions
     printf '%s %s 755\n' "$PROGRAM" "$BUILD/canopy"
     if [[ $1 == all || -e $BUILD/$PRELOAD ]]; then
         printf '%s %s 644\n' "$PREFIX/lib/$PRELOAD" "$BUILD/$PRELOAD"
     fi
-    printf '%s %s 644\n' "$PREFIX/lib/systemd/system/$UNIT" "$here/dist/$UNIT"
+    for unit in "${UNITS[@]}"; do
+        printf '%s %s 644\n' "$PREFIX/lib/systemd/system/$unit" "$here/dist/$unit"
+    done
     printf '%s %s 644\n' "$PREFIX/lib/modprobe.d/canopy.conf" "$here/dist/modprobe.d/canopy.conf"
     printf '%s %s 644\n' "$PREFIX/share/doc/canopy/example.toml" "$here/dist/example.toml"
     printf '%s %s 644\n' "$PREFIX/share/bash-completion/completions/canopy" "$here/dist/completions/canopy.bash"
@@ -92,7 +95,7 @@ install_all() {
     while read -r path source mode; do
         # Renamed into place, because the program may be running.
         install -D -m "$mode" -- "$source" "$DESTDIR$path.new"
-        [[ ${path##*/} != "$UNIT" ]] || sed -i "s|/usr/bin/canopy|$PROGRAM|" "$DESTDIR$path.new"
+        [[ $path != *.service ]] || sed -i "s|/usr/bin/canopy|$PROGRAM|" "$DESTDIR$path.new"
         mv -fT -- "$DESTDIR$path.new" "$DESTDIR$path"
     done < <(files present | selected)
     while read -r path target; do

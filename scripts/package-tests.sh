@@ -82,8 +82,10 @@ inside() {
 
     step "mount by unit"
     # systemd does not run here, so it only reads the unit.
-    ln -s /usr/lib/systemd/system/canopy@.service /root/canopy@media.service
-    systemd-analyze --man=no verify /root/canopy@media.service
+    for unit in canopy canopy-tier; do
+        ln -s /usr/lib/systemd/system/$unit@.service /root/$unit@media.service
+        systemd-analyze --man=no verify /root/$unit@media.service
+    done
 
     step "upgrade"
     pid=$(canopy get /mnt/media pid)

@@ -85,6 +85,9 @@ _canopy() {
             canopy,status)
                 cmd="canopy__subcmd__status"
                 ;;
+            canopy,tier)
+                cmd="canopy__subcmd__tier"
+                ;;
             canopy,top)
                 cmd="canopy__subcmd__top"
                 ;;
@@ -169,6 +172,9 @@ _canopy() {
             canopy__subcmd__help,status)
                 cmd="canopy__subcmd__help__subcmd__status"
                 ;;
+            canopy__subcmd__help,tier)
+                cmd="canopy__subcmd__help__subcmd__tier"
+                ;;
             canopy__subcmd__help,top)
                 cmd="canopy__subcmd__help__subcmd__top"
                 ;;
@@ -191,7 +197,7 @@ _canopy() {
 
     case "${cmd}" in
         canopy)
-            opts="-h -V --help --version mount umount upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate dup dedup verify help"
+            opts="-h -V --help --version mount umount upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -661,7 +667,7 @@ _canopy() {
             return 0
             ;;
         canopy__subcmd__help)
-            opts="mount umount upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate dup dedup verify help"
+            opts="mount umount upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -996,6 +1002,20 @@ _canopy() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        canopy__subcmd__help__subcmd__tier)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         canopy__subcmd__help__subcmd__top)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -1271,6 +1291,52 @@ _canopy() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        canopy__subcmd__tier)
+            opts="-n -q -h --once --now --dry-run --json --quiet --bwlimit --eager --include --exclude --min-size --max-size --older --newer --owner --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --bwlimit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --include)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --exclude)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --min-size)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-size)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --older)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --newer)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --owner)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

@@ -137,13 +137,9 @@ impl ControlClient {
         if let Err(error) = source::set(&mut config, key, value) {
             return error.into();
         }
-        if let "tiers" | "rules" = key {
-            // A rule may name a tier that does not exist.
-            let other = if key == "rules" { "tiers" } else { "rules" };
-            let now = self.get(other).unwrap_or_default();
-            if let Err(error) = source::set(&mut config, other, &now).and_then(|()| resolve::check(&config)) {
-                return error.into();
-            }
+        let get = |other: &str| self.get(other).unwrap_or_default();
+        if let Err(error) = resolve::check_beside(&mut config, key, get) {
+            return error.into();
         }
         if errno == Errno::EXIST {
             return self.duplicate_branch(&config.branches);

@@ -67,7 +67,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
         Command::Explain(args) => commands::explain::run(&args),
         Command::CollectInfo(args) => commands::collect_info::run(&args),
-        Command::Bench(args) => commands::bench::run(&args),
+        Command::Bench(args) => canopy_bench::run(&args).map_err(Into::into),
         Command::BenchFloor { io_uring, existing, mountpoint } => {
             canopy_bench::floor::serve(&mountpoint, io_uring, existing.as_deref()).map_err(Into::into)
         }
@@ -78,6 +78,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Move(args) => canopy_upkeep::move_files(&args).map_err(Into::into),
         Command::Balance(args) => canopy_upkeep::balance(&args).map_err(Into::into),
         Command::Consolidate(args) => canopy_upkeep::consolidate(&args).map_err(Into::into),
+        Command::Tier(args) => canopy_upkeep::tier(&args).map_err(Into::into),
         Command::Dup(args) => canopy_upkeep::dup(&args).map_err(Into::into),
         Command::Dedup(args) => canopy_upkeep::dedup(&args).map_err(Into::into),
         Command::Drain(args) => {

@@ -2,6 +2,7 @@
 //! options. It looks at nothing outside the configuration; the program's preflight checks do that.
 
 use crate::error::{Error, OptionError};
+use crate::options;
 use crate::placement;
 use crate::{Config, MAX_WORKERS};
 use canopy_pool::branch::default_fsname;
@@ -56,6 +57,23 @@ pub fn resolve(mut config: Config) -> Result<Plan, Error> {
 pub fn check(config: &Config) -> Result<(), OptionError> {
     let mistake = |what| OptionError::Placement { key: "rules".into(), what };
     placement::check(&config.pool.placement).map_err(mistake)
+}
+
+/// As `check`, for a configuration that has only the option `key`. `get` returns the values of others.
+pub fn check_beside(
+    config: &mut Config,
+    key: &str,
+    get: impl Fn(&str) -> OsString,
+) -> Result<(), OptionError> {
+    let other = match key {
+        "tiers" => "rules",
+        "rules" => "tiers",
+        _ => return Ok(()),
+    };
+    if let Some(spec) = options::find(other) {
+        spec.set(config, &get(other))?;
+    }
+    check(config)
 }
 
 /// Returns a line for each tier or rule with a glob that matches no branch. The branch may come later.

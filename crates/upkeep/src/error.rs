@@ -36,6 +36,10 @@ pub enum Error {
     NotOwner(PathBuf),
     #[error("pool {path} is mounted read-only (mount -o remount,rw {path})", path = .0.display())]
     PoolReadOnly(PathBuf),
+    #[error("pool {path} has neither tiers nor rules (canopy set {path} tiers=..., or docs/tiers.md)", path = .0.display())]
+    NoTiers(PathBuf),
+    #[error("another canopy tier works on pool {} (canopy status shows it)", .0.display())]
+    AnotherMover(PathBuf),
     #[error("no pool is mounted")]
     NoPools,
     #[error("{} is not mounted", .0.display())]

@@ -29,7 +29,7 @@ pub use filter::{Filter, FilterArgs};
 pub use look::{DuArgs, LsArgs, WhichArgs, du, ls, which};
 pub use manners::MannerArgs;
 pub use relocate::{
-    BalanceArgs, ConsolidateArgs, DrainArgs, FILTERS, MoveArgs, Remove, balance, consolidate, drain,
-    move_files,
+    BalanceArgs, BranchSpace, ConsolidateArgs, DrainArgs, FILTERS, MoveArgs, Remove, TierArgs, TierStatus,
+    balance, consolidate, drain, move_files, tier,
 };
 pub use tools::{OldFix, OldFsck, Tool, ToolCommand, parse_tool, run_tool};

@@ -1,13 +1,17 @@
 //! A running pool, and its branches as the daemon lists them.
 
 use crate::error::{Error, Result};
+use canopy_config::Config;
 use canopy_config::control_api::{self, BranchReport, CONTROL_FILE, PoolReport, STATUS};
-use canopy_config::source::named;
+use canopy_config::source::{self, named};
+use canopy_pool::policy::placement::Placement;
 use canopy_sys::mountinfo::{self, MountEntry};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// The prefix of what the daemon has under construction on a branch.
@@ -66,6 +70,25 @@ impl PoolLink {
             Ok(Some(mounted)) if mounted.is_pool() => PoolLink::of(&mounted),
             _ => Err(Error::NoPool(mountpoint)),
         }
+    }
+
+    /// Returns the tiers and rules as the options have them now.
+    pub(crate) fn placement(&self) -> Result<Placement> {
+        let mut config = Config::default();
+        for key in ["tiers", "rules"] {
+            let failed = |errno: Errno| match errno {
+                // An older daemon has none.
+                Errno::NODATA => Error::NoTiers(self.mountpoint.clone()),
+                Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED => {
+                    Error::PoolDead(self.mountpoint.clone())
+                }
+                errno => Error::Key { key: key.into(), pool: self.mountpoint.clone(), why: errno.into() },
+            };
+            let value =
+                control_api::read(&control_api::control_file(&self.mountpoint), key).map_err(failed)?;
+            source::set(&mut config, key, OsStr::from_bytes(&value)).map_err(canopy_config::Error::from)?;
+        }
+        Ok(config.pool.placement)
     }
 
     /// Finds a branch by its path, in any spelling.

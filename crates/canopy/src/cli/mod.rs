@@ -25,8 +25,8 @@ use canopy_monitor::{MetricsArgs, TopArgs};
 use canopy_setup::commands::init::InitArgs;
 use canopy_setup::commands::migrate::MigrateArgs;
 use canopy_upkeep::{
-    BalanceArgs, ConsolidateArgs, DedupArgs, DrainArgs, DuArgs, DupArgs, FILTERS, LsArgs, MoveArgs, Tool,
-    ToolCommand, VerifyArgs, WhichArgs,
+    BalanceArgs, ConsolidateArgs, DedupArgs, DrainArgs, DuArgs, DupArgs, FILTERS, LsArgs, MoveArgs, TierArgs,
+    Tool, ToolCommand, VerifyArgs, WhichArgs,
 };
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -38,7 +38,7 @@ use std::path::PathBuf;
 /// What the help of the program says after the list of commands. Groups of commands have a line each here, so that the
 /// help fits a screen.
 pub const NOTES: &str = "\
-Set up: canopy init, migrate, doctor, upgrade. Watch: canopy top, metrics
+Set up: init, migrate, doctor, upgrade. Watch: top, metrics. Tiers: tier
 Files: which, ls, du, move, balance, drain, consolidate, dup, dedup, verify
 canopy mount --help shows how to mount; canopy options lists what -o takes.";
 
@@ -55,6 +55,7 @@ pub const IN_NOTES: &[&str] = &[
     "balance",
     "drain",
     "consolidate",
+    "tier",
     "dup",
     "dedup",
     "verify",
@@ -100,6 +101,7 @@ pub enum Command {
     Balance(BalanceArgs),
     Drain(DrainArgs),
     Consolidate(ConsolidateArgs),
+    Tier(TierArgs),
     Dup(DupArgs),
     Dedup(DedupArgs),
     Verify(VerifyArgs),

@@ -1,6 +1,5 @@
 //! The commands, one file each.
 
-pub mod bench;
 pub mod collect_info;
 pub mod doctor;
 pub mod explain;

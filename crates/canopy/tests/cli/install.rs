@@ -73,6 +73,7 @@ fn install_adds_every_name_and_uninstall_removes_them() {
     assert_eq!((mode("usr/bin/canopy"), mode("usr/lib/libcanopy_preload.so")), (0o755, 0o644));
     let unit = fs::read_to_string(dest.join("usr/lib/systemd/system/canopy@.service")).unwrap();
     assert!(unit.contains("ExecStart=/usr/bin/canopy mount -f %i\n"), "{unit}");
+    assert!(dest.join("usr/lib/systemd/system/canopy-tier@.service").exists());
     let pages =
         fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../man")).into_iter().flatten().count();
     assert_eq!(installed.iter().filter(|path| path.starts_with("usr/share/man/man")).count(), pages);

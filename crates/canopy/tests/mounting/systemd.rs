@@ -112,14 +112,19 @@ fn the_unit_starts_a_pool_that_notifies_readiness() {
 }
 
 #[test]
-fn systemd_accepts_the_unit() {
+fn systemd_accepts_the_units() {
+    ["canopy", "canopy-tier"].into_iter().for_each(accepts);
+}
+
+fn accepts(name: &str) {
     let scratch = ScratchDir::new("canopy-unit-", &[]);
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/canopy@.service");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../dist/{name}@.service"));
     // The unit must name the program where this machine has it.
     let text = fs::read_to_string(file).unwrap().replace("/usr/bin/canopy", program().to_str().unwrap());
     // The manual page may not be installed here.
-    let text = text.replace("Documentation=man:canopy(8)\n", "");
-    let unit = scratch.path("canopy@service.service");
+    let documented = |line: &&str| !line.starts_with("Documentation=");
+    let text = text.lines().filter(documented).collect::<Vec<_>>().join("\n");
+    let unit = scratch.path(&format!("{name}@service.service"));
     fs::write(&unit, text).unwrap();
     let mut command = Command::new("systemd-analyze");
     let done = run_within(command.args(["verify", "--man=no"]).arg(&unit), PATIENCE);

@@ -43,6 +43,7 @@ fn a_healthy_pool_is_described_without_warnings() {
         "state",
         "survival",
         "threads",
+        "tiering",
         "transport",
         "version",
         "warnings",

@@ -2,5 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod mover;
 mod placing;
+mod rig;
 mod settings;

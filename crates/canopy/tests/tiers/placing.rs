@@ -1,5 +1,6 @@
 //! Where new files go.
 
+use super::rig::{BINARY, MIB};
 use canopy_testkit::cmd::run_within;
 use canopy_testkit::{LoopFs, PATIENCE, Pool, PoolBed};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
@@ -8,9 +9,6 @@ use serde_json::Value;
 use std::fs::{self, File};
 use std::io::Write;
 use std::process::Command;
-
-const BINARY: &str = env!("CARGO_BIN_EXE_canopy");
-const MIB: usize = 1 << 20;
 
 /// An SSD of 32 MiB as the first tier, two disks of 64 MiB as the second, and one in none.
 fn bed(options: &str) -> PoolBed {

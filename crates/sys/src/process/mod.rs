@@ -1,9 +1,10 @@
-//! Processes that share descriptors and memory, so that what one of them holds outlives it.
+//! Processes that share descriptors and memory, so that what one of them holds outlives it; and the time zone of this one.
 
 pub mod child;
 mod clone;
 mod exec;
 mod fork;
+pub mod local_time;
 mod shared_words;
 
 pub use exec::exec;

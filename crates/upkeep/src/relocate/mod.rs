@@ -1,4 +1,4 @@
-//! The commands that move files: `canopy move`, `balance`, `consolidate` and `drain`. Moving for others: copies are made in
+//! The commands that move files: `canopy move`, `balance`, `consolidate`, `drain` and `tier`. Moving for others: copies are made in
 //! the same way.
 
 mod balance;
@@ -8,11 +8,13 @@ mod job;
 mod mode;
 mod mover;
 mod summary;
+mod tier;
 mod transfer;
 
 pub use balance::{BalanceArgs, balance};
 pub use consolidate::{ConsolidateArgs, consolidate};
 pub use drain::{DrainArgs, Remove, drain};
+pub use tier::{BranchSpace, TierArgs, TierStatus, tier};
 pub use transfer::{MoveArgs, move_files};
 
 use crate::error::{Error, Result};
@@ -58,11 +60,16 @@ impl<'r> Run<'r> {
     }
 
     pub(crate) fn of(action: Action, pool: &'r PoolLink, args: &'r RunArgs) -> Result<Run<'r>> {
+        Run::until(Stop::on_signals()?, action, pool, args)
+    }
+
+    /// As `of`, until this stop.
+    fn until(stop: Stop, action: Action, pool: &'r PoolLink, args: &'r RunArgs) -> Result<Run<'r>> {
         if pool.is_read_only {
             return Err(Error::PoolReadOnly(pool.mountpoint.clone()));
         }
         crate::output::report_missing(pool);
-        Ok(Run { pool, args, action, stop: Stop::on_signals()?, filter: Filter::new(&args.manners.filter)? })
+        Ok(Run { pool, args, action, stop, filter: Filter::new(&args.manners.filter)? })
     }
 
     fn mover(&self) -> Mover<'_> {

@@ -11,6 +11,7 @@ use canopy_sys::ioctl::relocate::{Relocation, relocate};
 use rustix::fd::AsFd;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
+use std::ops::Add;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -120,6 +121,26 @@ impl Outcome {
     }
 }
 
+impl Add for Outcome {
+    type Output = Outcome;
+
+    /// Adds up two plans that have no step in common.
+    fn add(mut self, other: Outcome) -> Outcome {
+        let sums = [
+            (&mut self.planned, other.planned),
+            (&mut self.moved, other.moved),
+            (&mut self.stayed, other.stayed),
+            (&mut self.not_begun, other.not_begun),
+        ];
+        for (sum, more) in sums {
+            sum.files += more.files;
+            sum.bytes += more.bytes;
+        }
+        self.stays.extend(other.stays);
+        self
+    }
+}
+
 /// Why an entry did not move.
 enum NotMoved {
     /// It stays.
@@ -146,10 +167,16 @@ impl<'p> Mover<'p> {
     /// # Errors
     /// Only those that concern all steps.
     pub(crate) fn run(&self, steps: &[Step]) -> Result<Outcome> {
+        self.run_calmly(steps, &|| {})
+    }
+
+    /// As `run`, and calls `before` ahead of each step.
+    pub(super) fn run_calmly(&self, steps: &[Step], before: &dyn Fn()) -> Result<Outcome> {
         let mut outcome = Outcome { planned: Sum::of(steps), ..Outcome::default() };
         let bar = Progress::new(outcome.planned.bytes, self.manner.quiet);
         let begun = Instant::now();
         for (index, step) in steps.iter().enumerate() {
+            before();
             if self.stop.is_set() {
                 outcome.not_begun = Sum::of(&steps[index..]);
                 break;

@@ -16,6 +16,7 @@ use canopy_monitor::deadline_command::RunningCommand;
 use canopy_monitor::probe::{self, Answer, Cause};
 use canopy_server::badge;
 use canopy_sys::mountinfo::{self, MountEntry};
+use canopy_upkeep::{BranchSpace, TierStatus};
 use clap::Args;
 use rustix::process::Pid;
 use std::fs;
@@ -176,6 +177,7 @@ fn pool(
         }
         false => None,
     };
+    let tiers = report.as_ref().and_then(|report| report.options.get("tiers")).map_or("", String::as_str);
     let mut status = PoolStatus {
         mountpoint: OsText::from(mounted.mountpoint.as_path()),
         fstype: mounted.fstype,
@@ -192,12 +194,19 @@ fn pool(
         security: report.as_ref().map(|report| report.security.clone()),
         survival: report.as_ref().and_then(|report| report.survival.clone()),
         options: report.as_ref().map(|report| report.options.clone()),
+        tiering: TierStatus::of(&mounted.mountpoint, tiers, branches.iter().filter_map(space)),
         branches,
         warnings: Vec::new(),
     };
     let given = report.map(|report| report.given).unwrap_or_default();
     status.warnings = warnings::warnings(&mut status, create.as_ref(), &given);
     Ok(status)
+}
+
+/// Returns the space of a branch that has answered.
+fn space(branch: &BranchStatus) -> Option<BranchSpace> {
+    let BranchFacts { dev, size, available, .. } = *branch.facts.as_ref()?;
+    Some(BranchSpace { path: branch.path.to_path(), dev, size, available })
 }
 
 /// Returns the passthrough mode in effect.

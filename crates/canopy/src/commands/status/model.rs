@@ -4,6 +4,7 @@ use crate::commands::probe::BranchFacts;
 use canopy_config::control_api::{
     IllnessReport, KernelReport, OsText, SecurityReport, SurvivalReport, WaitReport,
 };
+use canopy_upkeep::TierStatus;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -38,6 +39,7 @@ pub struct PoolStatus {
     /// Null without `survive`, too.
     pub survival: Option<SurvivalReport>,
     pub branches: Vec<BranchStatus>,
+    pub tiering: TierStatus,
     pub warnings: Vec<Warning>,
 }
 

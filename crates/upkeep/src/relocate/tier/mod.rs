@@ -1,0 +1,268 @@
+//! `canopy tier`: moves files between the tiers of a pool, and to where rules want them.
+
+mod pause;
+mod plan;
+mod record;
+mod status;
+
+pub use status::{BranchSpace, TierStatus};
+
+use super::job::{Disks, Found, Stays, collect};
+use super::mover::{Action, Outcome, Step};
+use super::{Run, RunArgs};
+use crate::error::{Error, Result};
+use crate::pool_link::PoolLink;
+use crate::stop::Stop;
+use canopy_pool::policy::placement::Placement;
+use canopy_sys::process::local_time::minute_of_day;
+use clap::Args;
+use pause::Calm;
+use plan::{Candidate, Layout, Now, Place, Room};
+use record::Record;
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Move files between the tiers of a pool, and to where its rules want them
+#[derive(Args, Debug)]
+#[command(after_help = NOTES)]
+pub struct TierArgs {
+    /// The pool's mountpoint or name
+    pub pool: PathBuf,
+    /// Do what is due now, and end
+    #[arg(long)]
+    pub once: bool,
+    /// Whatever time of the day the tiers name
+    #[arg(long)]
+    pub now: bool,
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+const NOTES: &str = "\
+Without --once it stays, and looks each minute (canopy-tier@.service). It waits
+while clients keep the pool busy, and on battery, unless --eager is given.
+Filters: --include, --exclude GLOB, --min-size, --max-size SIZE, --older,
+--newer AGE, --owner USER (man canopy-tier).
+Example: canopy tier /mnt/pool --once --dry-run";
+
+/// How often a mover that stays looks how full the tiers are.
+const LOOK: Duration = Duration::from_secs(60);
+/// How often it looks through the files for those that are old, large, or not where a rule wants them.
+const WALK: Duration = Duration::from_secs(3600);
+
+/// Runs the command.
+pub fn tier(args: &TierArgs) -> Result<()> {
+    let stop = Stop::on_signals()?;
+    let pool = PoolLink::named(&args.pool)?;
+    let placement = pool.placement()?;
+    if placement.is_empty() {
+        return Err(Error::NoTiers(pool.mountpoint));
+    }
+    // A dry run may look while a mover works.
+    let record = if args.run.dry_run { None } else { Some(Record::begin(&pool.mountpoint)?) };
+    let mover = TierMover { args, stop, record: RefCell::new(record), stuck: RefCell::default() };
+    if args.once || args.run.dry_run {
+        let done = mover.round(&pool, &placement).and_then(|round| round.told);
+        mover.finish("has ended");
+        return done;
+    }
+    // The branches are let go between two looks, so that their disks can be unmounted.
+    drop(pool);
+    mover.stay()
+}
+
+/// What has become of a round.
+struct Round {
+    moved: bool,
+    /// What the summary says.
+    told: Result<()>,
+}
+
+/// How often a round plans again when a tier is still above its mark, because files stay.
+const PLANS: usize = 3;
+
+struct TierMover<'m> {
+    args: &'m TierArgs,
+    stop: Stop,
+    record: RefCell<Option<Record>>,
+    /// What could not move, by its path: other files make room first.
+    stuck: RefCell<HashSet<PathBuf>>,
+}
+
+impl TierMover<'_> {
+    /// Looks again and again, until a signal arrives.
+    fn stay(&self) -> Result<()> {
+        let mut walked: Option<Instant> = None;
+        let mut times: Vec<bool> = Vec::new();
+        let mut patience = Duration::ZERO;
+        while !self.stop.is_set() {
+            let begun = Instant::now();
+            let pool = PoolLink::named(&self.args.pool)?;
+            let placement = pool.placement()?;
+            let due: Vec<bool> = placement.tiers.iter().map(|tier| plan::is_time(tier, self.now())).collect();
+            let comes = due.len() != times.len() || due.iter().zip(&times).any(|(now, then)| *now && !*then);
+            let is_due = match walked.map(|walked| walked.elapsed()) {
+                None => true,
+                Some(since) => {
+                    comes || since >= WALK || since >= patience && !self.is_quiet(&pool, &placement)?
+                }
+            };
+            times = due;
+            if walked.is_none_or(|walked| walked.elapsed() >= WALK) {
+                self.stuck.borrow_mut().clear();
+            }
+            if is_due {
+                let told = self.round(&pool, &placement).and_then(|round| {
+                    patience = next_patience(patience, round.moved);
+                    round.told
+                });
+                match told {
+                    // What is in the way in one round may be gone in the next.
+                    Ok(()) | Err(Error::Left(..)) => {}
+                    Err(Error::Stopped) => break,
+                    Err(error) => return Err(error),
+                }
+                walked = Some(Instant::now());
+            }
+            drop(pool);
+            self.finish("waits");
+            self.stop.sleep_until(begun + LOOK);
+        }
+        self.finish("has ended");
+        Ok(())
+    }
+
+    fn finish(&self, state: &str) {
+        if let Some(record) = &mut *self.record.borrow_mut() {
+            record.finish(state);
+        }
+    }
+
+    fn tell(&self, state: &str) {
+        if let Some(record) = &mut *self.record.borrow_mut() {
+            record.tell(state);
+        }
+    }
+
+    fn is_quiet(&self, pool: &PoolLink, placement: &Placement) -> Result<bool> {
+        Ok(plan::is_quiet(placement, &layout(pool, &Disks::of(pool, &|_| true)?), self.now()))
+    }
+
+    fn now(&self) -> Now {
+        let time = SystemTime::now();
+        Now { time, minute: minute_of_day(time), any_time: self.args.now }
+    }
+
+    /// Plans and makes the moves that are due, and says what has become of them.
+    fn round(&self, pool: &PoolLink, placement: &Placement) -> Result<Round> {
+        let run = Run::until(self.stop.clone(), Action::Move, pool, &self.args.run)?;
+        let summary = run.summary_of("tier");
+        let calm = Calm::new(pool, &self.stop);
+        let (mut steps, mut homeless, mut outcome) = (Vec::new(), Vec::new(), Outcome::default());
+        for number in 0..PLANS {
+            self.tell("looks at the pool");
+            let (next, left) = self.plan(pool, placement, &run)?;
+            // Rounds that find nothing are no news.
+            let is_news = !next.is_empty() || !left.is_empty() || self.args.once || self.args.run.dry_run;
+            if number == 0 && !is_news {
+                return Ok(Round { moved: false, told: Ok(()) });
+            }
+            homeless = left;
+            if number == 0 || !next.is_empty() {
+                summary.before(&next);
+            }
+            let made = match self.args.run.dry_run {
+                true => Outcome::default(),
+                false => run.mover().run_calmly(&next, &|| self.wait(pool, placement, &calm))?,
+            };
+            self.count(pool, &made);
+            let none_stays = made.stays.is_empty();
+            steps.extend(next);
+            outcome = outcome + made;
+            if none_stays || self.stop.is_set() || self.is_quiet(pool, placement)? {
+                break;
+            }
+        }
+        let told = summary.after(&steps, &outcome, &homeless, self.stop.is_set());
+        Ok(Round { moved: outcome.moved.files > 0, told })
+    }
+
+    /// Returns what is to move now, and what should but has nowhere to go.
+    fn plan(&self, pool: &PoolLink, placement: &Placement, run: &Run<'_>) -> Result<(Vec<Step>, Vec<Stays>)> {
+        let gives = |branch: usize| pool.branches[branch].gives();
+        let job = collect(pool, &[PathBuf::new()], &gives, &run.filter, &run.stop)?;
+        let layout = layout(pool, &Disks::of(pool, &|_| true)?);
+        let stuck = self.stuck.borrow();
+        let files: Vec<Candidate<'_>> = job.found.iter().map(|found| candidate(found, &stuck)).collect();
+        let plan = plan::plan(placement, layout, &files, self.now());
+        let step = |going: &plan::Going| Step::of(&job.found[going.candidate], going.to);
+        let homeless = |index: &usize| Stays {
+            path: pool.mountpoint.join(&job.found[*index].names[0]),
+            why: "no branch that may take it has room".into(),
+        };
+        Ok((plan.going.iter().map(step).collect(), plan.homeless.iter().map(homeless).collect()))
+    }
+
+    fn count(&self, pool: &PoolLink, made: &Outcome) {
+        let inside = |stay: &Stays| stay.path.strip_prefix(&pool.mountpoint).ok().map(PathBuf::from);
+        self.stuck.borrow_mut().extend(made.stays.iter().filter_map(inside));
+        if let Some(record) = &mut *self.record.borrow_mut() {
+            record.report.files += made.moved.files;
+            record.report.bytes += made.moved.bytes;
+        }
+    }
+
+    /// Waits until nothing disturbs a move.
+    fn wait(&self, pool: &PoolLink, placement: &Placement, calm: &Calm<'_>) {
+        while !self.args.run.manners.eager
+            && !self.stop.is_set()
+            && !is_pressing(pool, placement)
+            && let Some(why) = calm.disturbed()
+        {
+            self.tell(&format!("waits: {why}"));
+        }
+        self.tell("moves files");
+    }
+}
+
+/// Returns how long to leave a tier alone that is above its mark, after a round that moved something or did not: what is left
+/// may be open, or belong there.
+fn next_patience(before: Duration, moved: bool) -> Duration {
+    if moved { Duration::ZERO } else { (before * 2).clamp(LOOK * 2, WALK) }
+}
+
+/// Returns whether a tier has come half the way from its mark to being full. Then moves do not wait for anything.
+fn is_pressing(pool: &PoolLink, placement: &Placement) -> bool {
+    let Ok(disks) = Disks::of(pool, &|_| true) else { return false };
+    let layout = layout(pool, &disks);
+    placement.tiers.iter().any(|tier| {
+        plan::mark(tier).is_some_and(|(than, _)| layout.is_fuller(tier, than + (100 - than.min(100)) / 2, 0))
+    })
+}
+
+fn layout<'p>(pool: &'p PoolLink, disks: &Disks) -> Layout<'p> {
+    let place = |(index, branch): (usize, &'p crate::pool_link::BranchLink)| Place {
+        path: &branch.path,
+        disk: disks.of_branch(index),
+        takes: branch.takes(),
+        reserve: branch.min_free,
+    };
+    Layout {
+        places: pool.branches.iter().enumerate().map(place).collect(),
+        rooms: disks.list.iter().map(|disk| Room { size: disk.size, free: disk.free }).collect(),
+    }
+}
+
+fn candidate<'f>(found: &'f Found, stuck: &HashSet<PathBuf>) -> Candidate<'f> {
+    let seconds = found.copy.stat.st_atime.max(found.copy.stat.st_mtime);
+    Candidate {
+        names: found.names.iter().map(PathBuf::as_path).collect(),
+        branch: found.copy.branch,
+        used: found.copy.used(),
+        size: found.copy.size(),
+        stuck: stuck.contains(&found.names[0]),
+        touched: UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0)),
+    }
+}

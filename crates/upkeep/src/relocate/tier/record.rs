@@ -1,0 +1,144 @@
+//! The mover of a pool as others see it: a small file, which it holds locked while it runs.
+//!
+//! The lock also keeps a second mover from the same pool. A mover that is killed leaves an unlocked file, which says when it
+//! began.
+
+use crate::error::{Error, Result};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What a mover does, or has done.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(super) struct MoverReport {
+    /// It runs now.
+    #[serde(default)]
+    pub running: bool,
+    pub pid: u32,
+    /// Seconds since the epoch.
+    pub began: u64,
+    /// When it last finished looking or moving; null if it has not yet, or was killed before.
+    pub ended: Option<u64>,
+    /// What it does, in words.
+    pub state: String,
+    /// What it has moved since it began.
+    pub files: u64,
+    pub bytes: u64,
+}
+
+/// Returns the directory of records: one that only the user of the mover can write.
+fn directory() -> PathBuf {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    set("CANOPY_RUN_DIR").unwrap_or_else(|| match rustix::process::geteuid().is_root() {
+        true => PathBuf::from("/run/canopy"),
+        false => set("XDG_RUNTIME_DIR").unwrap_or_else(std::env::temp_dir).join("canopy"),
+    })
+}
+
+/// Returns the path of a pool's record.
+fn path_of(mountpoint: &Path) -> PathBuf {
+    // Bytes that could mean something in a path are written as numbers.
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._".contains(&byte);
+    let bytes = mountpoint.as_os_str().as_bytes().iter();
+    let name: String = bytes
+        .map(|&byte| match byte {
+            b'/' => "-".to_owned(),
+            byte if plain(byte) => char::from(byte).to_string(),
+            byte => format!("%{byte:02x}"),
+        })
+        .collect();
+    directory().join(format!("tier{name}.json"))
+}
+
+pub(super) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs())
+}
+
+/// The record of the mover that runs here.
+#[derive(Debug)]
+pub(super) struct Record {
+    file: File,
+    pub(super) report: MoverReport,
+}
+
+impl Record {
+    /// # Errors
+    /// If another mover works on the pool.
+    pub(super) fn begin(mountpoint: &Path) -> Result<Record> {
+        let path = path_of(mountpoint);
+        let failed = |why| Error::Path { path: path.clone(), why };
+        if let Some(dir) = path.parent() {
+            fs::create_dir_all(dir).map_err(failed)?;
+        }
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(failed)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(Error::AnotherMover(mountpoint.to_owned())),
+            Err(errno) => return Err(failed(errno.into())),
+        }
+        let report = MoverReport { pid: std::process::id(), began: now(), ..MoverReport::default() };
+        let mut record = Record { file, report };
+        record.tell("looks at the pool");
+        Ok(record)
+    }
+
+    /// Says what the mover does now.
+    pub(super) fn tell(&mut self, state: &str) {
+        if self.report.state == state {
+            return;
+        }
+        state.clone_into(&mut self.report.state);
+        self.write();
+    }
+
+    /// Says that the mover has finished a round.
+    pub(super) fn finish(&mut self, state: &str) {
+        self.report.ended = Some(now());
+        state.clone_into(&mut self.report.state);
+        self.write();
+    }
+
+    /// A record that cannot be written makes nobody stop: it is only for people who look.
+    fn write(&mut self) {
+        let text = serde_json::to_vec(&self.report).unwrap_or_default();
+        let _ = self
+            .file
+            .seek(SeekFrom::Start(0))
+            .and_then(|_| self.file.write_all(&text))
+            .and_then(|()| self.file.set_len(text.len() as u64));
+    }
+}
+
+/// Returns what is known of the mover of a pool.
+pub(super) fn mover_report(mountpoint: &Path) -> Option<MoverReport> {
+    let mut file = File::open(path_of(mountpoint)).ok()?;
+    let mut text = String::new();
+    file.read_to_string(&mut text).ok()?;
+    let mut report: MoverReport = serde_json::from_str(&text).ok()?;
+    report.running = flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK);
+    Some(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_pool_has_a_file_of_its_own() {
+        let name = |path: &str| path_of(Path::new(path)).file_name().unwrap().to_str().unwrap().to_owned();
+        assert_eq!(name("/mnt/pool"), "tier-mnt-pool.json");
+        assert_ne!(name("/mnt-pool"), name("/mnt/pool"));
+        assert_ne!(name("/mnt%2dpool"), name("/mnt-pool"));
+    }
+}

@@ -1,0 +1,142 @@
+//! The tiers of a pool for `canopy status`.
+
+use super::record::{MoverReport, mover_report};
+use canopy_config::placement::{format_move_when, parse_tiers};
+use canopy_config::text::{bytes, date};
+use canopy_pool::policy::placement::MoveWhen;
+use serde::Serialize;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// A tier, and how full it is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(super) struct TierReport {
+    name: String,
+    /// Bytes in all, and those that users cannot fill any more.
+    size: u64,
+    used: u64,
+    /// Above so many per cent it gives files to the next tier; null if it does not for that reason.
+    mark: Option<u8>,
+    /// When files leave it, in words.
+    move_when: Vec<String>,
+}
+
+/// The tiers of a pool, and what moves files between them.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct TierStatus {
+    /// In the order of the option.
+    tiers: Vec<TierReport>,
+    /// The last `canopy tier`; null if none is known.
+    mover: Option<MoverReport>,
+}
+
+impl TierStatus {
+    /// Looks at the tiers that the option has, with the space of those of their branches that have answered.
+    pub fn of(mountpoint: &Path, option: &str, branches: impl Iterator<Item = BranchSpace>) -> TierStatus {
+        let branches: Vec<BranchSpace> = branches.collect();
+        TierStatus { tiers: tier_reports(option, &branches), mover: mover_report(mountpoint) }
+    }
+
+    /// Returns what to tell, each with its name.
+    pub fn facts(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let tiers = self.tiers.iter().map(|tier| ("tier", tier.to_string()));
+        tiers.chain(self.mover.iter().map(|mover| ("mover", mover.to_string())))
+    }
+}
+
+/// A branch whose disk has answered.
+#[derive(Clone, Debug)]
+pub struct BranchSpace {
+    pub path: PathBuf,
+    pub dev: u64,
+    pub size: u64,
+    pub available: u64,
+}
+
+fn tier_reports(option: &str, branches: &[BranchSpace]) -> Vec<TierReport> {
+    let report = |tier: canopy_pool::policy::placement::Tier| {
+        let mut disks: Vec<&BranchSpace> = branches.iter().filter(|it| tier.holds(&it.path)).collect();
+        disks.sort_by_key(|it| it.dev);
+        disks.dedup_by_key(|it| it.dev);
+        TierReport {
+            size: disks.iter().map(|it| it.size).sum(),
+            used: disks.iter().map(|it| it.size.saturating_sub(it.available)).sum(),
+            mark: tier.move_when.iter().find_map(|when| match when {
+                MoveWhen::Fuller { than, .. } => Some(*than),
+                _ => None,
+            }),
+            move_when: tier.move_when.iter().map(format_move_when).collect(),
+            name: tier.name,
+        }
+    };
+    // A daemon of another version may have tiers that are not understood here.
+    parse_tiers(option).unwrap_or_default().into_iter().map(report).collect()
+}
+
+impl fmt::Display for TierReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.used.saturating_mul(100).checked_div(self.size) {
+            Some(percent) => write!(f, "{}: {percent}% of {}", self.name, bytes(self.size))?,
+            None => write!(f, "{}: without a branch", self.name)?,
+        }
+        match self.move_when.as_slice() {
+            [] => Ok(()),
+            when => write!(f, "; moves files on: {}", when.join(", ")),
+        }
+    }
+}
+
+impl fmt::Display for MoverReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let time = |seconds: u64| date(i64::try_from(seconds).unwrap_or(0));
+        match (self.running, self.ended) {
+            (true, _) => write!(f, "pid {}, {}", self.pid, self.state)?,
+            (false, Some(ended)) => write!(f, "ended at {}", time(ended))?,
+            (false, None) => write!(f, "did not end; began at {}", time(self.began))?,
+        }
+        write!(f, "; moved {} files ({})", self.files, bytes(self.bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn branches_on_one_disk_count_once() {
+        let space =
+            |path, dev, available| BranchSpace { path: PathBuf::from(path), dev, size: 1 << 30, available };
+        let branches = [space("/ssd", 1, 1 << 29), space("/d1", 2, 0), space("/d2", 2, 0)];
+        let reports = tier_reports("ssd=/ssd|fuller than 70%|older than 2 days;disks=/d*;none=/x", &branches);
+        let lines: Vec<String> = reports.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            lines,
+            [
+                "ssd: 50% of 1.0G; moves files on: fuller than 70%, older than 2 days",
+                "disks: 100% of 1.0G",
+                "none: without a branch"
+            ]
+        );
+        assert_eq!((reports[0].mark, reports[1].mark), (Some(70), None));
+        assert!(tier_reports("not a tier", &branches).is_empty());
+    }
+
+    #[test]
+    fn a_mover_that_was_killed_is_told() {
+        let mut report = MoverReport {
+            pid: 7,
+            state: "moves files".into(),
+            files: 2,
+            bytes: 2048,
+            ..MoverReport::default()
+        };
+        assert_eq!(
+            report.to_string(),
+            "did not end; began at 1970-01-01T00:00:00+0000; moved 2 files (2.0K)"
+        );
+        report.running = true;
+        assert_eq!(report.to_string(), "pid 7, moves files; moved 2 files (2.0K)");
+        (report.running, report.ended) = (false, Some(60));
+        assert_eq!(report.to_string(), "ended at 1970-01-01T00:01:00+0000; moved 2 files (2.0K)");
+    }
+}
