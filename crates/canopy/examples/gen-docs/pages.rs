@@ -286,8 +286,9 @@ fn for_programs(roff: &mut Roff) {
             "canopy explain --json",
             "pool, path, func, category, policy, looked_at (the path whose presence on a branch counts), \
              preserves_paths, by_chance, chosen (paths of branches), error (null, or errno, name and why) and \
-             branches, each with path, mode, verdict (chosen, candidate, lost, mode, unwell, absent, space-unknown, read-only, \
-             below-min-free), chance, present, min_free, available, used and read_only.",
+             branches, each with path, mode, verdict (chosen, candidate, lost, outside, mode, unwell, absent, space-unknown, read-only, \
+             below-min-free), chance, present, min_free, available, used and read_only; and placement (null, or rule, which may be null, and \
+             sets, each with name, branches and answer: passed-over, chosen or not-asked).",
         ),
         (
             "canopy options --json",

@@ -6,3 +6,4 @@ mod mover;
 mod placing;
 mod rig;
 mod settings;
+mod throttled;

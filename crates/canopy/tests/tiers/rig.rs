@@ -16,13 +16,19 @@ pub(super) struct Mover {
 
 /// Mounts a pool over disks, with tiers and rules in which `@N` is the path of a disk.
 pub(super) fn mounted(disks: Vec<LoopFs>, tiers: &str, rules: &str) -> Mover {
+    mounted_with(disks, tiers, rules, "minfreespace=0")
+}
+
+/// The same with further options.
+pub(super) fn mounted_with(disks: Vec<LoopFs>, tiers: &str, rules: &str, options: &str) -> Mover {
     let place = |text: &str| {
         disks.iter().enumerate().fold(text.to_owned(), |text, (index, disk)| {
             text.replace(&format!("@{index}"), &disk.path().display().to_string())
         })
     };
     let options = [
-        "minfreespace=0,category.create=ff,cache.attr=0,cache.entry=0,cache.statfs=0".to_owned(),
+        "category.create=ff,cache.attr=0,cache.entry=0,cache.statfs=0".to_owned(),
+        options.to_owned(),
         format!("tiers={}", place(tiers)),
         format!("rules={}", place(rules)),
     ];

@@ -2,7 +2,7 @@
 
 use super::rig::{BINARY, PATIENCE, unfinished};
 use canopy_testkit::cmd::{run_within, wait_until};
-use canopy_testkit::{Fields, LoopFs, Pool, PoolBed, Rng, Tree, TreeSpec, populate};
+use canopy_testkit::{Fields, LoopFs, Pool, PoolBed, Rng, ScratchDir, Tree, TreeSpec, populate};
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -50,12 +50,18 @@ fn tree(bed: &PoolBed) -> Tree {
 }
 
 /// The command of a round: each moves something wherever the files are.
-fn command(bed: &PoolBed, round: u32) -> Command {
+fn command(bed: &PoolBed, records: &ScratchDir, round: u32) -> Command {
     let mut command = Command::new(BINARY);
     let fullest = (0..3).max_by_key(|disk| used(bed, *disk)).unwrap_or(0);
-    match round % 3 {
+    match round % 4 {
         0 => command.arg("drain").arg(bed.pool.path()).arg(bed.on(fullest, "")),
         1 => command.arg("balance").arg(bed.pool.path()).args(["--to", "1%"]),
+        2 => {
+            // Every file of the disk leaves it.
+            let disk = bed.on(fullest, "");
+            bed.pool.set("tiers", &format!("full={}|older than 0 seconds", disk.display()));
+            command.arg("tier").arg(bed.pool.path()).arg("--once").env("CANOPY_RUN_DIR", records.path("run"))
+        }
         _ => {
             let to = bed.on((fullest + 1) % 3, "");
             command.arg("consolidate").arg(bed.pool.path()).arg(bed.pool.path()).arg("--to").arg(to)
@@ -79,13 +85,14 @@ fn reset_modes(bed: &PoolBed) {
 #[test]
 fn a_killed_command_leaves_every_file_whole() {
     let (kills, mut rng) = kills();
+    let records = ScratchDir::new("canopy-kills-", &["run"]);
     let bed = mount(disks());
     let before = tree(&bed);
     let (mut cut, mut ended) = (0, 0);
     for round in 0..kills {
         reset_modes(&bed);
         let places = used(&bed, 0);
-        let mut child = command(&bed, round).spawn().expect("canopy");
+        let mut child = command(&bed, &records, round).spawn().expect("canopy");
         std::thread::sleep(Duration::from_micros(rng.below(150_000)));
         let done = child.try_wait().expect("wait").is_some();
         child.kill().expect("kill");
@@ -99,8 +106,8 @@ fn a_killed_command_leaves_every_file_whole() {
     println!("{cut} of {kills} were killed after they had moved something, {ended} had ended");
     reset_modes(&bed);
     // Run again, it ends.
-    for round in [1, 2, 0] {
-        let done = run_within(&mut command(&bed, round), PATIENCE);
+    for round in [1, 2, 3, 0] {
+        let done = run_within(&mut command(&bed, &records, round), PATIENCE);
         assert!(done.success(), "{}", done.describe());
         before.assert_same(&tree(&bed));
     }
@@ -109,11 +116,12 @@ fn a_killed_command_leaves_every_file_whole() {
 #[test]
 fn a_killed_daemon_leaves_every_file_whole() {
     let (kills, mut rng) = kills();
+    let records = ScratchDir::new("canopy-kills-", &["run"]);
     let mut bed = mount(disks());
     let before = tree(&bed);
     let mut cut = 0;
     for round in 0..kills {
-        let mut child = command(&bed, round).spawn().expect("canopy");
+        let mut child = command(&bed, &records, round).spawn().expect("canopy");
         std::thread::sleep(Duration::from_micros(rng.below(120_000)));
         bed.pool.kill();
         child.wait().expect("wait");
@@ -125,7 +133,7 @@ fn a_killed_daemon_leaves_every_file_whole() {
         before.assert_same(&tree(&bed));
     }
     println!("{cut} of {kills} left something to clean up");
-    let done = run_within(&mut command(&bed, 1), PATIENCE);
+    let done = run_within(&mut command(&bed, &records, 1), PATIENCE);
     assert!(done.success(), "{}", done.describe());
     before.assert_same(&tree(&bed));
 }

@@ -205,7 +205,8 @@ pub fn confine(policy: Policy, views: &mut [BranchView], inside: impl Fn(usize) 
     for (index, view) in views.iter_mut().enumerate() {
         view.outside = !inside(index);
     }
-    if !policy.climbs() && !views.iter().any(|view| !view.outside && view.present) {
+    let keeps = policy.create_tests_path() && !policy.climbs();
+    if keeps && !views.iter().any(|view| !view.outside && view.present) {
         views.iter_mut().for_each(|view| view.present = true);
     }
 }
