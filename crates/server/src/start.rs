@@ -134,7 +134,7 @@ pub fn start(plan: &Plan, survival: Option<&Survival>) -> Result<Serving, Error>
     };
     pool.connect(Arc::new(link), passthrough);
     if let Some(ledger) = &ledger {
-        takeover::adopt_handles(&pool, ledger);
+        takeover::adopt_records(&pool, ledger);
     }
     let topology = Arc::new(Topology::new(
         Arc::clone(&pool),

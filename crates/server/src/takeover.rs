@@ -91,10 +91,11 @@ pub(crate) fn take_device(ledger: &Ledger) -> Result<OwnedFd, Error> {
     fd::take_over(ledger.session().0).ok_or_else(|| Error::Takeover(Errno::BADF.into()))
 }
 
-/// Has the pool's handles recorded from now on, and takes over those that are.
-pub(crate) fn adopt_handles(pool: &Pool, ledger: &Ledger) {
+/// Has the pool's handles, and the inode numbers of directories, recorded from now on, and takes over those that are.
+pub(crate) fn adopt_records(pool: &Pool, ledger: &Ledger) {
     let adopted = pool.adopt_handles(ledger.handles(), ledger.starts());
-    tracing::debug!("{adopted} open files were taken over");
+    let numbers = pool.adopt_numbers(ledger.dir_numbers());
+    tracing::debug!("{adopted} open files and {numbers} inode numbers of directories were taken over");
 }
 
 /// Continues the session of the process before.

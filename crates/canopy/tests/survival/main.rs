@@ -4,6 +4,7 @@
 
 mod deaths;
 mod held_files;
+mod inode_numbers;
 mod loads;
 mod moves;
 mod pauses;

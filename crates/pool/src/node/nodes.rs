@@ -1,6 +1,7 @@
 //! The node table, by which the kernel's references are counted.
 
 use super::surplus::Surplus;
+use super::table::dir_numbers::DirNumbers;
 use super::table::names::Name;
 use super::table::{NodeTally, Record, Table};
 use super::{Identity, Node, ShownFile};
@@ -34,7 +35,7 @@ impl Nodes {
         let stable = StableId { id: NodeId::ROOT, generation: 0 };
         // The kernel does not forget the root: its one reference stays.
         table.insert_nameless(&Arc::new(Node::new(stable, Identity::Directory { ino: root_ino }, false)));
-        table.numbers.insert(root_ino, NodeId::ROOT);
+        table.note_number(root_ino, NodeId::ROOT);
         let next = AtomicU64::new(NodeId::ROOT.0 + 1);
         let run = RandomState::new().hash_one(()) as u32;
         let (tally, surplus) = (Arc::clone(&table.tally), Surplus::default());
@@ -162,22 +163,43 @@ impl Nodes {
             node.lookups.fetch_add(1, Ordering::Relaxed);
             return Ok(node.clone());
         }
-        let ino = table.unused_ino(ino);
-        let node = self.new_node(&table, Identity::Directory { ino }, false, stable());
+        let stable = stable();
+        // Which the kernel was told by the process before.
+        let kept = stable.and_then(|stable| table.waiting_number(stable.id));
+        let ino = kept.unwrap_or_else(|| table.unused_ino(ino));
+        let node = self.new_node(&table, Identity::Directory { ino }, false, stable);
         let (_, replaced) = table.insert(parent, name, &node)?;
-        table.numbers.insert(ino, node.id);
+        table.note_number(ino, node.id);
         drop(table);
         drop(replaced);
         Ok(node)
     }
 
-    /// Returns the inode number that a lookup of a directory would show. `ino` is the number by its name.
-    pub(crate) fn dir_ino(&self, parent: NodeId, name: &[u8], ino: u64) -> u64 {
-        let table = self.table.read();
-        match table.child(parent, name).map(|node| node.identity()) {
-            Some(Identity::Directory { ino }) => ino,
-            _ => table.unused_ino(ino),
-        }
+    /// Returns the inode number that a lookup of a directory would show. `ino` is the number by its name. `stable` is called
+    /// if the directory has no node here, and may be known from the process before.
+    pub(crate) fn dir_ino(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        ino: u64,
+        stable: impl FnOnce() -> Option<StableId>,
+    ) -> u64 {
+        let (unused, any_waits) = {
+            let table = self.table.read();
+            match table.child(parent, name).map(|node| node.identity()) {
+                Some(Identity::Directory { ino }) => return ino,
+                _ => (table.unused_ino(ino), table.any_number_waits()),
+            }
+        };
+        let kept = if any_waits { stable() } else { None };
+        kept.and_then(|stable| self.table.read().waiting_number(stable.id)).unwrap_or(unused)
+    }
+
+    /// Records the inode numbers of directories there from now on, and takes over those that are recorded. Returns how many.
+    pub(crate) fn adopt_numbers(&self, recorded: DirNumbers) -> usize {
+        let count = recorded.waiting().count();
+        self.table.write().adopt_numbers(recorded);
+        count
     }
 
     /// Returns the inode number that a file had before it moved, if it has moved; by where it is now.
@@ -328,7 +350,14 @@ impl Nodes {
         }
         let (goes, cached_dir) = {
             let table = self.table.read();
-            let Some(record) = table.get(id) else { return };
+            let Some(record) = table.get(id) else {
+                let waits = table.waiting_number(id).is_some();
+                drop(table);
+                if waits {
+                    self.table.write().forget_number(id);
+                }
+                return;
+            };
             let decrease = |held: u64| Some(held.saturating_sub(count));
             #[allow(deprecated, reason = "Rust 1.88 lacks try_update, its new name")]
             let before = record.node.lookups.fetch_update(Ordering::Relaxed, Ordering::Relaxed, decrease);

@@ -1,7 +1,8 @@
 //! Taking over what another process has served: open handles, and the nodes that the kernel knows.
 //!
-//! Nodes need no record. Their ids say where they are (`export`), so each is found again when the kernel first asks for
-//! it. The kernel may hold more references to it than are counted here; it gives them back all at once.
+//! Ids of nodes say where they are (`export`), so each is found again when the kernel first asks for it. The kernel may
+//! hold more references to it than are counted here; it gives them back all at once. What is recorded of a node is the
+//! inode number of a directory, which clients remember: one that changes looks to them like another directory.
 
 use crate::branch::Branch;
 use crate::export::StableId;
@@ -10,6 +11,7 @@ use crate::ids::{HandleId, NodeId};
 use crate::node::handles::FileHandle;
 use crate::node::handles::records::{HandleRecord, HandleRecords, Recorded};
 use crate::node::open_file::{FileLocation, FileUse, OpenFile, only_reads};
+use crate::node::table::dir_numbers::DirNumbers;
 use crate::ops::data::open::Room;
 use crate::pool::Pool;
 use rustix::fd::{AsFd, OwnedFd, RawFd};
@@ -51,6 +53,12 @@ impl Pool {
         found.given_up.dedup();
         found.given_up.into_iter().filter_map(canopy_sys::fd::take_over).for_each(drop);
         count
+    }
+
+    /// Records the inode numbers of directories there from now on, and shows those that are recorded for as long as the
+    /// kernel knows the directories. Returns how many.
+    pub fn adopt_numbers(&self, numbers: DirNumbers) -> usize {
+        self.nodes.adopt_numbers(numbers)
     }
 
     /// Returns the number of the next handle that this thread opens, so that it can be noted before.

@@ -30,6 +30,11 @@ const DEFINITIONS: &[(&str, &str, &[&str])] = &[
         &["new", "descriptors", "record", "set", "moved", "moves_to", "read", "join", "high"],
     ),
     (
+        "crates/pool/src/node/table/dir_numbers.rs",
+        include_str!("../../../pool/src/node/table/dir_numbers.rs"),
+        &["new", "set", "another", "remove", "record"],
+    ),
+    (
         "crates/pool/src/ops/names/rename_again.rs",
         include_str!("../../../pool/src/ops/names/rename_again.rs"),
         &["has", "add", "is_begun", "list_mark", "begin", "step", "done"],

@@ -3,7 +3,7 @@
 
 use super::Refusal;
 use canopy_fuse::Agreed;
-use canopy_pool::{HANDLE_RECORD_WORDS, HandleRecords};
+use canopy_pool::{DIR_NUMBER_WORDS, DirNumbers, HANDLE_RECORD_WORDS, HandleRecords};
 use canopy_sys::process::{Ended, SharedWords};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::process::Signal;
@@ -60,10 +60,10 @@ const EXITED: u64 = 1 << 32;
 
 /// The form of the records, of handles and requests too, and of what one program passes to the next. Programs with
 /// different forms do not take over from one another: whoever changes the meaning of anything increments this.
-pub const FORM: u64 = 1;
+pub const FORM: u64 = 2;
 /// That number, and a hash of what it stands for (`form.rs`).
 #[cfg(test)]
-pub(super) const RECORDED_FORM: (u64, u64) = (1, 0x6baa_4001_e2eb_533a);
+pub(super) const RECORDED_FORM: (u64, u64) = (2, 0x603a_48b2_134b_11e7);
 
 /// The name of the memory in /proc.
 const NAME: &str = "canopy-records";
@@ -78,6 +78,8 @@ pub(super) const REQUESTS: Range<usize> = 64..64 + super::in_flight::REQUEST * 1
 const TEXT: usize = 16 << 10;
 const TEXTS: usize = REQUESTS.end;
 const HANDLES: Range<usize> = TEXTS + 2 * TEXT..TEXTS + 2 * TEXT + HANDLE_RECORD_WORDS * (1 << 20);
+/// The inode numbers of so many directories. Only what is used takes memory.
+const DIR_NUMBERS: Range<usize> = HANDLES.end..HANDLES.end + 1 + DIR_NUMBER_WORDS * (4 << 20);
 
 /// The memory that the processes of one pool share.
 #[derive(Clone, Debug)]
@@ -124,7 +126,7 @@ impl Ledger {
     /// # Errors
     /// `ENOMEM`.
     pub fn new() -> io::Result<Ledger> {
-        let ledger = Ledger { words: Arc::new(SharedWords::named(NAME, HANDLES.end)?) };
+        let ledger = Ledger { words: Arc::new(SharedWords::named(NAME, DIR_NUMBERS.end)?) };
         ledger.set(FORM_WORD, FORM);
         Ok(ledger)
     }
@@ -135,7 +137,7 @@ impl Ledger {
     /// `EINVAL` if they have another form; `ENOMEM`.
     pub(super) fn map(file: OwnedFd) -> io::Result<Ledger> {
         let words = SharedWords::map(file)?;
-        if words.len() != HANDLES.end || words[FORM_WORD].load(Ordering::Acquire) != FORM {
+        if words.len() != DIR_NUMBERS.end || words[FORM_WORD].load(Ordering::Acquire) != FORM {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         Ok(Ledger { words: Arc::new(words) })
@@ -298,6 +300,10 @@ impl Ledger {
 
     pub(crate) fn handles(&self) -> Arc<HandleRecords> {
         HandleRecords::new(Arc::clone(&self.words), HANDLES)
+    }
+
+    pub(crate) fn dir_numbers(&self) -> DirNumbers {
+        DirNumbers::new(Arc::clone(&self.words), DIR_NUMBERS)
     }
 
     pub(super) fn requests(&self) -> &[AtomicU64] {

@@ -1,6 +1,7 @@
 //! The tables of known nodes and names.
 
 pub(crate) mod children;
+pub(crate) mod dir_numbers;
 pub(crate) mod index;
 pub(crate) mod names;
 pub(crate) mod slab;
@@ -11,6 +12,7 @@ use crate::hash::{self, HashMap, shrink};
 use crate::ids::NodeId;
 use crate::path::{FileName, PoolPath};
 use children::Children;
+use dir_numbers::DirNumbers;
 use index::Index;
 use names::{Name, Names};
 use slab::{Slab, Slot};
@@ -49,7 +51,9 @@ pub(crate) struct Table {
     children: HashMap<Slot, Children>,
     /// Inode numbers of known directories. A directory that was renamed keeps its number, and so does everything
     /// below it, though other directories may have the old paths by now.
-    pub(crate) numbers: HashMap<u64, NodeId>,
+    numbers: HashMap<u64, NodeId>,
+    /// Records of the same, for the process that serves after this one.
+    recorded: Option<DirNumbers>,
     /// Inode numbers that files had before they moved, by their present device and number on the branch.
     pub(crate) preserved: HashMap<(u64, u64), u64>,
     /// The most nodes since memory was last returned to the system.
@@ -168,6 +172,16 @@ impl Table {
         ino
     }
 
+    /// Returns the number of a directory that the kernel knows from the process before, and that has no node here yet.
+    pub(crate) fn waiting_number(&self, id: NodeId) -> Option<u64> {
+        self.recorded.as_ref()?.waits(id)
+    }
+
+    /// Returns whether there are such directories.
+    pub(crate) fn any_number_waits(&self) -> bool {
+        self.recorded.as_ref().is_some_and(DirNumbers::any_waits)
+    }
+
     /// Returns the number of entries of each table.
     pub(crate) fn sizes(&self) -> [(&'static str, usize); 5] {
         let names = self.records.iter().map(|(_, record)| record.names.as_slice().len()).sum();
@@ -275,11 +289,43 @@ impl Table {
     }
 
     fn release_ino(&mut self, slot: Slot) {
-        if let Some(node) = self.at(slot)
-            && let Identity::Directory { ino } = node.identity()
-            && self.numbers.get(&ino) == Some(&node.id)
-        {
+        let Some(node) = self.at(slot) else { return };
+        if let (id, Identity::Directory { ino }) = (node.id, node.identity()) {
+            self.release_number(ino, id);
+            if let Some(recorded) = &mut self.recorded {
+                recorded.remove(id);
+            }
+        }
+    }
+
+    fn release_number(&mut self, ino: u64, id: NodeId) {
+        if self.numbers.get(&ino) == Some(&id) {
             self.numbers.remove(&ino);
+        }
+    }
+
+    /// Notes the inode number of a directory that gets a node. To be called before the kernel learns of it.
+    pub(crate) fn note_number(&mut self, ino: u64, id: NodeId) {
+        self.numbers.insert(ino, id);
+        if let Some(recorded) = self.recorded.as_mut().filter(|_| id != NodeId::ROOT) {
+            recorded.take(id);
+            recorded.set(id, ino);
+        }
+    }
+
+    /// Records the inode numbers of directories there from now on, and keeps those that are recorded for the directories
+    /// that the kernel knows from the process before. No directory is known here yet.
+    pub(crate) fn adopt_numbers(&mut self, recorded: DirNumbers) {
+        for (id, ino) in recorded.waiting() {
+            self.numbers.entry(ino).or_insert(id);
+        }
+        self.recorded = Some(recorded);
+    }
+
+    /// Keeps no number any more for a directory that has no node here, because the kernel has forgotten it.
+    pub(crate) fn forget_number(&mut self, id: NodeId) {
+        if let Some(ino) = self.recorded.as_mut().and_then(|recorded| recorded.remove(id)) {
+            self.release_number(ino, id);
         }
     }
 

@@ -10,8 +10,10 @@ use crate::dir::listing::source::{
 };
 use crate::dir::merged::CacheTrust;
 use crate::error::{Error, Result};
+use crate::export::StableId;
 use crate::fs::beneath;
 use crate::fs::reserved::is_reserved;
+use crate::fs::stat::Attr;
 use crate::ids::NodeId;
 use crate::inode_number::DirentInodes;
 use crate::node::dir_state::BranchDirs;
@@ -19,6 +21,7 @@ use crate::node::{Identity, Node};
 use crate::pool::Pool;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
+use smallvec::SmallVec;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
@@ -217,10 +220,20 @@ impl Cursor {
             kind = DT_UNKNOWN;
         }
         let ino = match kind {
-            DT_DIR => pool.nodes.dir_ino(node.id, name, shown),
+            DT_DIR => pool.nodes.dir_ino(node.id, name, shown, || self.stable_id(name)),
             _ => pool.nodes.preserved_ino(dev, ino).unwrap_or(shown),
         };
         self.push(name, kind, ino, next);
+    }
+
+    /// Returns the stable id of a directory that is listed, as a lookup of it would find it.
+    fn stable_id(&self, name: &[u8]) -> Option<StableId> {
+        let copies = self.sources[self.first..].iter().filter_map(|source| {
+            let attr = self.follow.at(&source.dir, name).ok().filter(Attr::is_dir)?;
+            Some((source.index, attr))
+        });
+        let copies: SmallVec<[_; 4]> = copies.collect();
+        StableId::of_dir(copies.iter().map(|(index, attr)| (&*self.branches[*index], attr)))
     }
 }
 
