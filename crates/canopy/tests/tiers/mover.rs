@@ -81,7 +81,7 @@ fn a_tier_above_its_mark_gives_what_was_not_used_for_the_longest_time() {
     );
     assert!(status["tiering"]["mover"]["ended"].is_u64(), "{text}");
     let text = mover.status_text();
-    for words in ["tier ssd: 55% of 100M; moves files on: fuller than 70%", "tier disks: ", "mover ended at "]
+    for words in ["tier ssd: 55% of 100M; files move when fuller than 70%", "tier disks: ", "mover ended at "]
     {
         assert!(text.contains(words), "{words}\n{text}");
     }

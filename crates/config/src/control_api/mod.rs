@@ -338,7 +338,8 @@ impl PlacementReport {
 /// The sets in their order, and the rule that decided.
 impl fmt::Display for PlacementReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, set) in self.sets.iter().enumerate() {
+        let told = |set: &&SetReport| !set.branches.is_empty() || set.answer != "not-asked";
+        for (index, set) in self.sets.iter().filter(told).enumerate() {
             write!(f, "{}{}", if index > 0 { ", then " } else { "" }, set.name)?;
             match set.answer.as_str() {
                 _ if set.branches.is_empty() => f.write_str(" (there are none)")?,

@@ -11,7 +11,10 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How long a record may be locked by those who look at it.
+const LOOKS: Duration = Duration::from_secs(1);
 
 /// What a mover does, or has done.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -82,10 +85,15 @@ impl Record {
             .truncate(false)
             .open(&path)
             .map_err(failed)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Err(Error::AnotherMover(mountpoint.to_owned())),
-            Err(errno) => return Err(failed(errno.into())),
+        let begun = Instant::now();
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                // Whoever looks at the record holds it for a moment.
+                Err(Errno::WOULDBLOCK) if begun.elapsed() < LOOKS => std::thread::sleep(LOOKS / 20),
+                Err(Errno::WOULDBLOCK) => return Err(Error::AnotherMover(mountpoint.to_owned())),
+                Err(errno) => return Err(failed(errno.into())),
+            }
         }
         let report = MoverReport { pid: std::process::id(), began: now(), ..MoverReport::default() };
         let mut record = Record { file, report };

@@ -81,7 +81,7 @@ impl fmt::Display for TierReport {
         }
         match self.move_when.as_slice() {
             [] => Ok(()),
-            when => write!(f, "; moves files on: {}", when.join(", ")),
+            when => write!(f, "; files move when {}", when.join(", ")),
         }
     }
 }
@@ -94,7 +94,8 @@ impl fmt::Display for MoverReport {
             (false, Some(ended)) => write!(f, "ended at {}", time(ended))?,
             (false, None) => write!(f, "did not end; began at {}", time(self.began))?,
         }
-        write!(f, "; moved {} files ({})", self.files, bytes(self.bytes))
+        let files = if self.files == 1 { "file" } else { "files" };
+        write!(f, "; moved {} {files} ({})", self.files, bytes(self.bytes))
     }
 }
 
@@ -112,7 +113,7 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "ssd: 50% of 1.0G; moves files on: fuller than 70%, older than 2 days",
+                "ssd: 50% of 1.0G; files move when fuller than 70%, older than 2 days",
                 "disks: 100% of 1.0G",
                 "none: without a branch"
             ]
