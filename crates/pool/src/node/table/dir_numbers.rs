@@ -133,7 +133,9 @@ mod tests {
         let words = Arc::new(SharedWords::new(32).unwrap());
         let open = || DirNumbers::new(Arc::clone(&words), 1..8);
         let mut numbers = open();
-        [(7, 70), (8, 80), (9, 90), (10, 100)].map(|(node, number)| numbers.set(NodeId(node), number));
+        for (node, number) in [(7, 70), (8, 80), (9, 90), (10, 100)] {
+            numbers.set(NodeId(node), number);
+        }
         assert_eq!(numbers.remove(NodeId(8)), None, "it had a node");
         assert_eq!(words[0].load(Ordering::Relaxed) + words[8].load(Ordering::Relaxed), 0);
 
