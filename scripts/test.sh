@@ -11,6 +11,8 @@
 #                              the packages, on bare systems (scripts/package-tests.sh)
 #   test.sh --neighbours [NAME ...]
 #                              servers and databases over a pool, network filesystems below it (scripts/neighbour-tests.sh)
+#   test.sh --filesystems [tmpfs|xfs|btrfs|ext4|mixed ...]
+#                              pjdfstest, fsx, the random changes and the mounted model over branches on each of these
 #   test.sh --list             lists the names
 # If there is no compiler that is new enough, it asks before it installs one with rustup; with --yes as the first
 # argument it does not ask.
@@ -24,6 +26,9 @@ fail() {
     printf 'test: %s\n' "$*" >&2
     exit 1
 }
+
+# What can be below the branches (CANOPY_TEST_BRANCHES).
+readonly FILESYSTEMS=(tmpfs xfs btrfs ext4 mixed)
 
 # Prints each test program and the package that it belongs to.
 programs() {
@@ -72,11 +77,29 @@ case ${1:-} in
     shift
     exec scripts/package-tests.sh "$@"
     ;;
+--filesystems)
+    shift
+    needs_root
+    prepare test
+    (($# > 0)) || set -- "${FILESYSTEMS[@]}"
+    failed=()
+    for filesystem; do
+        [[ " ${FILESYSTEMS[*]} " == *" $filesystem "* ]] || fail "unknown filesystem: $filesystem (${FILESYSTEMS[*]})"
+    done
+    for filesystem; do
+        printf 'test: branches on %s\n' "$filesystem"
+        export CANOPY_TEST_BRANCHES=$filesystem
+        cargo test -p canopy --test suites -- pjdfstest fsx || failed+=("$filesystem: suites")
+        cargo test -p canopy --test coherence -- random_changes --nocapture || failed+=("$filesystem: coherence")
+        cargo test -p canopy --test mounted_model || failed+=("$filesystem: mounted_model")
+    done
+    ((${#failed[@]} == 0)) || fail "failed: ${failed[*]}"
+    ;;
 --neighbours)
     shift
     exec scripts/neighbour-tests.sh "$@"
     ;;
--*) fail "unknown option: $1 (--fast, --kernel, --packages, --neighbours, --list, --yes)" ;;
+-*) fail "unknown option: $1 (--fast, --kernel, --packages, --neighbours, --filesystems, --list, --yes)" ;;
 '')
     needs_root
     prepare test

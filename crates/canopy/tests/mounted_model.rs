@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use canopy_testkit::model::{Plain, Rules, World, check};
-use canopy_testkit::{LoopFs, Pool, lag, require_root};
+use canopy_testkit::{Branches, LoopFs, Pool, lag, require_root};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -37,13 +37,24 @@ impl Bed {
             tempfile::Builder::new().prefix("canopy-model-").tempdir_in("/dev/shm").expect("a directory");
         let mut paths: Vec<PathBuf> =
             (0..branches).map(|index| home.path().join(format!("b{index}"))).collect();
-        let plain = home.path().join("plain");
+        let mut plain = home.path().join("plain");
         // One branch is on a disk that lags, if the tests' environment asks for that. Changes that stay in the disk's cache
         // would not notice.
-        let disks: Vec<_> = lag().map(|_| LoopFs::ext4(256 << 20)).into_iter().collect();
+        let mut disks: Vec<_> = lag().map(|_| LoopFs::ext4(256 << 20)).into_iter().collect();
         disks.iter().for_each(LoopFs::set_synchronous);
         if let (Some(disk), Some(last)) = (disks.first(), paths.last_mut()) {
             *last = disk.path().join("branch");
+        }
+        // Other filesystems may be asked for, and then the plain directory is on one of the same kind.
+        if let Some(asked) = Branches::asked() {
+            let others: Vec<_> = (0..branches).map(|number| asked.disk(number, 256 << 20)).collect();
+            paths = others.iter().map(|disk| disk.path().join("branch")).collect();
+            if let Branches::All(_) = asked {
+                let other = asked.disk(0, 256 << 20);
+                plain = other.path().join("plain");
+                disks.push(other);
+            }
+            disks.extend(others);
         }
         paths.iter().chain([&plain]).for_each(|path| directory(path));
         Bed::over(paths, plain, options, home, disks)

@@ -5,9 +5,8 @@
 //! `CANOPY_COHERENCE_CHANGES` sets the number of changes, `CANOPY_COHERENCE_SEED` the seed.
 
 use super::rig::{DelayMeter, Opens, look, open_by, two_disks};
-use canopy_testkit::PoolBed;
 use canopy_testkit::cmd::wait_until;
-use canopy_testkit::{Kind, PATIENCE, Rng};
+use canopy_testkit::{Branches, Kind, PATIENCE, PoolBed, Rng};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -418,8 +417,9 @@ fn storm(bed: PoolBed, what: &str, share: u64) {
             changer.join().unwrap_or_else(|why| std::panic::resume_unwind(why));
         }
     });
+    let asked = Branches::asked().map_or(String::new(), |branches| format!(" over {branches:?}"));
     println!(
-        "{what}: {} changes, {} answers of which {} could be checked and {} were outdated by at most {:?}, \
+        "{what}{asked}: {} changes, {} answers of which {} could be checked and {} were outdated by at most {:?}, \
          in {:?}; scheduling delays of up to {:?}",
         storm.done.load(Ordering::Relaxed).min(changes),
         storm.queries.load(Ordering::Relaxed),

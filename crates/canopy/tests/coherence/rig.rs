@@ -1,6 +1,6 @@
 //! Pools whose branches are watched, and a measure of this machine's scheduling delays.
 
-use canopy_testkit::{Kind, LoopFs, PATIENCE, Pool, PoolBed, PoolBuilder};
+use canopy_testkit::{Kind, LoopFs, PATIENCE, Pool, PoolBed, PoolBuilder, branch_disk};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::VecDeque;
 use std::fs;
@@ -24,7 +24,13 @@ fn asserts_bound() -> bool {
 /// Mounts a pool over two filesystems of this kind.
 #[track_caller]
 pub(super) fn two_disks(kind: Kind, options: &str) -> PoolBed {
-    PoolBed::mount(builder(options), [LoopFs::new(kind, 512 << 20), LoopFs::new(kind, 512 << 20)])
+    PoolBed::mount(builder(options), disks(kind))
+}
+
+/// Two filesystems of this kind, unless `CANOPY_TEST_BRANCHES` names another.
+#[track_caller]
+fn disks(kind: Kind) -> [LoopFs; 2] {
+    [0, 1].map(|number| branch_disk(number, kind, 512 << 20))
 }
 
 pub(super) fn builder(options: &str) -> PoolBuilder {
@@ -47,8 +53,7 @@ pub(super) fn open_by(opens: Opens, kind: Kind, options: &str) -> PoolBed {
         Opens::Kernel => "",
         Opens::Daemon => "mask:NO_OPENDIR_SUPPORT",
     };
-    let disks = [LoopFs::new(kind, 512 << 20), LoopFs::new(kind, 512 << 20)];
-    PoolBed::mount(builder(options).env("CANOPY_TEST_KERNEL", hidden), disks)
+    PoolBed::mount(builder(options).env("CANOPY_TEST_KERNEL", hidden), disks(kind))
 }
 
 /// Describes an entry: its type, mode, size and link count, or the error.

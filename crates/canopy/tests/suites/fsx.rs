@@ -6,8 +6,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use canopy_testkit::cmd::run_within;
+use canopy_testkit::{PATIENCE, lag};
 
-use super::tools::{Rig, disk, program, report, turn};
+use super::tools::{Rig, branches, disk, plain_disks, program, report, turn};
 
 const SEEDS: [u64; 3] = [1, 20_260_101, 0xc0ff_ee00];
 /// Operations for each seed, unless `CANOPY_FSX_OPS` sets another number.
@@ -37,6 +38,14 @@ posix_fadvise = 3
 copy_file_range = 5
 ";
 
+/// How long an operation may take on average on a disk that lags: some write the whole file back.
+const LAGGING: Duration = Duration::from_secs(1);
+
+/// The number of operations for each seed.
+fn operations() -> u64 {
+    std::env::var("CANOPY_FSX_OPS").ok().and_then(|ops| ops.parse().ok()).unwrap_or(OPS)
+}
+
 /// Runs fsx with one seed in a directory. The error contains fsx's log of operations.
 fn run(dir: &Path, seed: u64, ops: u64) -> Result<(), String> {
     let work = tempfile::tempdir().expect("a temporary directory");
@@ -46,7 +55,8 @@ fn run(dir: &Path, seed: u64, ops: u64) -> Result<(), String> {
     let mut command = Command::new(program("fsx"));
     command.arg("-f").arg(&config).arg("-N").arg(ops.to_string()).arg("-S").arg(seed.to_string());
     command.arg("-P").arg(work.path()).arg(&file).env("RUST_BACKTRACE", "0");
-    let done = run_within(&mut command, Duration::from_secs(60) + Duration::from_millis(ops));
+    let each = if lag().is_some() { LAGGING } else { Duration::from_millis(1) };
+    let done = run_within(&mut command, PATIENCE + each * u32::try_from(ops).expect("a number"));
     if done.success() && done.stdout.contains("All operations completed A-OK!") {
         fs::remove_file(&file).map_err(|error| format!("cannot remove {}: {error}", file.display()))
     } else {
@@ -60,30 +70,35 @@ fn run(dir: &Path, seed: u64, ops: u64) -> Result<(), String> {
 #[track_caller]
 fn check_options(options: &str) {
     let _turn = turn();
-    let ops = std::env::var("CANOPY_FSX_OPS").ok().and_then(|ops| ops.parse().ok()).unwrap_or(OPS);
+    let ops = operations();
     let plain = disk();
     let rig = Rig::new(options);
     let started = Instant::now();
     for seed in SEEDS {
         if let Err(message) = run(rig.pool.path(), seed, ops) {
             let verdict = match run(plain.path(), seed, ops) {
-                Ok(()) => "the same seed passes on plain ext4".to_owned(),
-                Err(message) => format!("ext4 itself fails too: {message}"),
+                Ok(()) => format!("the same seed passes on plain {:?}", plain.kind()),
+                Err(message) => format!("{:?} itself fails too: {message}", plain.kind()),
             };
             panic!("[{options}] {message}\n{verdict}");
         }
     }
     let (seeds, took) = (SEEDS.len(), started.elapsed());
-    report(&format!("fsx [{options}] {seeds} seeds of {ops} operations, no difference, {took:.1?}"));
+    report(&format!(
+        "fsx [{options}] over {:?}: {seeds} seeds of {ops} operations, no difference, {took:.1?}",
+        branches()
+    ));
     rig.end();
 }
 
 #[test]
-fn plain_ext4() {
+fn plain_filesystems() {
     let _turn = turn();
-    let plain = disk();
-    for seed in SEEDS {
-        run(plain.path(), seed, OPS).expect("ext4 itself");
+    for plain in plain_disks() {
+        for seed in SEEDS {
+            run(plain.path(), seed, operations())
+                .unwrap_or_else(|why| panic!("{:?} itself: {why}", plain.kind()));
+        }
     }
 }
 

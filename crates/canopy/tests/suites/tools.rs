@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(super) use canopy_testkit::cmd::tool as program;
-use canopy_testkit::{LoopFs, Pool};
+use canopy_testkit::{Branches, Kind, LoopFs, Pool, PoolBed};
 
 /// Larger than the default `minfreespace` of 4 GB, so that a pool with default options creates on it. Sparse.
 const DISK: u64 = 8 << 30;
@@ -11,23 +11,22 @@ const DISK: u64 = 8 << 30;
 /// Options of a pool whose daemon serves all data.
 pub(super) const NO_PASSTHROUGH: &str = "passthrough.io=off";
 
-/// A pool over two ext4 disks.
+/// A pool over two ext4 disks, or over what `CANOPY_TEST_BRANCHES` names: four, if that is a mixture.
 #[derive(Debug)]
 pub(super) struct Rig {
     // The fields drop in this order: the pool before its branches.
     pub(super) pool: Pool,
-    _disks: [LoopFs; 2],
+    _disks: Vec<LoopFs>,
 }
 
 impl Rig {
     #[track_caller]
     pub(super) fn new(options: &str) -> Self {
-        let disks = [disk(), disk()];
-        let pool = Pool::builder(env!("CARGO_BIN_EXE_canopy"))
-            .branch(disks[0].path())
-            .branch(disks[1].path())
-            .option(options)
-            .mount();
+        let branches = branches();
+        let count = branches.kinds().len().max(2);
+        let disks: Vec<LoopFs> = (0..count).map(|number| branches.disk(number, DISK)).collect();
+        let PoolBed { pool, disks } =
+            PoolBed::mount(Pool::builder(env!("CARGO_BIN_EXE_canopy")).option(options), disks);
         Self { pool, _disks: disks }
     }
 
@@ -39,9 +38,21 @@ impl Rig {
     }
 }
 
+/// The branches that the suites run over.
+#[track_caller]
+pub(super) fn branches() -> Branches {
+    Branches::asked().unwrap_or(Branches::All(Kind::Ext4))
+}
+
+/// A filesystem of each kind among the branches, to run a suite on without a pool.
+#[track_caller]
+pub(super) fn plain_disks() -> Vec<LoopFs> {
+    branches().kinds().iter().map(|kind| LoopFs::new(*kind, DISK)).collect()
+}
+
 #[track_caller]
 pub(super) fn disk() -> LoopFs {
-    LoopFs::ext4(DISK)
+    plain_disks().swap_remove(0)
 }
 
 /// Waits for the turn of a suite. Only one runs at a time, because suites load the machine and some check timings.

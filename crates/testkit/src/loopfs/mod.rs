@@ -1,7 +1,9 @@
 //! Filesystems for single tests: a sparse image on a loop device, or a tmpfs.
 
+mod branches;
 mod mapper;
 
+pub use branches::{Branches, branch_disk};
 pub use mapper::Medium;
 
 use std::fs::{self, File, Permissions};
@@ -18,7 +20,7 @@ use tempfile::{TempDir, TempPath};
 
 use crate::cmd::{PATIENCE, run, run_within, wait_until};
 use crate::proc::{self, drop_dentries};
-use crate::{Fault, FaultyFs, Opcode};
+use crate::{Fault, FaultyFs, Opcode, Submount};
 use mapper::Mapper;
 
 /// The environment variable that makes all filesystems on devices lag at random, up to this many milliseconds.
@@ -44,7 +46,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    fn name(self) -> &'static str {
+    /// Its name for mount(8).
+    pub fn name(self) -> &'static str {
         match self {
             Self::Ext4 => "ext4",
             Self::Xfs => "xfs",
@@ -84,6 +87,22 @@ impl Kind {
     }
 }
 
+/// A directory of a filesystem that stands for all of it.
+#[derive(Debug)]
+enum Part {
+    Subvolume(PathBuf),
+    Bound(Submount),
+}
+
+impl Part {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Subvolume(path) => path,
+            Self::Bound(mount) => mount.path(),
+        }
+    }
+}
+
 /// A mounted filesystem that is unmounted, detached and deleted on drop.
 #[derive(Debug)]
 pub struct LoopFs {
@@ -91,6 +110,8 @@ pub struct LoopFs {
     /// `None` after cleanup.
     home: Option<TempDir>,
     point: PathBuf,
+    /// A directory of the filesystem that stands for all of it.
+    part: Option<Part>,
     /// The image, if it is not beside the mount point.
     separate_image: Option<TempPath>,
     device: Option<PathBuf>,
@@ -159,6 +180,26 @@ impl LoopFs {
         Self::make(&std::env::temp_dir(), None, kind, size, &[], "", true)
     }
 
+    /// Like [`LoopFs::new`], with a part of the filesystem as its path: a subvolume of a btrfs, which is no mount of its own
+    /// but a device of its own, or elsewhere a bind mount of a directory.
+    #[track_caller]
+    pub fn part(kind: Kind, size: u64) -> Self {
+        let mut made = Self::new(kind, size);
+        let inside = made.point.join("part");
+        made.part = Some(if kind == Kind::Btrfs {
+            run("btrfs", ["-q".as_ref(), "subvolume".as_ref(), "create".as_ref(), inside.as_os_str()]);
+            Part::Subvolume(inside)
+        } else {
+            let point = made.point.with_file_name("bound");
+            for dir in [&inside, &point] {
+                fs::create_dir(dir).expect("a directory");
+            }
+            fs::set_permissions(&inside, Permissions::from_mode(0o755)).expect("chmod");
+            Part::Bound(Submount::bind(&inside, &point))
+        });
+        made
+    }
+
     #[track_caller]
     fn make(
         dir: &Path,
@@ -190,6 +231,7 @@ impl LoopFs {
             kind,
             home: Some(home),
             point,
+            part: None,
             separate_image,
             device: None,
             mapper: None,
@@ -238,9 +280,9 @@ impl LoopFs {
         fs::set_permissions(&self.point, Permissions::from_mode(0o755)).expect("chmod of the root");
     }
 
-    /// The mount point. An ext4 contains `lost+found`.
+    /// The mount point, or the part of [`LoopFs::part`]. An ext4 contains `lost+found`.
     pub fn path(&self) -> &Path {
-        &self.point
+        self.part.as_ref().map_or(&self.point, Part::path)
     }
 
     pub fn kind(&self) -> Kind {
@@ -375,6 +417,7 @@ impl LoopFs {
         let mapper = self.mapper.take();
         mapper.iter().for_each(|mapper| mapper.set(Medium::Healthy));
         self.lagging.iter().for_each(FaultyFs::heal);
+        drop(self.part.take());
         let unmounted = self.try_unmount();
         let removed_device = mapper.map_or(Ok(()), |mapper| mapper.remove());
         let image = self.image().and_then(|image| image.canonicalize().ok());
@@ -476,6 +519,23 @@ mod tests {
     #[test]
     fn a_tmpfs_is_mounted_and_removed() {
         check_lifecycle(Kind::Tmpfs, 8 * MIB);
+    }
+
+    #[test]
+    fn a_part_of_a_filesystem_is_a_subvolume_or_a_bind_mount_and_is_removed() {
+        use std::os::unix::fs::MetadataExt;
+        for (kind, is_mount) in [(Kind::Btrfs, false), (Kind::Xfs, true)] {
+            let disk = LoopFs::part(kind, kind.least());
+            let (part, whole) = (disk.path().to_owned(), disk.point.clone());
+            fs::write(part.join("file"), b"contents").expect("a write");
+            assert!(whole.join("part/file").exists());
+            assert_eq!(proc::mount_at(&part).is_some(), is_mount, "{kind:?}");
+            let device = |path: &Path| fs::metadata(path).expect("a directory").dev();
+            assert_eq!(device(&part) == device(&whole), is_mount, "{kind:?}");
+            drop(disk);
+            assert!(!part.exists() && !whole.exists());
+            assert!(proc::mount_at(&part).is_none() && proc::mount_at(&whole).is_none());
+        }
     }
 
     #[test]
