@@ -7,6 +7,9 @@
 #     FILTER   only the tests whose names contain it
 #   kernel-tests.sh 6.1|6.12|sid|all --run SCRIPT
 #     runs a shell script there instead, to look into something
+#   kernel-tests.sh 6.1|6.12|sid|all --power-cuts CUTS [FILESYSTEM,...]
+#     cuts the machine's power so often while it writes and moves files, and compares what was acknowledged; the disks are
+#     ext4,xfs,btrfs by default
 # It downloads kernels and the programs of the machine from Debian's mirror into target/kernels, where they stay; installs
 # qemu if it is missing; builds the program and its tests. The machine needs no KVM. Environment variables: docs/testing.md.
 set -euo pipefail
@@ -155,8 +158,8 @@ pack() {
     fi
     cp "$program" "$root/usr/bin/canopy"
     cp scripts/kernel-tests/init "$root/init"
-    if [[ $1 == --run ]]; then
-        cp "$2" "$root/run-tests"
+    if [[ $1 == --run || $1 == --power-cuts ]]; then
+        [[ $1 != --run ]] || cp "$2" "$root/run-tests"
         archive "$root" "$work/run.cpio"
         return
     fi
@@ -174,28 +177,54 @@ pack() {
     archive "$root" "$work/run.cpio"
 }
 
+# machine KERNEL: packs its root filesystem, and makes the array `qemu` the command that boots it, but for its console.
+machine() {
+    cat "$CACHE/userland.cpio" "$CACHE/$1/modules.cpio" "$work/run.cpio" >"$work/initrd"
+    qemu=(qemu-system-x86_64 -accel "${KERNEL_TEST_ACCEL:-tcg}" -cpu max -smp "${KERNEL_TEST_CPUS:-2}" -m "${KERNEL_TEST_MEMORY:-4G}"
+        -kernel "$CACHE/$1/vmlinuz" -append "console=ttyS0 quiet panic=-1 rdinit=/init" -nographic -nodefaults -no-reboot)
+}
+
 # boot KERNEL: runs the machine until it ends, and returns the status of its tests.
 boot() {
     local status
-    cat "$CACHE/userland.cpio" "$CACHE/$1/modules.cpio" "$work/run.cpio" >"$work/initrd"
+    machine "$1"
     # A file and not a pipe, so that qemu is the process that this script starts and waits for.
     : >"$work/console"
-    timeout --kill-after=10 "${KERNEL_TEST_SECONDS:-3600}" qemu-system-x86_64 -accel "${KERNEL_TEST_ACCEL:-tcg}" -cpu max \
-        -smp "${KERNEL_TEST_CPUS:-2}" -m "${KERNEL_TEST_MEMORY:-4G}" -kernel "$CACHE/$1/vmlinuz" -initrd "$work/initrd" \
-        -append "console=ttyS0 quiet panic=-1 rdinit=/init" -nographic -nodefaults -no-reboot -serial "file:$work/console" \
+    timeout --kill-after=10 "${KERNEL_TEST_SECONDS:-3600}" "${qemu[@]}" -initrd "$work/initrd" -serial "file:$work/console" \
         </dev/null &
-    machine=$!
-    tail -n +1 -s 0.2 -f --pid="$machine" "$work/console" | sed -u -n '/=== Linux/,/^=== exit/{s/.*=== Linux/=== Linux/;s/\r$//;p}' || true
-    wait "$machine" || true
-    machine=
+    child=$!
+    tail -n +1 -s 0.2 -f --pid="$child" "$work/console" | sed -u -n '/=== Linux/,/^=== exit/{s/.*=== Linux/=== Linux/;s/\r$//;p}' || true
+    wait "$child" || true
+    child=
     status=$(tr -d '\r' <"$work/console" | sed -n 's/^=== exit \([0-9]*\)$/\1/p')
     [[ -n $status ]] || say "Linux $1: the machine ended before its tests did"
     return "${status:-1}"
 }
 
+# power_cuts KERNEL CUTS [FILESYSTEM,...]
+power_cuts() {
+    local status=0
+    machine "$1"
+    mkdir -p "$work/power"
+    cp scripts/kernel-tests/power_guest.py "$work/power/"
+    python3 scripts/kernel-tests/power_cuts.py "$2" "$work" "${3:-ext4,xfs,btrfs}" "${qemu[@]}" &
+    child=$!
+    wait "$child" || status=$?
+    child=
+    return "$status"
+}
+
+# run KERNEL NAME|--run|--power-cuts [ARGUMENT ...]
+run() {
+    case $2 in
+    --power-cuts) power_cuts "$1" "${@:3}" ;;
+    *) boot "$1" ;;
+    esac
+}
+
 # shellcheck disable=SC2317 # the trap calls it
 cleanup() {
-    [[ -z $machine ]] || kill "$machine" 2>/dev/null || true
+    [[ -z $child ]] || kill "$child" 2>/dev/null || true
     rm -rf "$work"
 }
 
@@ -207,7 +236,8 @@ for kernel in "${kernels[@]}"; do suite_of "$kernel" >/dev/null; done
 (($# > 0)) || set -- real_kernels
 mkdir -p "$CACHE"
 work=$(mktemp -d "${TMPDIR:-/tmp}/canopy-kernels-XXXXXX")
-machine=''
+child=''
+qemu=()
 trap cleanup EXIT
 tools
 userland
@@ -219,7 +249,7 @@ pack "$@"
 failed=0
 for kernel in "${kernels[@]}"; do
     started=$SECONDS
-    if boot "$kernel"; then
+    if run "$kernel" "$@"; then
         say "Linux $kernel: $1 ok ($((SECONDS - started)) s)"
     else
         say "Linux $kernel: $1 FAILED ($((SECONDS - started)) s)"

@@ -20,7 +20,10 @@ def allocate(fd, size, how):
         if libc.fallocate(fd, FALLOC_FL_KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(size)) != 0:
             sys.exit("fallocate: %s" % os.strerror(ctypes.get_errno()))
     elif how == "zeros":
-        os.pwrite(fd, bytes(size), 0)
+        # In pieces, as clients do. While one write makes the file longer, the kernel tells the length that it has on the branch,
+        # but maps only what was there before (fs/fuse/file.c FUSE_I_SIZE_UNSTABLE): SIGBUS for a player that maps all of it.
+        for at in range(0, size, PIECE):
+            os.pwrite(fd, bytes(min(PIECE, size - at)), at)
 
 
 def main(here, source, how):

@@ -66,6 +66,33 @@ fn what_replaces_a_file_of_another_branch_is_on_disk_before_that_goes() {
     assert!(!scratch.path("plain/name").exists());
 }
 
+/// Otherwise a power cut could bring back the replaced file, which would hide what was synced.
+#[test]
+fn fsync_of_a_file_makes_the_removal_last_of_what_it_has_replaced() {
+    let scratch = ScratchDir::new("rename-sync-", &["plain", "faulty"]);
+    let disk = FaultyFs::mount(&scratch.path("faulty"));
+    fs::write(scratch.path("plain/new"), "new").unwrap();
+    fs::write(disk.path().join("name"), "old").unwrap();
+    let pool = Pool::builder(env!("CARGO_BIN_EXE_canopy"))
+        .branch(scratch.path("plain"))
+        .branch(disk.path())
+        .option("minfreespace=0")
+        .mount();
+    let at = |name: &str| pool.path().join(name);
+    fs::rename(at("new"), at("name")).unwrap();
+    assert!(!disk.path().join("name").exists());
+    let file = fs::File::open(at("name")).unwrap();
+    disk.set(Fault::Fail(Errno::IO), &[Opcode::Fsyncdir]);
+    for _ in 0..2 {
+        assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(5));
+    }
+    disk.heal();
+    file.sync_all().unwrap();
+    disk.set(Fault::Fail(Errno::IO), &[Opcode::Fsyncdir]);
+    file.sync_all().expect("the removal is on disk");
+    disk.heal();
+}
+
 /// Each operation runs on a pool of its own.
 #[test]
 fn every_operation_that_gets_erofs_marks_the_branch() {

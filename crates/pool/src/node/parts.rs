@@ -57,4 +57,6 @@ pub(crate) struct RareParts {
     pub(super) superseded: AtomicBool,
     /// How many threads wait for a move of the file to end, in order to write it.
     pub(super) awaited: AtomicU32,
+    /// The file has replaced files of other branches, which may still be there on disk.
+    pub(crate) replaces: AtomicBool,
 }

@@ -4,6 +4,7 @@ use crate::branch::health::OpKind;
 use crate::error::{Error, Result};
 use crate::fs::stat;
 use crate::ids::{Caller, HandleId};
+use crate::node::Node;
 use crate::node::handles::FileHandle;
 use crate::ops::attrs::setattr::kill_suidgid;
 use crate::pool::Pool;
@@ -11,6 +12,7 @@ use canopy_sys::ioctl::reflink;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::{Errno, IoSlice, ReadWriteFlags};
+use std::sync::atomic::Ordering;
 
 /// A handle together with the flags of one read or write request.
 #[derive(Clone, Copy, Debug)]
@@ -217,7 +219,19 @@ impl Pool {
             true => rustix::fs::fdatasync(&*handle.fd()),
             false => rustix::fs::fsync(&*handle.fd()),
         };
-        Ok(synced.map_err(|errno| handle.record_error(errno, OpKind::Change))?)
+        synced.map_err(|errno| handle.record_error(errno, OpKind::Change))?;
+        self.sync_replacement(&handle.node)
+    }
+
+    /// Waits until files are gone from disk that this one has replaced on other branches. After a power cut they would be
+    /// shown again, and hide what is synced now.
+    fn sync_replacement(&self, node: &Node) -> Result<()> {
+        let replaces = node.rare_if_any().map(|rare| &rare.replaces);
+        let Some(replaces) = replaces.filter(|replaces| replaces.swap(false, Ordering::Relaxed)) else {
+            return Ok(());
+        };
+        let synced = self.nodes.names_in(node.id).try_for_each(|(dir, ..)| self.fsyncdir(dir.id, false));
+        synced.inspect_err(|_| replaces.store(true, Ordering::Relaxed))
     }
 
     /// Runs fallocate(2) with its `mode`: the branch decides whether it can punch, zero, collapse or insert.

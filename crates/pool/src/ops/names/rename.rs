@@ -20,6 +20,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// The flags of renameat2(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -346,10 +347,20 @@ impl Pool {
         }
         let gone = victim.map(|victim| self.orphan(victim, true));
         self.nodes.renamed((old.parent, old.name), (new.parent, new.name));
+        if removed_any {
+            self.note_replacement(new);
+        }
         if let Some(node) = gone {
             self.settle(&node);
         }
         Ok(())
+    }
+
+    /// Notes that a file has taken the place of others, whose removal from their branches may not be on disk.
+    pub(crate) fn note_replacement(&self, new: &Side<'_, '_>) {
+        if let Some(node) = self.nodes.child(new.parent, new.name).filter(|node| !node.is_dir()) {
+            node.rare().replaces.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Exchanges two names on every branch that holds either.

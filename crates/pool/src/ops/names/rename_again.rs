@@ -191,6 +191,7 @@ impl Pool {
                 leave_whiteout(intent, &old);
             }
             self.nodes.renamed((old.parent, old.name), (new.parent, new.name));
+            self.note_replacement(&new);
         }
         self.dir_cache.places_changed();
         tracing::debug!("a rename was completed that another process had begun");
