@@ -40,6 +40,13 @@ fn explain(bed: &PoolBed, path: &str) -> (Value, String) {
     )
 }
 
+/// Returns whether the words of a verdict come in this order. The parts of a long path, in the column beside it, may stand in
+/// between.
+fn says(text: &str, verdict: &str) -> bool {
+    let mut words = text.split(' ');
+    verdict.split(' ').all(|word| words.any(|found| found == word))
+}
+
 fn verdicts(answer: &Value) -> Vec<&str> {
     answer["branches"].as_array().unwrap().iter().map(|branch| branch["verdict"].as_str().unwrap()).collect()
 }
@@ -96,7 +103,7 @@ fn a_full_tier_passes_to_the_next_and_nobody_sees_enospc() {
             "less than its minfreespace of 1.0M",
             "not asked: it belongs to the branches in no tier",
         ] {
-            assert!(text.contains(words), "{words}\n{text}");
+            assert!(says(&text, words), "{words}\n{text}");
         }
         bed.pool.set("minfreespace", "0");
     }
@@ -148,7 +155,7 @@ fn the_branches_of_a_rule_are_a_promise() {
     assert_eq!(bed.branches_with("elsewhere"), [3], "the tiers have no room, the branch in none has");
     let (answer, text) = explain(&bed, "films/no");
     assert_eq!(verdicts(&answer), ["outside", "below-min-free", "below-min-free", "outside"], "{answer:#}");
-    assert!(text.contains("not among the branches of the rule"), "{text}");
+    assert!(says(&text, "not among the branches of the rule"), "{text}");
     // Without the disks of the rule as well.
     let rest = format!("{}:{}", bed.on(0, "").display(), bed.on(3, "").display());
     bed.pool.set("branches", &rest);
