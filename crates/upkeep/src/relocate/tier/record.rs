@@ -7,9 +7,10 @@ use crate::error::{Error, Result};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -34,13 +35,24 @@ pub(super) struct MoverReport {
     pub bytes: u64,
 }
 
-/// Returns the directory of records: one that only the user of the mover can write.
+/// Returns the directory of records.
 fn directory() -> PathBuf {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     set("CANOPY_RUN_DIR").unwrap_or_else(|| match rustix::process::geteuid().is_root() {
         true => PathBuf::from("/run/canopy"),
         false => set("XDG_RUNTIME_DIR").unwrap_or_else(std::env::temp_dir).join("canopy"),
     })
+}
+
+/// Checks that nobody else has put anything into the directory of records, which may be below /tmp.
+fn check_private(dir: &Path) -> io::Result<()> {
+    let found = fs::symlink_metadata(dir)?;
+    let own = found.uid() == rustix::process::geteuid().as_raw();
+    if !found.is_dir() || !own || found.mode() & 0o022 != 0 {
+        let why = "others may write there (remove it, or set XDG_RUNTIME_DIR)";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
+    Ok(())
 }
 
 /// Returns the path of a pool's record.
@@ -75,16 +87,13 @@ impl Record {
     pub(super) fn begin(mountpoint: &Path) -> Result<Record> {
         let path = path_of(mountpoint);
         let failed = |why| Error::Path { path: path.clone(), why };
-        if let Some(dir) = path.parent() {
-            fs::create_dir_all(dir).map_err(failed)?;
-        }
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .map_err(failed)?;
+        let dir = directory();
+        DirBuilder::new().recursive(true).mode(0o755).create(&dir).map_err(failed)?;
+        check_private(&dir).map_err(|why| Error::Path { path: dir, why })?;
+        // Whoever can open it can lock it.
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(&path).map_err(failed)?;
         let begun = Instant::now();
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -130,6 +139,7 @@ impl Record {
 
 /// Returns what is known of the mover of a pool.
 pub(super) fn mover_report(mountpoint: &Path) -> Option<MoverReport> {
+    check_private(&directory()).ok()?;
     let mut file = File::open(path_of(mountpoint)).ok()?;
     let mut text = String::new();
     file.read_to_string(&mut text).ok()?;
@@ -141,6 +151,21 @@ pub(super) fn mover_report(mountpoint: &Path) -> Option<MoverReport> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn a_directory_that_others_may_have_made_is_refused() {
+        let home = tempfile::tempdir().unwrap();
+        let (dir, link) = (home.path().join("canopy"), home.path().join("link"));
+        fs::create_dir(&dir).unwrap();
+        symlink(&dir, &link).unwrap();
+        let set = |mode| fs::set_permissions(&dir, fs::Permissions::from_mode(mode)).unwrap();
+        set(0o755);
+        assert!(check_private(&dir).is_ok());
+        assert!(check_private(&link).is_err());
+        set(0o777);
+        assert_eq!(check_private(&dir).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    }
 
     #[test]
     fn each_pool_has_a_file_of_its_own() {
