@@ -175,6 +175,20 @@ impl Placement {
         Some(Order { rule, sets: from.iter().map(Set::Tier).chain(rest).collect() })
     }
 
+    /// Tries the sets of branches for a new file in their order, or all branches together (`None`) if they are alike.
+    /// Returns the first success, or the refusals of all sets together.
+    pub fn first<'p, T, E>(
+        &'p self,
+        dir: &[u8],
+        name: &[u8],
+        mut attempt: impl FnMut(Option<Set<'p>>) -> Result<Result<T, Refusal>, E>,
+    ) -> Result<Result<T, Refusal>, E> {
+        match self.order(dir, name) {
+            None => attempt(None),
+            Some(order) => order.first(|set| attempt(Some(set))),
+        }
+    }
+
     /// Returns the first rule that matches a path in the pool.
     pub fn rule(&self, path: &[u8]) -> Option<&Rule> {
         self.rules.iter().find(|rule| rule.path.matches(path))

@@ -264,10 +264,7 @@ impl Pool {
         };
         let choose = |set| policy::create_climbing(policy, path, |at| level(at, set), &mut ThreadRandom);
         let config = self.config();
-        let chosen = match config.placement.order(path, name) {
-            None => choose(None)?,
-            Some(order) => order.first(|set| choose(Some(set)))?,
-        };
+        let chosen = config.placement.first(path, name, choose)?;
         let index = chosen.ok().and_then(|chosen| chosen.first().copied()).ok_or(Errno::NOSPC)?;
         Ok(branches.as_slice()[index].clone())
     }

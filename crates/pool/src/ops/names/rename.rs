@@ -65,10 +65,26 @@ impl Side<'_, '_> {
         self.copies.get(index).is_some_and(Attr::is_dir)
     }
 
-    /// Waits until what has just got the name on this branch is on disk with it.
+    /// Waits until what has just got the name on one of these branches is on disk with it, if other branches are about to
+    /// lose their copies of the target, which these `held` before.
     ///
     /// Two filesystems keep no order of changes between them. If the removal of the target's last copy on another branch
-    /// were on disk first, a power cut in between would leave nothing under the name. The data has to be there too: on one
+    /// were on disk first, a power cut in between would leave nothing under the name. A branch that holds both keeps the
+    /// order itself.
+    pub(crate) fn sync_unless_both(
+        &self,
+        mut branches: impl Iterator<Item = usize> + Clone,
+        held: impl Fn(usize) -> bool,
+    ) -> Result<(), Errno> {
+        let replaces = (0..self.dirs.branches.len()).any(&held);
+        let both = branches.clone().any(held);
+        match branches.next() {
+            Some(first) if replaces && !both => self.sync(first),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until what has just got the name on this branch is on disk with it. The data has to be there too: on one
     /// filesystem, a file that takes the place of another has been written before (ext4(5) `auto_da_alloc`).
     ///
     /// Errors: those of fsync(2). A filesystem that cannot sync directories keeps whatever order it keeps.
@@ -302,18 +318,13 @@ impl Pool {
                 }
             }
         }
-        let elsewhere = |index: &usize| new.held_by(*index) && !chosen.contains(index);
-        let stays_held = chosen.iter().any(|&index| new.held_by(index));
-        if let (Some(&first), false, true) =
-            (chosen.first(), stays_held, (0..branches.len()).any(|index| elsewhere(&index)))
-            && let Err(errno) = new.sync(first)
-        {
+        if let Err(errno) = new.sync_unless_both(chosen.iter().copied(), |index| new.held_by(index)) {
             undo(old, new, &done);
             log.undone();
             return Err(errno.into());
         }
         let mut removed_any = false;
-        for index in (0..branches.len()).filter(elsewhere) {
+        for index in (0..branches.len()).filter(|&index| new.held_by(index) && !chosen.contains(&index)) {
             let flags = if new.is_dir(index) { AtFlags::REMOVEDIR } else { AtFlags::empty() };
             match new.dirs.unlink(index, new.name, flags) {
                 Ok(()) | Err(Errno::NOENT) => removed_any = true,

@@ -68,7 +68,7 @@ impl<'a> RenameIntent<'a> {
         self.get(BEGUN) != 0 && self.get(LIST) == list_mark(branches)
     }
 
-    fn members(&self, set: usize) -> impl Iterator<Item = usize> {
+    fn members(&self, set: usize) -> impl Iterator<Item = usize> + Clone {
         (0..MOST).filter(move |&index| self.has(set, index))
     }
 }
@@ -209,12 +209,7 @@ fn was_made(intent: RenameIntent<'_>, old: &Side, new: &Side, index: usize) -> b
 /// Removes the copies of the target that are still there: on branches that do not hold the source, and under the old name
 /// where the two were exchanged.
 fn remove_targets(intent: RenameIntent<'_>, old: &Side, new: &Side, undoable: bool) -> Result<()> {
-    let stays_held = intent.members(TARGETS).any(|index| intent.has(SOURCES, index));
-    if let (Some(first), Some(_), false) =
-        (intent.members(SOURCES).next(), intent.members(TARGETS).next(), stays_held)
-    {
-        new.sync(first)?;
-    }
+    new.sync_unless_both(intent.members(SOURCES), |index| intent.has(TARGETS, index))?;
     for index in intent.members(TARGETS) {
         let side = match intent.has(SOURCES, index) {
             true if undoable => old,

@@ -196,10 +196,9 @@ impl Pool {
         };
         let mut choose = |set| policy::create_climbing(policy, path, |at| level(at, set), &mut ThreadRandom);
         // Directories follow the files: they are cloned to where a file goes.
-        let order = if func == Func::Mkdir { None } else { config.placement.order(path, name) };
-        let mut chosen = match order {
-            None => choose(None)?,
-            Some(order) => order.first(|set| choose(Some(set)))?,
+        let mut chosen = match func {
+            Func::Mkdir => choose(None)?,
+            _ => config.placement.first(path, name, choose)?,
         }?;
         if func == Func::Create {
             // A regular file is created on one branch only, even if the policy chooses several.
