@@ -41,18 +41,24 @@ fn a_read_only_disk_gets_no_new_files_until_it_is_writable() {
     assert!(log.contains("it has become read-only") && log.contains("is well again"), "{log}");
 }
 
-/// Otherwise a power cut could leave nothing under the name: neither is on disk in the order of the changes.
-#[test]
-fn what_replaces_a_file_of_another_branch_is_on_disk_before_that_goes() {
+/// Mounts a pool over a plain directory and a filesystem with faults, with an old file and a new one at these places.
+fn plain_and_faulty(old: &str, new: &str) -> (ScratchDir, FaultyFs, Pool) {
     let scratch = ScratchDir::new("rename-sync-", &["plain", "faulty"]);
     let disk = FaultyFs::mount(&scratch.path("faulty"));
-    fs::write(disk.path().join("new"), "new").unwrap();
-    fs::write(scratch.path("plain/name"), "old").unwrap();
+    fs::write(scratch.path(old), "old").unwrap();
+    fs::write(scratch.path(new), "new").unwrap();
     let pool = Pool::builder(env!("CARGO_BIN_EXE_canopy"))
         .branch(scratch.path("plain"))
         .branch(disk.path())
         .option("minfreespace=0")
         .mount();
+    (scratch, disk, pool)
+}
+
+/// Otherwise a power cut could leave nothing under the name: neither is on disk in the order of the changes.
+#[test]
+fn what_replaces_a_file_of_another_branch_is_on_disk_before_that_goes() {
+    let (scratch, disk, pool) = plain_and_faulty("plain/name", "faulty/new");
     let at = |name: &str| pool.path().join(name);
     let texts = || ["name", "new"].map(|name| fs::read_to_string(at(name)).ok());
     for kind in [Opcode::Fsync, Opcode::Fsyncdir] {
@@ -69,15 +75,7 @@ fn what_replaces_a_file_of_another_branch_is_on_disk_before_that_goes() {
 /// Otherwise a power cut could bring back the replaced file, which would hide what was synced.
 #[test]
 fn fsync_of_a_file_makes_the_removal_last_of_what_it_has_replaced() {
-    let scratch = ScratchDir::new("rename-sync-", &["plain", "faulty"]);
-    let disk = FaultyFs::mount(&scratch.path("faulty"));
-    fs::write(scratch.path("plain/new"), "new").unwrap();
-    fs::write(disk.path().join("name"), "old").unwrap();
-    let pool = Pool::builder(env!("CARGO_BIN_EXE_canopy"))
-        .branch(scratch.path("plain"))
-        .branch(disk.path())
-        .option("minfreespace=0")
-        .mount();
+    let (_scratch, disk, pool) = plain_and_faulty("faulty/name", "plain/new");
     let at = |name: &str| pool.path().join(name);
     fs::rename(at("new"), at("name")).unwrap();
     assert!(!disk.path().join("name").exists());
