@@ -85,16 +85,15 @@ class Machine:
         self.console = os.path.join(self.directory, "console")
         command = [*self.command, "-initrd", initrd, "-serial", "file:" + self.console]
         for number, image in enumerate(self.images):
-            file = "driver=raw,file.driver=file,file.filename=%s" % (image + ".live" if logs else image)
-            node = "driver=raw,node-name=disk%d,file.driver=file,file.filename=%s" % (number, image)
+            node = "node-name=disk%d," % number
             if logs:
                 shutil.copyfile(image, image + ".live")
                 with open(image + ".log", "wb"):
                     pass
-                log = "log.driver=file,log.filename=%s.log" % image
-                file = file.replace("driver=raw,file.driver", "file.driver=raw,file.file.driver")
-                file = file.replace("file.filename", "file.file.filename")
-                node = "driver=blklogwrites,node-name=disk%d,%s,%s" % (number, file, log)
+                node += "driver=blklogwrites,log.driver=file,log.filename=%s.log," % image
+                node += "file.driver=raw,file.file.driver=file,file.file.filename=%s.live" % image
+            else:
+                node += "driver=raw,file.driver=file,file.filename=%s" % image
             command += ["-blockdev", node, "-device", "virtio-blk-pci,drive=disk%d" % number]
         with open(os.path.join(self.directory, "qemu"), "wb") as output:
             self.qemu = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)

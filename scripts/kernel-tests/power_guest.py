@@ -18,7 +18,6 @@ import random
 import subprocess
 import sys
 import termios
-import time
 
 POOL = "/pool"
 WORKERS = 3

@@ -43,8 +43,8 @@ fn a_read_only_disk_gets_no_new_files_until_it_is_writable() {
 
 /// Mounts a pool over a plain directory and a filesystem with faults, with an old file and a new one at these places.
 fn plain_and_faulty(old: &str, new: &str) -> (ScratchDir, FaultyFs, Pool) {
-    let scratch = ScratchDir::new("rename-sync-", &["plain", "faulty"]);
-    let disk = FaultyFs::mount(&scratch.path("faulty"));
+    let scratch = ScratchDir::new("rename-sync-", &["plain"]);
+    let disk = FaultyFs::mount(&scratch.dir());
     fs::write(scratch.path(old), "old").unwrap();
     fs::write(scratch.path(new), "new").unwrap();
     let pool = Pool::builder(env!("CARGO_BIN_EXE_canopy"))
