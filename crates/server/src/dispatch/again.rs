@@ -36,6 +36,9 @@ impl Dispatch {
     fn recall(&self, request: &Request<'_>) {
         let other = match request.op {
             Op::Forget { .. } | Op::BatchForget(_) | Op::Interrupt { .. } => return,
+            // They are about a handle. The kernel sends them late, when it may have forgotten the node, or the directories
+            // above it: what is found again then, nobody forgets any more.
+            Op::Release { .. } | Op::Releasedir { .. } => return,
             Op::Link { old, .. } => Some(old),
             Op::Rename { newdir, .. } => Some(newdir),
             _ => None,
