@@ -121,10 +121,14 @@ impl Pool {
 
     /// Finds a node again that the kernel knows from another process, if it is not known here.
     pub fn recall(&self, id: NodeId) {
-        if !self.nodes.hold(id)
-            && let Err(error) = self.find(id)
-        {
-            tracing::debug!("{id}, which the kernel knows, is not found: {error}");
+        if self.nodes.hold(id) {
+            return;
+        }
+        match self.find(id) {
+            // Requests at the same time may all find it, but the kernel may hold only one reference. A node that is counted
+            // too often is never forgotten; one that is counted too seldom is found again.
+            Ok(_) => self.nodes.give_back_but_one(id),
+            Err(error) => tracing::debug!("{id}, which the kernel knows, is not found: {error}"),
         }
     }
 }
