@@ -42,4 +42,6 @@ canopy_pool::lock_ranks! {
     Stalls = 1070;
     /// Branches whose requests wait in line.
     Crowded = 1080;
+    /// What another process has left.
+    Leftovers = 1090;
 }

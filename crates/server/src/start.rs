@@ -191,10 +191,8 @@ pub fn start(plan: &Plan, survival: Option<&Survival>) -> Result<Serving, Error>
     report_transport(plan, running.transport(), &planned);
     let placement = plan.replaces.then(|| mounted.attach()).transpose()?;
     placement.inspect(|_| attached(&settings));
-    if let Some(before) = before {
-        before.record_recovery();
-        // What happened on the branches while nobody served was not seen.
-        dispatch.coherence.invalidate_everything();
+    if let Some(survival) = survival.filter(|_| before.is_some()) {
+        takeover::complete(survival, &dispatch.coherence);
     }
     let badge = badge.or_else(|| create_badge(&mounted));
     if let Some(badge) = &badge {

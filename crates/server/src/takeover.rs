@@ -1,5 +1,6 @@
 //! Taking over a pool from the process that served it before and has died.
 
+use crate::coherence::Coherence;
 use crate::error::Error;
 use crate::survival::{Ledger, Survival};
 use canopy_config::Config;
@@ -73,6 +74,14 @@ pub fn begin(before: &Survival) -> Result<(), Error> {
         None => tracing::info!("canopy {} takes over", env!("CARGO_PKG_VERSION")),
     }
     Ok(())
+}
+
+/// Does what could wait until this process serves.
+pub(crate) fn complete(before: &Survival, coherence: &Coherence) {
+    before.ledger.record_recovery();
+    // What happened on the branches while nobody served was not seen.
+    coherence.invalidate_everything();
+    before.close_groups();
 }
 
 /// Prepares this process, in which nobody serves the pool, to execute a program that takes over.

@@ -2,7 +2,7 @@
 //! [`file_handle`](crate::file_handle) opens these.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::file_handle::HANDLE_MAX;
 
@@ -41,6 +41,13 @@ pub fn open() -> io::Result<OwnedFd> {
     }
     // SAFETY: the kernel has just opened this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Returns whether the descriptor with this number is a group's.
+#[must_use]
+pub fn is_group(number: RawFd) -> bool {
+    std::fs::read_link(format!("/proc/self/fd/{number}"))
+        .is_ok_and(|to| to.as_os_str() == "anon_inode:[fanotify]")
 }
 
 /// Starts or stops (`on`) events from the filesystem that contains `within`, which must not be an `O_PATH` descriptor.

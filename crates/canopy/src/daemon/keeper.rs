@@ -24,9 +24,10 @@ const WITHIN: Duration = Duration::from_secs(60);
 const PANICKED: i32 = 101;
 
 /// How often a process that is dying is looked at.
-const LINGER: Duration = Duration::from_millis(5);
-/// The threads that send notifications. One may wait for a client that waits for an answer, and so for the next process.
-const NOTIFIERS: &str = "canopy-note";
+const LINGER: Duration = Duration::from_millis(1);
+/// The threads for which the next process need not wait: those that send notifications, of which one may wait for a client
+/// that waits for an answer, and so for the next process; and the one that closes what another process has left.
+const HARMLESS: [&str; 2] = ["canopy-note", "canopy-close"];
 /// How long the other threads may take to end. One that waits for a disk which hangs ends later.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -217,7 +218,7 @@ impl Keeper {
                 // A process that exits by itself may take its time.
                 Event::Timeout if self.survival.ledger.is_ending() => {}
                 // What a worker still does, the next process must not do again meanwhile.
-                Event::Timeout if ending_since.elapsed() < PATIENCE && server.has_threads_but(NOTIFIERS) => {}
+                Event::Timeout if ending_since.elapsed() < PATIENCE && server.has_threads_but(&HARMLESS) => {}
                 Event::Timeout => return server.ending(),
             }
         }

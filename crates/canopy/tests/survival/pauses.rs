@@ -2,7 +2,7 @@
 //! CANOPY_TEST_NODES=100000 CANOPY_BIN=target/release/canopy cargo test -p canopy --test survival pauses -- --nocapture`
 //! measures.
 
-use crate::rig::Rig;
+use crate::rig::{Rig, server};
 use crate::storm::kills;
 use canopy_testkit::PATIENCE;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
@@ -13,6 +13,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+
+/// How long a process serves at least.
+const BETWEEN: Duration = Duration::from_millis(30);
 
 /// How many files the kernel knows.
 fn nodes() -> usize {
@@ -49,6 +52,8 @@ fn a_client_waits_for_a_moment() {
                     answers.load(Ordering::Relaxed) > before + 100
                 }));
                 pauses.push(*longest.lock().unwrap());
+                // The next strike hits a process that has served for a while.
+                thread::sleep(BETWEEN);
             }
             stop.store(true, Ordering::Relaxed);
         });
@@ -57,10 +62,13 @@ fn a_client_waits_for_a_moment() {
         let (half, most, all) = (at(50), at(99), at(100));
         println!("{} {what}s, {} nodes: 50 % {half:.1?}, 99 % {most:.1?}, 100 % {all:.1?}", kills(), nodes());
     }
-    // What the kernel knows is found again.
+    // What the kernel knows is found again, and without a walk over the branches.
     for number in (0..nodes()).step_by(nodes().div_ceil(1000)) {
         assert_eq!(fs::read_to_string(known(number)).unwrap(), number.to_string());
     }
+    let threads = fs::read_dir(format!("/proc/{}/task", server(&rig.pool))).unwrap();
+    let names = threads.map(|thread| fs::read_to_string(thread.unwrap().path().join("comm")).unwrap());
+    assert!(!names.into_iter().any(|name| name.trim() == "inode-search"), "a branch was walked");
 }
 
 /// Asks all the time, and notes the longest time that an answer took.

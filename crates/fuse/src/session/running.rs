@@ -122,13 +122,16 @@ impl Starter {
             _ => self.device_for(number),
         };
         let (handler, over_uring, seat) = (Arc::clone(handler), Arc::clone(over_uring), slot.seat());
-        let mut worker =
+        let worker =
             DevWorker::new(device, handler, self.agreed.dialect(), max_write, payload, over_uring, slot)?;
-        if self.resident {
-            worker.populate();
-        }
+        let resident = self.resident;
         let name = format!("canopy-fuse-{number}");
-        let run = move |(worker, first): (DevWorker<H>, _)| worker.run(number, first);
+        let run = move |(mut worker, first): (DevWorker<H>, _)| {
+            if resident {
+                worker.populate();
+            }
+            worker.run(number, first)
+        };
         WorkerThread::start(name, seat, (worker, first.take()), run).map_err(|((_, kept), error)| {
             *first = kept;
             error

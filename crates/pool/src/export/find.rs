@@ -5,10 +5,10 @@ use super::{StableId, StableTarget};
 use crate::branch::health::OpKind;
 use crate::branch::{Branch, Branches};
 use crate::fs::beneath::{self, ProcPath};
+use crate::fs::reserved::is_reserved;
 use crate::fs::stat::{self, Attr, FileKey};
 use crate::path::PoolPath;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::sync::Arc;
 
@@ -53,18 +53,17 @@ fn by_handle(
     let attr = stat::of(pinned.as_fd())?;
     let Some(lasting) = wanted.is(branch, attr.key()).filter(|_| attr.nlink > 0) else { return Ok(None) };
     let whole = branch.inodes.is_some_and(|inodes| inodes.at_root);
-    let path = match attr.is_dir() {
-        true => Some(dir_path(branch.root(), pinned.as_fd(), &attr)),
-        // The filesystem may contain more than the branch shows.
-        false if wants_path || !whole => {
-            Some(searches.path(branch, attr.ino, |path| is_at(branch, path, &attr))?)
-        }
-        false => None,
+    // The filesystem may contain more than the branch shows.
+    if !(attr.is_dir() || wants_path || !whole) {
+        return Ok(Some(Found { lasting, attr, path: None }));
+    }
+    // The kernel always knows the parents of a directory, but those of another file only if somebody has used a path to it
+    // not long ago.
+    let path = match known_path(branch, pinned.as_fd(), &attr) {
+        None if !attr.is_dir() => searches.path(branch, attr.ino, |path| is_at(branch, path, &attr))?,
+        known => known,
     };
-    Ok(match path {
-        Some(None) => None,
-        path => Some(Found { lasting, attr, path: path.flatten() }),
-    })
+    Ok(path.map(|path| Found { lasting, attr, path: Some(path) }))
 }
 
 fn by_walk(branch: &Branch, wanted: StableTarget, searches: &InodeSearch) -> Result<Option<Found>, Errno> {
@@ -86,19 +85,19 @@ fn is_at(branch: &Branch, path: &[u8], attr: &Attr) -> bool {
     at(branch, path).is_ok_and(|found| found.key() == attr.key())
 }
 
-/// Returns the path of a directory beneath the root, if it is there. The kernel knows the parents of a directory.
-fn dir_path(root: BorrowedFd<'_>, dir: BorrowedFd<'_>, attr: &Attr) -> Option<PoolPath> {
+/// Returns the path beneath the root under which the kernel has the file in its cache of names, if there is one.
+fn known_path(branch: &Branch, file: BorrowedFd<'_>, attr: &Attr) -> Option<PoolPath> {
     let path = |fd: BorrowedFd<'_>| {
         rustix::fs::readlinkat(rustix::fs::CWD, ProcPath::of(fd).as_bytes(), Vec::new()).ok()
     };
-    let (above, below) = (path(root)?.into_bytes(), path(dir)?.into_bytes());
+    let (above, below) = (path(branch.root())?.into_bytes(), path(file)?.into_bytes());
     // Both paths start at the same mount.
     let rest = below.strip_prefix(above.as_slice())?;
     let rest = if above == b"/" { rest } else { rest.strip_prefix(b"/")? };
-    // The path may be out of date: check that it leads to the directory.
-    let found = beneath::open(root, rest, OFlags::PATH | OFlags::DIRECTORY).ok()?;
-    let same = stat::of(found.as_fd()).is_ok_and(|found| found.key() == attr.key());
-    (same && !rest.is_empty()).then(|| PoolPath::from_slice(rest))
+    // A file may have a name that the pool hides beside one that it shows.
+    let hidden = rest.split(|&byte| byte == b'/').any(is_reserved);
+    // The path may be out of date, or lead nowhere (open_by_handle_at(2)).
+    (!rest.is_empty() && !hidden && is_at(branch, rest, attr)).then(|| PoolPath::from_slice(rest))
 }
 
 /// Pins a file without a known name by its identity; only on branches that show every file of their filesystem.

@@ -17,10 +17,12 @@ pub use ledger::{Death, FORM, Ledger};
 pub use upgrade::Refusal;
 pub(crate) use upgrade::hand_over;
 
-use canopy_sys::fd;
-use rustix::fd::{AsRawFd, OwnedFd, RawFd};
+use crate::lock_rank as rank;
+use canopy_pool::lock::ranked::Mutex;
+use canopy_sys::{fanotify, fd};
+use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
-use std::io;
+use std::{io, thread};
 
 /// What a process needs to serve a pool that is to outlive it.
 #[derive(Debug)]
@@ -30,6 +32,8 @@ pub struct Survival {
     inherited: Vec<RawFd>,
     /// The program that served before, while it may have to serve again.
     before: Option<OwnedFd>,
+    /// The groups of events (fanotify) of a process that has ended.
+    groups: Mutex<Vec<OwnedFd>, rank::Leftovers>,
 }
 
 impl Survival {
@@ -38,7 +42,12 @@ impl Survival {
     /// # Errors
     /// `ENOMEM`; `ENOENT` without /proc.
     pub fn new() -> io::Result<Survival> {
-        Ok(Survival { ledger: Ledger::new()?, inherited: fd::numbers()?, before: None })
+        Ok(Survival {
+            ledger: Ledger::new()?,
+            inherited: fd::numbers()?,
+            before: None,
+            groups: Mutex::default(),
+        })
     }
 
     /// Takes over what the program before has left in this process: the descriptors of its ledger, and of itself if it may
@@ -51,9 +60,11 @@ impl Survival {
         let _ = fd::set_cloexec_from(3);
         let ledger = Ledger::map(fd::take_over(records).ok_or(Errno::BADF)?)?;
         let served = served(&ledger);
-        let is_own = |number: &RawFd| served.binary_search(number).is_err() && before != Some(*number);
+        let is_own = |number: &RawFd| {
+            served.binary_search(number).is_err() && before != Some(*number) && !fanotify::is_group(*number)
+        };
         let inherited = fd::numbers()?.into_iter().filter(is_own).collect();
-        Ok(Survival { ledger, inherited, before: before.and_then(fd::take_over) })
+        Ok(Survival { ledger, inherited, before: before.and_then(fd::take_over), groups: Mutex::default() })
     }
 
     /// Sets the program that served before, which may have to serve again, or closes it if it need not.
@@ -73,15 +84,25 @@ impl Survival {
         self.ledger.file().map(|file| file.as_raw_fd())
     }
 
-    /// Closes what the process before had open and nobody takes over.
+    /// Closes what the process before had open and nobody takes over, but for groups of events.
     pub(crate) fn close_strays(&self) -> io::Result<()> {
         let (served, before) = (served(&self.ledger), self.program_before());
         let stays = |number: &RawFd| {
             self.inherited.contains(number) || before == Some(*number) || served.binary_search(number).is_ok()
         };
-        let strays: Vec<_> = fd::numbers()?.into_iter().filter(|number| !stays(number)).collect();
-        strays.into_iter().filter_map(fd::take_over).for_each(drop);
+        let strays = fd::numbers()?.into_iter().filter(|number| !stays(number)).filter_map(fd::take_over);
+        *self.groups.lock() = strays.filter(|stray| fanotify::is_group(stray.as_raw_fd())).collect();
         Ok(())
+    }
+
+    /// Closes the groups of events in another thread. That takes 10 ms each, for which clients would wait if it was done
+    /// before the pool is served: the kernel waits until no processor looks at the marks (fsnotify_destroy_group).
+    pub(crate) fn close_groups(&self) {
+        let groups = std::mem::take(&mut *self.groups.lock());
+        let closing = thread::Builder::new().name("canopy-close".into()).spawn(move || drop(groups));
+        if let Err(error) = closing {
+            tracing::debug!("groups of events are closed at once: {error}");
+        }
     }
 
     /// Keeps open what the next program needs when this process executes it, besides what it has inherited itself.
@@ -95,6 +116,7 @@ impl Survival {
             .into_iter()
             .chain(self.records())
             .chain(self.program_before())
+            .chain(self.groups.lock().drain(..).map(IntoRawFd::into_raw_fd))
             .try_for_each(keep_open)
     }
 }

@@ -244,15 +244,17 @@ impl Child {
         self.killed_by(libc::SIGKILL)
     }
 
-    /// Returns whether it still has a thread whose name does not begin like this.
+    /// Returns whether it still has a thread whose name begins with none of these.
     #[must_use]
-    pub fn has_threads_but(&self, name: &str) -> bool {
+    pub fn has_threads_but(&self, names: &[&str]) -> bool {
         let Ok(threads) = std::fs::read_dir(format!("/proc/{}/task", self.0)) else { return false };
         threads.flatten().any(|thread| {
             let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
             // The name is in parentheses, and the state follows (proc_pid_stat(5)).
             let named = stat.split_once('(').and_then(|(_, rest)| rest.rsplit_once(") "));
-            named.is_some_and(|(known, rest)| !known.starts_with(name) && !rest.starts_with(['Z', 'X']))
+            named.is_some_and(|(known, rest)| {
+                !names.iter().any(|name| known.starts_with(name)) && !rest.starts_with(['Z', 'X'])
+            })
         })
     }
 
