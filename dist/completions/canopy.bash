@@ -211,7 +211,7 @@ _canopy() {
             return 0
             ;;
         canopy__subcmd__balance)
-            opts="-n -q -h --to --dry-run --json --quiet --bwlimit --eager --include --exclude --min-size --max-size --older --newer --owner --help"
+            opts="-n -q -h --to --against-rules --dry-run --json --quiet --bwlimit --eager --include --exclude --min-size --max-size --older --newer --owner --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -337,7 +337,7 @@ _canopy() {
             return 0
             ;;
         canopy__subcmd__consolidate)
-            opts="-n -q -h --to --dry-run --json --quiet --bwlimit --eager --include --exclude --min-size --max-size --older --newer --owner --help"
+            opts="-n -q -h --to --against-rules --dry-run --json --quiet --bwlimit --eager --include --exclude --min-size --max-size --older --newer --owner --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -459,7 +459,7 @@ _canopy() {
             return 0
             ;;
         canopy__subcmd__drain)
-            opts="-n -q -h --remove --dry-run --json --quiet --bwlimit --eager --include --exclude --min-size --max-size --older --newer --owner --help"
+            opts="-n -q -h --remove --against-rules --dry-run --json --quiet --bwlimit --eager --include --exclude --min-size --max-size --older --newer --owner --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1207,7 +1207,7 @@ _canopy() {
             return 0
             ;;
         canopy__subcmd__move)
-            opts="-n -q -h --to --dry-run --json --quiet --bwlimit --eager --include --exclude --min-size --max-size --older --newer --owner --help"
+            opts="-n -q -h --to --against-rules --dry-run --json --quiet --bwlimit --eager --include --exclude --min-size --max-size --older --newer --owner --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

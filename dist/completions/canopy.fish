@@ -150,6 +150,7 @@ complete -c canopy -n "__fish_canopy_using_subcommand move" -l max-size -d 'Only
 complete -c canopy -n "__fish_canopy_using_subcommand move" -l older -d 'Only files not changed for so long (such as 2d)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand move" -l newer -d 'Only files changed since then' -r
 complete -c canopy -n "__fish_canopy_using_subcommand move" -l owner -d 'Only files of this user (a name or number)' -r
+complete -c canopy -n "__fish_canopy_using_subcommand move" -l against-rules -d 'Also where rules and tiers do not want files'
 complete -c canopy -n "__fish_canopy_using_subcommand move" -s n -l dry-run -d 'Print what would be done, and do nothing'
 complete -c canopy -n "__fish_canopy_using_subcommand move" -l json -d 'Print JSON: the plan (dry run), or what became of it'
 complete -c canopy -n "__fish_canopy_using_subcommand move" -s q -l quiet -d 'Print nothing but errors'
@@ -164,6 +165,7 @@ complete -c canopy -n "__fish_canopy_using_subcommand balance" -l max-size -d 'O
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -l older -d 'Only files not changed for so long (such as 2d)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -l newer -d 'Only files changed since then' -r
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -l owner -d 'Only files of this user (a name or number)' -r
+complete -c canopy -n "__fish_canopy_using_subcommand balance" -l against-rules -d 'Also where rules and tiers do not want files'
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -s n -l dry-run -d 'Print what would be done, and do nothing'
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -l json -d 'Print JSON: the plan (dry run), or what became of it'
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -s q -l quiet -d 'Print nothing but errors'
@@ -178,6 +180,7 @@ complete -c canopy -n "__fish_canopy_using_subcommand drain" -l older -d 'Only f
 complete -c canopy -n "__fish_canopy_using_subcommand drain" -l newer -d 'Only files changed since then' -r
 complete -c canopy -n "__fish_canopy_using_subcommand drain" -l owner -d 'Only files of this user (a name or number)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand drain" -l remove -d 'Then remove it from the pool and its file, unasked'
+complete -c canopy -n "__fish_canopy_using_subcommand drain" -l against-rules -d 'Also where rules and tiers do not want files'
 complete -c canopy -n "__fish_canopy_using_subcommand drain" -s n -l dry-run -d 'Print what would be done, and do nothing'
 complete -c canopy -n "__fish_canopy_using_subcommand drain" -l json -d 'Print JSON: the plan (dry run), or what became of it'
 complete -c canopy -n "__fish_canopy_using_subcommand drain" -s q -l quiet -d 'Print nothing but errors'
@@ -192,6 +195,7 @@ complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l max-size -
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l older -d 'Only files not changed for so long (such as 2d)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l newer -d 'Only files changed since then' -r
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l owner -d 'Only files of this user (a name or number)' -r
+complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l against-rules -d 'Also where rules and tiers do not want files'
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -s n -l dry-run -d 'Print what would be done, and do nothing'
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l json -d 'Print JSON: the plan (dry run), or what became of it'
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -s q -l quiet -d 'Print nothing but errors'

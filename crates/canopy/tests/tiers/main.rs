@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod commands;
 mod mover;
 mod placing;
 mod rig;

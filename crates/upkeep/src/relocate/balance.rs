@@ -1,9 +1,9 @@
 //! `canopy balance`: evens out how full the branches are.
 
-use super::job::{Disks, collect};
-use super::{Run, RunArgs, steps};
+use super::job::{Disks, Found, collect};
+use super::{Borders, Bound, RulesArgs, Run, RunArgs, placement, steps};
 use crate::error::Result;
-use crate::plan::{Item, balance as plan};
+use crate::plan::{Disk, balance as plan, spread};
 use crate::pool_link::PoolLink;
 use clap::Args;
 use std::path::PathBuf;
@@ -17,6 +17,8 @@ pub struct BalanceArgs {
     /// How far the used shares may differ then
     #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = percent)]
     pub to: f64,
+    #[command(flatten)]
+    pub rules: RulesArgs,
     #[command(flatten)]
     pub run: RunArgs,
     /// The directory whose files may move, relative to the root of the pool.
@@ -44,9 +46,33 @@ pub fn balance(args: &BalanceArgs) -> Result<()> {
     let gives = |branch: usize| pool.branches[branch].gives();
     let job = collect(&pool, std::slice::from_ref(&args.below), &gives, &run.filter, &run.stop)?;
     let disks = Disks::of(&pool, &|_| true)?;
-    let items: Vec<Item> = job.found.iter().map(|found| disks.item(found)).collect();
-    let moves = plan(&disks.list, &items, args.to / 100.0);
-    let steps = steps(&moves, &job.found, &disks);
+    let placement = placement(&pool)?;
+    let borders = Borders::new(&pool, &placement, args.rules);
+    let found: Vec<&Found> = job.found.iter().collect();
+    let planned = |borders: &Borders<'_>| {
+        let (items, classes) = borders.items(&found, &disks, true);
+        let mut after = disks.list.clone();
+        let groups = borders.groups(&disks);
+        let moves =
+            groups.iter().flat_map(|group| plan(&mut after, group, &items, &classes, args.to / 100.0));
+        let moves: Vec<_> = moves.collect();
+        (moves, apart(&after))
+    };
+    let (moves, reached) = planned(&borders);
+    let note = (!borders.are_open()).then(|| planned(&Borders::open(&pool)).1).and_then(|possible| {
+        let falls_short = reached > possible && reached as f64 > args.to;
+        falls_short.then(|| {
+            format!(
+                "rules and tiers keep the used shares {reached}% apart, and not {possible}% (--against-rules)"
+            )
+        })
+    });
     // What cannot move was not asked to; the shares tell how far it got.
-    run.carry_out("balance", &steps, &[])
+    run.carry_out_within("balance", &steps(&moves, &found), &[], &Bound { note, ..Bound::default() })
+}
+
+/// Returns how many per cent the used shares of all disks differ.
+fn apart(disks: &[Disk]) -> u64 {
+    let all: Vec<usize> = (0..disks.len()).collect();
+    (spread(disks, &all) * 100.0).round() as u64
 }

@@ -1,10 +1,10 @@
 //! `canopy consolidate`: brings the files of a directory together on one branch.
 
-use super::job::{Disks, collect};
+use super::job::{Disks, Found, collect};
 use super::mover::Step;
-use super::{Run, RunArgs};
+use super::{Borders, Bound, RulesArgs, Run, RunArgs, placement};
 use crate::error::{Error, Result};
-use crate::plan::{Item, gather};
+use crate::plan::gather;
 use crate::pool_link::PoolLink;
 use clap::Args;
 use std::path::PathBuf;
@@ -22,6 +22,8 @@ pub struct ConsolidateArgs {
     #[arg(long, value_name = "BRANCH")]
     pub to: Option<PathBuf>,
     #[command(flatten)]
+    pub rules: RulesArgs,
+    #[command(flatten)]
     pub run: RunArgs,
 }
 
@@ -36,30 +38,45 @@ pub fn consolidate(args: &ConsolidateArgs) -> Result<()> {
     let run = Run::new(&pool, &args.run)?;
     let chosen = args.to.as_deref().map(|word| taking(&pool, word)).transpose()?;
     let gives = |branch: usize| pool.branches[branch].gives();
-    let (mut steps, mut stays) = (Vec::new(), Vec::new());
+    let placement = placement(&pool)?;
+    let borders = Borders::new(&pool, &placement, args.rules);
+    let (mut steps, mut stays, mut bound) = (Vec::new(), Vec::new(), Bound::default());
     let mut disks = Disks::of(&pool, &|branch| chosen.is_none_or(|chosen| branch == chosen))?;
     for dir in &args.dirs {
         let start = pool.inside(dir)?;
         let job = collect(&pool, &[start], &gives, &run.filter, &run.stop)?;
         stays.extend(job.stays);
-        let items: Vec<Item> = job.found.iter().map(|found| disks.item(found)).collect();
-        let disk = gather(&disks.list, &items).ok_or_else(|| Error::NoRoom(dir.clone()))?;
-        let Some(to) = disks.taker(disk) else { continue };
-        for found in &job.found {
+        let found: Vec<&Found> = job.found.iter().collect();
+        // A branch that was named is asked for by name: then only rules count.
+        let (items, classes) = match chosen {
+            Some(_) => Borders::open(&pool).items(&found, &disks, false),
+            None => borders.items(&found, &disks, false),
+        };
+        let disk = gather(&disks.list, &items, &classes).ok_or_else(|| Error::NoRoom(dir.clone()))?;
+        for (found, item) in found.into_iter().zip(&items) {
             // Files on another branch of the same disk count as being there, unless a branch was named.
             let is_there = match chosen {
                 Some(chosen) => found.copy.branch == chosen,
-                None => disks.item(found).disk == disk,
+                None => item.disk == disk,
             };
-            if !is_there {
-                let item = disks.item(found);
-                let taken = if item.disk == disk { 0 } else { item.bytes };
-                disks.list[disk].free = disks.list[disk].free.saturating_sub(taken);
-                steps.push(Step::of(found, to));
+            if is_there {
+                continue;
+            }
+            let (forbidden, taker) = match chosen {
+                Some(to) => (borders.forbid(found, to), Some(to)),
+                None => (None, classes[item.class].taker(disk)),
+            };
+            match (forbidden, taker) {
+                (None, Some(to)) => {
+                    let taken = if item.disk == disk { 0 } else { item.bytes };
+                    disks.list[disk].free = disks.list[disk].free.saturating_sub(taken);
+                    steps.push(Step::of(found, to));
+                }
+                (forbidden, _) => bound.kept.extend(forbidden.or_else(|| borders.keeps(found))),
             }
         }
     }
-    run.carry_out("consolidate", &steps, &stays)
+    run.carry_out_within("consolidate", &steps, &stays, &bound)
 }
 
 /// Finds a branch by its path, which must take files.

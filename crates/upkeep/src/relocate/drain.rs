@@ -1,12 +1,13 @@
 //! `canopy drain`: empties a branch before its disk is taken out.
 
-use super::job::{Disks, Job, Stays, collect};
+use super::belongs::Kept;
+use super::job::{Disks, Found, Job, Stays, collect};
 use super::mode::{NoCreation, without};
 use super::mover::{Outcome, Step};
-use super::{Run, RunArgs, steps};
+use super::{Borders, Bound, RulesArgs, Run, RunArgs, placement, steps};
 use crate::error::{Error, Result};
 use crate::output::{print, shown};
-use crate::plan::{Item, distribute};
+use crate::plan::distribute;
 use crate::pool_link::PoolLink;
 use clap::Args;
 use std::ffi::OsStr;
@@ -24,6 +25,8 @@ pub struct DrainArgs {
     /// Then remove it from the pool and its file, unasked
     #[arg(long)]
     pub remove: bool,
+    #[command(flatten)]
+    pub rules: RulesArgs,
     #[command(flatten)]
     pub run: RunArgs,
 }
@@ -57,7 +60,8 @@ pub fn drain(args: &DrainArgs, remove: Remove<'_>) -> Result<()> {
     }
     let run = Run::new(&pool, &args.run)?;
     let kept = if args.run.dry_run { None } else { Some(NoCreation::on(&pool, path)?) };
-    let emptied = empty(&run, branch);
+    let placement = placement(&pool)?;
+    let emptied = empty(&run, branch, &Borders::new(&pool, &placement, args.rules));
     if run.stop.is_set() || args.run.dry_run || emptied.is_err() || !run.filter.is_open() {
         return emptied;
     }
@@ -84,15 +88,17 @@ fn say(run: &Run<'_>, text: &str) {
 ///
 /// # Errors
 /// If something stays.
-fn empty(run: &Run<'_>, branch: usize) -> Result<()> {
+fn empty(run: &Run<'_>, branch: usize, borders: &Borders<'_>) -> Result<()> {
     let summary = run.summary_of("drain");
     let mut total = Outcome::default();
     let mut planned: Vec<Step> = Vec::new();
     let mut stays: Vec<Stays> = Vec::new();
+    let mut bound = Bound::default();
     for round in 0..=ROUNDS {
         let job = collect(run.pool, &[PathBuf::new()], &|index| index == branch, &run.filter, &run.stop)?;
         let disks = Disks::of(run.pool, &|index| index != branch)?;
-        let Plan { steps, homeless } = plan(&job, &disks, branch, run.pool);
+        let Plan { steps, homeless, kept } = plan(&job, &disks, borders, run.pool);
+        bound.kept = kept;
         if round == 0 {
             summary.before(&steps);
         }
@@ -120,33 +126,34 @@ fn empty(run: &Run<'_>, branch: usize) -> Result<()> {
             break;
         }
     }
-    summary.after(&planned, &total, &stays, run.stop.is_set())
+    summary.after(&planned, &total, (&stays, &bound), run.stop.is_set())
 }
 
 struct Plan {
     steps: Vec<Step>,
     /// What no branch has room for.
     homeless: Vec<Stays>,
+    /// What no branch has room for on which rules and tiers want it.
+    kept: Vec<Kept>,
 }
 
-fn plan(job: &Job, disks: &Disks, branch: usize, pool: &PoolLink) -> Plan {
-    let mut found: Vec<usize> = (0..job.found.len()).collect();
+fn plan(job: &Job, disks: &Disks, borders: &Borders<'_>, pool: &PoolLink) -> Plan {
+    let mut found: Vec<&Found> = job.found.iter().collect();
     // The largest first: the small ones fill what is left.
-    found.sort_by_key(|index| std::cmp::Reverse(job.found[*index].copy.used()));
-    // Another branch on the same disk can take everything.
-    let neighbour = disks.of_branch(branch).and_then(|disk| disks.taker(disk));
-    if let Some(to) = neighbour {
-        let steps = found.iter().map(|index| Step::of(&job.found[*index], to));
-        return Plan { steps: steps.collect(), homeless: Vec::new() };
+    found.sort_by_key(|found| std::cmp::Reverse(found.copy.used()));
+    let (items, classes) = borders.items(&found, disks, false);
+    let (moves, left) = distribute(&disks.list, &items, &classes);
+    let (mut homeless, mut kept) = (Vec::new(), Vec::new());
+    for found in left.into_iter().map(|index| found[index]) {
+        match borders.keeps(found) {
+            Some(bound) => kept.push(bound),
+            None => homeless.push(Stays {
+                path: pool.mountpoint.join(&found.names[0]),
+                why: "no branch has room".into(),
+            }),
+        }
     }
-    let items: Vec<Item> = found.iter().map(|index| disks.item(&job.found[*index])).collect();
-    let (mut moves, homeless) = distribute(&disks.list, &items);
-    moves.iter_mut().for_each(|it| it.item = found[it.item]);
-    let stays = |index: &usize| Stays {
-        path: pool.mountpoint.join(&job.found[found[*index]].names[0]),
-        why: "no branch has room".into(),
-    };
-    Plan { steps: steps(&moves, &job.found, disks), homeless: homeless.iter().map(stays).collect() }
+    Plan { steps: steps(&moves, &found), homeless, kept }
 }
 
 /// Removes empty directories from the branch, from the bottom. The last copy of one is cloned first.

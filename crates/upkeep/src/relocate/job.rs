@@ -124,12 +124,14 @@ pub(crate) struct Disks {
     pub(crate) list: Vec<Disk>,
     /// The disk of each branch; `None` for one that cannot be looked at.
     of_branch: Vec<Option<usize>>,
+    /// The branches that take files, in their order.
+    takers: Vec<usize>,
 }
 
 impl Disks {
     /// Asks the branches for their space. Only the branches that `takes` admits take files.
     pub(crate) fn of(pool: &PoolLink, takes: &dyn Fn(usize) -> bool) -> Result<Disks> {
-        let mut disks = Disks { list: Vec::new(), of_branch: Vec::new() };
+        let mut disks = Disks { list: Vec::new(), of_branch: Vec::new(), takers: Vec::new() };
         let mut devices: Vec<u64> = Vec::new();
         for (index, branch) in pool.branches.iter().enumerate() {
             let Ok(root) = branch.root() else {
@@ -149,9 +151,13 @@ impl Disks {
                     devices.len() - 1
                 }
             };
-            if takes(index) && branch.takes() && disks.list[disk].taker.is_none() {
-                disks.list[disk].taker = Some(index);
-                disks.list[disk].reserve = branch.min_free;
+            if takes(index) && branch.takes() {
+                disks.takers.push(index);
+                if disks.list[disk].taker.is_none() {
+                    disks.list[disk].taker = Some(index);
+                }
+                let reserve = &mut disks.list[disk].reserve;
+                *reserve = branch.min_free.max(*reserve);
             }
             disks.of_branch.push(Some(disk));
         }
@@ -159,8 +165,14 @@ impl Disks {
     }
 
     /// Returns what a file takes, as an item of a plan.
-    pub(crate) fn item(&self, found: &Found) -> Item {
-        Item { disk: self.of_branch[found.copy.branch].unwrap_or(usize::MAX), bytes: found.copy.used() }
+    pub(crate) fn item(&self, found: &Found, class: usize) -> Item {
+        let disk = self.of_branch[found.copy.branch].unwrap_or(usize::MAX);
+        Item { disk, bytes: found.copy.used(), class }
+    }
+
+    /// Returns the branches on a disk that take files.
+    pub(crate) fn takers(&self, disk: usize) -> impl Iterator<Item = usize> {
+        self.takers.iter().copied().filter(move |branch| self.of_branch[*branch] == Some(disk))
     }
 
     pub(crate) fn of_branch(&self, branch: usize) -> Option<usize> {

@@ -2,6 +2,7 @@
 //! the same way.
 
 mod balance;
+mod belongs;
 mod consolidate;
 mod drain;
 mod job;
@@ -24,6 +25,7 @@ use crate::plan::Move;
 use crate::pool_link::PoolLink;
 use crate::stop::Stop;
 pub(crate) use balance::percent;
+pub(crate) use belongs::{Borders, Bound, RulesArgs, placement};
 use clap::Args;
 pub(crate) use job::{Disks, Found, Job, Stays, collect, is_of_the_disk};
 pub(crate) use mover::{Action, Step, Sum};
@@ -91,13 +93,24 @@ impl<'r> Run<'r> {
 
     /// Says what will be done, does it unless it is a dry run, and says what has become of it.
     pub(crate) fn carry_out(&self, command: &str, steps: &[Step], stays: &[Stays]) -> Result<()> {
+        self.carry_out_within(command, steps, stays, &Bound::default())
+    }
+
+    /// The same, where rules and tiers have kept something back.
+    pub(crate) fn carry_out_within(
+        &self,
+        command: &str,
+        steps: &[Step],
+        stays: &[Stays],
+        bound: &Bound,
+    ) -> Result<()> {
         let summary = self.summary_of(command);
         summary.before(steps);
         let outcome = match self.args.dry_run {
             true => Outcome::default(),
             false => self.mover().run(steps)?,
         };
-        summary.after(steps, &outcome, stays, self.stop.is_set())
+        summary.after(steps, &outcome, (stays, bound), self.stop.is_set())
     }
 
     fn summary_of<'s>(&'s self, command: &'s str) -> Summary<'s> {
@@ -113,8 +126,7 @@ impl<'r> Run<'r> {
     }
 }
 
-/// Returns the steps of a plan. Steps to a disk that takes nothing do not occur in plans.
-fn steps(moves: &[Move], found: &[Found], disks: &Disks) -> Vec<Step> {
-    let step = |it: &Move| Some(Step::of(&found[it.item], disks.taker(it.to)?));
-    moves.iter().filter_map(step).collect()
+/// Returns the steps of a plan.
+fn steps(moves: &[Move], found: &[&Found]) -> Vec<Step> {
+    moves.iter().map(|it| Step::of(found[it.item], it.branch)).collect()
 }

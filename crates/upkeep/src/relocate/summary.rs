@@ -1,12 +1,13 @@
 //! What a command says before and after it moves or copies files.
 
+use super::belongs::{Bound, Kept};
 use super::job::Stays;
 use super::mover::{Action, Outcome, Step, Sum};
 use crate::error::{Error, Result};
 use crate::output::{print, print_json, shown};
 use crate::pool_link::PoolLink;
 use canopy_config::control_api::OsText;
-use canopy_config::text::bytes;
+use canopy_config::text::{bytes, one_line};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -36,6 +37,9 @@ struct Report<'r> {
     steps: Vec<StepReport>,
     /// What stays where it is, or has too few copies, planned or not.
     stays: Vec<StayReport>,
+    /// What rules and tiers keep the command from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<&'r str>,
 }
 
 #[derive(Serialize)]
@@ -102,7 +106,8 @@ impl Summary<'_> {
         print(&text);
     }
 
-    /// Says what has become of the plan. `stays` are those that the plan leaves out.
+    /// Says what has become of the plan. `stays` are those that the plan leaves out, and `bound` says which of them rules and
+    /// tiers keep.
     ///
     /// # Errors
     /// If something stays, or a signal has arrived.
@@ -110,7 +115,7 @@ impl Summary<'_> {
         &self,
         steps: &[Step],
         outcome: &Outcome,
-        stays: &[Stays],
+        (stays, bound): (&[Stays], &Bound),
         stopped: bool,
     ) -> Result<()> {
         let stays: Vec<&Stays> = stays.iter().chain(&outcome.stays).collect();
@@ -123,6 +128,10 @@ impl Summary<'_> {
             };
             let stay =
                 |stay: &&Stays| StayReport { path: OsText::from(stay.path.as_path()), why: stay.why.clone() };
+            let kept = |kept: &Kept| StayReport {
+                path: OsText::from(kept.path.as_path()),
+                why: format!("its {} wants it elsewhere (--against-rules)", kept.by),
+            };
             print_json(&Report {
                 command: self.command,
                 pool: OsText::from(self.pool.mountpoint.as_path()),
@@ -134,12 +143,13 @@ impl Summary<'_> {
                 stayed: outcome.stayed,
                 not_begun: outcome.not_begun,
                 steps: if self.dry_run { steps.iter().map(step).collect() } else { Vec::new() },
-                stays: stays.iter().map(stay).collect(),
+                stays: stays.iter().map(stay).chain(bound.kept.iter().map(kept)).collect(),
+                note: bound.note.as_deref(),
             });
         } else if !self.quiet {
-            print(&self.text(outcome, &stays));
+            print(&(self.text(outcome, &stays) + &within(bound)));
         }
-        let left = stays.len() as u64;
+        let left = (stays.len() + bound.kept.len()) as u64;
         match (stopped, left) {
             (true, _) => Err(Error::Stopped),
             (false, 0) => Ok(()),
@@ -173,6 +183,20 @@ impl Summary<'_> {
         }
         text
     }
+}
+
+/// Returns a line for each rule and tier that keeps files, and the note.
+fn within(bound: &Bound) -> String {
+    let mut sums: BTreeMap<&str, Sum> = BTreeMap::new();
+    bound.kept.iter().for_each(|kept| sums.entry(&kept.by).or_default().add(kept.bytes));
+    let mut text = String::new();
+    for (by, sum) in sums {
+        let _ = writeln!(text, "kept by {}: {} (--against-rules moves them)", one_line(by), files(sum));
+    }
+    if let Some(note) = &bound.note {
+        let _ = writeln!(text, "{note}");
+    }
+    text
 }
 
 fn files(sum: Sum) -> String {

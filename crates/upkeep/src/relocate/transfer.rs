@@ -3,7 +3,7 @@
 use super::consolidate::taking;
 use super::job::collect;
 use super::mover::Step;
-use super::{Run, RunArgs};
+use super::{Borders, Bound, RulesArgs, Run, RunArgs, placement};
 use crate::error::Result;
 use crate::pool_link::PoolLink;
 use clap::Args;
@@ -22,6 +22,8 @@ pub struct MoveArgs {
     #[arg(long, value_name = "BRANCH")]
     pub to: PathBuf,
     #[command(flatten)]
+    pub rules: RulesArgs,
+    #[command(flatten)]
     pub run: RunArgs,
 }
 
@@ -38,8 +40,17 @@ pub fn move_files(args: &MoveArgs) -> Result<()> {
     let apart = apart(&pool, &args.paths)?;
     let from = |branch: usize| branch != to && pool.branches[branch].gives();
     let job = collect(&pool, &apart, &from, &run.filter, &run.stop)?;
-    let steps: Vec<Step> = job.found.iter().map(|found| Step::of(found, to)).collect();
-    run.carry_out("move", &steps, &job.stays)
+    let placement = placement(&pool)?;
+    let borders = Borders::new(&pool, &placement, args.rules);
+    let mut bound = Bound::default();
+    let mut steps: Vec<Step> = Vec::new();
+    for found in &job.found {
+        match borders.forbid(found, to) {
+            Some(kept) => bound.kept.push(kept),
+            None => steps.push(Step::of(found, to)),
+        }
+    }
+    run.carry_out_within("move", &steps, &job.stays, &bound)
 }
 
 /// Returns the places of paths in the pool, without those that are within another.

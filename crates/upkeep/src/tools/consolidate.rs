@@ -3,7 +3,7 @@
 use super::{eager, start};
 use crate::error::Result;
 use crate::filter::{Filter, FilterArgs, size};
-use crate::relocate::{Disks, Found, Job, Run, RunArgs, Step, collect};
+use crate::relocate::{Borders, Bound, Disks, Found, Job, RulesArgs, Run, RunArgs, Step, collect, placement};
 use clap::Parser;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -48,24 +48,30 @@ pub(super) fn run(args: &OldConsolidate) -> Result<()> {
         let dir = found.names[0].parent().unwrap_or(Path::new(""));
         by_dir.entry(dir).or_default().push(found);
     }
-    let mut steps = Vec::new();
+    let placement = placement(&pool)?;
+    let borders = Borders::new(&pool, &placement, RulesArgs::default());
+    let (mut steps, mut bound) = (Vec::new(), Bound::default());
     for (dir, files) in by_dir {
         let bytes: u64 = files.iter().map(|found| found.copy.size()).sum();
         let skipped = files.len() < 2 || files.len() > args.max_files || bytes >= args.max_size;
         if skipped || !dirs.admits_path(&pool.mountpoint, dir) {
             continue;
         }
+        let (items, classes) = borders.items(&files, &disks, false);
+        // The disk must be one that rules and tiers allow most of them.
+        let may = |disk: usize| items.iter().filter(|item| classes[item.class].taker(disk).is_some()).count();
         let takers = (0..disks.list.len()).filter(|disk| disks.taker(*disk).is_some());
-        let Some(disk) = takers.max_by_key(|disk| disks.list[*disk].free) else { continue };
-        let Some(to) = disks.taker(disk) else { continue };
-        for found in files {
-            let item = disks.item(found);
-            if item.disk != disk {
-                disks.list[disk].free = disks.list[disk].free.saturating_sub(item.bytes);
-                disks.list[item.disk].free += item.bytes;
-                steps.push(Step::of(found, to));
+        let Some(disk) = takers.max_by_key(|disk| (may(*disk), disks.list[*disk].free)) else { continue };
+        for (found, item) in files.into_iter().zip(&items).filter(|(_, item)| item.disk != disk) {
+            match classes[item.class].taker(disk) {
+                Some(to) => {
+                    disks.list[disk].free = disks.list[disk].free.saturating_sub(item.bytes);
+                    disks.list[item.disk].free += item.bytes;
+                    steps.push(Step::of(found, to));
+                }
+                None => bound.kept.extend(borders.keeps(found)),
             }
         }
     }
-    run.carry_out("consolidate", &steps, &[])
+    run.carry_out_within("consolidate", &steps, &[], &bound)
 }

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::filter::{FilterArgs, size};
 use crate::manners::MannerArgs;
 use crate::pool_link::PoolLink;
-use crate::relocate::{BalanceArgs, RunArgs, balance};
+use crate::relocate::{BalanceArgs, RulesArgs, RunArgs, balance};
 use clap::{Parser, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -145,7 +145,13 @@ fn old_balance(args: &OldBalance) -> Result<()> {
         ..FilterArgs::default()
     };
     let run = RunArgs { dry_run: false, manners: eager(filter) };
-    balance(&BalanceArgs { pool: pool.mountpoint.clone(), to: args.percentage, run, below })
+    balance(&BalanceArgs {
+        pool: pool.mountpoint.clone(),
+        to: args.percentage,
+        run,
+        below,
+        rules: RulesArgs::default(),
+    })
 }
 
 /// The old programs gave way to no other program.

@@ -9,7 +9,7 @@ pub use status::{BranchSpace, TierStatus};
 
 use super::job::{Disks, Found, Stays, collect};
 use super::mover::{Action, Outcome, Step};
-use super::{Run, RunArgs};
+use super::{Bound, Run, RunArgs};
 use crate::error::{Error, Result};
 use crate::pool_link::PoolLink;
 use crate::stop::Stop;
@@ -185,7 +185,7 @@ impl TierMover<'_> {
                 break;
             }
         }
-        let told = summary.after(&steps, &outcome, &homeless, self.stop.is_set());
+        let told = summary.after(&steps, &outcome, (&homeless, &Bound::default()), self.stop.is_set());
         Ok(Round { moved: outcome.moved.files > 0, told })
     }
 

@@ -1,6 +1,7 @@
 //! Which files move to which branch, by the rules and tiers of a pool. Pure: without system calls.
 
-use canopy_pool::policy::placement::{MoveWhen, Placement, Rule, Target, Tier};
+use super::super::belongs::{below, bounds, rule_of};
+use canopy_pool::policy::placement::{MoveWhen, Placement, Rule, Set, Target, Tier};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -159,7 +160,8 @@ pub(super) fn is_quiet(placement: &Placement, layout: &Layout<'_>, now: Now) -> 
 /// Plans the moves.
 pub(super) fn plan(placement: &Placement, mut layout: Layout<'_>, files: &[Candidate<'_>], now: Now) -> Plan {
     let mut plan = Plan::default();
-    let rules: Vec<Option<&Rule>> = files.iter().map(|file| rule_of(placement, file)).collect();
+    let rules: Vec<Option<&Rule>> =
+        files.iter().map(|file| rule_of(placement, file.names.iter().copied())).collect();
     for (index, file) in files.iter().enumerate() {
         let Some(rule) = rules[index] else { continue };
         plan_by_rule(placement, &mut layout, rule, (index, file), &mut plan);
@@ -170,13 +172,6 @@ pub(super) fn plan(placement: &Placement, mut layout: Layout<'_>, files: &[Candi
     plan
 }
 
-/// Returns the first rule that matches a name of the file.
-fn rule_of<'r>(placement: &'r Placement, file: &Candidate<'_>) -> Option<&'r Rule> {
-    use std::os::unix::ffi::OsStrExt;
-    let matches = |rule: &&Rule| file.names.iter().any(|name| rule.path.matches(name.as_os_str().as_bytes()));
-    placement.rules.iter().find(matches)
-}
-
 /// Plans the move of a file that lies outside of what its rule names.
 fn plan_by_rule(
     placement: &Placement,
@@ -185,31 +180,18 @@ fn plan_by_rule(
     (index, file): (usize, &Candidate<'_>),
     plan: &mut Plan,
 ) {
-    let from = file.branch;
-    let to = match &rule.target {
-        Target::Branches(named) => {
-            use std::os::unix::ffi::OsStrExt;
-            let names = |branch: usize| {
-                let path = layout.places[branch].path.as_os_str().as_bytes();
-                named.iter().any(|pattern| pattern.matches(path))
-            };
-            if names(from) {
-                return;
-            }
-            layout.roomiest(file.used, names)
-        }
-        Target::Tier(name) => {
-            let Some(tier) = placement.tiers.iter().find(|tier| tier.name == *name) else { return };
-            if tier.holds(layout.places[from].path) {
-                return;
-            }
-            // It would not stay there above the mark.
-            if mark(tier).is_some_and(|(than, _)| layout.is_fuller(tier, than, file.used)) {
-                return;
-            }
-            layout.roomiest(file.used, |branch| tier.holds(layout.places[branch].path))
-        }
-    };
+    let (from, path) = (file.branch, |branch: usize| layout.places[branch].path);
+    let Some(home) = bounds(placement, Some(rule), path(from)).sets.first().copied() else { return };
+    if home.holds(path(from)) {
+        return;
+    }
+    // It would not stay there above the mark.
+    if let Set::Tier(tier) = home
+        && mark(tier).is_some_and(|(than, _)| layout.is_fuller(tier, than, file.used))
+    {
+        return;
+    }
+    let to = layout.roomiest(file.used, |branch| home.holds(path(branch)));
     match (to, &rule.target) {
         (Some(to), _) => {
             layout.moved(file.used, from, to);
@@ -292,14 +274,8 @@ fn next(
     let frees =
         |branch: usize| !to_free || layout.places[branch].disk.is_none_or(|disk| !own.contains(&disk));
     let is_other = |branch: usize| !placement.tiers[at].holds(path(branch)) && frees(branch);
-    let later = placement.tiers[at + 1..].iter();
-    later
-        .filter_map(|tier| layout.roomiest(file.used, |branch| tier.holds(path(branch)) && is_other(branch)))
-        .next()
-        .or_else(|| {
-            let in_none = |branch: usize| !placement.tiers.iter().any(|tier| tier.holds(path(branch)));
-            layout.roomiest(file.used, |branch| in_none(branch) && is_other(branch))
-        })
+    below(placement, at)
+        .find_map(|set| layout.roomiest(file.used, |branch| set.holds(path(branch)) && is_other(branch)))
 }
 
 #[cfg(test)]

@@ -1,0 +1,136 @@
+//! `canopy balance`, `drain`, `consolidate` and `move` keep files within the rules and tiers of the pool.
+
+use super::rig::{BINARY, MIB, Mover, mounted};
+use canopy_testkit::cmd::{Finished, run_within};
+use canopy_testkit::{LoopFs, PATIENCE};
+use serde_json::Value;
+use std::fs;
+use std::process::Command;
+
+/// An SSD, and two disks with films on the first.
+const TIERS: &str = "ssd=@0;disks=@1:@2";
+const RULES: &str = "films/**=@1;*.part=ssd";
+
+fn disks() -> Vec<LoopFs> {
+    [100; 3].map(|size| LoopFs::tmpfs(size << 20)).into()
+}
+
+fn put(mover: &Mover, branch: usize, path: &str, size: usize) {
+    let path = mover.bed.on(branch, path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, vec![1; size * MIB]).unwrap();
+}
+
+/// Runs `canopy COMMAND POOL ARGS`, in which `@N` is the path of a branch and `@p` that of the pool.
+fn run(mover: &Mover, line: &str) -> Finished {
+    let bed = &mover.bed;
+    let mut words = line.split_whitespace();
+    let mut command = Command::new(BINARY);
+    command.args(words.next()).arg(bed.pool.path());
+    for word in words {
+        match word.strip_prefix('@').map(|rest| rest.split_at(1)) {
+            Some(("p", rest)) => command.arg(bed.at(rest.trim_start_matches('/'))),
+            Some((branch, _)) => command.arg(bed.on(branch.parse().unwrap(), "")),
+            None => command.arg(word),
+        };
+    }
+    run_within(&mut command, PATIENCE)
+}
+
+fn report(done: &Finished) -> Value {
+    serde_json::from_str(&done.stdout).unwrap_or_else(|why| panic!("{why}: {}", done.describe()))
+}
+
+fn on(mover: &Mover, paths: &[&str]) -> Vec<usize> {
+    paths.iter().flat_map(|path| mover.bed.branches_with(path)).collect()
+}
+
+#[test]
+fn balance_evens_out_each_tier_by_itself() {
+    let mover = mounted(disks(), TIERS, RULES);
+    for file in 0..20 {
+        put(&mover, 0, &format!("new/f{file}"), 4);
+        put(&mover, 1, &format!("old/f{file}"), 1);
+        put(&mover, 1, &format!("films/f{file}"), 2);
+    }
+    let done = run(&mover, "balance --to 10%");
+    assert!(done.success(), "{}", done.describe());
+    // 60 MiB on the first disk and none on the second, but 40 of them are films.
+    let held = |dir: &str| {
+        let on = |branch: usize| fs::read_dir(mover.bed.on(branch, dir)).map_or(0, Iterator::count);
+        [on(0), on(1), on(2)]
+    };
+    assert_eq!((held("new"), held("films")), ([20, 0, 0], [0, 20, 0]));
+    assert!(held("old")[0] == 0 && held("old")[2] == 20, "{:?}", held("old"));
+    let last = done.stdout.lines().last().unwrap_or_default();
+    assert!(last.starts_with("rules and tiers keep the used shares 6"), "{}", done.describe());
+    // Nothing is said where they do not matter.
+    let done = run(&mover, "balance --to 70% --json");
+    assert!(done.success() && report(&done)["note"].is_null(), "{}", done.describe());
+    let done = run(&mover, "balance --to 10% --against-rules");
+    assert!(done.success() && !done.stdout.contains("rules"), "{}", done.describe());
+    assert!(held("new")[0] < 15 && held("new")[2] > 3, "{:?}", held("new"));
+    // The mover brings back what a rule wants elsewhere.
+    mover.run(&["--once"]);
+    assert_eq!(held("films"), [0, 20, 0]);
+}
+
+#[test]
+fn drain_stays_within_rules_and_goes_down_the_tiers() {
+    let mover = mounted(disks(), TIERS, RULES);
+    put(&mover, 0, "a/new", 4);
+    put(&mover, 0, "a/x.part", 2);
+    put(&mover, 1, "films/f", 4);
+    put(&mover, 1, "b/old", 4);
+    // From the SSD to the disks, but for what a rule wants on it.
+    let done = run(&mover, "drain @0");
+    assert_eq!(done.code(), Some(1), "{}", done.describe());
+    assert!(done.stdout.contains("moved: 1 file (4.0M)"), "{}", done.describe());
+    let expected = "kept by rule *.part: 1 file (2.0M) (--against-rules moves them)";
+    assert_eq!(done.stdout.lines().last(), Some(expected), "{}", done.describe());
+    assert_eq!(on(&mover, &["a/x.part"]), [0]);
+    assert_ne!(on(&mover, &["a/new"]), [0]);
+    // From a disk to the other one of its tier, and not to the SSD, which has more room.
+    put(&mover, 2, "c/filler", 60);
+    let done = run(&mover, "drain @1 --json");
+    let json = report(&done);
+    assert_eq!((done.code(), json["stays"].as_array().map(Vec::len)), (Some(1), Some(1)), "{json:#}");
+    assert_eq!(json["stays"][0]["why"], "its rule films/** wants it elsewhere (--against-rules)");
+    assert_eq!(on(&mover, &["b/old", "films/f"]), [2, 1]);
+    // The tier is full: what is on it is told.
+    put(&mover, 2, "c/more", 30);
+    put(&mover, 1, "b/large", 20);
+    let done = run(&mover, "drain @1 --include b/large");
+    assert!(done.stdout.contains("kept by tier disks: 1 file (20M)"), "{}", done.describe());
+    let done = run(&mover, "drain @1 --against-rules");
+    assert!(done.success(), "{}", done.describe());
+    assert_eq!(on(&mover, &["b/large", "films/f"]), [0, 0]);
+    assert_eq!(fs::read_dir(mover.bed.on(1, "")).unwrap().count(), 0);
+}
+
+#[test]
+fn move_and_consolidate_leave_what_a_rule_wants_elsewhere() {
+    let mover = mounted(disks(), TIERS, RULES);
+    put(&mover, 1, "films/f", 2);
+    put(&mover, 1, "b/old", 2);
+    put(&mover, 0, "b/x.part", 2);
+    for line in ["move @p/films @p/b --to @2", "consolidate @p/films @p/b --to @2"] {
+        let done = run(&mover, line);
+        assert_eq!(done.code(), Some(1), "{line}: {}", done.describe());
+        let lines: Vec<&str> = done.stdout.lines().rev().take(2).collect();
+        let kept = |by: &str| format!("kept by rule {by}: 1 file (2.0M) (--against-rules moves them)");
+        assert_eq!(lines, [kept("films/**"), kept("*.part")], "{line}: {}", done.describe());
+        assert_eq!(on(&mover, &["films/f", "b/old", "b/x.part"]), [1, 2, 0], "{line}");
+    }
+    // A tier without a rule is no obstacle to who names a branch.
+    assert!(run(&mover, "move @p/b/old --to @0").success());
+    assert_eq!(on(&mover, &["b/old"]), [0]);
+    assert!(run(&mover, "move @p/films --to @2 --against-rules").success());
+    assert_eq!(on(&mover, &["films/f"]), [2]);
+    // Files come together down the tiers, not up, although the SSD holds most of them.
+    put(&mover, 0, "c/large", 8);
+    put(&mover, 2, "c/small", 2);
+    let done = run(&mover, "consolidate @p/c");
+    assert!(done.success(), "{}", done.describe());
+    assert_eq!(on(&mover, &["c/large", "c/small"]), [2, 2]);
+}
