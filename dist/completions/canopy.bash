@@ -387,7 +387,7 @@ _canopy() {
             return 0
             ;;
         canopy__subcmd__dedup)
-            opts="-q -h --keep --copies --differing --write --json --quiet --bwlimit --eager --include --exclude --min-size --max-size --older --newer --owner --help"
+            opts="-q -h --keep --copies --differing --link --write --json --quiet --bwlimit --eager --include --exclude --min-size --max-size --older --newer --owner --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -399,6 +399,10 @@ _canopy() {
                     ;;
                 --copies)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --link)
+                    COMPREPLY=($(compgen -W "reflink hard" -- "${cur}"))
                     return 0
                     ;;
                 --bwlimit)

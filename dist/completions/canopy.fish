@@ -232,6 +232,8 @@ complete -c canopy -n "__fish_canopy_using_subcommand dup" -l eager -d 'Use disk
 complete -c canopy -n "__fish_canopy_using_subcommand dup" -s h -l help -d 'Print help'
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l keep -d 'first, newest, oldest, largest, emptiest or a branch' -r -F
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l copies -d 'How many copies of a file stay' -r
+complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l link -d 'Equal files on a branch share space: reflink or hard' -r -f -a "reflink\t'Each stays a file of its own, and a write to it takes new blocks'
+hard\t'They become one file with several names'"
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l bwlimit -d 'At most so many bytes a second (such as 20M)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l include -d 'Only files that match; with a slash, the path in the pool counts' -r
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l exclude -d 'No files that match' -r
@@ -241,7 +243,7 @@ complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l older -d 'Only f
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l newer -d 'Only files changed since then' -r
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l owner -d 'Only files of this user (a name or number)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l differing -d 'Remove copies that differ, too; needs --keep'
-complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l write -d 'Remove them; without this, only print'
+complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l write -d 'Do it; without this, only print'
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l json -d 'Print JSON: the plan (dry run), or what became of it'
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -s q -l quiet -d 'Print nothing but errors'
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l eager -d 'Use disks also while other programs do'

@@ -52,6 +52,8 @@ pub enum Error {
     NotCopied(u64),
     #[error("{0} of {1} surplus copies stay")]
     CopiesLeft(u64, u64),
+    #[error("files that do not share the space of an equal one: {0}")]
+    NotLinked(u64),
     #[error("damaged files: {damaged}, paths whose copies differ: {differing}")]
     Damaged { damaged: u64, differing: u64 },
     #[error("not read: {unread}; damaged files: {damaged}, paths whose copies differ: {differing}")]

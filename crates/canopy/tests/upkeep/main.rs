@@ -10,5 +10,6 @@ mod kills;
 mod look;
 mod moves;
 mod rig;
+mod share;
 mod tools;
 mod verify;

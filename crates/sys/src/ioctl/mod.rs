@@ -1,5 +1,7 @@
 //! ioctl(2) commands of filesystems that rustix does not wrap.
 
+pub mod dedupe;
+pub mod extents;
 pub mod fitrim;
 pub mod inode_flags;
 pub mod reflink;

@@ -129,6 +129,10 @@ impl Aside {
 
     /// Removes the copy, or gives it its own name back, if nobody has it open. The directory keeps its times.
     pub(super) fn settle(&self, branch: &BranchLink, found: &Found) -> Result<(), Errno> {
+        if matches!(found, Found::Surplus) && self.copy.stat.st_nlink > 1 {
+            // A link that was to replace the file, of another one that has its own name.
+            return self.unlink_one_of_several(branch);
+        }
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW;
         // Also the command that has set it aside has it open, as long as that runs.
         let file = open_beneath(branch.root()?, &self.path(), flags)?;
@@ -146,6 +150,18 @@ impl Aside {
             }
             (Found::Written, None) => return Err(Errno::NOENT),
         }
+        set_times(fd.as_fd(), &before);
+        Ok(())
+    }
+
+    fn unlink_one_of_several(&self, branch: &BranchLink) -> Result<(), Errno> {
+        let fd = branch.dir(&self.dir)?;
+        let before = rustix::fs::fstat(&fd)?;
+        let now = rustix::fs::statat(&fd, &self.name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if now.st_ino != self.copy.stat.st_ino || now.st_nlink < 2 {
+            return Err(Errno::STALE);
+        }
+        rustix::fs::unlinkat(&fd, &self.name, AtFlags::empty())?;
         set_times(fd.as_fd(), &before);
         Ok(())
     }

@@ -14,7 +14,7 @@ use crate::stop::Stop;
 use crate::survey::{Entry, FileCopy, walk_all};
 use canopy_config::control_api::OsText;
 use canopy_config::text::{bytes, os_error};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use rustix::fs::FileType;
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -39,7 +39,11 @@ pub struct DedupArgs {
     /// Remove copies that differ, too; needs --keep
     #[arg(long, requires = "keep")]
     pub differing: bool,
-    /// Remove them; without this, only print
+    /// Equal files on a branch share space: reflink or hard
+    #[arg(long, value_name = "HOW", hide_possible_values = true)]
+    #[arg(conflicts_with_all = ["keep", "copies", "differing"])]
+    pub link: Option<Link>,
+    /// Do it; without this, only print
     #[arg(long)]
     pub write: bool,
     #[command(flatten)]
@@ -53,10 +57,27 @@ pub struct DedupArgs {
 }
 
 const NOTES: &str = "\
-The first copy stays if --keep names no other. Copies that differ or are open
-stay, too. Filters: --include, --exclude GLOB, --min-size, --max-size SIZE,
---older, --newer AGE, --owner USER (man canopy-dedup).
+Copies that differ or are open stay, too. Filters: --include, --exclude GLOB,
+--min-, --max-size SIZE, --older, --newer AGE, --owner USER (man canopy-dedup).
 Example: canopy dedup /mnt/pool /mnt/pool/films --keep newest --write";
+
+/// How equal files on one branch share their space.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Link {
+    /// Each stays a file of its own, and a write to it takes new blocks.
+    Reflink,
+    /// They become one file with several names.
+    Hard,
+}
+
+impl Link {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Link::Reflink => "reflink",
+            Link::Hard => "hard",
+        }
+    }
+}
 
 /// Which copy of a file stays.
 #[derive(Debug)]
@@ -146,7 +167,7 @@ struct Work<'w> {
 }
 
 /// Runs the command.
-pub fn dedup(args: &DedupArgs) -> Result<()> {
+pub(super) fn dedup(args: &DedupArgs) -> Result<()> {
     let pool = PoolLink::named(&args.pool)?;
     if pool.is_read_only && args.write {
         return Err(Error::PoolReadOnly(pool.mountpoint.clone()));

@@ -10,10 +10,13 @@ use crate::pool_link::{BranchLink, open_beneath};
 use crate::progress::Progress;
 use crate::stop::Stop;
 use crate::survey::FileCopy;
+use canopy_sys::ioctl::dedupe::share_equal;
+use canopy_sys::ioctl::extents::extents;
 use canopy_sys::lease;
 use rustix::fs::{AtFlags, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
@@ -22,6 +25,11 @@ use std::path::Path;
 
 /// Bytes that are compared at once, and between two looks at signals and leases.
 pub(super) const CHUNK: usize = 1 << 20;
+
+/// Bytes whose blocks are shared at once, as filesystems limit it.
+const SHARED_AT_ONCE: u64 = 16 << 20;
+const NO_REFLINKS: &str =
+    "its filesystem has no reflinks (btrfs and XFS have them; --link hard makes hard links)";
 
 /// Which lease a copy is held with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -172,6 +180,51 @@ impl<'b> HeldCopy<'b> {
         Ok(())
     }
 
+    /// Fails unless both files were changed at the same time.
+    pub(super) fn require_same_times(&self, other: &HeldCopy<'_>) -> Result<(), Kept> {
+        let changed = |stat: &Stat| (stat.st_mtime, stat.st_mtime_nsec);
+        match changed(&self.stat) == changed(&other.stat) {
+            true => Ok(()),
+            false => Err(Kept::Because("the files differ in the time of their last change".into())),
+        }
+    }
+
+    /// Returns whether all blocks are those of another file.
+    pub(super) fn shares_blocks_of(&self, other: &HeldCopy<'_>) -> Result<bool, Kept> {
+        let without = |what: &str| Err(Kept::Because(what.into()));
+        // With a length of 0, nothing is shared.
+        match share_equal(other.file.as_fd(), self.file.as_fd(), 0, 0) {
+            Ok(_) => {}
+            Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOTTY) => return without(NO_REFLINKS),
+            Err(errno) => return Err(errno.into()),
+        }
+        match (extents(self.file.as_fd())?, extents(other.file.as_fd())?) {
+            (Some(own), Some(others)) => Ok(own == others),
+            _ => without("it is so small that it takes no blocks"),
+        }
+    }
+
+    /// Shares the blocks of another file. The kernel compares them before, block by block, and nothing else changes.
+    pub(super) fn share_blocks_of(&self, other: &HeldCopy<'_>, stop: &Stop) -> Result<(), Kept> {
+        let (mut at, size) = (0, u64::try_from(self.stat.st_size).unwrap_or(0));
+        while at < size {
+            if stop.is_set() {
+                return Err(Kept::Stopped);
+            }
+            self.check().and_then(|()| other.check())?;
+            let length = (size - at).min(SHARED_AT_ONCE);
+            match share_equal(other.file.as_fd(), self.file.as_fd(), at, length) {
+                Ok(Some(0)) | Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOTTY) => {
+                    return Err(Kept::Because(NO_REFLINKS.into()));
+                }
+                Ok(Some(shared)) => at += shared,
+                Ok(None) => return Err(Kept::from(Errno::STALE)),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+
     fn is_at_its_name(&self) -> bool {
         let own = (self.stat.st_dev, self.stat.st_ino);
         self.branch.stat(self.path).is_ok_and(|found| (found.st_dev, found.st_ino) == own)
@@ -214,6 +267,43 @@ impl<'b> HeldCopy<'b> {
         }
         aside::set_times(dir.as_fd(), &before);
         done
+    }
+
+    /// Puts another link of a file in place of this one, which must be equal. The directory keeps its times.
+    ///
+    /// The link gets a hidden name first, and then the two change their names at once: a name is never without a file. What
+    /// has the hidden name then is the file, and goes unless somebody has opened it, as in [`Self::remove_in_favour_of`].
+    pub(super) fn replace_by_link_of(self, stays: &HeldCopy<'_>) -> Result<(), Errno> {
+        let from = self.branch.dir(stays.path.parent().unwrap_or(Path::new("")))?;
+        let dir = self.branch.dir(self.path.parent().unwrap_or(Path::new("")))?;
+        let (other, name) =
+            (stays.path.file_name().unwrap_or_default(), self.path.file_name().unwrap_or_default());
+        let aside = aside::name(name, &self.stat);
+        let before = rustix::fs::fstat(&dir)?;
+        stays.check()?;
+        self.check()?;
+        rustix::fs::linkat(&from, other, &dir, &aside, AtFlags::empty())?;
+        let has = |name: &OsStr, held: &HeldCopy<'_>| {
+            let found = rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW);
+            found.is_ok_and(|found| (found.st_dev, found.st_ino) == (held.stat.st_dev, held.stat.st_ino))
+        };
+        let may_go = has(&aside, stays) && self.is_at_its_name() && self.check().is_ok();
+        let swap = || rustix::fs::renameat_with(&dir, &aside, &dir, name, RenameFlags::EXCHANGE);
+        let swapped = if may_go { swap() } else { Err(Errno::STALE) };
+        let done = swapped.and_then(|()| {
+            let may_go = has(&aside, &self)
+                && has(name, stays)
+                && lease::holds_alone(self.file.as_fd())
+                && lease::holds(stays.file.as_fd());
+            if may_go { Ok(()) } else { swap().and(Err(Errno::BUSY)) }
+        });
+        // Either the file, or the link that was made for it.
+        let removed = match done.is_ok() || has(&aside, stays) {
+            true => rustix::fs::unlinkat(&dir, &aside, AtFlags::empty()),
+            false => Ok(()),
+        };
+        aside::set_times(dir.as_fd(), &before);
+        done.and(removed)
     }
 }
 

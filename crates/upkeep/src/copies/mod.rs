@@ -5,8 +5,19 @@ mod checksum;
 mod dedup;
 mod dup;
 mod held;
+mod share;
 mod verify;
 
-pub use dedup::{DedupArgs, dedup};
+pub use dedup::DedupArgs;
 pub use dup::{DupArgs, dup};
 pub use verify::{VerifyArgs, verify};
+
+use crate::error::Result;
+
+/// Runs `canopy dedup`.
+pub fn dedup(args: &DedupArgs) -> Result<()> {
+    match args.link {
+        None => dedup::dedup(args),
+        Some(link) => share::share(args, link),
+    }
+}

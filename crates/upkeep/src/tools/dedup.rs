@@ -49,6 +49,7 @@ pub(super) fn run(args: &OldDedup) -> Result<()> {
         keep: keep.map(PathBuf::from),
         copies: 1,
         differing: false,
+        link: None,
         write: args.execute,
         manners: eager(FilterArgs::default()),
         ignore_same_size: args.ignore > 0,

@@ -67,6 +67,7 @@ pub(super) fn run(args: &OldDup) -> Result<()> {
         keep: keep.map(PathBuf::from),
         copies: args.count,
         differing: false,
+        link: None,
         write: args.execute,
         manners: eager(filter),
         ignore_same_size: false,
