@@ -595,7 +595,7 @@ _canopy() {
             return 0
             ;;
         canopy__subcmd__fsck)
-            opts="-f -s -v -q -h --fix --check-size --copy-file --verbose --quiet --json --include --exclude --min-size --max-size --older --newer --owner --help"
+            opts="-f -s -v -q -h --fix --check-size --copy-file --verbose --remove-leftovers --json --quiet --bwlimit --eager --include --exclude --min-size --max-size --older --newer --owner --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -618,6 +618,10 @@ _canopy() {
                     return 0
                     ;;
                 --copy-file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --bwlimit)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -80,6 +80,7 @@ largest\t''
 nonroot\t''"
 complete -c canopy -n "__fish_canopy_using_subcommand fsck" -s s -l check-size -d 'Compare sizes as well' -r
 complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l copy-file -d 'With --fix: copy data and attributes as well' -r
+complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l bwlimit -d 'At most so many bytes a second (such as 20M)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l include -d 'Only files that match; with a slash, the path in the pool counts' -r
 complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l exclude -d 'No files that match' -r
 complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l min-size -d 'Only files of at least this size (such as 100M)' -r
@@ -88,8 +89,10 @@ complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l older -d 'Only fi
 complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l newer -d 'Only files changed since then' -r
 complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l owner -d 'Only files of this user (a name or number)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand fsck" -s v -l verbose -d 'Print each path that is checked'
+complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l remove-leftovers -d 'Remove what crashes of other programs have left'
+complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l json -d 'Print JSON: the plan (dry run) or what became of it'
 complete -c canopy -n "__fish_canopy_using_subcommand fsck" -s q -l quiet -d 'Print nothing but errors'
-complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l json -d 'Print JSON'
+complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l eager -d 'Use disks also while other programs do'
 complete -c canopy -n "__fish_canopy_using_subcommand fsck" -s h -l help -d 'Print help'
 complete -c canopy -n "__fish_canopy_using_subcommand collect-info" -s o -l output -d 'Write to a new file instead of stdout' -r -F
 complete -c canopy -n "__fish_canopy_using_subcommand collect-info" -s h -l help -d 'Print help'
@@ -152,7 +155,7 @@ complete -c canopy -n "__fish_canopy_using_subcommand move" -l newer -d 'Only fi
 complete -c canopy -n "__fish_canopy_using_subcommand move" -l owner -d 'Only files of this user (a name or number)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand move" -l against-rules -d 'Also where rules and tiers do not want files'
 complete -c canopy -n "__fish_canopy_using_subcommand move" -s n -l dry-run -d 'Print what would be done, and do nothing'
-complete -c canopy -n "__fish_canopy_using_subcommand move" -l json -d 'Print JSON: the plan (dry run), or what became of it'
+complete -c canopy -n "__fish_canopy_using_subcommand move" -l json -d 'Print JSON: the plan (dry run) or what became of it'
 complete -c canopy -n "__fish_canopy_using_subcommand move" -s q -l quiet -d 'Print nothing but errors'
 complete -c canopy -n "__fish_canopy_using_subcommand move" -l eager -d 'Use disks also while other programs do'
 complete -c canopy -n "__fish_canopy_using_subcommand move" -s h -l help -d 'Print help'
@@ -167,7 +170,7 @@ complete -c canopy -n "__fish_canopy_using_subcommand balance" -l newer -d 'Only
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -l owner -d 'Only files of this user (a name or number)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -l against-rules -d 'Also where rules and tiers do not want files'
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -s n -l dry-run -d 'Print what would be done, and do nothing'
-complete -c canopy -n "__fish_canopy_using_subcommand balance" -l json -d 'Print JSON: the plan (dry run), or what became of it'
+complete -c canopy -n "__fish_canopy_using_subcommand balance" -l json -d 'Print JSON: the plan (dry run) or what became of it'
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -s q -l quiet -d 'Print nothing but errors'
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -l eager -d 'Use disks also while other programs do'
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -s h -l help -d 'Print help'
@@ -182,7 +185,7 @@ complete -c canopy -n "__fish_canopy_using_subcommand drain" -l owner -d 'Only f
 complete -c canopy -n "__fish_canopy_using_subcommand drain" -l remove -d 'Then remove it from the pool and its file, unasked'
 complete -c canopy -n "__fish_canopy_using_subcommand drain" -l against-rules -d 'Also where rules and tiers do not want files'
 complete -c canopy -n "__fish_canopy_using_subcommand drain" -s n -l dry-run -d 'Print what would be done, and do nothing'
-complete -c canopy -n "__fish_canopy_using_subcommand drain" -l json -d 'Print JSON: the plan (dry run), or what became of it'
+complete -c canopy -n "__fish_canopy_using_subcommand drain" -l json -d 'Print JSON: the plan (dry run) or what became of it'
 complete -c canopy -n "__fish_canopy_using_subcommand drain" -s q -l quiet -d 'Print nothing but errors'
 complete -c canopy -n "__fish_canopy_using_subcommand drain" -l eager -d 'Use disks also while other programs do'
 complete -c canopy -n "__fish_canopy_using_subcommand drain" -s h -l help -d 'Print help'
@@ -197,7 +200,7 @@ complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l newer -d '
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l owner -d 'Only files of this user (a name or number)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l against-rules -d 'Also where rules and tiers do not want files'
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -s n -l dry-run -d 'Print what would be done, and do nothing'
-complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l json -d 'Print JSON: the plan (dry run), or what became of it'
+complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l json -d 'Print JSON: the plan (dry run) or what became of it'
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -s q -l quiet -d 'Print nothing but errors'
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l eager -d 'Use disks also while other programs do'
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -s h -l help -d 'Print help'
@@ -212,7 +215,7 @@ complete -c canopy -n "__fish_canopy_using_subcommand tier" -l owner -d 'Only fi
 complete -c canopy -n "__fish_canopy_using_subcommand tier" -l once -d 'Do what is due now, and end'
 complete -c canopy -n "__fish_canopy_using_subcommand tier" -l now -d 'Whatever time of the day the tiers name'
 complete -c canopy -n "__fish_canopy_using_subcommand tier" -s n -l dry-run -d 'Print what would be done, and do nothing'
-complete -c canopy -n "__fish_canopy_using_subcommand tier" -l json -d 'Print JSON: the plan (dry run), or what became of it'
+complete -c canopy -n "__fish_canopy_using_subcommand tier" -l json -d 'Print JSON: the plan (dry run) or what became of it'
 complete -c canopy -n "__fish_canopy_using_subcommand tier" -s q -l quiet -d 'Print nothing but errors'
 complete -c canopy -n "__fish_canopy_using_subcommand tier" -l eager -d 'Use disks also while other programs do'
 complete -c canopy -n "__fish_canopy_using_subcommand tier" -s h -l help -d 'Print help'
@@ -226,7 +229,7 @@ complete -c canopy -n "__fish_canopy_using_subcommand dup" -l older -d 'Only fil
 complete -c canopy -n "__fish_canopy_using_subcommand dup" -l newer -d 'Only files changed since then' -r
 complete -c canopy -n "__fish_canopy_using_subcommand dup" -l owner -d 'Only files of this user (a name or number)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand dup" -s n -l dry-run -d 'Print what would be done, and do nothing'
-complete -c canopy -n "__fish_canopy_using_subcommand dup" -l json -d 'Print JSON: the plan (dry run), or what became of it'
+complete -c canopy -n "__fish_canopy_using_subcommand dup" -l json -d 'Print JSON: the plan (dry run) or what became of it'
 complete -c canopy -n "__fish_canopy_using_subcommand dup" -s q -l quiet -d 'Print nothing but errors'
 complete -c canopy -n "__fish_canopy_using_subcommand dup" -l eager -d 'Use disks also while other programs do'
 complete -c canopy -n "__fish_canopy_using_subcommand dup" -s h -l help -d 'Print help'
@@ -244,7 +247,7 @@ complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l newer -d 'Only f
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l owner -d 'Only files of this user (a name or number)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l differing -d 'Remove copies that differ, too; needs --keep'
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l write -d 'Do it; without this, only print'
-complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l json -d 'Print JSON: the plan (dry run), or what became of it'
+complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l json -d 'Print JSON: the plan (dry run) or what became of it'
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -s q -l quiet -d 'Print nothing but errors'
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l eager -d 'Use disks also while other programs do'
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -s h -l help -d 'Print help'
@@ -257,7 +260,7 @@ complete -c canopy -n "__fish_canopy_using_subcommand verify" -l older -d 'Only 
 complete -c canopy -n "__fish_canopy_using_subcommand verify" -l newer -d 'Only files changed since then' -r
 complete -c canopy -n "__fish_canopy_using_subcommand verify" -l owner -d 'Only files of this user (a name or number)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand verify" -l write -d 'Store checksums and mend; without this, only read'
-complete -c canopy -n "__fish_canopy_using_subcommand verify" -l json -d 'Print JSON: the plan (dry run), or what became of it'
+complete -c canopy -n "__fish_canopy_using_subcommand verify" -l json -d 'Print JSON: the plan (dry run) or what became of it'
 complete -c canopy -n "__fish_canopy_using_subcommand verify" -s q -l quiet -d 'Print nothing but errors'
 complete -c canopy -n "__fish_canopy_using_subcommand verify" -l eager -d 'Use disks also while other programs do'
 complete -c canopy -n "__fish_canopy_using_subcommand verify" -s h -l help -d 'Print help'

@@ -122,8 +122,6 @@ pub enum Error {
     OnNoPool(PathBuf),
     #[error("'{word}' is not a function: must be one of {known}{}", .nearest.as_ref().map_or_else(String::new, |name| format!(" (did you mean '{name}'?)")))]
     NoFunction { word: String, known: String, nearest: Option<String> },
-    #[error("--json cannot ask which copy is right (--fix newest, largest or nonroot)")]
-    AskInJson,
     #[error("{path} cannot be written: {why}", path = .path.display())]
     Output { path: PathBuf, why: io::Error },
     #[error("{path} already exists (choose another name, or remove it: rm {path})", path = .0.display())]

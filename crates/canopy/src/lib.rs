@@ -91,7 +91,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         // These have their own exit statuses.
         Command::Verify(args) => return commands::verify::run(&args),
         Command::Doctor(args) => return commands::doctor::run(&args),
-        Command::Fsck(args) => return commands::fsck::run(&args),
+        Command::Fsck(args) => return canopy_upkeep::fsck(&args),
         Command::Options(args) => {
             commands::options::run(&args);
             Ok(())

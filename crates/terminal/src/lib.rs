@@ -44,7 +44,9 @@ pub fn print(text: &str) {
 
 /// Writes bytes to stdout as they are.
 pub fn print_bytes(bytes: &[u8]) {
-    let _ = std::io::stdout().write_all(bytes);
+    let mut stdout = std::io::stdout();
+    // A question has no end of line, and is to be seen.
+    let _ = stdout.write_all(bytes).and_then(|()| stdout.flush());
 }
 
 /// Writes to stdout, with styles only on a terminal that supports them (`NO_COLOR`, `TERM=dumb`).

@@ -40,6 +40,8 @@ pub enum Error {
     NoTiers(PathBuf),
     #[error("another canopy tier works on pool {} (canopy status shows it)", .0.display())]
     AnotherMover(PathBuf),
+    #[error("--json cannot ask which copy is right (--fix newest, largest or nonroot)")]
+    AskInJson,
     #[error("no pool is mounted")]
     NoPools,
     #[error("{} is not mounted", .0.display())]

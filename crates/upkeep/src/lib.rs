@@ -1,9 +1,9 @@
-//! The commands that keep a pool in shape: where files are (`which`, `ls`, `du`), moving them between branches, and their
-//! copies.
+//! The commands that keep a pool in shape: where files are (`which`, `ls`, `du`), moving them between branches, their
+//! copies, and copies that differ (`fsck`).
 //!
 //! They look at the branches directly, in the order in which the pool lists them, and leave changes to the daemon
 //! (`canopy_sys::ioctl::relocate`), except that `dedup` removes copies that
-//! nobody has open, and `verify` stores checksums and mends. So a command keeps no state:
+//! nobody has open, `verify` stores checksums and mends, and `fsck` repairs. So a command keeps no state:
 //! stopped anywhere and run again, it looks at the branches and goes on.
 #![forbid(unsafe_code)]
 
@@ -11,6 +11,7 @@ mod columns;
 mod copies;
 mod error;
 mod filter;
+mod fsck;
 mod look;
 mod manners;
 mod output;
@@ -26,6 +27,7 @@ mod tools;
 pub use copies::{DedupArgs, DupArgs, VerifyArgs, dedup, dup, verify};
 pub use error::{Error, Result};
 pub use filter::{Filter, FilterArgs};
+pub use fsck::{FixSource, FsckArgs, fsck};
 pub use look::{DuArgs, LsArgs, WhichArgs, du, ls, which};
 pub use manners::MannerArgs;
 pub use relocate::{

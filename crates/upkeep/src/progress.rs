@@ -1,11 +1,13 @@
 //! How far a command is: a line with the rate and the time left on a terminal, lines of text elsewhere.
 
 use crate::output::{print, shown};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
 
 const LINE: &str = "{percent:>3}% {bytes}/{total_bytes} {bytes_per_sec} {eta} left {wide_msg}";
+const COUNT: &str = "{human_pos} checked {rate} {wide_msg}";
 const TICK: Duration = Duration::from_millis(500);
 
 /// The progress of a command, in bytes.
@@ -26,6 +28,21 @@ impl Progress {
         }
         bar.enable_steady_tick(TICK);
         Progress { bar, quiet }
+    }
+
+    /// Of things of which nobody knows how many there are.
+    pub(crate) fn counting(quiet: bool) -> Progress {
+        let progress = Progress::new(0, quiet);
+        if !quiet {
+            let rate = |state: &ProgressState, text: &mut dyn Write| {
+                let _ = write!(text, "{:.0}/s", state.per_sec());
+            };
+            if let Ok(style) = ProgressStyle::with_template(COUNT) {
+                progress.bar.set_style(style.with_key("rate", rate));
+            }
+            progress.bar.unset_length();
+        }
+        progress
     }
 
     /// There is no terminal, or nobody wants to see it.

@@ -1,8 +1,7 @@
 //! The command line of `fsck.mergerfs`. fsck(8) also calls it at boot, for entries of fstab, with its own options.
 
 use super::{Command, EarlyExit, parse_own};
-use crate::commands::fsck::{FixSource, FsckArgs};
-use canopy_upkeep::{OldFix, OldFsck};
+use canopy_upkeep::{FixSource, FsckArgs, OldFix, OldFsck};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 

@@ -8,7 +8,6 @@ mod mount_helper;
 use crate::commands::collect_info::CollectInfoArgs;
 use crate::commands::doctor::DoctorArgs;
 use crate::commands::explain::ExplainArgs;
-use crate::commands::fsck::FsckArgs;
 use crate::commands::get::GetArgs;
 use crate::commands::list::ListArgs;
 use crate::commands::mount::MountArgs;
@@ -25,8 +24,8 @@ use canopy_monitor::{MetricsArgs, TopArgs};
 use canopy_setup::commands::init::InitArgs;
 use canopy_setup::commands::migrate::MigrateArgs;
 use canopy_upkeep::{
-    BalanceArgs, ConsolidateArgs, DedupArgs, DrainArgs, DuArgs, DupArgs, FILTERS, LsArgs, MoveArgs, TierArgs,
-    Tool, ToolCommand, VerifyArgs, WhichArgs,
+    BalanceArgs, ConsolidateArgs, DedupArgs, DrainArgs, DuArgs, DupArgs, FILTERS, FsckArgs, LsArgs, MoveArgs,
+    TierArgs, Tool, ToolCommand, VerifyArgs, WhichArgs,
 };
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -144,7 +143,11 @@ fn on_screen() -> clap::Command {
     let noted = |command: clap::Command, name| {
         command.mut_subcommand(name, |command| command.hide(true).mut_args(hide))
     };
-    IN_NOTES.iter().fold(definition(), noted).mut_subcommand("fsck", |command| command.mut_args(hide))
+    let hide_more = |arg: clap::Arg| match arg.get_id().as_str() {
+        "bwlimit" | "eager" => arg.hide(true),
+        _ => hide(arg),
+    };
+    IN_NOTES.iter().fold(definition(), noted).mut_subcommand("fsck", |command| command.mut_args(hide_more))
 }
 
 /// Parses a command line in the grammar of this invocation.

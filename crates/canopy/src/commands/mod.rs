@@ -3,7 +3,6 @@
 pub mod collect_info;
 pub mod doctor;
 pub mod explain;
-pub mod fsck;
 pub mod get;
 pub mod list;
 pub mod mount;

@@ -6,6 +6,7 @@ mod busy;
 mod dedup;
 mod drain;
 mod dup;
+mod fsck;
 mod kills;
 mod look;
 mod moves;

@@ -90,6 +90,17 @@ pub(super) fn on_pool<S: AsRef<OsStr>>(
 /// the terminal has shown.
 #[track_caller]
 pub(super) fn interrupted_at_terminal(line: &str, progress: &str) -> (Option<i32>, String) {
+    with_terminal(line, Some(progress))
+}
+
+/// Runs `canopy LINE` at a terminal. Returns the exit status, and all that the terminal has shown.
+#[track_caller]
+pub(super) fn at_terminal(line: &str) -> (Option<i32>, String) {
+    with_terminal(line, None)
+}
+
+#[track_caller]
+fn with_terminal(line: &str, progress: Option<&str>) -> (Option<i32>, String) {
     let home = ScratchDir::new("canopy-terminal-", &[]);
     let screen = home.dir().join("screen");
     // `exec`, because a shell that waits for the command would also get the signal, and might die of it.
@@ -99,8 +110,10 @@ pub(super) fn interrupted_at_terminal(line: &str, progress: &str) -> (Option<i32
     let mut child = command.stdout(File::create(&screen).expect("a file")).spawn().expect("script");
     let mut keyboard = child.stdin.take().expect("stdin");
     let shown = || String::from_utf8_lossy(&std::fs::read(&screen).expect("the screen")).into_owned();
-    let seen = wait_until(PATIENCE, || shown().contains(progress));
-    keyboard.write_all(b"\x03").expect("Ctrl-C");
+    let seen = progress.is_none_or(|progress| wait_until(PATIENCE, || shown().contains(progress)));
+    if progress.is_some() {
+        keyboard.write_all(b"\x03").expect("Ctrl-C");
+    }
     let status = wait_within(&mut child, PATIENCE);
     if status.is_none() {
         child.kill().expect("kill");

@@ -1,31 +1,45 @@
 //! Repairs the copies of one file.
 
 use super::{FileCopy, FixSource, FsckArgs, open};
+use crate::output::{print, shown};
+use crate::pace::Pace;
+use crate::stop::Stop;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 use std::fs::File;
-use std::io::{self, BufRead, Write};
+use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
+/// How long a question waits for an answer before it looks for signals, in nanoseconds.
+const NAP: i64 = 50_000_000;
+/// Bytes that are copied between two looks at signals.
+const AT_ONCE: u64 = 1 << 20;
+
 /// Changes the other copies to match the selected one. Returns the index of that copy, or `None` if nothing is to be
 /// repaired. An error says why the copies still differ.
-pub(super) fn repair(args: &FsckArgs, copies: &[FileCopy]) -> Result<Option<usize>, String> {
+pub(super) fn repair(
+    args: &FsckArgs,
+    copies: &[FileCopy],
+    stop: &Stop,
+    pace: &mut Pace,
+) -> Result<Option<usize>, String> {
     if args.fix == FixSource::None {
         return Ok(None);
     }
     if copies.iter().any(|copy| copy.kind() != copies[0].kind()) {
         return Err("the copies have different types: remove or rename all but one".into());
     }
-    let Some(from) = choose(args.fix, copies) else { return Err("no copy was selected".into()) };
+    let Some(from) = choose(args.fix, copies, stop) else { return Err("no copy was selected".into()) };
     let source = &copies[from];
     let data = args.copy_file && source.kind() == FileType::RegularFile;
     for other in copies {
         if (other.stat.st_dev, other.stat.st_ino) == (source.stat.st_dev, source.stat.st_ino) {
             continue;
         }
-        let done = if data { copy_file(other, source) } else { copy_metadata(other, source) };
-        done.map_err(|why| format!("{}: {why}", super::shown(&other.path)))?;
+        let done = if data { copy_file(other, source, stop, pace) } else { copy_metadata(other, source) };
+        done.map_err(|why| format!("{}: {why}", shown(&other.path)))?;
     }
     let size_left =
         args.check_size && !data && copies.iter().any(|copy| copy.stat.st_size != source.stat.st_size);
@@ -36,7 +50,7 @@ pub(super) fn repair(args: &FsckArgs, copies: &[FileCopy]) -> Result<Option<usiz
 }
 
 /// Selects the copy to repair from. If several are equal, the first.
-fn choose(by: FixSource, copies: &[FileCopy]) -> Option<usize> {
+fn choose(by: FixSource, copies: &[FileCopy], stop: &Stop) -> Option<usize> {
     let first_max = |key: &dyn Fn(&FileCopy) -> (i64, i64)| {
         let mut best = 0;
         for (index, copy) in copies.iter().enumerate() {
@@ -54,16 +68,38 @@ fn choose(by: FixSource, copies: &[FileCopy]) -> Option<usize> {
         FixSource::Nonroot => {
             Some(copies.iter().position(|copy| copy.stat.st_uid != 0).unwrap_or_else(newest))
         }
-        FixSource::Manual => ask(copies.len()),
+        FixSource::Manual => ask(copies.len(), stop),
     }
 }
 
-fn ask(count: usize) -> Option<usize> {
-    print!("Select correct file: ");
-    let _ = io::stdout().flush();
-    let mut line = String::new();
-    io::stdin().lock().read_line(&mut line).ok()?;
-    line.trim().parse().ok().filter(|&index| index < count)
+fn ask(count: usize, stop: &Stop) -> Option<usize> {
+    print("Select correct file: ");
+    let answer = line(stop)?;
+    answer.trim().parse().ok().filter(|&index| index < count)
+}
+
+/// Reads a line from standard input, until a signal arrives.
+fn line(stop: &Stop) -> Option<String> {
+    let stdin = io::stdin();
+    let mut line = Vec::new();
+    // Byte by byte: nothing may wait in a buffer, where poll does not see it.
+    while !stop.is_set() {
+        let nap = Timespec { tv_sec: 0, tv_nsec: NAP };
+        match poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&nap)) {
+            Ok(0) | Err(Errno::INTR) => continue,
+            Ok(_) => {}
+            Err(_) => return None,
+        }
+        let mut byte = [0];
+        match rustix::io::read(&stdin, &mut byte) {
+            Ok(0) => return String::from_utf8(line).ok(),
+            Ok(_) if byte == *b"\n" => return String::from_utf8(line).ok(),
+            Ok(_) => line.extend(byte),
+            Err(Errno::INTR) => {}
+            Err(_) => return None,
+        }
+    }
+    None
 }
 
 /// Copies owner and mode. The owner comes first, because changing it clears the set-id bits.
@@ -79,7 +115,7 @@ fn copy_metadata(other: &FileCopy, source: &FileCopy) -> io::Result<()> {
 }
 
 /// Atomically replaces a copy by a new copy of the source.
-fn copy_file(other: &FileCopy, source: &FileCopy) -> io::Result<()> {
+fn copy_file(other: &FileCopy, source: &FileCopy, stop: &Stop, pace: &mut Pace) -> io::Result<()> {
     if other.stat.st_nlink > 1 {
         return Err(io::Error::other(
             "it has other hard links, which would keep the old data: copy it by hand",
@@ -93,7 +129,7 @@ fn copy_file(other: &FileCopy, source: &FileCopy) -> io::Result<()> {
     let temporary = canopy_pool::temporary_name();
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let target = rustix::fs::openat(&dir, temporary.as_slice(), flags, Mode::from_raw_mode(0o600))?;
-    let done = fill(&mut File::from(target), source)
+    let done = fill(&mut File::from(target), source, stop, pace)
         .and_then(|()| Ok(rustix::fs::renameat(&dir, temporary.as_slice(), &dir, name)?));
     if done.is_err() {
         let _ = rustix::fs::unlinkat(&dir, temporary.as_slice(), AtFlags::empty());
@@ -102,9 +138,19 @@ fn copy_file(other: &FileCopy, source: &FileCopy) -> io::Result<()> {
 }
 
 /// Copies data, attributes, owner, mode and times.
-fn fill(target: &mut File, source: &FileCopy) -> io::Result<()> {
+fn fill(target: &mut File, source: &FileCopy, stop: &Stop, pace: &mut Pace) -> io::Result<()> {
     let mut from = File::open(Path::new(&format!("/proc/self/fd/{}", source.fd.as_raw_fd())))?;
-    io::copy(&mut from, target)?;
+    let mut watch = || match stop.is_set() {
+        true => Err(io::Error::other("stopped")),
+        false => Ok(()),
+    };
+    loop {
+        let copied = io::copy(&mut (&mut from).take(AT_ONCE), target)?;
+        if copied == 0 {
+            break;
+        }
+        pace.keep(copied, &mut watch)?;
+    }
     copy_attributes(&from, target)?;
     let stat = rustix::fs::fstat(&from)?;
     let stamp = |stat: &rustix::fs::Stat| (stat.st_size, stat.st_mtime, stat.st_mtime_nsec, stat.st_ctime);

@@ -4,24 +4,28 @@
 //! The tree is walked through the pool. The key `allpaths` of each directory says where its copies are, and the entries
 //! are compared there. Keys of the entries themselves would not work for symlinks and devices.
 
+mod leftovers;
 mod repair;
+mod report;
 
-use crate::error::Error;
-use crate::mount_lookup;
-use crate::terminal;
+use crate::error::{Error, Result};
+use crate::filter::Filter;
+use crate::manners::MannerArgs;
+use crate::output::{complain, print, print_json, shown};
+use crate::pace::Pace;
+use crate::progress::Progress;
+use crate::stop::Stop;
 use canopy_config::control_api::{self, ALLPATHS, OsText};
-use canopy_config::text::{date, one_line};
-use canopy_upkeep::{Filter, FilterArgs};
+use canopy_sys::mountinfo::{self, MountEntry};
 use clap::Args;
+use report::{CopyReport, Finding, Leftover, Totals, report, summary};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
-use serde::Serialize;
-use std::ffi::{OsStr, OsString};
-use std::fmt::Write as _;
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -55,16 +59,13 @@ pub struct FsckArgs {
           action = clap::ArgAction::Set, hide_default_value = true)]
     pub copy_file: bool,
     /// Print each path that is checked
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with_all = ["quiet", "json"])]
     pub verbose: bool,
-    /// Print nothing but errors
-    #[arg(short, long, conflicts_with = "verbose")]
-    pub quiet: bool,
-    /// Print JSON
-    #[arg(long, conflicts_with = "verbose")]
-    pub json: bool,
+    /// Remove what crashes of other programs have left
+    #[arg(long)]
+    pub remove_leftovers: bool,
     #[command(flatten)]
-    pub filter: FilterArgs,
+    pub manners: MannerArgs,
     /// Called by fsck(8): a path that is not on a pool needs no check.
     #[arg(skip)]
     pub by_fsck: bool,
@@ -87,7 +88,7 @@ pub enum FixSource {
     Nonroot,
 }
 
-fn yes_or_no(text: &str) -> Result<bool, String> {
+fn yes_or_no(text: &str) -> std::result::Result<bool, String> {
     <bool as canopy_config::values::Value>::parse(text.as_ref()).map_err(|_| "must be true or false".into())
 }
 
@@ -95,15 +96,16 @@ const NOTES: &str = "\
 COPY is newest (by mtime), largest, nonroot (the first whose owner is not root,
 else the newest), manual (asks for each file), or none (the default).
 
-Exit status: 0 no differences, 1 all repaired, 4 differences left, 8 failed.
-Filters: --include, --exclude GLOB, --min-size, --max-size SIZE, --older,
---newer AGE, --owner USER (man canopy-fsck).
+Exit status: 0 no differences, 1 all repaired, 4 differences left, 8 failed,
+32 stopped. Filters: --include, --exclude GLOB, --min-, --max-size SIZE,
+--older, --newer AGE, --owner USER. Also --bwlimit, --eager (man canopy-fsck).
 Example: canopy fsck --fix newest /pool/films";
 
 /// Exit statuses of fsck(8).
 const REPAIRED: u8 = 1;
 const DIFFERENCES_LEFT: u8 = 4;
 const FAILED: u8 = 8;
+const STOPPED: u8 = 32;
 
 /// One copy of a file, held open so that the same file is compared and repaired.
 pub(super) struct FileCopy {
@@ -114,7 +116,7 @@ pub(super) struct FileCopy {
 
 impl FileCopy {
     /// Opens a copy without following symlinks anywhere in the path, because users could change them meanwhile.
-    fn at(path: PathBuf) -> Result<FileCopy, Errno> {
+    fn at(path: PathBuf) -> std::result::Result<FileCopy, Errno> {
         let fd = open(&path, OFlags::PATH | OFlags::NOFOLLOW)?;
         let stat = rustix::fs::statat(&fd, "", AtFlags::EMPTY_PATH)?;
         Ok(FileCopy { path, fd, stat })
@@ -130,7 +132,7 @@ impl FileCopy {
 }
 
 /// Opens a file without following symlinks, if the kernel has openat2 (Linux 5.6).
-pub(super) fn open(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+pub(super) fn open(path: &Path, flags: OFlags) -> std::result::Result<OwnedFd, Errno> {
     let flags = flags | OFlags::CLOEXEC;
     match rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
         Err(Errno::NOSYS) => rustix::fs::open(path, flags, Mode::empty()),
@@ -138,60 +140,30 @@ pub(super) fn open(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     }
 }
 
-#[derive(Default, Serialize)]
-struct Totals {
-    checked: u64,
-    differ: u64,
-    repaired: u64,
-    /// Directories and copies that could not be checked.
-    errors: u64,
-    /// For `--json`.
-    findings: Vec<Finding>,
-}
-
-/// A path whose copies differ.
-#[derive(Serialize)]
-struct Finding {
-    path: OsText,
-    copies: Vec<CopyReport>,
-    /// The number of the copy that the others have been changed to match.
-    repaired_from: Option<usize>,
-    /// Why it was not repaired, if that was asked.
-    why: Option<String>,
-}
-
-#[derive(Serialize)]
-struct CopyReport {
-    path: OsText,
-    uid: u32,
-    gid: u32,
-    /// In octal digits.
-    mode: String,
-    #[serde(rename = "type")]
-    kind: &'static str,
-    size: i64,
-    mtime: String,
-}
-
-pub fn run(args: &FsckArgs) -> ExitCode {
+/// Runs the command. Errors are told.
+pub fn fsck(args: &FsckArgs) -> ExitCode {
     match check(args) {
         Ok(None) => ExitCode::SUCCESS,
         Ok(Some(count)) => {
-            if args.json {
-                terminal::print_json(&count);
-            } else if !args.as_mergerfs && !args.quiet {
-                terminal::print(&summary(&count));
+            if args.manners.json {
+                print_json(&count);
+            } else if !args.as_mergerfs && !args.manners.quiet {
+                print(&summary(&count));
             }
             status(args, &count)
         }
         Err(error) => {
-            terminal::eprint_line(&error.line());
+            complain(&error.to_string());
             ExitCode::from(FAILED)
         }
     }
 }
 
 fn status(args: &FsckArgs, count: &Totals) -> ExitCode {
+    if count.stopped {
+        complain(&Error::Stopped.to_string());
+        return ExitCode::from(STOPPED);
+    }
     if count.errors > 0 {
         return ExitCode::from(FAILED);
     }
@@ -204,25 +176,14 @@ fn status(args: &FsckArgs, count: &Totals) -> ExitCode {
     }
 }
 
-fn summary(count: &Totals) -> String {
-    let mut text = format!("{} checked, {} with copies that differ", count.checked, count.differ);
-    if count.repaired > 0 {
-        let _ = write!(text, ", {} repaired", count.repaired);
-    }
-    if count.errors > 0 {
-        let _ = write!(text, ", {} could not be checked", count.errors);
-    }
-    text + "\n"
-}
-
 /// Walks the tree. Returns `None` if there is nothing to check, as may happen for fsck(8) at boot.
-fn check(args: &FsckArgs) -> Result<Option<Totals>, Error> {
+fn check(args: &FsckArgs) -> Result<Option<Totals>> {
     let Some(path) = args.path.as_deref() else { return Ok(None) };
-    if args.json && args.fix == FixSource::Manual {
+    if args.manners.json && args.fix == FixSource::Manual {
         return Err(Error::AskInJson);
     }
-    let filter = Filter::new(&args.filter)?;
-    let failed = |why: io::Error| mount_lookup::lookup_error(path, why);
+    let filter = Filter::new(&args.manners.filter)?;
+    let failed = |why: io::Error| lookup_error(path, why);
     let start = match path.canonicalize().and_then(|start| Ok((fs::metadata(&start)?.is_dir(), start))) {
         Ok((true, start)) => start,
         _ if args.by_fsck => return Ok(None),
@@ -232,27 +193,51 @@ fn check(args: &FsckArgs) -> Result<Option<Totals>, Error> {
     let copies = match all_paths(&start) {
         Ok(copies) => copies,
         Err(_) if args.by_fsck => return Ok(None),
-        Err(errno) => match mount_lookup::mount_of(&start)? {
+        Err(errno) => match mount_of(&start)? {
             Some(mounted) if mounted.is_pool() => return Err(failed(errno.into())),
             _ => return Err(Error::OnNoPool(start)),
         },
     };
     if args.fix != FixSource::None && !rustix::process::geteuid().is_root() {
-        terminal::eprint_line("only root can repair everything");
+        complain("only root can repair everything");
     }
     let mountpoint = match filter.is_open() {
         true => PathBuf::new(),
-        false => mount_lookup::mount_of(&start)?.map(|mounted| mounted.mountpoint).unwrap_or_default(),
+        false => mount_of(&start)?.map(|mounted| mounted.mountpoint).unwrap_or_default(),
     };
     let device = fs::metadata(&start).map_err(failed)?.dev();
-    let mut walk = Walk { args, filter, mountpoint, device, count: Totals::default() };
+    // The old programs gave way to no other program.
+    let manners = MannerArgs { eager: args.manners.eager || args.as_mergerfs, ..args.manners.clone() };
+    let (stop, pace) = (Stop::on_signals()?, Pace::of(&manners));
+    let progress = Progress::counting(manners.quiet || manners.json || args.verbose);
+    let mut walk = Walk { args, filter, mountpoint, device, count: Totals::default(), stop, pace, progress };
     walk.check_entry(&start, copies.clone());
     walk.walk_dir(&start, &copies);
+    walk.progress.finish();
+    walk.count.stopped = walk.stop.is_set();
     Ok(Some(walk.count))
 }
 
+/// Returns the mount that a path is on. The path must have no symlinks.
+fn mount_of(path: &Path) -> Result<Option<MountEntry>> {
+    let failed = |why| Error::System { what: "cannot read /proc/self/mountinfo", why };
+    Ok(mountinfo::holding_in(&mountinfo::list().map_err(failed)?, path).cloned())
+}
+
+/// Returns the error for a path that cannot be looked up. A pool whose server has ended gets its own error.
+fn lookup_error(path: &Path, why: io::Error) -> Error {
+    let ended =
+        matches!(Errno::from_io_error(&why), Some(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED));
+    // Paths on a dead mount cannot be resolved, so use the path as given.
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    match mount_of(&path).ok().flatten().filter(|mounted| ended && mounted.is_pool()) {
+        Some(pool) => Error::PoolDead(pool.mountpoint),
+        None => Error::Path { path, why },
+    }
+}
+
 /// Asks the pool for the paths of a directory on the branches.
-fn all_paths(dir: &Path) -> Result<Vec<PathBuf>, Errno> {
+fn all_paths(dir: &Path) -> std::result::Result<Vec<PathBuf>, Errno> {
     let answer = control_api::read(dir, ALLPATHS)?;
     let paths = answer.split(|&byte| byte == 0).filter(|path| !path.is_empty());
     Ok(paths.map(|path| PathBuf::from(OsString::from_vec(path.to_vec()))).collect())
@@ -266,6 +251,9 @@ struct Walk<'a> {
     /// The device of the pool. Other mounts below it are skipped.
     device: u64,
     count: Totals,
+    stop: Stop,
+    pace: Pace,
+    progress: Progress,
 }
 
 impl Walk<'_> {
@@ -279,6 +267,9 @@ impl Walk<'_> {
             Err(why) => return self.error(dir, &why.to_string()),
         };
         for entry in entries {
+            if self.stop.is_set() {
+                return;
+            }
             let (path, meta) = match entry.and_then(|entry| Ok((entry.path(), entry.metadata()?))) {
                 Ok(found) => found,
                 // It has been removed since the listing.
@@ -302,7 +293,7 @@ impl Walk<'_> {
 
     fn error(&mut self, path: &Path, why: &str) {
         self.count.errors += 1;
-        terminal::eprint_line(&format!("{}: {why}", shown(path)));
+        self.progress.around(|| complain(&format!("{}: {why}", shown(path))));
     }
 
     /// Returns whether the filters admit a path. They choose files: with one, directories are not compared.
@@ -332,15 +323,25 @@ impl Walk<'_> {
 
     fn compare(&mut self, path: &Path, copies: &[FileCopy]) {
         self.count.checked += 1;
+        self.progress.show(path);
+        self.progress.inc(1);
         if self.args.verbose {
-            terminal::print(&format!("{}\n", shown(path)));
+            print(&format!("{}\n", shown(path)));
         }
+        self.look_for_leftover(path, copies);
         if !differ(copies, self.args.check_size) || (self.args.same_size && sizes_differ(copies)) {
             return;
         }
         self.count.differ += 1;
         self.say(&report(path, copies));
-        let repaired = repair::repair(self.args, copies);
+        let repaired = match self.args.fix {
+            FixSource::Manual => {
+                // Nothing may be drawn over the question.
+                self.progress.finish();
+                repair::repair(self.args, copies, &self.stop, &mut self.pace)
+            }
+            _ => repair::repair(self.args, copies, &self.stop, &mut self.pace),
+        };
         match &repaired {
             Ok(None) => {}
             Ok(Some(from)) => {
@@ -349,7 +350,7 @@ impl Walk<'_> {
             }
             Err(why) => self.say(&format!("  not repaired: {why}\n")),
         }
-        if self.args.json {
+        if self.args.manners.json {
             let copies = copies.iter().map(CopyReport::of).collect();
             let (repaired_from, why) = match repaired {
                 Ok(from) => (from, None),
@@ -359,9 +360,42 @@ impl Walk<'_> {
         }
     }
 
+    /// Tells what another program has left, and removes it if that was asked.
+    fn look_for_leftover(&mut self, path: &Path, copies: &[FileCopy]) {
+        let Some(of) = leftovers::whose(path, copies) else { return };
+        // Scripts for mergerfs do not expect it.
+        if self.args.as_mergerfs {
+            return;
+        }
+        let bytes = copies.iter().map(|copy| u64::try_from(copy.stat.st_blocks).unwrap_or(0) * 512).sum();
+        let removed = self.args.remove_leftovers.then(|| leftovers::remove(of, copies));
+        self.count.left.add(bytes);
+        let (word, why) = match &removed {
+            Some(Ok(())) => {
+                self.count.removed.add(bytes);
+                ("removed, left by", String::new())
+            }
+            Some(Err(why)) => ("left by", format!("; not removed: {why}")),
+            None => ("left by", String::new()),
+        };
+        let line =
+            format!("{word} {}: {} ({}{why})\n", of.word(), shown(path), canopy_config::text::bytes(bytes));
+        self.say(&line);
+        if self.args.manners.json {
+            self.count.leftovers.push(Leftover {
+                path: path.into(),
+                of: of.word(),
+                copies: copies.iter().map(|copy| OsText::from(copy.path.as_path())).collect(),
+                bytes,
+                removed: matches!(removed, Some(Ok(()))),
+                why: removed.and_then(std::result::Result::err),
+            });
+        }
+    }
+
     fn say(&self, text: &str) {
-        if !self.args.quiet && !self.args.json {
-            terminal::print(text);
+        if !self.args.manners.quiet && !self.args.manners.json {
+            self.progress.around(|| print(text));
         }
     }
 }
@@ -377,55 +411,4 @@ fn differ(copies: &[FileCopy], check_size: bool) -> bool {
 
 fn sizes_differ(copies: &[FileCopy]) -> bool {
     copies.iter().any(|copy| copy.stat.st_size != copies[0].stat.st_size)
-}
-
-impl CopyReport {
-    fn of(copy: &FileCopy) -> CopyReport {
-        CopyReport {
-            path: OsText::from(copy.path.as_path()),
-            uid: copy.stat.st_uid,
-            gid: copy.stat.st_gid,
-            mode: format!("{:05o}", copy.stat.st_mode & 0o7777),
-            kind: kind_word(copy.kind()),
-            size: copy.stat.st_size,
-            mtime: date(copy.stat.st_mtime),
-        }
-    }
-}
-
-/// Formats a finding: the path, and two lines for each copy.
-fn report(path: &Path, copies: &[FileCopy]) -> String {
-    let mut text = format!("* {}\n", shown(path));
-    for (index, copy) in copies.iter().enumerate() {
-        let stat = &copy.stat;
-        let _ = writeln!(text, "  {index}: {}", shown(&copy.path));
-        let _ = writeln!(
-            text,
-            "     uid: {}; gid: {}; mode: {:05o}; type: {}; size: {}; mtime: {}",
-            stat.st_uid,
-            stat.st_gid,
-            stat.st_mode & 0o7777,
-            kind_word(copy.kind()),
-            stat.st_size,
-            date(stat.st_mtime)
-        );
-    }
-    text
-}
-
-fn kind_word(kind: FileType) -> &'static str {
-    match kind {
-        FileType::RegularFile => "regular",
-        FileType::Directory => "directory",
-        FileType::Symlink => "symlink",
-        FileType::Fifo => "fifo",
-        FileType::Socket => "socket",
-        FileType::CharacterDevice => "char dev",
-        FileType::BlockDevice => "block dev",
-        _ => "unknown",
-    }
-}
-
-fn shown(path: &Path) -> String {
-    one_line(&OsStr::from_bytes(path.as_os_str().as_bytes()).to_string_lossy())
 }
