@@ -183,14 +183,16 @@ impl Notifier {
         }
     }
 
-    /// Drops the listing of a directory that the kernel has cached, and its attributes, before it returns. Even a thread
-    /// that serves a READDIR of this directory may call it: the kernel waits for the pages alone, and a client holds
-    /// those only while it copies names, never while it waits for a reply (fs/fuse/readdir.c).
+    /// Drops the pages of a file, or the listing of a directory, that the kernel has cached, and the attributes, before it
+    /// returns. The kernel waits for the pages. Those of a listing are held only while a client copies names, never while
+    /// it waits for a reply (fs/fuse/readdir.c), so even a thread that serves a READDIR of the directory may call this.
+    /// Those of a file are held until a READ is answered, and its dirty ones are written first: a thread that serves an
+    /// OPEN may call this, and holds nothing that a READ or WRITE needs.
     ///
     /// # Errors
     /// Those of write(2) on the device. A node that the kernel does not know is not an error.
-    pub fn inval_listing_now(&self, dir: NodeId) -> Result<(), Errno> {
-        match send(&self.shared.device, &Message::InvalInode { node: dir.0, offset: 0, len: 0 }) {
+    pub fn inval_data_now(&self, node: NodeId) -> Result<(), Errno> {
+        match send(&self.shared.device, &Message::InvalInode { node: node.0, offset: 0, len: 0 }) {
             Err(Errno::NOENT) => Ok(()),
             other => other,
         }

@@ -24,6 +24,9 @@ pub trait Kernel: Send + Sync + 'static {
     /// change attributes carry none. Must not block: the kernel waits for a reply about that very node.
     fn invalidate_attr(&self, node: NodeId);
 
+    /// Drops what the kernel has cached of a file, before this returns. The kernel waits for pages that are being read.
+    fn drop_pages(&self, node: NodeId);
+
     /// Makes the kernel look a name up, and list its directory, again soon, because what it has cached is wrong. Must not
     /// block: the kernel keeps the directory locked until it has its reply.
     fn forget_name(&self, parent: NodeId, name: &[u8]);
@@ -72,5 +75,6 @@ impl Kernel for NoKernel {
         false
     }
     fn invalidate_attr(&self, _: NodeId) {}
+    fn drop_pages(&self, _: NodeId) {}
     fn forget_name(&self, _: NodeId, _: &[u8]) {}
 }

@@ -46,6 +46,8 @@ pub struct Pool {
     pub(crate) files: Handles<FileHandle>,
     /// Where the handles are recorded, if the pool is to outlive this process.
     pub(crate) handle_records: OnceLock<Arc<HandleRecords>>,
+    /// Another process has served the pool before.
+    pub(crate) succeeds: AtomicBool,
     pub(crate) cursors: Cursors,
     pub(crate) tree: TreeLock,
     pub(crate) clone_locks: CloneLocks,
@@ -84,6 +86,7 @@ impl Pool {
             usual_memory: canopy_sys::memory::available() / MEMORY_SHARE,
             files: Handles::default(),
             handle_records: OnceLock::new(),
+            succeeds: AtomicBool::new(false),
             cursors: Cursors::default(),
             tree: TreeLock::default(),
             clone_locks: CloneLocks::default(),

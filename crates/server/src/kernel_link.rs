@@ -53,6 +53,12 @@ impl Kernel for KernelLink {
         }
     }
 
+    fn drop_pages(&self, node: canopy_pool::NodeId) {
+        if let Err(why) = self.notifier.inval_data_now(NodeId(node.0)) {
+            tracing::debug!("cannot drop the cached data of {node}: {why}");
+        }
+    }
+
     fn forget_name(&self, parent: canopy_pool::NodeId, name: &[u8]) {
         // Only queues the notification; another thread sends it.
         if let Ok(name) = CString::new(name)

@@ -233,10 +233,9 @@ impl Node {
         self.rare_if_any().is_some_and(|rare| rare.awaited.load(Ordering::Relaxed) > 0)
     }
 
-    /// Records the [fingerprint](open_file::fingerprint) of the file at an open. Returns true if it was the same at the
-    /// open before.
-    pub(crate) fn is_seen_again(&self, fingerprint: u64) -> bool {
-        self.parts().seen.swap(fingerprint, Ordering::Relaxed) == fingerprint
+    /// Records the [fingerprint](open_file::fingerprint) of the file at an open. Returns that of the open before.
+    pub(crate) fn see(&self, fingerprint: u64) -> Option<u64> {
+        Some(self.parts().seen.swap(fingerprint, Ordering::Relaxed)).filter(|before| *before != 0)
     }
 
     pub(crate) fn dir(&self) -> &DirParts {

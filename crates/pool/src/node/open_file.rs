@@ -250,10 +250,13 @@ impl Drop for FileUse {
     }
 }
 
-/// Returns a number that changes whenever a file's content may have changed; never 0.
+/// What stands for a file whose state is not known.
+pub(crate) const NO_FINGERPRINT: u64 = 1;
+
+/// Returns a number that changes whenever a file's content may have changed; never 0 or [`NO_FINGERPRINT`].
 pub(crate) fn fingerprint(attr: &Attr) -> u64 {
     let time = |time: crate::fs::stat::Time| (time.sec, time.nsec);
-    hash::of(&(attr.key(), attr.size, time(attr.mtime), time(attr.ctime))).max(1)
+    hash::of(&(attr.key(), attr.size, time(attr.mtime), time(attr.ctime))).max(NO_FINGERPRINT + 1)
 }
 
 pub(crate) fn writes(flags: OFlags) -> bool {

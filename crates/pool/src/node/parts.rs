@@ -16,7 +16,7 @@ use std::time::Instant;
 pub(crate) struct Parts {
     pub(super) open: Mutex<Weak<OpenFile>, rank::NodeOpen>,
     pub(super) moving: RwLock<(), rank::FileMove>,
-    /// The [fingerprint](super::open_file::fingerprint) of the file at its last open, for `cache.files=auto-full`; 0 for
+    /// The [fingerprint](super::open_file::fingerprint) of the file at its last open without passthrough; 0 if there was
     /// none.
     pub(super) seen: AtomicU64,
     pub(super) dir: OnceBox<DirParts>,

@@ -17,6 +17,7 @@ use crate::pool::Pool;
 use rustix::fd::{AsFd, OwnedFd, RawFd};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// The numbers that one process gives to handles, and to nodes without stable ids.
 const NUMBERS: u32 = 40;
@@ -32,8 +33,9 @@ struct Found {
 
 impl Pool {
     /// Records handles there from now on, and takes over those that are recorded. `run`: how many processes have served
-    /// before this one. The pool is connected to the kernel already. Returns the number of handles.
+    /// before this one, and it. The pool is connected to the kernel already. Returns the number of handles.
     pub fn adopt_handles(&self, records: Arc<HandleRecords>, run: u64) -> usize {
+        self.succeeds.store(run > 1, Ordering::Relaxed);
         self.files.skip_to(run << NUMBERS | 1);
         self.nodes.skip_to(run << NUMBERS | (NodeId::ROOT.0 + 1));
         let left = records.left();
@@ -105,7 +107,7 @@ impl Pool {
             (record, said),
         );
         if handle.maps_past_daemon() {
-            node.mapped.store(true, std::sync::atomic::Ordering::Relaxed);
+            node.mapped.store(true, Ordering::Relaxed);
         }
         if handle.passthrough
             && let Room::Ample(writer) = self.room(branch, &fd, said.flags, Some(&attr))

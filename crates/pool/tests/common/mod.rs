@@ -81,6 +81,8 @@ pub struct TestKernel {
     pub caller_is_killed: bool,
     /// A signal has reached that process.
     pub caller_is_interrupted: bool,
+    /// How often it was to drop the pages of a file.
+    pub pages_dropped: Arc<AtomicU32>,
 }
 
 struct NumberedFile(u32);
@@ -103,6 +105,9 @@ impl Kernel for TestKernel {
         !self.unwatched
     }
     fn invalidate_attr(&self, _: NodeId) {}
+    fn drop_pages(&self, _: NodeId) {
+        self.pages_dropped.fetch_add(1, Ordering::Relaxed);
+    }
     fn forget_name(&self, _: NodeId, _: &[u8]) {}
     fn caller_is_killed(&self) -> bool {
         self.caller_is_killed

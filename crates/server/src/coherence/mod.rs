@@ -157,7 +157,7 @@ impl Coherence {
             // When it is opened next.
             return self.listings.changed(wire::NodeId(dir.0));
         }
-        if let Err(why) = self.notifier.inval_listing_now(wire::NodeId(dir.0)) {
+        if let Err(why) = self.notifier.inval_data_now(wire::NodeId(dir.0)) {
             tracing::debug!("cannot drop the listing of {dir}: {why}");
         }
     }
@@ -211,7 +211,7 @@ impl Coherence {
         let wire_node = wire::NodeId(node.0);
         let sent = match self.kernel_opens_directories() {
             // At once, because the listing that the kernel begins next must not be hit.
-            true if listing && self.kept.changed(node) => self.notifier.inval_listing_now(wire_node),
+            true if listing && self.kept.changed(node) => self.notifier.inval_data_now(wire_node),
             false if listing && self.ttl.load().may_cache_listings() => {
                 let _ = self.notifier.inval_inode(wire_node, 0, 0);
                 Ok(())

@@ -33,6 +33,7 @@ impl Kernel for Watching {
         true
     }
     fn invalidate_attr(&self, _: NodeId) {}
+    fn drop_pages(&self, _: NodeId) {}
     fn forget_name(&self, _: NodeId, _: &[u8]) {}
     fn caller_is_killed(&self) -> bool {
         false

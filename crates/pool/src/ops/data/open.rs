@@ -45,6 +45,15 @@ struct FirstOpen {
     attr: Attr,
 }
 
+/// The pages of a file that the kernel may have cached.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CachedPages {
+    None,
+    /// The file is as it was at its last open.
+    Unchanged,
+    Any,
+}
+
 /// A new handle, valid until it is released, and the flags for the kernel's answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Opened {
@@ -349,18 +358,25 @@ impl Pool {
         room: Room,
         known_before: bool,
     ) -> Result<Opened> {
-        let unchanged = self.config().cache_files == CacheFiles::AutoFull
-            && open.backing.is_none()
-            && known_before
-            && stat::of(fd.as_fd()).is_ok_and(|attr| node.is_seen_again(open_file::fingerprint(&attr)));
         let by_name = self.config().cache_files == CacheFiles::PerProcess && self.is_listed(caller);
-        // While a handle writes through the page cache, the cache must not be dropped: the kernel also drops pages
-        // whose write request is in flight, and a read in between caches the old data for good.
         let quietly = open_file::writes(flags) && self.closes_quietly(node, &open.location().branch);
+        let serves = open.backing.is_none();
+        let pages = if serves { self.cached_pages(node, &fd, known_before) } else { CachedPages::None };
         open.opened_by(caller.pid);
+        // Nobody begins to write while cached pages are dropped.
+        let alone = serves.then(|| node.open().lock());
         let (mut handle, written) = FileHandle::new(node.clone(), (fd, traffic), flags, open);
-        let valid = unchanged || written;
+        let valid = pages == CachedPages::Unchanged || written;
         let mut travel = passthrough::decide(&self.config(), flags, sharing, by_name, valid);
+        if serves && !travel.direct_io && !travel.keep_cache {
+            // Not by the kernel once it has the answer: it may take its time, and also drops pages that are being
+            // written by then. A read before their write reaches the daemon would cache the old data for good.
+            if pages != CachedPages::None && !written {
+                self.kernel.load().drop_pages(node.id);
+            }
+            travel.keep_cache = true;
+        }
+        drop(alone);
         travel.no_flush = passthrough::no_flush(self.config().flush_on_close, flags, quietly);
         handle.apply_open_flags(&travel);
         traffic.count_open(handle.passthrough);
@@ -379,6 +395,20 @@ impl Pool {
         }
         self.files.insert(id, handle);
         Ok(Opened { handle: id, travel })
+    }
+
+    /// Returns what the kernel may have cached of a file that is being opened.
+    fn cached_pages(&self, node: &Node, fd: &OwnedFd, known_before: bool) -> CachedPages {
+        let full = self.config().cache_files == CacheFiles::AutoFull && known_before;
+        let now = if full { stat::of(fd.as_fd()).ok() } else { None };
+        let now = now.map_or(open_file::NO_FINGERPRINT, |attr| open_file::fingerprint(&attr));
+        match node.see(now) {
+            // Of a node that another process has served the kernel may have pages.
+            None if self.succeeds.load(Ordering::Relaxed) => CachedPages::Any,
+            None => CachedPages::None,
+            Some(before) if before == now && full => CachedPages::Unchanged,
+            Some(_) => CachedPages::Any,
+        }
     }
 
     /// Returns whether closing this file cannot report an error, on any branch it may have moved to by then.
