@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tries the packages of scripts/package.sh on bare systems of Debian 12 and Debian 13: install, mount by fstab, upgrade, replace
-# mergerfs, remove and purge. Then the static program in an empty root, and the container image.
+# Tries the packages of scripts/package.sh on bare systems of Debian 12 and Debian 13: the quick start of the manual, word for word;
+# install, mount by fstab, upgrade, replace mergerfs, remove and purge. Then the static program in an empty root, and the container image.
 #   package-tests.sh [debian-12|debian-13|static|image ...]    without a name, all four
 # Environment variables, with their defaults:
 #   BUILD, STATIC_BUILD  built programs, as for package.sh (it builds a release)
@@ -34,10 +34,32 @@ bare=$work/bare
 mkdir -p "$bare"
 
 # inside debian-N: installs, uses and removes the packages. Every command must succeed.
+# inside quick-start: runs the commands of the manual's quick start on a system with three disks.
 # shellcheck disable=SC2317 # another shell calls this function
 inside() {
     local pid new output disk tries package=/root/packages
     export DEBIAN_FRONTEND=noninteractive
+    if [[ $1 == quick-start ]]; then
+        for disk in 1 2 3; do
+            truncate -s 8G "/root/image$disk"
+            mkfs.ext4 -q "/root/image$disk"
+            mkdir "/mnt/disk$disk"
+            echo "/root/image$disk /mnt/disk$disk ext4 loop,nofail 0 2" >>/etc/fstab
+        done
+        mount -a
+        cp /etc/fstab /root/fstab
+        cd "$package/1"
+        bash -eux /root/quick-start >/root/log 2>&1 || { cat /root/log && exit 1; }
+        for output in "Setting up canopy" "To be written" "fuse.canopy" "/mnt/disk3  RW" "requires-mounts-for=/mnt/disk3"; do
+            grep -qF -- "$output" /root/log || { printf 'no "%s" in\n%s\n' "$output" "$(</root/log)" && exit 1; }
+        done
+        # It has all been taken back.
+        if findmnt -t fuse.canopy; then exit 1; fi
+        diff /root/fstab /etc/fstab
+        [[ $(cat /mnt/disk*/films/film.mkv) == "a film" && $(echo /mnt/*) == "/mnt/disk1 /mnt/disk2 /mnt/disk3" && ! $(ls -A /etc/canopy) ]]
+        umount /mnt/disk1 /mnt/disk2 /mnt/disk3
+        return
+    fi
     # expect TEXT COMMAND...: runs the command, whose output must contain the text.
     expect() {
         local text=$1
@@ -153,17 +175,28 @@ make_packages() {
     lintian --allow-root --no-cfg --display-info --pedantic --fail-on error,warning "$work"/packages/1/*.deb
 }
 
+# Prints the commands of the quick start, but for those that make the package.
+quick_start() {
+    awk '/^```/ { inside = $0 == "```sh" || $0 == "```bash"; next } inside && !/scripts\/|target\// ' docs/quick-start.md
+}
+
 try_debian() {
-    local root=$work/run
+    local root=$work/run what
     if [[ ! -d $bare/$1 ]]; then
-        make_root "$bare/$1" "$1" ca-certificates,mount,systemd >"$bare/$1.log" 2>&1 || {
+        make_root "$bare/$1" "$1" ca-certificates,e2fsprogs,mount,systemd >"$bare/$1.log" 2>&1 || {
             tail -n 5 "$bare/$1.log" >&2
             fail "debootstrap could not make $1"
         }
     fi
-    cp -a "$bare/$1" "$root"
-    cp -r "$work/packages" "$root/root/packages"
-    in_root "$root" "$1"
+    for what in quick-start "$1"; do
+        printf '  %s\n' "$what"
+        cp -a "$bare/$1" "$root"
+        cp -r "$work/packages" "$root/root/packages"
+        cp /etc/resolv.conf "$root/etc/resolv.conf"
+        quick_start >"$root/root/quick-start"
+        in_root "$root" "$what"
+        rm -rf --one-file-system "$root"
+    done
 }
 
 # The program, /proc, /dev/fuse and three directories are all there is. A static program has no library to be found.

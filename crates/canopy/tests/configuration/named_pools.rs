@@ -44,6 +44,8 @@ fn commands_accept_the_name_of_a_pool() {
     assert!(bed.stdout("get media branches").ends_with("@b=NC,1K"));
     bed.stdout("set media cache.attr=8");
     assert!(bed.stdout("list media").contains("cache.attr"));
+    let status = bed.stdout("status media");
+    assert!(status.starts_with("@p  fuse.canopy"), "{status}");
     // An empty `config` reads the definition again and restores its values.
     bed.stdout("set media config=");
     assert_eq!(bed.stdout("get media cache.attr"), "7");

@@ -25,7 +25,6 @@ for disk in disk1 disk2 disk3; do
     mount -t tmpfs -o size=8g "$disk" "mnt/$disk"
 done
 echo '# the disks' >etc/fstab
-echo film >root/film.mkv
 printf '%s\n' "$3" >root/commands
 exec chroot . /usr/bin/env -i HOME=/root PATH=/bin-of-canopy:/usr/sbin:/usr/bin:/sbin:/bin sh -eu -c '
     cd /root

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 #[derive(Args, Debug)]
 #[command(after_help = NOTES)]
 pub struct StatusArgs {
-    /// A pool's mountpoint [default: all pools]
+    /// A pool's mountpoint or name [default: all pools]
     pub mount: Option<PathBuf>,
     /// Print JSON, for programs
     #[arg(long)]
@@ -71,13 +71,14 @@ fn release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
-/// Returns all pools, or the one at a mountpoint.
+/// Returns all pools, or the one of this mountpoint or name.
 fn pools(mount: Option<&Path>) -> Result<Vec<PoolStatus>, Error> {
     let listed = mountinfo::list().map_err(Error::system("cannot read /proc/self/mountinfo"))?;
     let chosen: Vec<MountEntry> = match mount {
         None => topmost_pools(listed),
         Some(path) => {
-            let path = mountinfo::listed_path(path).map_err(|_| Error::NoPool(path.to_owned()))?;
+            let path = canopy_config::source::named::mountpoint(path)?;
+            let path = mountinfo::listed_path(&path).map_err(|_| Error::NoPool(path))?;
             let mounted = listed.into_iter().rev().find(|mounted| mounted.mountpoint == path);
             vec![mounted.filter(MountEntry::is_pool).ok_or(Error::NoPool(path))?]
         }
