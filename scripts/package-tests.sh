@@ -108,6 +108,16 @@ inside() {
         ln -s /usr/lib/systemd/system/$unit@.service /root/$unit@media.service
         systemd-analyze --man=no verify /root/$unit@media.service
     done
+    # What its unit runs ends with a pool that has no tiers, and moves files of one that has.
+    [[ $(sed -n 's/^ExecStart=//p' /usr/lib/systemd/system/canopy-tier@.service) == "/usr/bin/canopy tier --quiet %i" ]]
+    ! output=$(canopy tier --quiet media 2>&1) || exit 1
+    [[ $output == *"has neither tiers nor rules"* ]] || { printf '%s\n' "$output" && exit 1; }
+    canopy set media "rules=film=/mnt/disk1"
+    mv /mnt/disk1/film /mnt/disk2/film 2>/dev/null || true
+    canopy tier media --once --eager
+    [[ $(cat /mnt/disk1/film /mnt/media/film) == $'film\nfilm' && ! -e /mnt/disk2/film ]]
+    expect "mover" canopy status
+    canopy set media rules=
 
     step "upgrade"
     pid=$(canopy get /mnt/media pid)

@@ -21,10 +21,10 @@ fn moves() -> u64 {
 }
 
 /// Whether clients go on: until enough files have moved, or another client has failed.
-struct Goes<'c>(&'c AtomicBool);
+pub(super) struct Goes<'c>(pub(super) &'c AtomicBool);
 
 impl Goes<'_> {
-    fn on(&self) -> bool {
+    pub(super) fn on(&self) -> bool {
         !self.0.load(Ordering::Acquire)
     }
 }

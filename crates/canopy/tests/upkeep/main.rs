@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod acceptance;
 mod busy;
 mod dedup;
 mod drain;
