@@ -34,7 +34,7 @@ pub use cli_bed::CliBed;
 pub use cmd::PATIENCE;
 pub use faulty::{Fault, FaultyFs, SpaceReport};
 pub use leak_check::LeakCheck;
-pub use loopfs::{Branches, Kind, LoopFs, Medium, branch_disk, lag};
+pub use loopfs::{Branches, Kind, LoopFs, Medium, Throttle, branch_disk, lag};
 pub use paused::Paused;
 pub use pool::{MountFailed, Pool, PoolBuilder, pool_status, program_under_test, transports};
 pub use pool_bed::PoolBed;

@@ -2,9 +2,11 @@
 
 mod branches;
 mod mapper;
+mod throttle;
 
 pub use branches::{Branches, branch_disk};
 pub use mapper::Medium;
+pub use throttle::Throttle;
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
