@@ -164,7 +164,13 @@ fn verified(dir: &Path, goes: &Goes<'_>, count: &dyn Fn()) {
         let mut fio = Command::new("fio");
         fio.arg(format!("--directory={}", dir.display())).arg(format!("--filename=f{}", number % 3));
         fio.args(["--name=verify", "--size=4M", "--rw=randwrite", "--bsrange=4k-64k", "--bs_unaligned"]);
-        fio.args(["--verify=crc32c", "--verify_fatal=1", "--ioengine=psync", "--output-format=terse"]);
+        fio.args([
+            "--verify=crc32c",
+            "--verify_fatal=1",
+            "--verify_state_save=0",
+            "--ioengine=psync",
+            "--output-format=terse",
+        ]);
         succeed(fio.arg(format!("--randseed={number}")));
         number += 1;
         count();
