@@ -17,8 +17,8 @@ use std::os::fd::{IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// Returns whether another process can take over this connection. Over io_uring the kernel drops what it had given to a
-/// process that died.
+/// Returns whether another process can take over this connection. Over io_uring the kernel drops what it gives to a
+/// process that is dying (docs/decisions/115-dev-fuse-for-pools-that-survive.md).
 pub(crate) fn is_possible(agreed: &Agreed, transport: &Transport) -> bool {
     let why_not = match transport {
         Transport::Uring { .. } => "requests arrive over io_uring (io-uring=off changes that)",
