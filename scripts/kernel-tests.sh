@@ -5,11 +5,14 @@
 #     NAME     a test program of crates/canopy (scripts/test.sh --list); `real_kernels` by default, whose tests need such a
 #              machine and are ignored elsewhere
 #     FILTER   only the tests whose names contain it
+#   kernel-tests.sh 6.1|6.12|sid|all --filesystems [tmpfs|xfs|btrfs|ext4|mixed ...]
+#     pjdfstest, fsx, the random changes and the mounted model over branches on each of these, in short: an emulated machine is
+#     slow, and CANOPY_FSX_OPS, CANOPY_COHERENCE_CHANGES and CANOPY_MODEL_SEQUENCES say how much is run
 #   kernel-tests.sh 6.1|6.12|sid|all --run SCRIPT
 #     runs a shell script there instead, to look into something
 #   kernel-tests.sh 6.1|6.12|sid|all --power-cuts CUTS [FILESYSTEM,...]
 #     cuts the machine's power so often while it writes and moves files, and compares what was acknowledged; the disks are
-#     ext4,xfs,btrfs by default
+#     ext4,xfs,btrfs by default. It boots once: each life after a cut begins with the memory of a machine that has just booted
 # It downloads kernels and the programs of the machine from Debian's mirror into target/kernels, where they stay; installs
 # qemu if it is missing; builds the program and its tests. The machine needs no KVM. Environment variables: docs/testing.md.
 set -euo pipefail
@@ -22,7 +25,11 @@ readonly KEYS=/usr/share/keyrings/debian-archive-keyring.gpg
 readonly USERLAND=trixie
 readonly PROGRAMS=(base-files base-passwd bash coreutils util-linux mount kmod procps grep sed gawk findutils hostname strace
     attr acl psmisc dmsetup e2fsprogs xfsprogs btrfs-progs dosfstools exfatprogs ntfs-3g f2fs-tools iproute2 fuse3
-    nfs-kernel-server nfs-common python3-minimal)
+    nfs-kernel-server nfs-common python3-minimal debianutils)
+# What can be below the branches (CANOPY_TEST_BRANCHES).
+readonly FILESYSTEMS=(tmpfs xfs btrfs ext4 mixed)
+# The filesystems of the machine whose power is cut.
+readonly POWER_DISKS=ext4,xfs,btrfs
 # Directories of kernel modules.
 readonly MODULES=(fs lib crypto arch net block drivers/md drivers/block drivers/virtio drivers/scsi drivers/nvdimm)
 
@@ -98,6 +105,7 @@ userland() {
     cp "$root/usr/share/base-passwd/passwd.master" "$root/etc/passwd"
     cp "$root/usr/share/base-passwd/group.master" "$root/etc/group"
     ln -sf gawk "$root/usr/bin/awk"
+    ln -sf which.debianutils "$root/usr/bin/which"
     ln -sf ../proc/self/mounts "$root/etc/mtab"
     mkdir -p "$root"/{proc,sys,dev,run,tmp,root}
     archive "$root" "$CACHE/userland.cpio"
@@ -141,6 +149,29 @@ kernel() {
     echo "${MODULES[*]}" >"$dir/modules.list"
 }
 
+# Prints the environment of the tests and the command that runs test programs there: with branches on each of these filesystems.
+filesystem_tests() {
+    (($# > 0)) || set -- "${FILESYSTEMS[@]}"
+    for filesystem; do
+        [[ " ${FILESYSTEMS[*]} " == *" $filesystem "* ]] || fail "unknown filesystem: $filesystem (${FILESYSTEMS[*]})"
+    done
+    printf 'export %s\n' "CANOPY_FSX_OPS=${CANOPY_FSX_OPS:-200}" "CANOPY_MODEL_SEQUENCES=${CANOPY_MODEL_SEQUENCES:-2}" \
+        "CANOPY_COHERENCE_CHANGES=${CANOPY_COHERENCE_CHANGES:-1000}"
+    cat <<EOF
+failed=()
+for filesystem in $*; do
+    export CANOPY_TEST_BRANCHES=\$filesystem
+    for tests in "suites pjdfstest fsx" "coherence random_changes" mounted_model; do
+        set -- \$tests
+        echo "--- branches on \$filesystem: \$tests"
+        guest-\$1 --nocapture --test-threads=1 "\${@:2}" || failed+=("\$filesystem: \$1")
+    done
+done
+echo "--- failed: \${failed[*]:-none}"
+((\${#failed[@]} == 0))
+EOF
+}
+
 # Prints the path of a test program of crates/canopy, built.
 test_program() {
     local built
@@ -150,29 +181,51 @@ test_program() {
 
 # pack NAME [FILTER]: what changes from run to run: the program, its tests, and the first process.
 pack() {
-    local root=$work/root program=${CANOPY_BIN:-} tests tool name arguments=(--nocapture --test-threads=1)
+    local root=$work/root program=${CANOPY_BIN:-} programs tests tool name arguments=(--nocapture --test-threads=1)
     mkdir -p "$root/usr/bin"
     if [[ -z $program ]]; then
         cargo build --quiet --release -p canopy
         program=target/release/canopy
     fi
-    cp "$program" "$root/usr/bin/canopy"
+    strip -o "$root/usr/bin/canopy" "$program"
     cp scripts/kernel-tests/init "$root/init"
+    case $1 in
+    --run) cp "$2" "$root/run-tests" ;;
+    --power-cuts)
+        cp scripts/kernel-tests/power_guest.py "$root/"
+        # Without the disks' driver until its memory has been kept.
+        cat >"$root/run-tests" <<EOF
+modprobe -a virtio_pci ext4 xfs btrfs
+until read -r -t 1 seed now; do echo '@ asleep'; done
+date -s "@\$now"
+modprobe virtio_blk
+disks=(/dev/vd?)
+tr -d '\0' <"\${disks[-1]}" >/story
+exec python3 /power_guest.py ${3:-$POWER_DISKS} /story "\$seed"
+EOF
+        ;;
+    esac
     if [[ $1 == --run || $1 == --power-cuts ]]; then
-        [[ $1 != --run ]] || cp "$2" "$root/run-tests"
         archive "$root" "$work/run.cpio"
         return
     fi
-    tests=$(test_program "$1")
-    cp "$tests" "$root/usr/bin/guest-tests"
-    strip "$root/usr/bin/guest-tests" "$root/usr/bin/canopy"
+    programs=("$1")
+    [[ $1 != --filesystems ]] || programs=(suites coherence mounted_model)
+    for name in "${programs[@]}"; do
+        tests=$(test_program "$name")
+        strip -o "$root/usr/bin/guest-$name" "$tests"
+    done
     for tool in target/tools/bin/{pjdfstest,fsx}; do [[ ! -x $tool ]] || cp "$tool" "$root/usr/bin/"; done
     [[ $1 != real_kernels ]] || arguments+=(--ignored)
     {
         for name in $(compgen -e CANOPY_); do
-            [[ $name == CANOPY_BIN ]] || printf 'export %s=%q\n' "$name" "${!name}"
+            [[ $name == CANOPY_BIN || $name == CANOPY_TOOLS ]] || printf 'export %s=%q\n' "$name" "${!name}"
         done
-        printf 'exec guest-tests %s\n' "$(printf '%q ' "${arguments[@]}" "${@:2}")"
+        if [[ $1 == --filesystems ]]; then
+            filesystem_tests "${@:2}"
+        else
+            printf 'exec guest-%s %s\n' "$1" "$(printf '%q ' "${arguments[@]}" "${@:2}")"
+        fi
     } >"$root/run-tests"
     archive "$root" "$work/run.cpio"
 }
@@ -205,12 +258,13 @@ boot() {
 power_cuts() {
     local status=0
     machine "$1"
-    mkdir -p "$work/power"
-    cp scripts/kernel-tests/power_guest.py "$work/power/"
-    python3 scripts/kernel-tests/power_cuts.py "$2" "$work" "${3:-ext4,xfs,btrfs}" "${qemu[@]}" &
+    mkdir "$work/power"
+    mv "$work/initrd" "$work/power/"
+    python3 scripts/kernel-tests/power_cuts.py "$2" "$work/power" "${3:-$POWER_DISKS}" "${qemu[@]}" &
     child=$!
     wait "$child" || status=$?
     child=
+    rm -r "$work/power"
     return "$status"
 }
 

@@ -1,13 +1,15 @@
 """Cuts the power of a virtual machine that works in a pool, again and again. power_cuts.py CUTS DIRECTORY FILESYSTEM,... COMMAND...
 
-The command runs qemu; the initial root filesystem is DIRECTORY/initrd, and its run of power_guest.py is told where the story is.
-A cut kills qemu. What the machine wrote since a disk's last flush may be lost, as from a disk's own cache: each of these writes
+The command runs qemu; the initial root filesystem is DIRECTORY/initrd. Its /run-tests says `@ asleep` before it looks at a disk,
+until it is given a seed and the time, and then runs power_guest.py, which finds the story on the last disk. A cut kills qemu. What the machine wrote since a disk's last flush may be lost, as from a disk's own cache: each of these writes
 is kept or not, by chance. The story of what was acknowledged goes with the next life of the machine, which compares."""
 
 import os
 import random
 import re
 import shutil
+import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -19,6 +21,9 @@ SECTOR = 512
 FLUSH, FUA, DISCARD = 1, 2, 4
 # How long the machine may take to come up and compare, in seconds.
 PATIENCE = 900
+# Room for the story.
+STORY = 32 << 20
+BEGIN, ASLEEP = "@ begin\n", "@ asleep\n"
 
 
 def writes(log):
@@ -28,7 +33,8 @@ def writes(log):
         head = file.read(28)
         if len(head) < 28:
             return found
-        size = struct.unpack("<QQQI", head)[3]
+        # qemu writes the head at the first flush. Before that there is none, and the size is that of the disk's sectors.
+        size = struct.unpack("<QQQI", head)[3] or SECTOR
         file.seek(size)
         while len(entry := file.read(32)) == 32:
             sector, sectors, flags, _ = struct.unpack("<QQQQ", entry)
@@ -44,7 +50,7 @@ def cut(base, log, chance):
     """Makes the image what a disk keeps that was cut from its power: what was flushed, and some of the rest. Returns how many writes
     were lost, and of how many."""
     logged = writes(log)
-    flushed = max((number for number, (flags, _, _) in enumerate(logged) if flags & FLUSH), default=0)
+    flushed = max((number for number, (flags, _, _) in enumerate(logged) if flags & FLUSH), default=-1)
     lost = 0
     with open(base, "r+b") as image:
         for number, (flags, position, data) in enumerate(logged):
@@ -58,6 +64,8 @@ def cut(base, log, chance):
 
 
 class Machine:
+    """The virtual machine. It boots once. Each of its lives begins with its memory as of then, when it had not yet looked at a disk."""
+
     def __init__(self, directory, filesystems, command):
         self.directory, self.filesystems, self.command = directory, filesystems, command
         self.story = []
@@ -65,25 +73,38 @@ class Machine:
         for image in self.images:
             with open(image, "wb") as file:
                 file.truncate(DISK)
+        self.console, self.errors, self.monitor, self.memory, self.story_disk = (
+            os.path.join(directory, name) for name in ("console", "errors", "monitor", "memory", "story")
+        )
+        self.qemu = None
+
+    def boot(self):
+        """Boots, and keeps the memory."""
+        monitor = "unix:%s,server=on,wait=off" % self.monitor
+        self.run("-initrd", os.path.join(self.directory, "initrd"), "-monitor", monitor, logs=False)
+        self.wait(lambda told: ASLEEP in told)
+        with socket.socket(socket.AF_UNIX) as commands:
+            commands.connect(self.monitor)
+            commands.sendall(b'migrate "exec:cat >%s"\nquit\n' % self.memory.encode())
+            self.qemu.wait(PATIENCE)
+        self.kill()
+        if not os.path.exists(self.memory) or os.path.getsize(self.memory) == 0:
+            sys.exit("the machine's memory was not kept:\n" + self.output())
 
     def start(self, seed, logs):
-        """Boots, with the story so far. With `logs`, what is written to a disk goes there and not to its image."""
-        root = os.path.join(self.directory, "power")
-        with open(os.path.join(root, "story"), "w") as file:
+        """Begins a life, with the story so far. With `logs`, what is written to a disk goes there and not to its image."""
+        self.run("-incoming", "exec:cat " + self.memory, logs=logs)
+        self.wait(lambda told: ASLEEP in told)
+        # Not before: what is typed while the machine gets its memory would be lost.
+        self.qemu.stdin.write(b"%s %d\n" % (str(seed).encode(), time.time()))
+
+    def run(self, *arguments, logs):
+        with open(self.story_disk, "w") as file:
             file.writelines(self.story)
-        with open(os.path.join(root, "run-tests"), "w") as file:
-            file.write("modprobe -a virtio_pci virtio_blk ext4 xfs btrfs\n")
-            file.write("exec python3 /power_guest.py %s /story %s\n" % (self.filesystems, seed))
-        initrd = os.path.join(self.directory, "initrd-power")
-        shutil.copyfile(os.path.join(self.directory, "initrd"), initrd)
-        names = "\n".join(["run-tests", "story", "power_guest.py"]).encode()
-        packed = subprocess.run(
-            ["cpio", "--create", "--format=newc", "--owner=0:0", "--quiet"], cwd=root, input=names, check=True, stdout=subprocess.PIPE
-        )
-        with open(initrd, "ab") as file:
-            file.write(packed.stdout)
-        self.console = os.path.join(self.directory, "console")
-        command = [*self.command, "-initrd", initrd, "-serial", "file:" + self.console]
+            if file.tell() > STORY:
+                sys.exit("the story is too long")
+            file.truncate(STORY)
+        command = [*self.command, *arguments, "-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"]
         for number, image in enumerate(self.images):
             node = "node-name=disk%d," % number
             if logs:
@@ -95,48 +116,55 @@ class Machine:
             else:
                 node += "driver=raw,file.driver=file,file.filename=%s" % image
             command += ["-blockdev", node, "-device", "virtio-blk-pci,drive=disk%d" % number]
-        with open(os.path.join(self.directory, "qemu"), "wb") as output:
-            self.qemu = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        command += ["-blockdev", "node-name=story,read-only=on,driver=raw,file.driver=file,file.filename=" + self.story_disk]
+        command += ["-device", "virtio-blk-pci,drive=story"]
+        with open(self.console, "wb") as output, open(self.errors, "wb") as errors:
+            self.qemu = subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stdout=output, stderr=errors)
+
+    def output(self):
+        with open(self.errors, errors="replace") as file:
+            return file.read()[-2000:]
 
     def lines(self):
         """Returns what the machine has told so far."""
         with open(self.console, errors="replace") as file:
             whole = file.read()
         told = whole[: whole.rfind("\n") + 1]
-        return [line + "\n" for line in re.findall(r"^.*?(@ (?:[?~!x]|wrong|begin).*?)\r?$", told, re.M)], whole
+        return [line + "\n" for line in re.findall(r"^.*?(@ (?:[?~!x]|wrong|begin|asleep).*?)\r?$", told, re.M)], whole
 
     def wait(self, done):
         """Waits until the machine has told something, or has ended."""
         since = time.monotonic()
         while True:
-            told, whole = self.lines() if os.path.exists(self.console) else ([], "")
+            told, whole = self.lines()
             if done(told):
                 return
             if self.qemu.poll() is not None or time.monotonic() - since > PATIENCE:
                 self.end()
-                sys.exit("the machine did not come so far:\n%s\n%s" % (whole[-3000:], open(self.directory + "/qemu").read()[-2000:]))
+                sys.exit("the machine did not come so far:\n%s\n%s" % (whole[-3000:], self.output()))
             time.sleep(0.1)
 
+    def kill(self):
+        if self.qemu is not None:
+            self.qemu.kill()
+            self.qemu.wait()
+            self.qemu.stdin.close()
+            self.qemu = None
+
     def end(self):
-        self.qemu.kill()
-        self.qemu.wait()
+        self.kill()
         told, _ = self.lines()
-        os.unlink(self.console)
         wrong = [line for line in told if line.startswith("@ wrong")]
         if wrong:
             sys.exit("".join(wrong))
-        self.story += [line for line in told if line != "@ begin\n"]
+        self.story += [line for line in told if line not in (BEGIN, ASLEEP)]
 
 
-def main(cuts, directory, filesystems, *command):
-    seed = random.randrange(1 << 32)
-    print("power cuts: seed %d" % seed, flush=True)
-    chance = random.Random(seed)
-    machine = Machine(directory, filesystems, command)
-    begun = lambda told: "@ begin\n" in told
-    for number in range(int(cuts)):
-        machine.start(number, logs=True)
-        machine.wait(lambda told: begun(told) or any(line.startswith("@ wrong") for line in told))
+def cuts_of(machine, cuts, chance):
+    machine.boot()
+    for number in range(cuts):
+        machine.start(chance.randrange(1 << 32), logs=True)
+        machine.wait(lambda told: BEGIN in told or any(line.startswith("@ wrong") for line in told))
         time.sleep(chance.uniform(1, 12))
         before = len(machine.story)
         machine.end()
@@ -148,6 +176,18 @@ def main(cuts, directory, filesystems, *command):
     machine.start("last", logs=False)
     machine.qemu.wait(PATIENCE)
     machine.end()
+
+
+def main(cuts, directory, filesystems, *command):
+    # The machine ends with this program, also when that is told to end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
+    seed = random.randrange(1 << 32)
+    print("power cuts: seed %d" % seed, flush=True)
+    machine = Machine(directory, filesystems, command)
+    try:
+        cuts_of(machine, int(cuts), random.Random(seed))
+    finally:
+        machine.kill()
     print("power cuts: %s on %s, nothing lost" % (cuts, filesystems))
 
 

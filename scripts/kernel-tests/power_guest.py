@@ -13,8 +13,11 @@ and then works in the pool until the power is cut. The story is what this progra
 A state is the version of a file's content, or of a log the number of its records; 0 if there is no such name."""
 
 import errno
+import fcntl
+import functools
 import os
 import random
+import struct
 import subprocess
 import sys
 import termios
@@ -45,6 +48,23 @@ def content(name, version):
 def record(name, number):
     chance = random.Random("%s, record %d" % (name, number))
     return chance.randbytes(chance.choice([300, 9000, 250_000]))
+
+
+@functools.lru_cache(maxsize=None)
+def record_size(name, number):
+    return len(record(name, number))
+
+
+def size_of_log(name, records):
+    return sum(record_size(name, number) for number in range(records))
+
+
+def stir(seed):
+    """Gives the kernel other random numbers than in its other lives, which began with the same memory."""
+    add, reseed, entropy = 0x40085203, 0x5207, seed.encode().ljust(32)
+    with open("/dev/urandom", "wb") as device:
+        fcntl.ioctl(device, add, struct.pack("ii", 8 * len(entropy), len(entropy)) + entropy)
+        fcntl.ioctl(device, reseed)
 
 
 def read(path):
@@ -157,7 +177,7 @@ def check(disks, story):
             os.unlink(copy)
         if os.path.basename(name) == "log" and found == before and found > 0:
             # Drops half a record behind those that count.
-            os.truncate(os.path.join(POOL, name), sum(len(record(name, number)) for number in range(found)))
+            os.truncate(os.path.join(POOL, name), size_of_log(name, found))
             write(os.path.join(POOL, name), b"", 0)
         say("!", name, found)
         kept[name] = found
@@ -220,7 +240,7 @@ class Worker:
 
     def append(self, name):
         number = self.kept.get(name, 0)
-        end = sum(len(record(name, earlier)) for earlier in range(number))
+        end = size_of_log(name, number)
 
         def act():
             try:
@@ -269,6 +289,7 @@ def move(disks, kept, seed):
 
 
 def main(kinds, story, seed):
+    stir(seed)
     disks = mount(kinds.split(","))
     for number in range(WORKERS):
         os.makedirs("%s/w%d" % (POOL, number), exist_ok=True)
