@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
+use std::time::{Duration, UNIX_EPOCH};
 
 const MIB: usize = 1 << 20;
 
@@ -144,8 +145,60 @@ fn dedup_takes_its_old_options_and_keeps_what_differs() {
     assert!(!held("a", "equal") && held("b", "equal"));
     assert!(run(&["-e", "-d", "mostfreespace"]).success() && run(&["-e", "-d", "largest"]).success());
     assert!(held("a", "longer") && held("b", "longer"));
-    let wrong = run(&["-d", "manual"]);
+    let wrong = run(&["-d", "best"]);
     assert!(wrong.code() == Some(1) && wrong.stderr.lines().count() == 1, "{}", wrong.describe());
+    rig.pool.umount();
+}
+
+#[test]
+fn dedup_takes_the_options_of_its_newer_version() {
+    let rig = Rig::new(&["a", "b"]);
+    let put = || {
+        for (branch, seconds) in [("a", 3000), ("b", 1000)] {
+            for path in ["tv/x.mkv", "tv/y.nfo", "skip/x.mkv", "tv/tied.mkv"] {
+                rig.put(branch, path, "xx");
+                let time = UNIX_EPOCH + Duration::from_secs(if path == "tv/tied.mkv" { 7 } else { seconds });
+                fs::File::open(rig.on(branch, path)).expect("a file").set_modified(time).expect("a time");
+            }
+        }
+    };
+    put();
+    let run = |args: &[&str]| {
+        called("mergerfs.dedup", args.iter().map(OsStr::new).chain([rig.pool.path().as_os_str()]))
+    };
+    let held = |path: &str| ["a", "b"].map(|branch| rig.on(branch, path).exists());
+    // Each of these leaves everything.
+    for args in
+        [&["-i", "same-size"][..], &["-i", "diff-time", "-I", "x*"], &["--ignore=same-hash"], &["-ii"]]
+    {
+        let done = run(&[args, &["-e", "-d", "oldest", "-E", "tied*"]].concat());
+        assert!(done.success(), "{args:?}: {}", done.describe());
+        assert_eq!([held("tv/x.mkv"), held("skip/x.mkv")], [[true; 2]; 2], "{args:?}");
+        if args != ["-i", "diff-time", "-I", "x*"] {
+            assert_eq!(held("tv/y.nfo"), [true; 2], "{args:?}");
+        }
+    }
+    let done = run(&["-e", "-s", "-d", "oldest", "-I", "*.mkv", "-D", "skip", "-i", "diff-size"]);
+    assert!(done.success(), "{}", done.describe());
+    assert_eq!(held("tv/x.mkv"), [false, true]);
+    // Another directory, another name, and one of which both copies are the oldest.
+    assert_eq!([held("skip/x.mkv"), held("tv/y.nfo"), held("tv/tied.mkv")], [[true; 2]; 3]);
+    put();
+    assert!(run(&["-e", "-v", "-d", "smallest", "-s"]).success());
+    assert_eq!(held("tv/y.nfo"), [true; 2], "of one size");
+    assert!(run(&["-e", "-d", "mergerfs"]).success());
+    assert_eq!(held("tv/y.nfo"), [true, false]);
+    // It asks for each file: the second copy, none, the first, and then there is no answer.
+    put();
+    let scratch = ScratchDir::new("canopy-tools-", &["bin"]);
+    let link = scratch.path("bin").join("mergerfs.dedup");
+    symlink(BINARY, &link).expect("a link");
+    let line = r#"printf '7\n2\ns\n1\n' | "$1" -e -d manual "$2""#;
+    let mut shell = Command::new("sh");
+    let done = run_within(shell.args(["-c", line, "sh"]).arg(link).arg(rig.pool.path()), PATIENCE);
+    assert!(done.success() && done.stdout.contains("Which one is to stay?"), "{}", done.describe());
+    let all = ["skip/x.mkv", "tv/tied.mkv", "tv/x.mkv", "tv/y.nfo"].map(held);
+    assert_eq!(all, [[false, true], [true, true], [true, false], [true, true]], "{}", done.describe());
     rig.pool.umount();
 }
 

@@ -13,7 +13,7 @@ use crate::relocate::{Stays, Sum, apart, is_of_the_disk};
 use crate::stop::Stop;
 use crate::survey::{Entry, FileCopy, walk_all};
 use canopy_config::control_api::OsText;
-use canopy_config::text::{bytes, os_error};
+use canopy_config::text::{bytes, date, os_error};
 use clap::{Args, ValueEnum};
 use rustix::fs::FileType;
 use serde::Serialize;
@@ -48,9 +48,9 @@ pub struct DedupArgs {
     pub write: bool,
     #[command(flatten)]
     pub manners: MannerArgs,
-    /// As `mergerfs.dedup -i`: leave files alone whose copies have one size.
+    /// What `mergerfs.dedup` has besides.
     #[arg(skip)]
-    pub(crate) ignore_same_size: bool,
+    pub(crate) old: Old,
     /// Print no line for a copy that goes.
     #[arg(skip)]
     pub(crate) only_totals: bool,
@@ -60,6 +60,40 @@ const NOTES: &str = "\
 Copies that differ or are open stay, too. Filters: --include, --exclude GLOB,
 --min-, --max-size SIZE, --older, --newer AGE, --owner USER (man canopy-dedup).
 Example: canopy dedup /mnt/pool /mnt/pool/films --keep newest --write";
+
+/// Options of `mergerfs.dedup`.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Old {
+    /// Leave files alone whose copies are so.
+    pub(crate) ignore: Option<Ignore>,
+    /// Leave files alone of which several copies are what is to stay.
+    pub(crate) strict: bool,
+    /// Where all copies have one size and time, the one with most free space stays.
+    pub(crate) ties_by_space: bool,
+    /// Ask for each file.
+    pub(crate) asks: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ignore {
+    SameSize,
+    DiffSize,
+    SameTime,
+    DiffTime,
+}
+
+impl Ignore {
+    fn holds(self, copies: &[FileCopy]) -> bool {
+        let same_size = copies.iter().all(|copy| copy.size() == copies[0].size());
+        let same_time = copies.iter().all(|copy| copy.modified() == copies[0].modified());
+        match self {
+            Ignore::SameSize => same_size,
+            Ignore::DiffSize => !same_size,
+            Ignore::SameTime => same_time,
+            Ignore::DiffTime => !same_time,
+        }
+    }
+}
 
 /// How equal files on one branch share their space.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,6 +120,7 @@ enum Rule {
     Newest,
     Oldest,
     Largest,
+    Smallest,
     /// The one whose branch has most free space, of these numbers of bytes.
     Emptiest(Vec<u64>),
     Branch(usize),
@@ -98,16 +133,29 @@ impl Rule {
             Some("newest") => Rule::Newest,
             Some("oldest") => Rule::Oldest,
             Some("largest") => Rule::Largest,
-            Some("emptiest") => {
-                let space = |branch: &BranchLink| rustix::fs::fstatvfs(branch.root().ok()?).ok();
-                let free = |branch| space(branch).map_or(0, |space| space.f_bavail * space.f_frsize);
-                Rule::Emptiest(pool.branches.iter().map(free).collect())
-            }
+            Some("smallest") => Rule::Smallest,
+            Some("emptiest") => Rule::emptiest(pool),
             _ => match word {
                 Some(branch) => Rule::Branch(pool.branch(branch)?),
                 None => Rule::First,
             },
         })
+    }
+
+    fn emptiest(pool: &PoolLink) -> Rule {
+        let space = |branch: &BranchLink| rustix::fs::fstatvfs(branch.root().ok()?).ok();
+        let free = |branch| space(branch).map_or(0, |space| space.f_bavail * space.f_frsize);
+        Rule::Emptiest(pool.branches.iter().map(free).collect())
+    }
+
+    /// Returns whether another copy could be chosen as well.
+    fn is_tied(&self, chosen: &FileCopy, copies: &[FileCopy]) -> bool {
+        let same = |copy: &FileCopy| match self {
+            Rule::Newest | Rule::Oldest => copy.modified() == chosen.modified(),
+            Rule::Largest | Rule::Smallest => copy.size() == chosen.size(),
+            Rule::First | Rule::Emptiest(_) | Rule::Branch(_) => false,
+        };
+        copies.iter().any(|copy| copy.branch != chosen.branch && same(copy))
     }
 
     /// Returns the copy that stays; of equal ones, the first.
@@ -117,6 +165,7 @@ impl Rule {
             Rule::Newest => copies.iter().min_by_key(|copy| Reverse(copy.modified())),
             Rule::Oldest => copies.iter().min_by_key(|copy| copy.modified()),
             Rule::Largest => copies.iter().min_by_key(|copy| Reverse(copy.size())),
+            Rule::Smallest => copies.iter().min_by_key(|copy| copy.size()),
             Rule::Emptiest(free) => copies.iter().min_by_key(|copy| Reverse(free[copy.branch])),
             Rule::Branch(branch) => copies.iter().find(|copy| copy.branch == *branch),
         }
@@ -164,6 +213,9 @@ struct Work<'w> {
     progress: Progress,
     report: Report,
     stays: Vec<Stays>,
+    by_space: Rule,
+    /// What the user has chosen for the file that is looked at.
+    chosen: Option<FileCopy>,
 }
 
 /// Runs the command.
@@ -198,6 +250,8 @@ pub(super) fn dedup(args: &DedupArgs) -> Result<()> {
         progress: Progress::new(0, true),
         report,
         stays: Vec::new(),
+        by_space: Rule::emptiest(&pool),
+        chosen: None,
     };
     let (found, asides) = work.find(&starts, &filter)?;
     let manners = &args.manners;
@@ -208,6 +262,9 @@ pub(super) fn dedup(args: &DedupArgs) -> Result<()> {
         work.take_up(aside);
     }
     for entry in found {
+        if args.old.asks && !work.ask(&entry) {
+            continue;
+        }
         work.reduce(&entry);
     }
     work.progress.finish();
@@ -219,15 +276,16 @@ impl Work<'_> {
     fn find(&mut self, starts: &[PathBuf], filter: &Filter) -> Result<(Vec<Entry>, Vec<Aside>)> {
         let (mut found, mut asides) = (Vec::new(), Vec::new());
         let (pool, stop) = (self.pool, self.stop.clone());
-        let ignores_same_size = self.args.ignore_same_size;
+        let (old, rule) = (self.args.old, &self.rule);
         let mut take = |entry: &Entry| {
             if is_of_the_disk(&entry.path) {
                 return false;
             }
             let admitted =
                 || filter.admits(&pool.mountpoint, std::iter::once(entry.path.as_path()), entry.first());
-            let ignored =
-                ignores_same_size && entry.copies.iter().all(|copy| copy.size() == entry.first().size());
+            let copies = &entry.copies;
+            let tied = || rule.choose(copies).is_some_and(|chosen| rule.is_tied(chosen, copies));
+            let ignored = old.ignore.is_some_and(|ignore| ignore.holds(copies)) || old.strict && tied();
             if entry.is_dir() {
                 asides.extend(aside::in_dir(pool, &entry.path));
             } else if entry.copies.len() > 1 && !ignored && admitted() {
@@ -286,11 +344,44 @@ impl Work<'_> {
 
     /// Returns the copy that stays in any case, and those that are too many.
     fn surplus(&self, entry: &Entry) -> (Option<FileCopy>, Vec<FileCopy>) {
-        let kept = self.rule.choose(&entry.copies).copied();
+        let copies = &entry.copies;
+        let is_tied = |chosen: &FileCopy| {
+            let equal =
+                |copy: &FileCopy| (copy.size(), copy.modified()) == (chosen.size(), chosen.modified());
+            self.args.old.ties_by_space && copies.iter().all(equal) && self.rule.is_tied(chosen, copies)
+        };
+        let kept = match self.rule.choose(copies) {
+            _ if self.chosen.is_some() => self.chosen,
+            Some(chosen) if is_tied(chosen) => self.by_space.choose(copies).copied(),
+            chosen => chosen.copied(),
+        };
         // A copy that the rule does not find leaves all but one as surplus.
         let stays = kept.map_or(entry.first().branch, |kept| kept.branch);
         let others = entry.copies.iter().filter(|copy| copy.branch != stays);
         (kept, others.skip(usize::from(self.args.copies) - 1).copied().collect())
+    }
+
+    /// Asks which copy of a file is to stay. Returns false if none was named.
+    fn ask(&mut self, entry: &Entry) -> bool {
+        let mut text = format!("{}\n", shown(&self.pool.mountpoint.join(&entry.path)));
+        for (index, copy) in entry.copies.iter().enumerate() {
+            let (branch, modified) = (&self.pool.branches[copy.branch].path, date(copy.stat.st_mtime));
+            let _ = writeln!(text, "  {}: {}, {}, {modified}", index + 1, shown(branch), bytes(copy.size()));
+        }
+        self.progress.around(|| print(&text));
+        while !self.stop.is_set() {
+            print("Which one is to stay? (s skips the file) ");
+            let Some(answer) = self.stop.line() else { return false };
+            if matches!(answer.trim(), "s" | "S" | "skip" | "") {
+                return false;
+            }
+            let number = answer.trim().parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+            if let Some(copy) = number.and_then(|index| entry.copies.get(index)) {
+                self.chosen = Some(*copy);
+                return true;
+            }
+        }
+        false
     }
 
     /// Removes the surplus copies of one file.

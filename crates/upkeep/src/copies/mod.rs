@@ -9,6 +9,7 @@ mod share;
 mod verify;
 
 pub use dedup::DedupArgs;
+pub(crate) use dedup::{Ignore, Old};
 pub use dup::{DupArgs, dup};
 pub use verify::{VerifyArgs, verify};
 

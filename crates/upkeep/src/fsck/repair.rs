@@ -4,7 +4,6 @@ use super::{FileCopy, FixSource, FsckArgs, open};
 use crate::output::{print, shown};
 use crate::pace::Pace;
 use crate::stop::Stop;
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 use std::fs::File;
@@ -12,8 +11,6 @@ use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-/// How long a question waits for an answer before it looks for signals, in nanoseconds.
-const NAP: i64 = 50_000_000;
 /// Bytes that are copied between two looks at signals.
 const AT_ONCE: u64 = 1 << 20;
 
@@ -74,32 +71,8 @@ fn choose(by: FixSource, copies: &[FileCopy], stop: &Stop) -> Option<usize> {
 
 fn ask(count: usize, stop: &Stop) -> Option<usize> {
     print("Select correct file: ");
-    let answer = line(stop)?;
+    let answer = stop.line()?;
     answer.trim().parse().ok().filter(|&index| index < count)
-}
-
-/// Reads a line from standard input, until a signal arrives.
-fn line(stop: &Stop) -> Option<String> {
-    let stdin = io::stdin();
-    let mut line = Vec::new();
-    // Byte by byte: nothing may wait in a buffer, where poll does not see it.
-    while !stop.is_set() {
-        let nap = Timespec { tv_sec: 0, tv_nsec: NAP };
-        match poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&nap)) {
-            Ok(0) | Err(Errno::INTR) => continue,
-            Ok(_) => {}
-            Err(_) => return None,
-        }
-        let mut byte = [0];
-        match rustix::io::read(&stdin, &mut byte) {
-            Ok(0) => return String::from_utf8(line).ok(),
-            Ok(_) if byte == *b"\n" => return String::from_utf8(line).ok(),
-            Ok(_) => line.extend(byte),
-            Err(Errno::INTR) => {}
-            Err(_) => return None,
-        }
-    }
-    None
 }
 
 /// Copies owner and mode. The owner comes first, because changing it clears the set-id bits.

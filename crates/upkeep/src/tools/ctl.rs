@@ -128,7 +128,19 @@ fn mountpoint_of(device: &Path) -> Result<PathBuf> {
     let is = |source: &OsStr| source == device.as_os_str() || source == real.as_os_str();
     let mounts = mountinfo::list().map_err(failed)?;
     let found = mounts.into_iter().find(|mounted| is(&mounted.source));
-    found.map(|mounted| mounted.mountpoint).ok_or_else(|| Error::NotMounted(device.to_owned()))
+    let found = found.map(|mounted| mounted.mountpoint).or_else(|| in_fstab(device));
+    found.ok_or_else(|| Error::NotMounted(device.to_owned()))
+}
+
+/// Returns where fstab wants a device, by the same word.
+fn in_fstab(device: &Path) -> Option<PathBuf> {
+    let fstab = std::fs::read_to_string("/etc/fstab").ok()?;
+    let line = fstab.lines().map(str::split_whitespace).find_map(|mut words| {
+        let is_it = words.next().is_some_and(|word| Path::new(word) == device);
+        is_it.then(|| words.next()).flatten().filter(|path| path.starts_with('/'))
+    })?;
+    // A blank in a path, as fstab(5) writes it.
+    Some(PathBuf::from(line.replace("\\040", " ")))
 }
 
 fn failed(pool: &Path, key: &str) -> impl FnOnce(Errno) -> Error {

@@ -1,7 +1,7 @@
 //! `mergerfs.dup`: more copies of files. The old program overwrote copies that differ; these stay, and are told.
 
 use super::{eager, start};
-use crate::copies::{DedupArgs, DupArgs, dedup, dup};
+use crate::copies::{DedupArgs, DupArgs, Old, dedup, dup};
 use crate::error::{Error, Result};
 use crate::filter::FilterArgs;
 use crate::relocate::RunArgs;
@@ -58,8 +58,9 @@ pub(super) fn run(args: &OldDup) -> Result<()> {
         Some(Policy::Newest) => Some("newest"),
         Some(Policy::Oldest) => Some("oldest"),
         Some(Policy::Largest) => Some("largest"),
-        // Copies of different size stay anyway.
-        Some(Policy::Smallest | Policy::Mergerfs) | None => None,
+        Some(Policy::Smallest) => Some("smallest"),
+        // What the pool shows.
+        Some(Policy::Mergerfs) | None => None,
     };
     dedup(&DedupArgs {
         pool: pool.mountpoint,
@@ -70,7 +71,7 @@ pub(super) fn run(args: &OldDup) -> Result<()> {
         link: None,
         write: args.execute,
         manners: eager(filter),
-        ignore_same_size: false,
+        old: Old::default(),
         only_totals: false,
     })
 }

@@ -58,7 +58,7 @@ pub fn parse_tool(tool: Tool, args: impl IntoIterator<Item = OsString>) -> Resul
         Tool::Balance => ToolCommand::Balance(OldBalance::try_parse_from(args)?),
         Tool::Consolidate => ToolCommand::Consolidate(consolidate::OldConsolidate::try_parse_from(args)?),
         Tool::Ctl => ToolCommand::Ctl(ctl::Ctl::try_parse_from(args)?),
-        Tool::Dedup => ToolCommand::Dedup(dedup::OldDedup::try_parse_from(args)?),
+        Tool::Dedup => ToolCommand::Dedup(dedup::OldDedup::try_parse_from(dedup::join(args))?),
         Tool::Dup => ToolCommand::Dup(dup::OldDup::try_parse_from(args)?),
         Tool::Fsck => ToolCommand::Fsck(OldFsck::try_parse_from(args)?),
     })
