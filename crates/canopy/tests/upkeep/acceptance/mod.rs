@@ -19,7 +19,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How many files there are, unless `CANOPY_FILES` tells another number.
-const FILES: u64 = 120;
+const FILES: u64 = 60;
 /// Where the files are that nobody changes.
 const STILL: &str = "still";
 /// What `canopy verify` stores.
@@ -56,9 +56,9 @@ impl Acceptance {
         let spec = TreeSpec {
             files: files as usize,
             max_file: 1 << 20,
-            hard_links: 100,
-            sparse: 30,
-            xattrs: 100,
+            hard_links: 200,
+            sparse: 80,
+            xattrs: 200,
             ..TreeSpec::default()
         };
         let dirs = [plain.path().join(STILL), bed.at(STILL)];
