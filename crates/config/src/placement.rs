@@ -129,7 +129,7 @@ pub fn parse_rule(text: &str) -> Result<Rule, String> {
         false if target.is_empty() => return Err(of_rule("it names neither branches nor a tier".into())),
         false => Target::Tier(target.to_owned()),
     };
-    Ok(Rule { path: pattern(path)?, target })
+    Ok(Rule { path: pattern(path)?, target, copies: None })
 }
 
 fn list<T>(text: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
@@ -166,6 +166,7 @@ pub fn format_rules(rules: &[Rule]) -> String {
     let one = |rule: &Rule| match &rule.target {
         Target::Branches(branches) => format!("{}={}", rule.path.as_str(), join(branches)),
         Target::Tier(name) => format!("{}={name}", rule.path.as_str()),
+        Target::Anywhere => format!("{}=", rule.path.as_str()),
     };
     rules.iter().map(one).collect::<Vec<_>>().join(";")
 }
@@ -203,7 +204,7 @@ pub fn idle_globs<'b>(
     let of_rules = placement.rules.iter().flat_map(|rule| {
         let named: &[Pattern] = match &rule.target {
             Target::Branches(named) => named,
-            Target::Tier(_) => &[],
+            Target::Tier(_) | Target::Anywhere => &[],
         };
         named.iter().filter(idle).map(|pattern| line(format!("rule {}", rule.path.as_str()), pattern))
     });

@@ -29,7 +29,7 @@ pub use fs::beneath::pretend_no_openat2;
 pub use fs::pinned::pretend_older_kernel;
 pub use fs::reserved::temporary_name;
 pub use fs::stat::{Attr, Time};
-pub use fs::{block_device, disk};
+pub use fs::{block_device, disk, generation};
 pub use ids::{Caller, HandleId, Known, NodeId};
 pub use node::handles::records::{HandleRecords, RECORD as HANDLE_RECORD_WORDS};
 pub use node::known_tree::KnownTree;

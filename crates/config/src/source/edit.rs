@@ -147,9 +147,13 @@ fn placement_tables(tiers: bool, text: &str) -> Result<Vec<Table>, String> {
         let mut table = Table::new();
         table.insert("path", Item::Value(rule.path.as_str().into()));
         match &rule.target {
+            Target::Anywhere => None,
             Target::Branches(branches) => table.insert("branches", Item::Value(globs(branches))),
             Target::Tier(name) => table.insert("tier", Item::Value(name.as_str().into())),
         };
+        if let Some(copies) = rule.copies {
+            table.insert("copies", Item::Value(i64::from(copies).into()));
+        }
         table
     });
     Ok(of_tiers.chain(of_rules).collect())

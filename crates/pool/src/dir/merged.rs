@@ -144,7 +144,8 @@ impl<'b> MergedDir<'b> {
 
     fn empty_copies(&self) -> Copies {
         let (branches, error) = (self.branches.len(), self.opened.error);
-        Copies { found: SmallVec::new(), branches, follow: self.follow, error, unheard: self.timeout_error() }
+        let (found, current, unheard) = (SmallVec::new(), None, self.timeout_error());
+        Copies { found, current, branches, follow: self.follow, error, unheard }
     }
 
     /// Looks at the directory itself on each branch.
@@ -296,6 +297,8 @@ impl<'b> MergedDir<'b> {
 pub(crate) struct Copies {
     /// Index of the branch and attributes of its copy, in branch order.
     pub(crate) found: SmallVec<[(usize, Attr); 1]>,
+    /// The branches whose copies are up to date, if generations were compared: those of the others are not shown.
+    pub(crate) current: Option<SmallVec<[usize; 2]>>,
     pub(crate) branches: usize,
     /// How symlinks were treated in the lookup.
     pub(crate) follow: Symlinks,
@@ -305,6 +308,18 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
+    /// Returns these copies without those that `keep` rules out.
+    pub(crate) fn only(&self, keep: impl Fn(usize) -> bool) -> Copies {
+        let found = self.found.iter().filter(|(index, _)| keep(*index)).copied().collect();
+        let Copies { branches, follow, error, unheard, .. } = *self;
+        Copies { found, current: None, branches, follow, error, unheard }
+    }
+
+    /// Returns false for a copy that is known to be out of date.
+    pub(crate) fn is_current(&self, index: usize) -> bool {
+        self.current.as_ref().is_none_or(|current| current.contains(&index))
+    }
+
     /// Returns the copy on one branch.
     pub(crate) fn get(&self, index: usize) -> Option<&Attr> {
         self.found.iter().find(|(at, _)| *at == index).map(|(_, attr)| attr)

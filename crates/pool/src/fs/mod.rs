@@ -4,6 +4,7 @@ pub(crate) mod acl;
 pub(crate) mod beneath;
 pub mod block_device;
 pub mod disk;
+pub mod generation;
 pub(crate) mod magic;
 pub(crate) mod pinned;
 pub(crate) mod reserved;

@@ -425,6 +425,14 @@ impl Nodes {
         node.rare().moves.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Records the inode number that clients know of a node's file, which another copy of the file may show one day.
+    pub(crate) fn number_known(&self, node: &Node, number: u64) {
+        let Some(key) = node.key() else { return };
+        self.table.write().preserved.insert((key.dev, key.ino), number);
+        self.any_preserved.store(true, Ordering::Relaxed);
+        node.rare().number.store(number, Ordering::Relaxed);
+    }
+
     /// Detaches a node's names, because the kernel still uses the file that the node has open. The next lookup of a
     /// name makes a new node for the file `to`, which may be the same file. This node keeps the inode number that
     /// clients know; the new one shows it too if the number `stays` with the file. Returns the names. The caller

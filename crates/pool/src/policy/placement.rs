@@ -87,6 +87,8 @@ impl Tier {
 /// Where a rule wants files.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Target {
+    /// Where they would be without the rule.
+    Anywhere,
     /// On these branches and no others.
     Branches(Vec<Pattern>),
     /// On the tier of this name or, if that has no room, elsewhere.
@@ -98,6 +100,8 @@ pub enum Target {
 pub struct Rule {
     pub path: Pattern,
     pub target: Target,
+    /// On how many disks each file is to be; `None` if the rule does not say.
+    pub copies: Option<u8>,
 }
 
 /// All tiers and rules, in their order.
@@ -166,8 +170,8 @@ impl Placement {
                 return Some(Order { rule, sets: smallvec::smallvec![Set::Rule(patterns)] });
             }
             Some(Target::Tier(name)) => self.tiers.iter().position(|tier| tier.name == *name)?,
-            None if self.tiers.is_empty() => return None,
-            None => 0,
+            None | Some(Target::Anywhere) if self.tiers.is_empty() => return None,
+            None | Some(Target::Anywhere) => 0,
         };
         let (before, from) = self.tiers.split_at(first);
         // Rather on a tier before it than nowhere.
@@ -187,6 +191,17 @@ impl Placement {
             None => attempt(None),
             Some(order) => order.first(|set| attempt(Some(set))),
         }
+    }
+
+    /// Returns whether some rule says how many copies it wants. Then it matters in the whole pool which copy of a file is the
+    /// newest: files leave the paths of a rule by renames of directories, and have names elsewhere by hard links.
+    pub fn knows_copies(&self) -> bool {
+        self.rules.iter().any(|rule| rule.copies.is_some())
+    }
+
+    /// Returns on how many disks the file of a path is to be.
+    pub fn copies(&self, path: &[u8]) -> usize {
+        self.rule(path).and_then(|rule| rule.copies).map_or(1, |copies| usize::from(copies.max(1)))
     }
 
     /// Returns the first rule that matches a path in the pool.
@@ -240,7 +255,7 @@ mod tests {
     }
 
     fn placement() -> Placement {
-        let rule = |path: &str, target| Rule { path: Pattern::new(path).unwrap(), target };
+        let rule = |path: &str, target| Rule { path: Pattern::new(path).unwrap(), target, copies: None };
         Placement {
             tiers: vec![tier("ssd", &["/mnt/ssd"]), tier("disks", &["/mnt/disk*"])],
             rules: vec![

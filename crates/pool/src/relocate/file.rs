@@ -13,6 +13,7 @@ use super::metadata::set_times;
 use super::replica::Replica;
 use crate::branch::Branch;
 use crate::fs::beneath::{self, ProcPath};
+use crate::fs::generation;
 use crate::fs::stat::{self, Attr, FileKey};
 use crate::path::{PoolPath, split};
 use rustix::fd::{AsFd, OwnedFd};
@@ -32,6 +33,8 @@ pub(crate) struct FileMove<'s> {
     copied: Attr,
     names: Vec<PoolPath>,
     replica: Replica,
+    /// The copy takes the place of an old one.
+    replaces: bool,
 }
 
 /// Syncs all directories on the way to each name, since the file depends on directories that were made for it.
@@ -133,7 +136,12 @@ impl<'s> FileMove<'s> {
         replica.fill(file, &copied, wanted)?;
         sync_parents(target, &names)?;
         let (source, target) = (source.clone(), target.clone());
-        Ok(FileMove { source, target, original, file, copied, names, replica })
+        Ok(FileMove { source, target, original, file, copied, names, replica, replaces: false })
+    }
+
+    /// Lets the copy take the place of an old one on the target, of a file that has one name.
+    pub(crate) fn replace(&mut self) {
+        self.replaces = true;
     }
 
     pub(crate) fn key(&self) -> Result<FileKey, Errno> {
@@ -208,7 +216,13 @@ impl<'s> FileMove<'s> {
         }
         let rest = |attr: &Attr| (attr.ctime, attr.atime, attr.mode, attr.uid, attr.gid);
         if rest(&now) != rest(&self.copied) {
-            // Something other than the data has changed.
+            // Something other than the data has changed, perhaps the generation as well.
+            if self.original == Original::Stays
+                && let Some(generation) = generation::read(self.file.as_fd())?
+            {
+                generation::share(self.file.as_fd(), Some(generation))?;
+            }
+            let now = stat::of(self.file.as_fd())?;
             self.replica.copy_metadata(self.file.as_fd(), &now)?;
             self.copied = now;
         }
@@ -223,7 +237,10 @@ impl<'s> FileMove<'s> {
             return Err(Errno::AGAIN);
         }
         names.try_for_each(|(dir, name)| self.replica.link(dir.target.as_fd(), name))?;
-        self.replica.place(name)?;
+        match self.replaces {
+            true => self.replica.replace(name)?,
+            false => self.replica.place(name)?,
+        }
         places.dirs.iter().try_for_each(|dir| rustix::fs::fsync(&dir.target))
     }
 

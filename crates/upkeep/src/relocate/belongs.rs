@@ -62,7 +62,7 @@ pub(crate) fn bounds<'p>(placement: &'p Placement, rule: Option<&'p Rule>, from:
                 return Bounds { ground: Ground::Rule(rule), sets };
             }
         }
-        None => {}
+        Some((_, Target::Anywhere)) | None => {}
     }
     match tiers.iter().position(|tier| tier.holds(from)) {
         _ if tiers.is_empty() => Bounds { ground: Ground::Nothing, sets: Vec::new() },

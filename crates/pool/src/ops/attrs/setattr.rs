@@ -72,6 +72,10 @@ impl Pool {
         let trust = self.trust_to_change(&node);
         let handle = handle.and_then(|h| self.files.get(h).ok()).filter(|h| Arc::ptr_eq(&h.node, &node));
         let with_data = handle.is_some() || is_by_open(&node, caller, set);
+        if handle.is_none() {
+            let _held = self.tree.shared();
+            self.must_be_current(&self.branches.load(), &node, trust)?;
+        }
         let attr = || self.set_attributes(caller, &node, trust, handle.as_deref(), set, with_data);
         match set.size {
             // The name leads to another node now.
@@ -217,6 +221,7 @@ impl Pool {
             if !written && !caller.owner_or_capable(&primary.attr) {
                 return Err(Errno::PERM.into());
             }
+            self.outdate_others(primary.fd.as_fd()).map_err(failed)?;
             pinned::chmod(primary.fd.as_fd(), mode).map_err(failed)?;
         }
         if primary.attr.is_regular() {

@@ -7,7 +7,7 @@ use crate::dir::merged::CacheTrust;
 use crate::error::{Error, Result};
 use crate::fs::acl::{ACCESS, is_acl};
 use crate::fs::stat::{self, S_ISGID};
-use crate::fs::{pinned, xattr};
+use crate::fs::{generation, pinned, xattr};
 use crate::ids::{Caller, NodeId};
 use crate::node::Node;
 use crate::ops::resolve::Place;
@@ -42,7 +42,7 @@ impl Pool {
     }
 
     fn read_xattr(&self, id: NodeId, name: &[u8], buffer: &mut [u8]) -> Result<usize> {
-        if is_xfs_acl_alias(name) {
+        if is_own(name) {
             return Err(Error::NoAttribute);
         }
         let node = self.nodes.get(id)?;
@@ -83,7 +83,7 @@ impl Pool {
             Ok(retain(&mut buffer[..length], |name| {
                 let hidden = name.starts_with(b"trusted.")
                     && !*sees_trusted.get_or_insert_with(|| caller.may_read_trusted());
-                !hidden && !is_xfs_acl_alias(name)
+                !hidden && !is_own(name)
             }))
         })
     }
@@ -103,8 +103,8 @@ impl Pool {
     ) -> Result<()> {
         let _changes = self.figures.changes();
         self.xattr_allowed(name)?;
-        if is_xfs_acl_alias(name) {
-            // Copied from an XFS disk. The ACL itself is also set under its own name.
+        if is_own(name) {
+            // Copied from a disk of the pool. An ACL is also set under its own name.
             return Ok(());
         }
         let flags = XattrFlags::from_bits(flags).ok_or(Error::Invalid)?;
@@ -145,7 +145,7 @@ impl Pool {
     pub fn removexattr(&self, caller: &Caller, id: NodeId, name: &[u8]) -> Result<()> {
         let _changes = self.figures.changes();
         self.xattr_allowed(name)?;
-        if is_xfs_acl_alias(name) {
+        if is_own(name) {
             return Err(Error::NoAttribute);
         }
         let node = self.nodes.get(id)?;
@@ -205,6 +205,11 @@ impl Pool {
     }
 }
 
+/// Returns whether an attribute belongs to a branch, so that clients have nothing to do with it. In a list, names end with NUL.
+fn is_own(name: &[u8]) -> bool {
+    is_xfs_acl_alias(name) || name.strip_suffix(&[0]).unwrap_or(name) == generation::ATTRIBUTE
+}
+
 /// What a query is about.
 enum Of<'a> {
     File(BorrowedFd<'a>),
@@ -256,15 +261,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn xfs_aliases_of_acls_are_not_listed() {
+    fn attributes_of_a_branch_are_not_listed() {
         for (given, left) in [
             (&b""[..], &b""[..]),
             (b"user.a\0", b"user.a\0"),
             (b"trusted.SGI_ACL_FILE\0", b""),
+            (b"user.canopy.generation\0user.canopy.blake3\0", b"user.canopy.blake3\0"),
             (b"user.a\0trusted.SGI_ACL_FILE\0user.b\0trusted.SGI_ACL_DEFAULT\0", b"user.a\0user.b\0"),
         ] {
             let mut list = given.to_vec();
-            let length = retain(&mut list, |name| !is_xfs_acl_alias(name));
+            let length = retain(&mut list, |name| !is_own(name));
             assert_eq!(&list[..length], left);
         }
     }

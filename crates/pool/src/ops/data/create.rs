@@ -74,6 +74,9 @@ impl Pool {
             // The file is new, and the kernel does not know it yet.
             let _ = dirs.unlink(index, name, AtFlags::empty());
         })?;
+        self.begin_generation(fd.as_fd(), &path, name).inspect_err(|_| {
+            let _ = dirs.unlink(index, name, AtFlags::empty());
+        })?;
         dirs.name_created(name, index);
         let attr = stat::of(fd.as_fd())?;
         let branch = &branches.as_slice()[index];

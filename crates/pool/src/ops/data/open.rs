@@ -71,6 +71,7 @@ impl Pool {
     pub fn open(&self, caller: &Caller, id: NodeId, flags: u32, kill_suidgid: bool) -> Result<Opened> {
         self.break_link(caller, id, flags)?;
         let node = self.nodes.get(id)?;
+        let trust = if self.knows_copies() { self.trust_to_change(&node) } else { None };
         self.detach_before_write(caller, &node, flags)?;
         // An open for writing waits until a move of the file has finished.
         let _stays = open_file::writes(self.branch_flags(flags)).then(|| node.stay());
@@ -79,7 +80,9 @@ impl Pool {
         if node.is_dir() {
             return Err(Error::IsDirectory);
         }
-        self.open_node(caller, &branches, &node, flags, kill_suidgid)
+        self.must_be_current(&branches, &node, trust)?;
+        let opened = self.open_node(caller, &branches, &node, flags, kill_suidgid);
+        self.or_elsewhere(&branches, &node, opened)
     }
 
     pub(crate) fn open_node(
@@ -189,6 +192,10 @@ impl Pool {
                     flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
                 let fd = rustix::fs::openat(dir, name, safe_flags, Mode::empty()).ok()?;
                 let attr = stat::of(fd.as_fd()).ok().filter(|attr| attr.key() == key && attr.is_regular())?;
+                if open_file::writes(flags) {
+                    // A failure is told below.
+                    self.outdate_others(fd.as_fd()).ok()?;
+                }
                 let fd = Arc::new(branch.reopen_for_read(fd, safe_flags));
                 let reads = open_file::only_reads(flags).then_some(key);
                 Some(FirstOpen { branch: branch.clone(), pinned: fd.clone(), fd, reads, idle, attr })
@@ -218,6 +225,9 @@ impl Pool {
         fd: &impl AsFd,
         flags: OFlags,
     ) -> Result<OwnedFd, Errno> {
+        if open_file::writes(flags) {
+            self.outdate_others(fd.as_fd())?;
+        }
         let refused = match beneath::reopen(fd, flags) {
             Err(Errno::ACCESS) if open_file::writes(flags) => Err(Errno::ACCESS),
             other => return other,

@@ -131,6 +131,13 @@ impl Pool {
         let source = &file.source;
         self.has_room(target, file.attr.blocks * 512)?;
         let still = self.freeze(node)?;
+        if original == Original::Stays {
+            self.share_generation(still.as_ref().as_fd()).map_err(|errno| match errno {
+                // To the caller, this would say that it is not the owner of the pool.
+                Errno::ACCESS => Errno::PERM,
+                errno => source.record_error(errno, OpKind::Change),
+            })?;
+        }
         let (begun, steps) = (Instant::now(), Cell::new(0_u64));
         let stops = || self.kernel.load().caller_is_interrupted() || node.is_awaited();
         let wanted = || {

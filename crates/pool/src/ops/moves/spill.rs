@@ -7,8 +7,8 @@ use crate::config::Func;
 use crate::dir::merged::{Copies, MergedDir};
 use crate::dir::symlinks::Symlinks;
 use crate::error::{Error, is_full};
-use crate::fs::beneath;
 use crate::fs::stat::{self, Attr};
+use crate::fs::{beneath, generation};
 use crate::ids::BranchId;
 use crate::node::handles::FileHandle;
 use crate::node::open_file::FileLocation;
@@ -66,6 +66,8 @@ pub(super) struct Movable {
     pub(super) attr: Attr,
     pub(super) names: Vec<PoolPath>,
     pub(super) original: Original,
+    /// Other branches that hold an old copy of it.
+    old_on: SmallVec<[BranchId; 2]>,
 }
 
 impl Pool {
@@ -212,12 +214,26 @@ impl Pool {
         // Not under the tree lock, as it may take a while; the names are checked again before they change.
         let known = self.nodes.names(node.id).map(|(dir, name)| join(&dir, &name));
         let names = links::all_names(source.root(), &primary.attr, known)?;
+        let generation = match self.knows_copies() {
+            true => generation::read(primary.fd.as_fd())?,
+            false => None,
+        };
+        let mut old_on = SmallVec::new();
         for name in &names {
             let (dir, name) = split(name);
             let others =
                 branches.iter().filter(|branch| copy_to.map_or(branch.id != source.id, |to| branch.id == to));
             for other in others {
-                match beneath::dir(other.root(), dir).and_then(|dir| stat::at(dir, name)) {
+                let found = beneath::dir(other.root(), dir)
+                    .and_then(|dir| stat::at(dir.as_fd(), name).map(|attr| (dir, attr)));
+                match found {
+                    // Nobody sees it, and a copy may take its place. Names of a file that has several change one by one.
+                    Ok((dir, attr))
+                        if self.is_old_copy((dir.as_fd(), name, &attr), generation)
+                            && (original == Original::Goes || names.len() == 1 && attr.nlink == 1) =>
+                    {
+                        old_on.push(other.id);
+                    }
                     // After the move, the pool could show the other file.
                     Ok(_) => return Err(Errno::EXIST),
                     Err(errno) if beneath::is_absent(errno) => {}
@@ -225,7 +241,7 @@ impl Pool {
                 }
             }
         }
-        Ok(Movable { source, attr: primary.attr, names, original })
+        Ok(Movable { source, attr: primary.attr, names, original, old_on })
     }
 
     /// Returns the branch that the policy picks, except the file's own branch and those already tried: among those where
@@ -244,7 +260,9 @@ impl Pool {
             let dirs = MergedDir::open(Symlinks::NEVER, &branches, at);
             let view = |(index, branch): (usize, &Arc<Branch>)| {
                 let attr = dirs.get(index).and_then(|dir| stat::of(dir).ok());
-                let ruled_out = branch.id == file.source.id || tried.contains(&branch.id);
+                let ruled_out = branch.id == file.source.id
+                    || tried.contains(&branch.id)
+                    || file.old_on.contains(&branch.id);
                 BranchView {
                     mode: if ruled_out { Mode::Ro } else { branch.mode },
                     unwell: !branch.health.is_well(),
@@ -287,6 +305,9 @@ impl Pool {
         let names = file.names.clone();
         let copied = FileMove::copy(&file.source, target, file.original, still, names, note, wanted);
         let mut carry = copied.map_err(NotMoved::of)?;
+        if file.original == Original::Stays && file.old_on.contains(&target.id) {
+            carry.replace();
+        }
         // From here on, no other request uses a path or opens a file.
         let held = self.lock_tree().map_err(NotMoved::File)?;
         self.dir_cache.idle_files.close(node);
@@ -365,7 +386,11 @@ impl Pool {
     fn shows_copy(&self, branches: &Branches, file: &Movable, target: &Branch) -> Result<bool, NotMoved> {
         let to = branches.index_of(target.id).ok_or(NotMoved::Branch(Errno::ROFS))?;
         let (dir, name) = split(file.names.first().ok_or(NotMoved::File(Errno::NOENT))?);
-        let copies = MergedDir::open(Symlinks::NEVER, branches, dir).copies(name);
+        let mut copies = self.copies(&MergedDir::open(Symlinks::NEVER, branches, dir), name);
+        copies.found.retain(|(index, _)| *index != to);
+        if let Some(current) = &mut copies.current {
+            current.push(to);
+        }
         self.would_show(branches, copies, to, file.attr).map_err(NotMoved::File)
     }
 

@@ -17,7 +17,7 @@ use crate::path::split;
 use crate::pool::Pool;
 use crate::relocate::{self, Cloned};
 use canopy_sys::creds;
-use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, Mode};
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -42,9 +42,16 @@ impl Pool {
         // For a regular file, mknod(2) follows the same policy as open(2).
         let func = if kind == FileType::RegularFile { Func::Create } else { Func::Mknod };
         let device = rustix::fs::makedev(major, minor);
-        self.make(caller, func, parent, name, |dir| {
+        let made = self.make(caller, func, parent, name, |dir| {
             rustix::fs::mknodat(dir, name, kind, mode_in(caller, dir, mode)?, device)
-        })
+        })?;
+        if kind == FileType::RegularFile && self.knows_copies() {
+            let _held = self.tree.shared();
+            let file = self.primary(&self.branches.load(), &self.nodes.get(made.node)?)?;
+            let begun = self.begin_generation(file.fd.as_fd(), &self.nodes.dir_path(parent)?, name);
+            begun.map_err(|errno| file.branch.record_error(errno, OpKind::Change))?;
+        }
+        Ok(made)
     }
 
     /// Creates a symlink.

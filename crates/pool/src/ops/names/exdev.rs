@@ -63,7 +63,7 @@ impl Pool {
             LinkExdev::RelSymlink => relative(path, &old),
             LinkExdev::AbsPoolSymlink => self.absolute(&old)?,
             LinkExdev::AbsBaseSymlink => {
-                let copies = MergedDir::open(self.follow(), branches, &dir).copies(&name);
+                let copies = self.copies(&MergedDir::open(self.follow(), branches, &dir), &name);
                 let branch = &branches.as_slice()[self.shown(Func::Open, branches, &copies)?];
                 [branch.path.as_os_str().as_bytes(), b"/", &old].concat()
             }
@@ -93,6 +93,7 @@ impl Pool {
         // A symlink cannot replace a directory. A file that is renamed out of the holding directory is not moved there
         // again: on EXDEV, mv(1) copies it to its target, as the user wants.
         if how == RenameExdev::Passthrough
+            || old.copies.current.is_some()
             || new.copies.iter().any(|(_, attr)| attr.is_dir())
             || is_at_or_below(&source, HOLDING)
             || is_at_or_below(&new.path, &source)

@@ -94,7 +94,7 @@ impl Pool {
             // These functions change names: of a followed symlink, the symlink itself.
             dirs.follow = Symlinks::NEVER;
         }
-        let copies = name.map_or_else(|| dirs.own(), |name| dirs.copies(name));
+        let copies = name.map_or_else(|| dirs.own(), |name| self.copies(&dirs, name));
         let mut looked_at = match name {
             Some(name) if dir.is_empty() => name.to_vec(),
             Some(name) => [dir, b"/", name].concat(),

@@ -47,7 +47,8 @@ impl Pool {
             }
             results.push(self.bring_dir(&branches, &mut dirs, index, &path).and_then(|()| {
                 let dir = dirs.get(index).ok_or(Errno::NOENT)?;
-                pinned::link(target.fd.as_fd(), dir, new_name)
+                self.begin_generation(target.fd.as_fd(), &path, new_name)
+                    .and_then(|()| pinned::link(target.fd.as_fd(), dir, new_name))
                     .map_err(|errno| branches[index].record_error(errno, OpKind::Change))
             }));
             dirs.name_created(new_name, index);

@@ -117,7 +117,9 @@ impl Pool {
         let node = self.nodes.child(parent, name)?;
         let key = node.key()?;
         node.opened()?;
-        copies.iter().find(|(_, attr)| attr.key() == key).map(|(index, _)| index)
+        // A copy that is out of date is not shown, whoever has it open.
+        let is_it = |(index, attr): &(usize, &Attr)| attr.key() == key && copies.is_current(*index);
+        copies.iter().find(is_it).map(|(index, _)| index)
     }
 
     /// Returns the entry for the copy at `index`, which the policy chose.
@@ -152,7 +154,11 @@ impl Pool {
             (self.nodes.give_out_dir(parent, name, ino, lasting)?, copies.merge_dir(attr))
         } else {
             let symlinkified = copies.follow.shows_as_symlink(&attr);
+            let inherited = dirs.get(index).and_then(|dir| self.inherited_number(parent, dir, name, &attr));
             let node = self.nodes.hand_out_file(parent, name, branch, attr.key(), symlinkified)?;
+            if let Some(number) = inherited.filter(|_| node.kept_number() == 0) {
+                self.nodes.number_known(&node, number);
+            }
             self.tidy_names(branches, &node, attr.nlink);
             (node, attr)
         };
@@ -162,6 +168,7 @@ impl Pool {
             true => self.show(&node, branch, &join(path, name), attr, at),
             false => self.show(&node, branch, b"", attr, at),
         };
+        self.remember_number(&node, copies, attr.ino);
         Ok(Entry::new(&node, attr))
     }
 
@@ -190,7 +197,10 @@ impl Pool {
         let branches = self.branches.load();
         match node.is_dir() {
             true => self.dir_attr(&branches, &node, trust, exact.is_some()),
-            false => self.file_attr(&branches, &node),
+            false => {
+                let found = self.file_attr(&branches, &node);
+                self.or_elsewhere(&branches, &node, found)
+            }
         }
     }
 

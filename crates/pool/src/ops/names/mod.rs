@@ -10,3 +10,4 @@ pub(crate) mod lookup;
 mod remove;
 pub(crate) mod rename;
 pub(crate) mod rename_again;
+mod rename_copies;

@@ -33,12 +33,15 @@ impl Pool {
         if is_reserved(name) {
             return Err(Error::Absent);
         }
-        let copies = dirs.copies(name);
+        let copies = self.copies(&dirs, name);
         let shown = self.shown(Func::Getattr, &branches, &copies)?;
         if copies.get(shown).is_some_and(Attr::is_dir) {
             return Err(Error::IsDirectory);
         }
-        let chosen = self.choose_for_action(Func::Unlink, &branches, &copies)?;
+        let mut chosen = self.choose_for_action(Func::Unlink, &branches, &copies)?;
+        if let Some(order) = self.removal_order(&copies, shown) {
+            chosen = order.into_iter().rev().collect();
+        }
         self.all_removable(&branches, std::iter::once(&copies))?;
         let victim = self.pin_victim(&branches, parent, name, &dirs, &copies);
         // Goes in reverse order: if one fails, the copy that was visible before is still there.

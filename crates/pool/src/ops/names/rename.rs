@@ -211,7 +211,7 @@ impl Pool {
         dirs.first()?;
         // A rename of a followed symlink moves the symlink itself.
         dirs.follow = Symlinks::NEVER;
-        let copies = dirs.copies(name);
+        let copies = self.copies(&dirs, name);
         Ok(Side { parent, name, path, dirs, copies })
     }
 
@@ -272,7 +272,7 @@ impl Pool {
         if !kind.replaces() {
             new.copies.must_be_absent()?;
         }
-        let chosen = self.choose_for_action(Func::Rename, branches, &old.copies)?;
+        let mut chosen = self.choose_for_action(Func::Rename, branches, &old.copies)?;
         self.all_removable(branches, std::iter::once(&old.copies))?;
         if let Some(target) = target {
             let same = |a: &Copies, b: &Copies| matches!((a.get(source), b.get(target)), (Some(a), Some(b)) if !a.is_dir() && a.key() == b.key());
@@ -290,6 +290,9 @@ impl Pool {
         }
         if self.preserves_paths() && chosen.iter().any(|&index| new.dirs.lacks(index)) {
             return Err(Error::CrossBranch);
+        }
+        if self.knows_copies() && old.copies.get(source).is_some_and(Attr::is_regular) {
+            self.prepare_copies(old, new, &mut chosen)?;
         }
         let victim = self.pin_victim(branches, new.parent, new.name, &new.dirs, &new.copies);
         // The branch renames a single copy atomically. The renames of several copies must be undoable, so a target is
@@ -388,6 +391,9 @@ impl Pool {
             }
         }
         self.all_removable(branches, [&old.copies, &new.copies].into_iter())?;
+        if self.knows_copies() {
+            self.prepare_exchange(old, new)?;
+        }
         let mut done: SmallVec<[(usize, Step); 4]> = SmallVec::new();
         log.begin(branches, old.copies.iter().map(|(index, _)| index), new);
         for index in 0..branches.len() {

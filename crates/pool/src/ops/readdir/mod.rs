@@ -169,7 +169,8 @@ impl Pool {
         let own = |entry: &DirEntry<'_>| matches!(entry.name, b"." | b"..");
         let passed = |at: usize| known.get(at).is_some_and(|&known| known) || own(&items[at].0);
         // If the policy follows the branch order, a file's copy is on the branch that listed it first.
-        let in_order = policy::first_only(self.config().policies.get(Func::Getattr), Category::Search);
+        let in_order = policy::first_only(self.config().policies.get(Func::Getattr), Category::Search)
+            && !self.knows_copies();
         let still = |branch: &Arc<Branch>| Some(branches.as_slice()[branches.index_of(branch.id)?].clone());
         let sources: PerBranch<_> = cursor.sources().map(|(branch, dir)| (still(branch), dir)).collect();
         let look = |(at, &(entry, source)): (usize, &(DirEntry<'_>, usize))| {

@@ -58,6 +58,17 @@ pub(crate) fn usable_space(branch: &Branch, space: Result<Space, Errno>) -> Opti
     space.ok()
 }
 
+/// Returns the current copies, without those on branches that fail or may not be changed as long as there is another.
+fn preferred_copies(branches: &Branches, copies: &Copies) -> Copies {
+    let is_good = |index: usize| {
+        let branch = &branches.as_slice()[index];
+        branch.mode != Mode::Ro && branch.health.is_well()
+    };
+    let current = copies.only(|index| copies.is_current(index));
+    let good = current.only(is_good);
+    if good.any() { good } else { current }
+}
+
 impl Pool {
     fn view(&self, branch: &Branch, present: Option<&Attr>, space: SpaceNeed) -> BranchView {
         let min_free = branch.min_free.unwrap_or(self.config().min_free);
@@ -99,6 +110,14 @@ impl Pool {
         if !copies.any() {
             return Err(copies.missing());
         }
+        let preferred;
+        let copies = match copies.current {
+            None => copies,
+            Some(_) => {
+                preferred = preferred_copies(branches, copies);
+                &preferred
+            }
+        };
         if policy::first_only(policy, Category::Search) {
             return copies.first().ok_or(Error::Absent);
         }
@@ -110,9 +129,9 @@ impl Pool {
     /// Looks up the copies of a name that a search function needs: only the first one, if its policy follows the branch
     /// order.
     pub(crate) fn look(&self, func: Func, dirs: &MergedDir<'_>, name: &[u8]) -> Copies {
-        match policy::first_only(self.config().policies.get(func), Category::Search) {
+        match policy::first_only(self.config().policies.get(func), Category::Search) && !self.knows_copies() {
             true => dirs.first_copy(name),
-            false => dirs.copies(name),
+            false => self.copies(dirs, name),
         }
     }
 
@@ -123,6 +142,10 @@ impl Pool {
         branches: &Branches,
         copies: &Copies,
     ) -> Result<Choice> {
+        if copies.current.is_some() {
+            let current = copies.only(|index| copies.is_current(index));
+            return self.choose_for_action(func, branches, &current);
+        }
         // With a single copy there is no choice, so its space is not read: a read-only filesystem fails the operation.
         if let [(index, attr)] = copies.found.as_slice() {
             let view = self.view(&branches.as_slice()[*index], Some(attr), SpaceNeed::Nothing);
@@ -145,6 +168,14 @@ impl Pool {
         if !copies.any() && copies.error.or(copies.unheard).is_some() {
             return Err(copies.missing());
         }
+        let current;
+        let copies = match copies.current {
+            None => copies,
+            Some(_) => {
+                current = copies.only(|index| copies.is_current(index));
+                &current
+            }
+        };
         let policy = self.config().policies.get(func);
         let needs = policy::needs(policy, Category::Action);
         match policy::action(policy, &self.views(branches, copies, needs.space), &mut ThreadRandom) {

@@ -3,6 +3,7 @@
 pub(crate) mod acl;
 pub(crate) mod choose;
 mod dirs;
+pub(crate) mod generations;
 mod inode_seed;
 mod locks;
 pub(crate) mod places;

@@ -12,8 +12,8 @@ use crate::dir::merged::{CacheTrust, Copies};
 use crate::dir::symlinks::Symlinks;
 use crate::error::{Error, Result};
 use crate::export;
-use crate::fs::beneath;
 use crate::fs::stat::{self, Attr, FileKey};
+use crate::fs::{beneath, generation};
 use crate::node::Node;
 use crate::node::copy_attrs::CopyAttrs;
 use crate::node::dir_state::BranchDirs;
@@ -67,11 +67,17 @@ pub(crate) struct Places {
 }
 
 impl Places {
+    /// Returns false if the node stands for a copy that is out of date.
+    pub(super) fn is_own_current(&self) -> bool {
+        self.own().and_then(|own| own.index).is_none_or(|index| self.copies.is_current(index))
+    }
+
     /// Makes the only place of a file or directory.
     fn sole(place: Place, is_dir: bool, branches: &Branches) -> Places {
         let found = place.index.map(|index| (index, place.attr)).into_iter().collect();
         let copies = Copies {
             found,
+            current: None,
             branches: branches.len(),
             follow: Symlinks::NEVER,
             error: None,
@@ -81,7 +87,7 @@ impl Places {
     }
 
     /// Returns the node's own file; `None` for a directory.
-    fn own(&self) -> Option<&Place> {
+    pub(super) fn own(&self) -> Option<&Place> {
         self.own.and_then(|at| self.list.get(at))
     }
 
@@ -235,7 +241,8 @@ impl Pool {
             {
                 return Ok(Some(sole(place)));
             }
-            let (copies, pinned) = dirs.pinned_copies(name);
+            let (mut copies, pinned) = dirs.pinned_copies(name);
+            self.compare_generations(&mut copies, |at, _| generation::read(pinned[at].as_fd()));
             let Some(own) = copies.found.iter().position(|(_, attr)| attr.key() == key) else {
                 return copies.error.or(copies.unheard).map_or(Ok(None), Err);
             };
@@ -332,6 +339,9 @@ impl Pool {
         mut change: impl FnMut(&Place) -> Result<(), Errno>,
     ) -> Result<()> {
         let mut results: SmallVec<[(Option<usize>, Outcome); 2]> = SmallVec::new();
+        if let Some((round, order)) = self.begin_round(places, chosen)? {
+            return round.run(&order, change);
+        }
         for place in chosen {
             let result = change(place).map_err(|errno| place.branch.record_error(errno, OpKind::Change));
             results.push((place.index, result));
@@ -394,7 +404,7 @@ impl Pool {
             let at = At::Opened(place.fd.as_fd());
             return Ok(self.show(node, &place.branch, b"", stat::of(place.fd.as_fd())?, at));
         }
-        let mut copies = Copies { found: SmallVec::new(), ..places.copies };
+        let mut copies = places.copies.only(|_| false);
         let ask = |index| places.at(index).map_or(Err(Errno::STALE), |place| stat::of(place.fd.as_fd()));
         places.attrs.clone().unwrap_or_default().each(
             branches.len(),
@@ -428,7 +438,8 @@ impl Pool {
         trust: CacheTrust,
         fits: impl Fn(&Attr) -> bool,
     ) -> Result<Place> {
-        if self.acts_on_own_file(func, branches) {
+        // Of the copies that a rule has made, one is the file that the node stands for.
+        if self.knows_copies() || self.acts_on_own_file(func, branches) {
             return self.primary(branches, node);
         }
         let mut places = self.places(branches, node, trust, Purpose::Attributes)?;

@@ -199,7 +199,7 @@ fn plan_by_rule(
         }
         (None, Target::Branches(_)) => plan.homeless.push(index),
         // It is only preferred there.
-        (None, Target::Tier(_)) => {}
+        (None, Target::Tier(_) | Target::Anywhere) => {}
     }
 }
 

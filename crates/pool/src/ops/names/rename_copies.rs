@@ -1,0 +1,104 @@
+//! Renaming files of which rules want several copies.
+
+use super::rename::Side;
+use crate::branch::health::OpKind;
+use crate::error::{Error, Result};
+use crate::fs::generation::{self, Generation};
+use crate::fs::stat::Attr;
+use crate::path::join;
+use crate::policy::Choice;
+use crate::pool::Pool;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
+use smallvec::SmallVec;
+
+impl Side<'_, '_> {
+    fn generation(&self, index: usize) -> Result<Option<Generation>> {
+        let read =
+            self.dirs.get(index).ok_or(Errno::NOENT).and_then(|dir| generation::read_at(dir, self.name));
+        Ok(read.map_err(|errno| self.dirs.branches[index].record_error(errno, OpKind::Read))?)
+    }
+
+    fn pin(&self, index: usize) -> Result<OwnedFd, Errno> {
+        self.dirs.follow.pin(self.dirs.get(index).ok_or(Errno::NOENT)?, self.name)
+    }
+
+    /// Returns the largest number that a copy has; `None` if no copy has any.
+    fn newest(&self) -> Result<Option<u64>> {
+        let mut newest = None;
+        for (index, _) in self.copies.iter().filter(|(_, attr)| attr.is_regular()) {
+            newest = newest.max(self.generation(index)?.map(|generation| generation.number));
+        }
+        Ok(newest)
+    }
+
+    /// Gives copies that are the same a new number, which is larger than `before`.
+    fn renew(&self, copies: &[usize], before: u64) -> Result<()> {
+        let number = generation::next(before);
+        for &index in copies {
+            let put = || -> Result<(), Errno> {
+                let file = self.pin(index)?;
+                // One alone may be the same as copies on branches that are away. Under the new number, it is not.
+                generation::write(file.as_fd(), Generation { number, shared: copies.len() > 1 })
+            };
+            match put() {
+                // Such a filesystem gets no copies.
+                Err(Errno::OPNOTSUPP) => {}
+                other => {
+                    other.map_err(|errno| self.dirs.branches[index].record_error(errno, OpKind::Change))?
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Pool {
+    /// Prepares the copies of a file for a new name. Those that are out of date go, all others are renamed, and they become
+    /// newer than whatever has the new name on any branch.
+    pub(super) fn prepare_copies(
+        &self,
+        old: &mut Side<'_, '_>,
+        new: &Side<'_, '_>,
+        chosen: &mut Choice,
+    ) -> Result<()> {
+        let (before, replaced) = (old.newest()?, new.newest()?);
+        let wants = || self.config().placement.copies(&join(&new.path, new.name)) > 1;
+        if before.is_none() && replaced.is_none() && !wants() {
+            return Ok(());
+        }
+        if let Some(current) = old.copies.current.take() {
+            let is_old = |(index, _): &(usize, &Attr)| !current.contains(index);
+            let stale: SmallVec<[usize; 2]> =
+                old.copies.iter().filter(is_old).map(|(index, _)| index).collect();
+            for index in stale {
+                old.dirs.unlink(index, old.name, AtFlags::empty())?;
+            }
+            old.copies = old.copies.only(|index| current.contains(&index));
+            *chosen = current.iter().copied().collect();
+        }
+        old.renew(chosen, before.max(replaced).unwrap_or(0))
+    }
+
+    /// Prepares an exchange of names where a rule knows copies. An exchange on two branches that ends in between would show
+    /// one of the files under both names, and take the other one for an old copy of it.
+    ///
+    /// Errors: `EINVAL`, as of a filesystem that cannot exchange names, unless one branch holds both and no other any.
+    pub(super) fn prepare_exchange(&self, old: &Side<'_, '_>, new: &Side<'_, '_>) -> Result<()> {
+        let sole = |side: &Side<'_, '_>| match side.copies.found.as_slice() {
+            [(index, attr)] => Some((*index, attr.is_regular())),
+            _ => None,
+        };
+        let both = sole(old).zip(sole(new)).filter(|((one, _), (other, _))| one == other);
+        let Some(((index, old_is_file), (_, new_is_file))) = both else { return Err(Error::Invalid) };
+        let before = old.newest()?.max(new.newest()?);
+        for (side, other, is_file) in [(old, new, old_is_file), (new, old, new_is_file)] {
+            let wants = || self.config().placement.copies(&join(&other.path, other.name)) > 1;
+            if is_file && (before.is_some() || wants()) {
+                side.renew(&[index], before.unwrap_or(0))?;
+            }
+        }
+        Ok(())
+    }
+}

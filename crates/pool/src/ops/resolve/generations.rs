@@ -1,0 +1,278 @@
+//! Copies that rules ask for: which of them are current, and how changes keep it so.
+//!
+//! A pool without a rule about copies reads no generation and pays for nothing here.
+
+use super::Place;
+use super::places::{Chosen, Places, Purpose};
+use crate::branch::Branches;
+use crate::branch::health::OpKind;
+use crate::dir::merged::{CacheTrust, Copies, MergedDir};
+use crate::error::{Error, Result, is_illness};
+use crate::fs::generation::{self, Generation};
+use crate::fs::pinned;
+use crate::fs::stat::{self, Attr};
+use crate::ids::NodeId;
+use crate::node::Node;
+use crate::path::join;
+use crate::pool::Pool;
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::{Timespec, Timestamps, UTIME_OMIT};
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// A change of all current copies of a file, which may end at any step on any disk.
+///
+/// The first copy gets a larger number and changes. Each of the others is marked as out of date, changes, and gets a number
+/// that is larger still; last of all, the first gets it too. Each filesystem keeps the order of its own steps, whatever
+/// becomes of those on others, so copies with the same number are the same after a crash as well.
+pub(super) struct Round {
+    before: Generation,
+    first: u64,
+    last: u64,
+}
+
+impl Round {
+    /// Changes the copies in this order. The result is that of the first.
+    pub(super) fn run(
+        &self,
+        order: &[&Place],
+        mut change: impl FnMut(&Place) -> Result<(), Errno>,
+    ) -> Result<()> {
+        let Some((first, others)) = order.split_first() else { return Ok(()) };
+        let failed = |place: &Place, errno| Error::Branch(place.branch.record_error(errno, OpKind::Change));
+        let put = |place: &Place, number, shared| {
+            generation::write(place.fd.as_fd(), Generation { number, shared })
+        };
+        put(first, self.first, false).map_err(|errno| failed(first, errno))?;
+        if let Err(errno) = change(first) {
+            // A change that has failed has changed nothing.
+            let _ = generation::write(first.fd.as_fd(), self.before);
+            return Err(failed(first, errno));
+        }
+        let mut all_same = false;
+        for other in others {
+            let changed = put(other, Generation::OUT_OF_DATE.number, false)
+                .and_then(|()| change(other))
+                .and_then(|()| same_time(first.fd.as_fd(), other.fd.as_fd()))
+                .and_then(|()| put(other, self.last, true));
+            match changed {
+                Ok(()) => all_same = true,
+                // It stays out of date, until it is made again.
+                Err(errno) => _ = other.branch.record_error(errno, OpKind::Change),
+            }
+        }
+        if all_same && let Err(errno) = put(first, self.last, true) {
+            // Now the others are newer. They hold the same.
+            first.branch.record_error(errno, OpKind::Change);
+        }
+        Ok(())
+    }
+}
+
+/// Gives a copy the modification time of another one: both have just been changed, one after the other.
+fn same_time(first: BorrowedFd<'_>, other: BorrowedFd<'_>) -> Result<(), Errno> {
+    let (time, before) = (stat::of(first)?.mtime, stat::of(other)?.mtime);
+    if time == before {
+        return Ok(());
+    }
+    let omit = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+    let modified = Timespec { tv_sec: time.sec, tv_nsec: i64::from(time.nsec) as _ };
+    pinned::set_times(other, &Timestamps { last_access: omit, last_modification: modified })
+}
+
+impl Pool {
+    /// Returns whether a rule says how many copies it wants.
+    pub(crate) fn knows_copies(&self) -> bool {
+        self.config().placement.knows_copies()
+    }
+
+    /// Looks up a name on each branch, and finds out which copies are current.
+    pub(crate) fn copies(&self, dirs: &MergedDir<'_>, name: &[u8]) -> Copies {
+        let mut copies = dirs.copies(name);
+        self.compare_generations(&mut copies, |_, index| {
+            generation::read_at(dirs.get(index).ok_or(Errno::NOENT)?, name)
+        });
+        copies
+    }
+
+    /// Finds out which of several copies are current. `read` gets the position of a copy and the index of its branch.
+    pub(super) fn compare_generations(
+        &self,
+        copies: &mut Copies,
+        read: impl Fn(usize, usize) -> Result<Option<Generation>, Errno>,
+    ) {
+        if copies.count() < 2 || !self.knows_copies() || copies.any_dir() {
+            return;
+        }
+        let mut known: SmallVec<[(usize, Option<Generation>); 4]> = SmallVec::new();
+        for (at, (index, attr)) in copies.found.iter().enumerate() {
+            // A branch that cannot tell may hold an old copy.
+            match if attr.is_regular() { read(at, *index) } else { Ok(None) } {
+                Ok(generation) => known.push((*index, generation)),
+                Err(errno) => drop(copies.error.get_or_insert(errno)),
+            }
+        }
+        let generations: SmallVec<[_; 4]> = known.iter().map(|(_, generation)| *generation).collect();
+        if generations.iter().any(Option::is_some) {
+            copies.current = Some(generation::current(&generations).map(|at| known[at].0).collect());
+        }
+    }
+
+    /// Prepares a change of a file's current copies. `None` if only this copy can have its number, or none was ever made.
+    pub(super) fn begin_round<'p>(
+        &self,
+        places: &'p Places,
+        chosen: &[&'p Place],
+    ) -> Result<Option<(Round, Chosen<'p>)>> {
+        if !self.knows_copies() {
+            return Ok(None);
+        }
+        let Some(own) = places.own().filter(|own| own.attr.is_regular()) else { return Ok(None) };
+        let Some(&first) = chosen.iter().find(|place| place.index == own.index).or(chosen.first()) else {
+            return Ok(None);
+        };
+        let read = generation::read(first.fd.as_fd());
+        let read = read.map_err(|errno| first.branch.record_error(errno, OpKind::Read))?;
+        let Some(before) = read.filter(|before| before.shared) else { return Ok(None) };
+        let number = generation::next(before.number);
+        let others = chosen.iter().filter(|place| place.index != first.index).copied();
+        let order = std::iter::once(first).chain(others).collect();
+        Ok(Some((Round { before, first: number, last: number.saturating_add(1) }, order)))
+    }
+
+    /// Makes all other copies of a file out of date, on whatever disk they are, before its data change.
+    ///
+    /// The new number is on disk when this returns: fdatasync(2) of data that are written later would not wait for it, and
+    /// after a power cut the old copies would seem to be the same as this one.
+    pub(crate) fn outdate_others(&self, file: BorrowedFd<'_>) -> Result<(), Errno> {
+        if self.knows_copies()
+            && let Some(Generation { number, shared: true }) = generation::read(file)?
+        {
+            generation::write(file, Generation { number: generation::next(number), shared: false })?;
+            generation::sync(file)?;
+        }
+        Ok(())
+    }
+
+    /// Says that another branch may get a copy of a file with the same number. This is on disk when it returns.
+    pub(crate) fn share_generation(&self, file: BorrowedFd<'_>) -> Result<(), Errno> {
+        match generation::read(file)? {
+            None if !self.knows_copies() => Ok(()),
+            before => generation::share(file, before),
+        }
+    }
+
+    /// Returns whether a file is known to be an old copy of one that has this generation.
+    pub(crate) fn is_old_copy(
+        &self,
+        (dir, name, attr): (BorrowedFd<'_>, &[u8], &Attr),
+        of: Option<Generation>,
+    ) -> bool {
+        let is_older =
+            |copy: Option<Generation>| copy.zip(of).is_some_and(|(copy, newest)| copy.number < newest.number);
+        self.knows_copies() && attr.is_regular() && generation::read_at(dir, name).is_ok_and(is_older)
+    }
+
+    /// Gives a new file its first number if a rule wants copies of it: a larger one than that of whatever a branch that is
+    /// away holds under the name. Filesystems without extended attributes get no copies.
+    pub(crate) fn begin_generation(
+        &self,
+        file: BorrowedFd<'_>,
+        dir: &[u8],
+        name: &[u8],
+    ) -> Result<(), Errno> {
+        let config = self.config();
+        if !config.placement.knows_copies() || config.placement.copies(&join(dir, name)) < 2 {
+            return Ok(());
+        }
+        if generation::read(file)?.is_some() {
+            return Ok(());
+        }
+        match generation::write(file, Generation { number: generation::next(0), shared: false }) {
+            Err(Errno::OPNOTSUPP) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Returns which copies a removal of a name removes, in this order: all, and what the pool shows last.
+    pub(crate) fn removal_order(&self, copies: &Copies, shown: usize) -> Option<SmallVec<[usize; 4]>> {
+        copies.current.as_ref()?;
+        let rest = |current: bool| {
+            let of =
+                move |(index, _): &(usize, &Attr)| *index != shown && copies.is_current(*index) == current;
+            copies.iter().filter(of).map(|(index, _)| index)
+        };
+        Some(rest(false).chain(rest(true)).chain([shown]).collect())
+    }
+
+    /// Fails with `ESTALE` if a node stands for a copy that is out of date, or whose branch fails while another has one.
+    /// The kernel then looks the name up again.
+    pub(crate) fn must_be_current(
+        &self,
+        branches: &Branches,
+        node: &Arc<Node>,
+        trust: CacheTrust,
+    ) -> Result<()> {
+        if !self.knows_copies() || node.is_dir() {
+            return Ok(());
+        }
+        match self.places(branches, node, trust, Purpose::Attributes) {
+            Ok(places) if !places.is_own_current() => Err(Error::Stale),
+            Ok(_) => Ok(()),
+            other => self.or_elsewhere(branches, node, other.map(drop)),
+        }
+    }
+
+    /// Turns an error of a failing branch into `ESTALE` if another branch shows a copy of the file. The kernel then looks
+    /// the name up again.
+    pub(crate) fn or_elsewhere<T>(&self, branches: &Branches, node: &Node, result: Result<T>) -> Result<T> {
+        match result {
+            Err(error)
+                if self.knows_copies() && is_illness(error.errno()) && self.is_elsewhere(branches, node) =>
+            {
+                Err(Error::Stale)
+            }
+            other => other,
+        }
+    }
+
+    fn is_elsewhere(&self, branches: &Branches, node: &Node) -> bool {
+        let key = node.key();
+        let found = |(parent, dir, name): (Arc<Node>, crate::path::PoolPath, Box<[u8]>)| {
+            let dirs = self.dirs_of(branches, parent, &dir, None);
+            let copies = self.copies(&dirs, &name);
+            let shown = self.shown(crate::config::Func::Getattr, branches, &copies).ok()?;
+            copies.get(shown).map(|attr| Some(attr.key()) != key)
+        };
+        self.nodes.names_in(node.id).find_map(found).unwrap_or(false)
+    }
+
+    /// Remembers which inode number clients know of a file, so that another copy can show it when this one is lost.
+    pub(crate) fn remember_number(&self, node: &Node, copies: &Copies, number: u64) {
+        if copies.current.as_ref().is_some_and(|current| current.len() > 1)
+            && node.kept_number() == 0
+            && self.keeps_inode_numbers()
+        {
+            self.nodes.number_known(node, number);
+        }
+    }
+
+    /// Returns the inode number that clients know of the copy which was shown before under this name, if this is another
+    /// one.
+    pub(crate) fn inherited_number(
+        &self,
+        parent: NodeId,
+        dir: BorrowedFd<'_>,
+        name: &[u8],
+        attr: &Attr,
+    ) -> Option<u64> {
+        if !self.knows_copies() || !attr.is_regular() || !self.keeps_inode_numbers() {
+            return None;
+        }
+        let former = self.nodes.child(parent, name)?;
+        former.key().filter(|key| *key != attr.key())?;
+        let number = Some(former.kept_number()).filter(|number| *number != 0)?;
+        generation::read_at(dir, name).ok()?.map(|_| number)
+    }
+}
