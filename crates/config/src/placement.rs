@@ -1,7 +1,7 @@
 //! Tiers and rules as text on one line, and as tables of a TOML file.
 //!
-//! A tier is `NAME=BRANCH[:BRANCH...][|WHEN...]`, a rule `PATH=BRANCH[:BRANCH...]` or `PATH=TIER`. Several are joined by
-//! semicolons. A backslash quotes a separator, and stays in the glob, where it quotes as well.
+//! A tier is `NAME=BRANCH[:BRANCH...][|WHEN...]`, a rule `PATH=BRANCH[:BRANCH...][|copies N]`, `PATH=TIER[|copies N]` or
+//! `PATH=copies N`. Several are joined by semicolons. A backslash quotes a separator, and stays in the glob, where it quotes as well.
 
 use crate::units;
 use canopy_pool::branch::size::format_size;
@@ -120,16 +120,46 @@ pub fn parse_tier(text: &str) -> Result<Tier, String> {
     Ok(Tier { name: name.to_owned(), branches, move_when })
 }
 
+/// On how many disks a rule may want a file: more is a slip.
+const MOST_COPIES: i64 = 16;
+
+/// Checks a number of copies.
+pub fn copies(number: Option<i64>) -> Result<u8, String> {
+    let number = number.ok_or("copies must be a number, such as copies = 2")?;
+    match u8::try_from(number) {
+        Ok(0) => Err("copies = 0 would keep no file (write 2 for a second copy, 1 for none)".into()),
+        Ok(copies) if number <= MOST_COPIES => Ok(copies),
+        _ => Err(format!("copies = {number} cannot be (write a number from 1 to {MOST_COPIES})")),
+    }
+}
+
 /// Parses one rule. The message of an error is one line that names its path.
 pub fn parse_rule(text: &str) -> Result<Rule, String> {
-    let (path, target) = pair(text, "a rule: PATH=BRANCH[:BRANCH...] or PATH=TIER")?;
+    let form = "a rule: PATH=BRANCH[:BRANCH...][|copies N], PATH=TIER[|copies N] or PATH=copies N";
+    let (path, text) = pair(text, form)?;
     let of_rule = |why| format!("rule {path}: {why}");
-    let target = match target.starts_with('/') {
-        true => Target::Branches(branches(target).map_err(of_rule)?),
-        false if target.is_empty() => return Err(of_rule("it names neither branches nor a tier".into())),
-        false => Target::Tier(target.to_owned()),
+    let (mut named, mut wanted) = (None, None);
+    for part in split(text, '|') {
+        match part.strip_prefix("copies ").map(str::trim) {
+            Some(number) if wanted.is_none() => {
+                wanted = Some(copies(number.parse().ok()).map_err(of_rule)?);
+            }
+            None if named.is_none() && !part.is_empty() => named = Some(part),
+            None if part.is_empty() => {}
+            _ => {
+                return Err(of_rule(format!(
+                    "'{part}' is one too many (write branches or a tier, and copies N)"
+                )));
+            }
+        }
+    }
+    let target = match named {
+        Some(list) if list.starts_with('/') => Target::Branches(branches(list).map_err(of_rule)?),
+        Some(tier) => Target::Tier(tier.to_owned()),
+        None if wanted.is_some() => Target::Anywhere,
+        None => return Err(of_rule("it names neither branches, nor a tier, nor copies".into())),
     };
-    Ok(Rule { path: pattern(path)?, target, copies: None })
+    Ok(Rule { path: pattern(path)?, target, copies: wanted })
 }
 
 fn list<T>(text: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
@@ -163,10 +193,15 @@ pub fn format_tiers(tiers: &[Tier]) -> String {
 }
 
 pub fn format_rules(rules: &[Rule]) -> String {
-    let one = |rule: &Rule| match &rule.target {
-        Target::Branches(branches) => format!("{}={}", rule.path.as_str(), join(branches)),
-        Target::Tier(name) => format!("{}={name}", rule.path.as_str()),
-        Target::Anywhere => format!("{}=", rule.path.as_str()),
+    let one = |rule: &Rule| {
+        let place = match &rule.target {
+            Target::Branches(branches) => Some(join(branches)),
+            Target::Tier(name) => Some(name.clone()),
+            Target::Anywhere => None,
+        };
+        let copies = rule.copies.map(|copies| format!("copies {copies}"));
+        let parts: Vec<String> = place.into_iter().chain(copies).collect();
+        format!("{}={}", rule.path.as_str(), parts.join("|"))
     };
     rules.iter().map(one).collect::<Vec<_>>().join(";")
 }
@@ -187,7 +222,35 @@ pub fn check(placement: &Placement) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns a line for each glob of a tier or rule that matches none of the branches.
+/// Returns a line for each rule that wants more copies than it has branches for.
+fn too_many_copies<'b>(
+    placement: &Placement,
+    branches: impl Iterator<Item = &'b std::path::Path> + Clone,
+) -> impl Iterator<Item = String> {
+    use std::os::unix::ffi::OsStrExt;
+    let line = move |rule: &Rule| {
+        let wanted = usize::from(rule.copies?);
+        let (among, of_whom) = match &rule.target {
+            Target::Branches(named) => {
+                let admits =
+                    |path: &&std::path::Path| named.iter().any(|it| it.matches(path.as_os_str().as_bytes()));
+                (branches.clone().filter(admits).count(), "the rule names")
+            }
+            _ => (branches.clone().count(), "the pool has"),
+        };
+        (among < wanted).then(|| {
+            format!(
+                "rule {}: {wanted} copies need {wanted} branches, and {of_whom} {among} (add a branch, or write copies = {})",
+                rule.path.as_str(),
+                among.max(1)
+            )
+        })
+    };
+    placement.rules.iter().filter_map(line).collect::<Vec<_>>().into_iter()
+}
+
+/// Returns a line for each glob of a tier or rule that matches none of the branches, and for each rule that wants more
+/// copies than there are branches. Branches come and go, so these are no mistakes.
 pub fn idle_globs<'b>(
     placement: &Placement,
     branches: impl Iterator<Item = &'b std::path::Path> + Clone,
@@ -208,7 +271,8 @@ pub fn idle_globs<'b>(
         };
         named.iter().filter(idle).map(|pattern| line(format!("rule {}", rule.path.as_str()), pattern))
     });
-    of_tiers.chain(of_rules).collect()
+    let of_copies = too_many_copies(placement, branches.clone());
+    of_tiers.chain(of_rules).chain(of_copies).collect()
 }
 
 #[cfg(test)]
@@ -251,6 +315,8 @@ mod tests {
             ),
             (r"a\=b/*=ssd", r"a\=b/*=ssd"),
             ("with a space/**=/mnt/a b", "with a space/**=/mnt/a b"),
+            ("photos/** = copies  2", "photos/**=copies 2"),
+            ("a= /b:/c | copies 2;b=copies 3|ssd;c=copies", "a=/b:/c|copies 2;b=ssd|copies 3;c=copies"),
         ];
         for (text, expected) in table {
             assert_eq!(format_rules(&parse_rules(text).unwrap()), expected, "{text}");
@@ -289,6 +355,11 @@ mod tests {
             ("films/**=", "rule films/**: it names neither"),
             ("a[=ssd", "'a[' is not a glob: "),
             ("a=/b:c", "rule a: 'c' is not a branch"),
+            ("a=copies 0", "rule a: copies = 0 would keep no file (write 2"),
+            ("a=copies two", "rule a: copies must be a number, such as copies = 2"),
+            ("a=copies 300", "rule a: copies = 300 cannot be (write a number from 1 to 16)"),
+            ("a=copies 2|copies 3", "rule a: 'copies 3' is one too many"),
+            ("a=ssd|/b", "rule a: '/b' is one too many"),
         ];
         for (text, expected) in rules {
             let line = parse_rules(text).unwrap_err();
@@ -299,5 +370,11 @@ mod tests {
         assert_eq!(check(&placement).unwrap_err(), "rule x: no tier is called 'c' (there are: a, b)");
         let idle = idle_globs(&placement, [std::path::Path::new("/a")].into_iter());
         assert_eq!(idle, ["tier b: no branch matches /b (canopy get POOL branches)"]);
+        let rules = parse_rules("x=copies 3;y=/a*|copies 2;z=copies 2;w=/b*|copies 2").unwrap();
+        let two = ["/a", "/b1", "/b2"].map(std::path::Path::new);
+        assert_eq!(
+            idle_globs(&Placement { tiers: Vec::new(), rules }, two.into_iter()),
+            ["rule y: 2 copies need 2 branches, and the rule names 1 (add a branch, or write copies = 1)"]
+        );
     }
 }

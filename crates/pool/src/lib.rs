@@ -47,3 +47,4 @@ pub use ops::names::rename::RenameKind;
 pub use ops::names::rename_again::{RENAME_INTENT_WORDS, RenameIntent};
 pub use ops::tally::PoolTally;
 pub use pool::Pool;
+pub use relocate::closed::ClosedSince;

@@ -22,6 +22,7 @@ use crate::node::handles::records::HandleRecords;
 use crate::node::handles::{FileHandle, Handles};
 use crate::node::nodes::Nodes;
 use crate::node::pending_cow::PendingCow;
+use crate::relocate::closed::ClosedFiles;
 use crate::relocate::moved::Moved;
 use arc_swap::{ArcSwap, Guard};
 use smallvec::SmallVec;
@@ -61,6 +62,7 @@ pub struct Pool {
     pub(crate) detached: DetachedFiles,
     pub(crate) stuck_operations: StuckOperations,
     pub(crate) moved: Moved,
+    pub(crate) closed: ClosedFiles,
     pub(crate) nested: NestedFilesystems,
     pub(crate) tick_guard: TickGuard,
     pub(crate) inode_search: InodeSearch,
@@ -99,6 +101,7 @@ impl Pool {
             detached: DetachedFiles::default(),
             stuck_operations: StuckOperations::default(),
             moved: Moved::default(),
+            closed: ClosedFiles::default(),
             nested: NestedFilesystems::default(),
             tick_guard: TickGuard::default(),
             inode_search: InodeSearch::default(),

@@ -464,3 +464,31 @@ fn the_steps_of_a_change_may_be_lost_in_any_combination() {
         }
     }
 }
+
+/// Numbers that are left of a former rule mean nothing, and stay as they are.
+#[test]
+fn a_pool_without_such_a_rule_neither_reads_nor_writes_generations() {
+    let bed = Bed::new(2);
+    copied(&bed);
+    bed.only(&[1]);
+    bed.write("d/f", "after");
+    bed.only(&[0, 1]);
+    let before = [bed.generation(0, "d/f"), bed.generation(1, "d/f")];
+    let mut config = Config { min_free: 0, ..Config::default() };
+    config.policies.set_category(Category::Create, Policy::Ff);
+    bed.pool().reconfigure(config);
+    assert_eq!(bed.read("d/f"), "first", "the first branch counts");
+    bed.write("d/f", "FIRST");
+    bed.create("d/new", "text");
+    bed.rename("d/f", "d/g", RenameKind::NoReplace).unwrap();
+    assert_eq!([bed.generation(0, "d/g"), bed.generation(1, "d/g")], before);
+    assert_eq!(bed.generation(0, "d/new"), None);
+    // With `copies = 1`, numbers count, and no copies are wanted.
+    let mut placement = placement();
+    placement.rules[0].copies = Some(1);
+    let mut config = Config { min_free: 0, placement, ..Config::default() };
+    config.policies.set_category(Category::Create, Policy::Ff);
+    bed.pool().reconfigure(config);
+    assert_eq!(bed.read("d/g"), "after");
+    assert!(bed.pool().closed_since(0).paths.is_empty());
+}

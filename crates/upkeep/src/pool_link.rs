@@ -2,8 +2,11 @@
 
 use crate::error::{Error, Result};
 use canopy_config::Config;
-use canopy_config::control_api::{self, BranchReport, CONTROL_FILE, PoolReport, STATUS};
+use canopy_config::control_api::{
+    self, BranchReport, CLOSED, CONTROL_FILE, ClosedReport, PoolReport, STATUS,
+};
 use canopy_config::source::{self, named};
+use canopy_pool::generation::{self, Generation};
 use canopy_pool::policy::placement::Placement;
 use canopy_sys::mountinfo::{self, MountEntry};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat};
@@ -133,6 +136,13 @@ impl PoolLink {
     }
 }
 
+/// Asks the daemon for the files that were closed since another such report, where rules want copies. A daemon of another
+/// version answers with none.
+pub(crate) fn closed_since(mountpoint: &Path, after: u64) -> ClosedReport {
+    let answer = control_api::read(&control_api::control_file(mountpoint), &format!("{CLOSED}{after}"));
+    answer.ok().and_then(|answer| serde_json::from_slice(&answer).ok()).unwrap_or_default()
+}
+
 /// Returns an absolute path, without a slash at its end.
 pub(crate) fn below(mountpoint: &Path, path: &Path) -> PathBuf {
     if path.as_os_str().is_empty() { mountpoint.to_owned() } else { mountpoint.join(path) }
@@ -185,6 +195,11 @@ impl BranchLink {
 
     pub(crate) fn root(&self) -> Result<BorrowedFd<'_>, Errno> {
         self.root.as_ref().map(AsFd::as_fd).ok_or(Errno::NODEV)
+    }
+
+    /// Returns what the copy of a file on this branch says of itself, where rules ask for copies.
+    pub(crate) fn generation(&self, path: &Path) -> Result<Option<Generation>, Errno> {
+        generation::read(open_beneath(self.root()?, path, OFlags::PATH | OFlags::NOFOLLOW)?.as_fd())
     }
 
     /// Opens a directory of the branch for reading. Symlinks are not followed anywhere in its path.

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::pool_link::{PoolLink, is_hidden};
+use canopy_pool::generation;
 use rustix::fs::{AtFlags, Dir, FileType, Stat};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -78,6 +79,18 @@ pub(crate) fn look(pool: &PoolLink, path: &Path) -> (Vec<FileCopy>, Vec<(PathBuf
         }
     }
     (copies, failed)
+}
+
+/// Returns the branches whose copies of a file are up to date, as far as rules with copies know: all, if none do.
+pub(crate) fn current(pool: &PoolLink, path: &Path, copies: &[FileCopy]) -> Vec<usize> {
+    let read = |copy: &FileCopy| match copy.kind() {
+        FileType::RegularFile if copies.len() > 1 => {
+            pool.branches[copy.branch].generation(path).ok().flatten()
+        }
+        _ => None,
+    };
+    let generations: Vec<_> = copies.iter().map(read).collect();
+    generation::current(&generations).map(|at| copies[at].branch).collect()
 }
 
 /// Lists a directory of the pool, in the order of the names.

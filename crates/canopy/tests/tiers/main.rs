@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod commands;
+mod copies;
 mod mover;
 mod placing;
 mod rig;

@@ -29,6 +29,8 @@ pub const VERSION: &str = "version";
 pub const PID: &str = "pid";
 /// Control file: the paths of the branches, joined by colons.
 pub const SRCMOUNTS: &str = "srcmounts";
+/// Control file: the prefix of keys whose value is a [`ClosedReport`]. A number follows, that of the report before or 0.
+pub const CLOSED: &str = "canopy.closed.";
 /// Control file: the prefix of keys that run a command.
 pub const COMMAND: &str = "cmd.";
 /// The keys of the control file that are not options. They cannot be set.
@@ -73,6 +75,17 @@ pub fn read(path: &Path, key: &str) -> Result<Vec<u8>, Errno> {
     let length = rustix::fs::getxattr(path, attribute(key), value.as_mut_slice())?;
     value.truncate(length);
     Ok(value)
+}
+
+/// Files that may lack copies which a rule wants, since another such report.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ClosedReport {
+    /// To ask with the next time.
+    pub upto: u64,
+    /// There were others, which are not remembered.
+    pub lost: bool,
+    /// Paths in the pool.
+    pub paths: Vec<OsText>,
 }
 
 /// A path or another OS string as JSON: a string, or an array of bytes if it is not UTF-8.
@@ -128,6 +141,9 @@ pub struct PoolReport {
     /// How many of them run only while their processor has nothing else to do (`worker-priority`).
     #[serde(default)]
     pub low_priority_threads: usize,
+    /// Files that may lack a copy which a rule wants have numbers: the one before the first that is remembered, and the last.
+    #[serde(default)]
+    pub closed: (u64, u64),
     /// What kernel and daemon have negotiated.
     pub kernel: KernelReport,
     /// Every option that has a value, by name.
@@ -322,6 +338,10 @@ pub struct ExplainReport {
 pub struct PlacementReport {
     /// The path of the rule that decided; null if it was the tiers alone.
     pub rule: Option<String>,
+    /// How many copies the rule wants; null if it does not say.
+    #[serde(default)]
+    pub copies: Option<u8>,
+    /// Empty if all branches are alike.
     pub sets: Vec<SetReport>,
 }
 
@@ -348,9 +368,15 @@ impl fmt::Display for PlacementReport {
                 _ => {}
             }
         }
-        match &self.rule {
-            Some(rule) => write!(f, "; by the rule {}", crate::text::one_line(rule)),
-            None => Ok(()),
+        if self.sets.is_empty() {
+            f.write_str("all branches")?;
+        }
+        if let Some(rule) = &self.rule {
+            write!(f, "; by the rule {}", crate::text::one_line(rule))?;
+        }
+        match self.copies {
+            Some(copies) if copies > 1 => write!(f, ", which wants {copies} copies"),
+            _ => Ok(()),
         }
     }
 }

@@ -109,7 +109,7 @@ impl Setter for Rules {
         placement::format_rules(&config.pool.placement.rules)
     }
     fn accepted(&self) -> String {
-        "PATH=BRANCH[:BRANCH...] or PATH=TIER, several joined by semicolons".into()
+        "PATH=BRANCH[:BRANCH...], PATH=TIER or PATH=copies N, several joined by semicolons".into()
     }
 }
 

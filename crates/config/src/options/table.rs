@@ -120,9 +120,13 @@ fn policies() -> Vec<Spec> {
         .aliases(&["tier"]),
     );
     table.push(
-        spec("rules", Rules, "which branches or tier get new files of a path (docs/tiers.md)")
-            .live()
-            .aliases(&["rule"]),
+        spec(
+            "rules",
+            Rules,
+            "which branches or tier get new files of a path, and how many copies (docs/tiers.md)",
+        )
+        .live()
+        .aliases(&["rule"]),
     );
     table.push(
         spec(

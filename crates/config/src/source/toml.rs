@@ -15,7 +15,7 @@ const PARTS: [&str; 3] = ["path", "mode", "minfreespace"];
 /// The keys of a tier.
 const TIER_PARTS: [&str; 3] = ["name", "branches", "move-when"];
 /// The keys of a rule.
-const RULE_PARTS: [&str; 3] = ["path", "branches", "tier"];
+const RULE_PARTS: [&str; 4] = ["path", "branches", "tier", "copies"];
 
 /// Returns the options of a file in the order in which they apply. A file that is not TOML gives a single mistake.
 pub(super) fn entries(text: &[u8]) -> Vec<Entry> {
@@ -196,11 +196,9 @@ fn tables(item: &Item) -> Option<Vec<(&dyn TableLike, Option<usize>)>> {
 /// # Errors
 /// The mistake as one line.
 pub(super) fn placement_of(table: &dyn TableLike, tier: bool) -> Result<String, String> {
-    let (what, known, name) = if tier { ("tier", TIER_PARTS, "name") } else { ("rule", RULE_PARTS, "path") };
+    let (what, known, name) =
+        if tier { ("tier", &TIER_PARTS[..], "name") } else { ("rule", &RULE_PARTS[..], "path") };
     if let Some((key, _)) = table.iter().find(|(key, _)| !known.contains(key)) {
-        if (key, tier) == ("copies", false) {
-            return Err("copies of a rule: not built yet (remove the key; canopy dup makes copies)".into());
-        }
         let nearest = closest(key, known.iter().map(|part| (*part).to_owned()));
         let mend = nearest.map_or_else(|| known.join(", "), |name| format!("did you mean '{name}'?"));
         return Err(format!("unknown key '{key}' of a {what} ({mend})"));
@@ -229,11 +227,20 @@ pub(super) fn placement_of(table: &dyn TableLike, tier: bool) -> Result<String, 
     let join = |list: Vec<String>, by: &str| list.iter().map(|text| quote(text)).collect::<Vec<_>>().join(by);
     let name = one(name)?.ok_or_else(|| format!("a {what} needs a {name}"))?;
     let branches = join(strings("branches")?, ":");
+    let wanted = match table.get("copies").filter(|_| !tier) {
+        None => None,
+        Some(item) => {
+            let number = item.as_integer().or_else(|| item.as_str()?.trim().parse().ok());
+            Some(placement::copies(number).map_err(|why| format!("rule {name}: {why}"))?)
+        }
+    };
+    let copies = wanted.map(|copies| format!("copies {copies}"));
     let target = match (one("tier")?.filter(|_| !tier), branches.is_empty()) {
         (Some(named), true) => quote(&named),
         (Some(_), false) => return Err(format!("rule {name}: give it branches or a tier, not both")),
         (None, true) if tier => return Err(format!("tier {name}: it needs branches")),
-        (None, true) => return Err(format!("rule {name}: it needs branches or a tier")),
+        (None, true) if copies.is_some() => String::new(),
+        (None, true) => return Err(format!("rule {name}: it needs branches, a tier or copies")),
         (None, false) => branches,
     };
     let when = |text: &String| placement::move_when(text).map_err(|why| format!("tier {name}: {why}"));
@@ -241,7 +248,8 @@ pub(super) fn placement_of(table: &dyn TableLike, tier: bool) -> Result<String, 
         .iter()
         .map(|text| Ok(format!("|{}", placement::format_move_when(&when(text)?))))
         .collect::<Result<_, String>>()?;
-    let text = format!("{}={target}{}", quote(&name), when.concat());
+    let copies = copies.map_or_else(String::new, |copies| format!("|{copies}"));
+    let text = format!("{}={target}{}{copies}", quote(&name), when.concat());
     if tier { placement::parse_tier(&text).map(drop) } else { placement::parse_rule(&text).map(drop) }?;
     Ok(text)
 }
@@ -423,8 +431,10 @@ mod tests {
                 "1: tier a: move-when 'fuller then 70 %' is not understood (write",
             ),
             ("[[tier]]\nname = 'a'\nbranches = 'ssd'", "1: tier a: 'ssd' is not a branch (write its path"),
-            ("[[rule]]\npath = 'a/**'\ncopies = 2", "1: copies of a rule: not built yet (remove the key"),
-            ("[[rule]]\npath = 'a/**'", "1: rule a/**: it needs branches or a tier"),
+            ("[[rule]]\npath = 'a/**'\ncopies = 0", "1: rule a/**: copies = 0 would keep no file (write 2"),
+            ("[[rule]]\npath = 'a/**'\ncopies = 'many'", "1: rule a/**: copies must be a number, such as"),
+            ("[[tier]]\nname = 'a'\nbranches = '/b'\ncopies = 2", "1: unknown key 'copies' of a tier ("),
+            ("[[rule]]\npath = 'a/**'", "1: rule a/**: it needs branches, a tier or copies"),
             ("[[rule]]\npath = 'a[b'\ntier = 'x'", "1: 'a[b' is not a glob"),
             (
                 "[[rule]]\npath = 'a'\ntier = 'x'\nbranches = '/b'",

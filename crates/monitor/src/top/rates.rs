@@ -243,6 +243,7 @@ mod tests {
             transport: "dev-fuse".into(),
             threads: 4,
             low_priority_threads: 0,
+            closed: (0, 0),
             kernel,
             options: Default::default(),
             given: vec![],

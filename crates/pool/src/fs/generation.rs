@@ -55,8 +55,8 @@ fn parsed(read: Result<usize, Errno>, value: &[u8]) -> Result<Option<Generation>
     }
 }
 
-/// Returns the generation of the file behind a descriptor; `None` for one that has none.
-pub(crate) fn read(file: BorrowedFd<'_>) -> Result<Option<Generation>, Errno> {
+/// Returns the generation of the file behind a descriptor, for which `O_PATH` is enough; `None` for one that has none.
+pub fn read(file: BorrowedFd<'_>) -> Result<Option<Generation>, Errno> {
     let mut value = [0; 32];
     parsed(xattr::get(file, ATTRIBUTE, &mut value), &value)
 }

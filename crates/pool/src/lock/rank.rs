@@ -73,6 +73,8 @@ lock_ranks! {
     PendingCow = 560;
     /// Files whose names lead to a new node.
     DetachedFiles = 570;
+    /// Files that may lack a copy.
+    ClosedFiles = 575;
     /// The list of [`DirClone`]s. Held to change it, and by threads that wait for a change.
     DirClones = 580;
 }

@@ -20,7 +20,7 @@ const CAP_SYS_ADMIN: u32 = 21;
 
 impl Caller {
     /// Returns the caller's filesystem uid, or `None` if it cannot be determined.
-    pub(crate) fn fsuid(&self) -> Option<u32> {
+    pub fn fsuid(&self) -> Option<u32> {
         match self.uid {
             // Real, effective, saved, filesystem.
             UNKNOWN => numbers(&self.status()?, "Uid:").nth(3),

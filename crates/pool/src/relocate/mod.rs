@@ -7,6 +7,7 @@
 //! This module does not know policies: the caller has chosen the branch.
 
 mod clone_dirs;
+pub(crate) mod closed;
 mod copy;
 pub(crate) mod file;
 pub(crate) mod journal;

@@ -20,9 +20,11 @@ use crate::log;
 use crate::negotiate;
 use crate::settings::Settings;
 use crate::survival;
+use crate::translate::convert;
 use crate::watch::Watch;
 use canopy_config::control_api::{
-    COMMAND, METRICS, PID, READ_ONLY, SRCMOUNTS, STATUS, VERSION, attribute, key_of,
+    CLOSED, COMMAND, ClosedReport, METRICS, OsText, PID, READ_ONLY, SRCMOUNTS, STATUS, VERSION, attribute,
+    key_of,
 };
 use canopy_config::error::{FileError, OptionError};
 use canopy_config::options::{self, Changes};
@@ -33,8 +35,8 @@ use canopy_fuse::abi::{self, AttrOut, EntryOut, StatxOut};
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::transport::Served;
 use canopy_fuse::{NodeId, Op, Replied, Reply, Request};
-use canopy_pool::Pool;
 use canopy_pool::config::{Func, PassthroughIo};
+use canopy_pool::{Caller, ClosedSince, Pool};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
@@ -144,6 +146,10 @@ impl Control {
                 };
                 reply.statx(&StatxOut::new(stat, ttl.attr))
             }
+            // Users see no names of files that they cannot see otherwise.
+            Op::Getxattr { name, .. } if !may_ask(name.to_bytes(), &convert::caller(&request.header, 0)) => {
+                reply.error(Errno::ACCESS.raw_os_error())
+            }
             Op::Getxattr { name, .. } => match self.get(name.to_bytes()) {
                 Ok(value) => reply.xattr(&value),
                 Err(errno) => reply.error(errno.raw_os_error()),
@@ -185,7 +191,11 @@ impl Control {
             // Like the other keys in this match, it is not listed.
             STATUS => return Ok(self.status()),
             METRICS => return Ok(self.metrics()),
-            _ => {}
+            key => {
+                if let Some(after) = key.strip_prefix(CLOSED) {
+                    return Ok(self.closed(after.parse().map_err(|_| Errno::NODATA)?));
+                }
+            }
         }
         let spec = options::find(key).filter(|spec| spec.key).ok_or(Errno::NODATA)?;
         if spec.is_ignored() {
@@ -209,6 +219,13 @@ impl Control {
         let config = self.settings.config();
         let (topology, liveness) = (&self.topology, &self.liveness);
         status::status(&self.connection, &config, &self.pool, topology, liveness, &unwatched)
+    }
+
+    /// Returns the value of a key that begins with `CLOSED`.
+    fn closed(&self, after: u64) -> Vec<u8> {
+        let ClosedSince { upto, lost, paths } = self.pool.closed_since(after);
+        let paths = paths.iter().map(|path| OsText::from(OsStr::from_bytes(path))).collect();
+        status::json(&ClosedReport { upto, lost, paths })
     }
 
     /// Returns the value of the key `METRICS`. Does not touch any branch.
@@ -398,6 +415,13 @@ impl Control {
         let started = thread::Builder::new().name("handover".into()).spawn(wait);
         started.map(drop).map_err(|why| Errno::from_io_error(&why).unwrap_or(Errno::AGAIN))
     }
+}
+
+/// Returns whether a caller may read a key. Only root and the owner of the pool learn names of files.
+fn may_ask(name: &[u8], caller: &Caller) -> bool {
+    let names_files = key_of(name).is_some_and(|key| key.starts_with(CLOSED.as_bytes()));
+    let is_own = |uid| uid == 0 || uid == rustix::process::getuid().as_raw();
+    !names_files || caller.fsuid().is_some_and(is_own)
 }
 
 fn errno_of(error: &OptionError) -> Errno {

@@ -115,6 +115,7 @@ pub(crate) fn status(
         transport: transport.name.into(),
         threads: transport.threads,
         low_priority_threads: connection.low_workers.count(),
+        closed: pool.closed_numbers(),
         kernel: KernelReport {
             protocol: format!("{}.{}", abi::MAJOR, agreed.minor),
             features: names(agreed.flags),
@@ -245,7 +246,8 @@ fn placement_report(placed: &Placed, path: &dyn Fn(usize) -> OsText) -> Placemen
         }
         .into(),
     };
-    PlacementReport { rule: placed.rule.clone(), sets: placed.sets.iter().map(set).collect() }
+    let sets = placed.sets.iter().map(set).collect();
+    PlacementReport { rule: placed.rule.clone(), copies: placed.copies, sets }
 }
 
 fn explain_error(error: Error) -> ExplainError {

@@ -11,14 +11,16 @@ use crate::pool_link::{BranchLink, PoolLink};
 use crate::progress::Progress;
 use crate::relocate::{Stays, Sum, apart, is_of_the_disk};
 use crate::stop::Stop;
-use crate::survey::{Entry, FileCopy, walk_all};
+use crate::survey::{Entry, FileCopy, current, walk_all};
 use canopy_config::control_api::OsText;
 use canopy_config::text::{bytes, date, os_error};
+use canopy_pool::policy::placement::Placement;
 use clap::{Args, ValueEnum};
 use rustix::fs::FileType;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Remove surplus copies of files, which other branches hold as well
@@ -57,7 +59,7 @@ pub struct DedupArgs {
 }
 
 const NOTES: &str = "\
-Copies that differ or are open stay, too. Filters: --include, --exclude GLOB,
+Copies that differ, are open, or that a rule wants stay. Filters: --include, --exclude GLOB,
 --min-, --max-size SIZE, --older, --newer AGE, --owner USER (man canopy-dedup).
 Example: canopy dedup /mnt/pool /mnt/pool/films --keep newest --write";
 
@@ -208,6 +210,8 @@ struct Work<'w> {
     pool: &'w PoolLink,
     args: &'w DedupArgs,
     rule: Rule,
+    /// How many copies the pool's own rules want.
+    placement: Placement,
     stop: Stop,
     pace: Pace,
     progress: Progress,
@@ -245,6 +249,8 @@ pub(super) fn dedup(args: &DedupArgs) -> Result<()> {
         pool: &pool,
         args,
         rule,
+        // A daemon of another version has no rules.
+        placement: pool.placement().unwrap_or_default(),
         stop,
         pace,
         progress: Progress::new(0, true),
@@ -344,21 +350,29 @@ impl Work<'_> {
 
     /// Returns the copy that stays in any case, and those that are too many.
     fn surplus(&self, entry: &Entry) -> (Option<FileCopy>, Vec<FileCopy>) {
-        let copies = &entry.copies;
+        let wanted = self.placement.copies(entry.path.as_os_str().as_bytes());
+        let current = current(self.pool, &entry.path, &entry.copies);
+        let is_old = |copy: &FileCopy| !current.contains(&copy.branch);
+        let good: Vec<FileCopy> = entry.copies.iter().filter(|copy| !is_old(copy)).copied().collect();
         let is_tied = |chosen: &FileCopy| {
             let equal =
                 |copy: &FileCopy| (copy.size(), copy.modified()) == (chosen.size(), chosen.modified());
-            self.args.old.ties_by_space && copies.iter().all(equal) && self.rule.is_tied(chosen, copies)
+            self.args.old.ties_by_space && good.iter().all(equal) && self.rule.is_tied(chosen, &good)
         };
-        let kept = match self.rule.choose(copies) {
+        let kept = match self.rule.choose(&good) {
             _ if self.chosen.is_some() => self.chosen,
-            Some(chosen) if is_tied(chosen) => self.by_space.choose(copies).copied(),
+            Some(chosen) if is_tied(chosen) => self.by_space.choose(&good).copied(),
             chosen => chosen.copied(),
         };
         // A copy that the rule does not find leaves all but one as surplus.
-        let stays = kept.map_or(entry.first().branch, |kept| kept.branch);
-        let others = entry.copies.iter().filter(|copy| copy.branch != stays);
-        (kept, others.skip(usize::from(self.args.copies) - 1).copied().collect())
+        let stays = kept.unwrap_or(*entry.first());
+        let mut others: Vec<FileCopy> =
+            entry.copies.iter().filter(|copy| copy.branch != stays.branch).copied().collect();
+        if wanted > 1 {
+            // Those that the rule wants are up to date, and on other disks.
+            others.sort_by_key(|copy| (is_old(copy), copy.stat.st_dev == stays.stat.st_dev));
+        }
+        (kept, others.split_off((usize::from(self.args.copies).max(wanted) - 1).min(others.len())))
     }
 
     /// Asks which copy of a file is to stay. Returns false if none was named.
@@ -437,7 +451,9 @@ impl Work<'_> {
         };
         let stays = HeldCopy::open(stays, &entry.path, kept, shared)?;
         let goes = HeldCopy::open(goes, &entry.path, surplus, alone)?;
-        if !self.args.differing {
+        // One that is known to be out of date need not be the same.
+        let is_old = !current(self.pool, &entry.path, &entry.copies).contains(&surplus.branch);
+        if !self.args.differing && !is_old {
             goes.require_equal(&stays, (&mut self.pace, &self.progress), &self.stop)?;
         }
         if self.args.write {

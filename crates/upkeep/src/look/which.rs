@@ -5,7 +5,7 @@ use crate::columns::{Side, columns};
 use crate::error::{Error, Result};
 use crate::output::{print, print_json, report_missing, shown};
 use crate::pool_link::PoolLink;
-use crate::survey::{FileCopy, look};
+use crate::survey::{FileCopy, current, look};
 use canopy_config::control_api::{self, BASEPATH, OsText};
 use canopy_config::text::bytes;
 use clap::Args;
@@ -29,7 +29,8 @@ pub struct WhichArgs {
 }
 
 const NOTES: &str = "\
-* marks the copy that the pool reads. USED is what a copy takes on its disk.
+* marks the copy that the pool reads, old one that is out of date, which only
+rules with copies know. USED is what a copy takes on its disk.
 Copies are compared by type, size, time, mode and owner; canopy fsck mends them.
 Exit status: 0 found, 1 a path could not be looked at.
 
@@ -52,6 +53,8 @@ struct CopyReport {
     path: OsText,
     /// The pool reads this copy. Null where the pool cannot be asked, as of symlinks.
     shown: Option<bool>,
+    /// It is out of date: the pool shows another one (rules with copies).
+    old: bool,
     #[serde(rename = "type")]
     kind: &'static str,
     size: u64,
@@ -105,6 +108,7 @@ fn copy_reports(pool: &PoolLink, inside: &Path, copies: &[FileCopy]) -> Vec<Copy
     let asked = matches!(copies[0].kind(), FileType::RegularFile | FileType::Directory);
     let shown = asked.then(|| control_api::read(&pool.mountpoint.join(inside), BASEPATH).ok()).flatten();
     let shown = shown.map(|path| PathBuf::from(OsString::from_vec(path)));
+    let current = current(pool, inside, copies);
     let report = |copy: &FileCopy| {
         let branch = &pool.branches[copy.branch].path;
         let path = if inside.as_os_str().is_empty() { branch.clone() } else { branch.join(inside) };
@@ -112,6 +116,7 @@ fn copy_reports(pool: &PoolLink, inside: &Path, copies: &[FileCopy]) -> Vec<Copy
             branch: OsText::from(branch.as_path()),
             path: OsText::from(path.as_path()),
             shown: shown.as_ref().map(|shown| shown == branch),
+            old: !current.contains(&copy.branch),
             kind: kind_word(copy.kind()),
             size: copy.size(),
             used: copy.used(),
@@ -140,7 +145,11 @@ fn render(report: &PathReport) -> String {
     let mut text = format!("{path}: {}, {count}{differ}\n", report.kind);
     let mut rows = vec![row(["", "SIZE", "USED", "MODE", "OWNER", "LINKS", "MODIFIED", "BRANCH"])];
     for copy in &report.copies {
-        let mark = if copy.shown == Some(true) { "*" } else { "" };
+        let mark = match copy.shown {
+            Some(true) => "*",
+            _ if copy.old => "old",
+            _ => "",
+        };
         let (size, used) = match copy.kind {
             "directory" => ("-".to_owned(), "-".to_owned()),
             _ => (bytes(copy.size), bytes(copy.used)),

@@ -178,7 +178,6 @@ fn pool(
         }
         false => None,
     };
-    let tiers = report.as_ref().and_then(|report| report.options.get("tiers")).map_or("", String::as_str);
     let mut status = PoolStatus {
         mountpoint: OsText::from(mounted.mountpoint.as_path()),
         fstype: mounted.fstype,
@@ -195,7 +194,7 @@ fn pool(
         security: report.as_ref().map(|report| report.security.clone()),
         survival: report.as_ref().and_then(|report| report.survival.clone()),
         options: report.as_ref().map(|report| report.options.clone()),
-        tiering: TierStatus::of(&mounted.mountpoint, tiers, branches.iter().filter_map(space)),
+        tiering: TierStatus::of(&mounted.mountpoint, report.as_ref(), branches.iter().filter_map(space)),
         branches,
         warnings: Vec::new(),
     };

@@ -460,9 +460,13 @@ impl Pool {
         }
         self.dir_cache.idle_files.keep(&handle, &self.branches.load());
         let was_writable = handle.writable();
+        let node = (was_writable && self.knows_copies()).then(|| handle.node.clone());
         drop(handle);
         if was_writable {
             self.figures.writer_closed();
+        }
+        if let Some(node) = node {
+            self.nodes.names(node.id).for_each(|(dir, name)| self.note_closed(&dir, &name));
         }
         Ok(())
     }

@@ -48,7 +48,9 @@ impl Pool {
         if kind == FileType::RegularFile && self.knows_copies() {
             let _held = self.tree.shared();
             let file = self.primary(&self.branches.load(), &self.nodes.get(made.node)?)?;
-            let begun = self.begin_generation(file.fd.as_fd(), &self.nodes.dir_path(parent)?, name);
+            let dir = self.nodes.dir_path(parent)?;
+            let begun = self.begin_generation(file.fd.as_fd(), &dir, name);
+            self.note_closed(&dir, name);
             begun.map_err(|errno| file.branch.record_error(errno, OpKind::Change))?;
         }
         Ok(made)

@@ -8,7 +8,7 @@ use crate::dir::symlinks::Symlinks;
 use crate::error::{Error, Result};
 use crate::ids::NodeId;
 use crate::ops::resolve::choose::SpaceNeed;
-use crate::path::split;
+use crate::path::{join, split};
 use crate::policy::placement::{Order, Set};
 use crate::policy::{self, BranchView, Category, Choice, Exclusion, Policy};
 use crate::pool::Pool;
@@ -40,6 +40,9 @@ pub struct Explained {
 pub struct Placed {
     /// The path of the rule that decided.
     pub rule: Option<String>,
+    /// How many copies that wants.
+    pub copies: Option<u8>,
+    /// Empty if all branches are alike.
     pub sets: Vec<PlacedSet>,
 }
 
@@ -150,12 +153,15 @@ impl Pool {
             }
         }
         let config = self.config();
-        let order = if creates && func != Func::Mkdir {
-            config.placement.order(dir, name.unwrap_or_default())
-        } else {
-            None
-        };
+        let (placement, is_placed) = (&config.placement, creates && func != Func::Mkdir);
+        let order = is_placed.then(|| placement.order(dir, name.unwrap_or_default())).flatten();
         let placed = order.map(|order| placed(&order, &branches, sets_seen.len(), has_room));
+        let copied = || {
+            let rule = placement.rule(&join(dir, name?)).filter(|rule| is_placed && rule.copies.is_some())?;
+            let path = rule.path.as_str().to_owned();
+            Some(Placed { rule: Some(path), copies: rule.copies, sets: Vec::new() })
+        };
+        let placed = placed.or_else(copied);
         Ok(Explained {
             policy,
             looked_at,
@@ -181,5 +187,6 @@ fn placed(order: &Order<'_>, branches: &Branches, asked: usize, has_room: bool) 
         },
     };
     let rule = order.rule.map(|rule| rule.path.as_str().to_owned());
-    Placed { rule, sets: order.sets.iter().enumerate().map(set).collect() }
+    let copies = order.rule.and_then(|rule| rule.copies);
+    Placed { rule, copies, sets: order.sets.iter().enumerate().map(set).collect() }
 }

@@ -59,6 +59,7 @@ impl Pool {
             }
             other => other?,
         }
+        self.note_closed(&path, new_name);
         dirs.follow = dirs.follow.as_node(&node);
         self.enter(&branches, new_parent, &path, &dirs, new_name)
     }

@@ -274,6 +274,9 @@ impl Pool {
         }
         let mut chosen = self.choose_for_action(Func::Rename, branches, &old.copies)?;
         self.all_removable(branches, std::iter::once(&old.copies))?;
+        if kind.replaces() && old.copies.get(source).is_some_and(Attr::is_regular) {
+            self.leave_failing_copies(branches, new);
+        }
         if let Some(target) = target {
             let same = |a: &Copies, b: &Copies| matches!((a.get(source), b.get(target)), (Some(a), Some(b)) if !a.is_dir() && a.key() == b.key());
             // If both are names of one file, rename(2) does nothing.
@@ -361,6 +364,7 @@ impl Pool {
         }
         let gone = victim.map(|victim| self.orphan(victim, true));
         self.nodes.renamed((old.parent, old.name), (new.parent, new.name));
+        self.note_closed(&new.path, new.name);
         if removed_any {
             self.note_replacement(new);
         }

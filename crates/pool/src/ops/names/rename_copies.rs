@@ -1,6 +1,7 @@
 //! Renaming files of which rules want several copies.
 
 use super::rename::Side;
+use crate::branch::Branches;
 use crate::branch::health::OpKind;
 use crate::error::{Error, Result};
 use crate::fs::generation::{self, Generation};
@@ -79,6 +80,21 @@ impl Pool {
             *chosen = current.iter().copied().collect();
         }
         old.renew(chosen, before.max(replaced).unwrap_or(0))
+    }
+
+    /// Leaves copies of the target alone that cannot be removed because their branches fail. The file that gets the name is
+    /// newer than they are, so they stay hidden when the branches are well again.
+    pub(super) fn leave_failing_copies(&self, branches: &Branches, new: &mut Side<'_, '_>) {
+        let fails = |index: usize| !branches.as_slice()[index].health.is_well();
+        if self.knows_copies()
+            && new.copies.iter().any(|(index, attr)| fails(index) && attr.is_regular())
+            && !new.copies.any_dir()
+            && self.config().placement.copies(&join(&new.path, new.name)) > 1
+        {
+            let current = new.copies.current.take();
+            new.copies = new.copies.only(|index| !fails(index));
+            new.copies.current = current;
+        }
     }
 
     /// Prepares an exchange of names where a rule knows copies. An exchange on two branches that ends in between would show

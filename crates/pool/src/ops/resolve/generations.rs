@@ -15,6 +15,7 @@ use crate::ids::NodeId;
 use crate::node::Node;
 use crate::path::join;
 use crate::pool::Pool;
+use crate::relocate::closed::ClosedSince;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
@@ -193,6 +194,28 @@ impl Pool {
             Err(Errno::OPNOTSUPP) => Ok(()),
             other => other,
         }
+    }
+
+    /// Notes that a file may lack a copy that a rule wants: it was written and closed, or has got this name.
+    pub(crate) fn note_closed(&self, dir: &[u8], name: &[u8]) {
+        let config = self.config();
+        if config.placement.knows_copies() {
+            let path = join(dir, name);
+            if config.placement.copies(&path) > 1 {
+                self.closed.put(path);
+            }
+        }
+    }
+
+    /// Returns the files that may lack copies since an answer with the number `after`: 0 for the first time.
+    pub fn closed_since(&self, after: u64) -> ClosedSince {
+        self.closed.since(after)
+    }
+
+    /// Returns the number before that of the first remembered file that may lack copies, and that of the last. A file gets
+    /// another one when it is closed again.
+    pub fn closed_numbers(&self) -> (u64, u64) {
+        self.closed.numbers()
     }
 
     /// Returns which copies a removal of a name removes, in this order: all, and what the pool shows last.

@@ -5,7 +5,7 @@ use crate::filter::Filter;
 use crate::pool_link::PoolLink;
 use crate::relocate::{Stays, is_of_the_disk};
 use crate::stop::Stop;
-use crate::survey::{Entry, FileCopy, walk_all};
+use crate::survey::{Entry, FileCopy, current, walk_all};
 use canopy_config::text::os_error;
 use rustix::fs::FileType;
 use std::collections::HashMap;
@@ -42,7 +42,23 @@ pub(super) fn collect(
     stop: &Stop,
 ) -> Result<Collected> {
     let mut survey = Survey::default();
-    let failed = walk_all(pool, starts, &mut |entry| !stop.is_set() && survey.add(entry))?;
+    let failed = walk_all(pool, starts, &mut |entry| {
+        // A copy that is known to be out of date differs from the others, and nobody sees it.
+        let known = current(pool, &entry.path, &entry.copies);
+        !stop.is_set()
+            && match known.len() == entry.copies.len() {
+                true => survey.add(entry),
+                false => survey.add(&Entry {
+                    path: entry.path.clone(),
+                    copies: entry
+                        .copies
+                        .iter()
+                        .filter(|copy| known.contains(&copy.branch))
+                        .copied()
+                        .collect(),
+                }),
+            }
+    })?;
     stop.check()?;
     let mut units = survey.units();
     units.retain(|unit| {

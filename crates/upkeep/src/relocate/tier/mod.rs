@@ -1,5 +1,7 @@
-//! `canopy tier`: moves files between the tiers of a pool, and to where rules want them.
+//! `canopy tier`: moves files between the tiers of a pool and to where rules want them, and makes the copies that rules want.
 
+mod copies;
+mod copying;
 mod pause;
 mod plan;
 mod record;
@@ -16,6 +18,7 @@ use crate::stop::Stop;
 use canopy_pool::policy::placement::Placement;
 use canopy_sys::process::local_time::minute_of_day;
 use clap::Args;
+use copying::Copying;
 use pause::Calm;
 use plan::{Candidate, Layout, Now, Place, Room};
 use record::Record;
@@ -24,7 +27,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Move files between the tiers of a pool, and to where its rules want them
+/// Move files between the tiers of a pool and to where its rules want them, and make copies
 #[derive(Args, Debug)]
 #[command(after_help = NOTES)]
 pub struct TierArgs {
@@ -41,8 +44,9 @@ pub struct TierArgs {
 }
 
 const NOTES: &str = "\
-Without --once it stays, and looks each minute (canopy-tier@.service). It waits
-while clients keep the pool busy, and on battery, unless --eager is given.
+Without --once it stays, and looks each minute (canopy-tier@.service), and each
+5 seconds for files that need copies. Moves wait while clients keep the pool
+busy, and on battery, unless --eager is given.
 Filters: --include, --exclude GLOB, --min-size, --max-size SIZE, --older,
 --newer AGE, --owner USER (man canopy-tier).
 Example: canopy tier /mnt/pool --once --dry-run";
@@ -62,7 +66,8 @@ pub fn tier(args: &TierArgs) -> Result<()> {
     }
     // A dry run may look while a mover works.
     let record = if args.run.dry_run { None } else { Some(Record::begin(&pool.mountpoint)?) };
-    let mover = TierMover { args, stop, record: RefCell::new(record), stuck: RefCell::default() };
+    let (record, stuck) = (RefCell::new(record), RefCell::default());
+    let mover = TierMover { args, stop, record, stuck, copying: RefCell::default() };
     if args.once || args.run.dry_run {
         let done = mover.round(&pool, &placement).and_then(|round| round.told);
         mover.finish("has ended");
@@ -89,6 +94,7 @@ struct TierMover<'m> {
     record: RefCell<Option<Record>>,
     /// What could not move, by its path: other files make room first.
     stuck: RefCell<HashSet<PathBuf>>,
+    copying: RefCell<Copying>,
 }
 
 impl TierMover<'_> {
@@ -97,6 +103,7 @@ impl TierMover<'_> {
         let mut walked: Option<Instant> = None;
         let mut times: Vec<bool> = Vec::new();
         let mut patience = Duration::ZERO;
+        let mut known = None;
         while !self.stop.is_set() {
             let begun = Instant::now();
             let pool = PoolLink::named(&self.args.pool)?;
@@ -110,6 +117,11 @@ impl TierMover<'_> {
                 }
             };
             times = due;
+            // What has been lost with a branch is made again, and what comes back with one may be old.
+            let branches: Vec<_> = pool.branches.iter().map(|it| (it.path.clone(), it.takes())).collect();
+            let is_other = known.replace(branches.clone()).is_some_and(|before| before != branches);
+            let is_due =
+                is_due || copies::are_wanted(&placement) && (is_other || self.copying.borrow().is_lost());
             if walked.is_none_or(|walked| walked.elapsed() >= WALK) {
                 self.stuck.borrow_mut().clear();
             }
@@ -120,15 +132,16 @@ impl TierMover<'_> {
                 });
                 match told {
                     // What is in the way in one round may be gone in the next.
-                    Ok(()) | Err(Error::Left(..)) => {}
+                    Ok(()) | Err(Error::Left(..) | Error::NotCopied(_)) => {}
                     Err(Error::Stopped) => break,
                     Err(error) => return Err(error),
                 }
                 walked = Some(Instant::now());
             }
+            let mountpoint = pool.mountpoint.clone();
             drop(pool);
             self.finish("waits");
-            self.stop.sleep_until(begun + LOOK);
+            self.copy_until(begun + LOOK, &mountpoint, &placement)?;
         }
         self.finish("has ended");
         Ok(())
@@ -157,6 +170,19 @@ impl TierMover<'_> {
 
     /// Plans and makes the moves that are due, and says what has become of them.
     fn round(&self, pool: &PoolLink, placement: &Placement) -> Result<Round> {
+        // Copies come first: what has one only may be lost.
+        let copied = match copies::are_wanted(placement) {
+            true => self.copy_all(pool, placement)?,
+            false => Ok(()),
+        };
+        if self.stop.is_set() || copies::are_all(placement) {
+            return Ok(Round { moved: false, told: copied });
+        }
+        let round = self.move_round(pool, placement)?;
+        Ok(Round { told: copied.and(round.told), ..round })
+    }
+
+    fn move_round(&self, pool: &PoolLink, placement: &Placement) -> Result<Round> {
         let run = Run::until(self.stop.clone(), Action::Move, pool, &self.args.run)?;
         let summary = run.summary_of("tier");
         let calm = Calm::new(pool, &self.stop);

@@ -33,6 +33,23 @@ pub(super) struct MoverReport {
     /// What it has moved since it began.
     pub files: u64,
     pub bytes: u64,
+    /// What it knows of copies; null if no rule wants any.
+    #[serde(default)]
+    pub copies: Option<CopiesReport>,
+}
+
+/// Files that have fewer copies than a rule wants.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(super) struct CopiesReport {
+    /// How many the mover knows of.
+    pub short: u64,
+    /// When it last looked at all files: seconds since the epoch.
+    pub looked: u64,
+    /// The number of the last report of closed files that it has dealt with.
+    pub upto: u64,
+    /// How many were closed since, as far as the daemon remembers.
+    #[serde(default)]
+    pub since: u64,
 }
 
 /// Returns the directory of records.

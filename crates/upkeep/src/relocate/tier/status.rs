@@ -1,7 +1,8 @@
 //! The tiers of a pool for `canopy status`.
 
-use super::record::{MoverReport, mover_report};
-use canopy_config::placement::{format_move_when, parse_tiers};
+use super::record::{CopiesReport, MoverReport, mover_report};
+use canopy_config::control_api::PoolReport;
+use canopy_config::placement::{format_move_when, parse_rules, parse_tiers};
 use canopy_config::text::{bytes, date};
 use canopy_pool::policy::placement::MoveWhen;
 use serde::Serialize;
@@ -28,19 +29,57 @@ pub struct TierStatus {
     tiers: Vec<TierReport>,
     /// The last `canopy tier`; null if none is known.
     mover: Option<MoverReport>,
+    /// A rule wants copies.
+    wants_copies: bool,
 }
 
 impl TierStatus {
-    /// Looks at the tiers that the option has, with the space of those of their branches that have answered.
-    pub fn of(mountpoint: &Path, option: &str, branches: impl Iterator<Item = BranchSpace>) -> TierStatus {
+    /// Looks at the tiers that the options have, with the space of those of their branches that have answered.
+    pub fn of(
+        mountpoint: &Path,
+        pool: Option<&PoolReport>,
+        branches: impl Iterator<Item = BranchSpace>,
+    ) -> TierStatus {
         let branches: Vec<BranchSpace> = branches.collect();
-        TierStatus { tiers: tier_reports(option, &branches), mover: mover_report(mountpoint) }
+        let option = |name: &str| pool.and_then(|pool| pool.options.get(name)).map_or("", String::as_str);
+        let rules = parse_rules(option("rules")).unwrap_or_default();
+        let mut mover = mover_report(mountpoint);
+        if let Some(copies) = mover.as_mut().and_then(|mover| mover.copies.as_mut()) {
+            copies.since =
+                pool.map_or(0, |pool| pool.closed.1.saturating_sub(copies.upto.max(pool.closed.0)));
+        }
+        let wants_copies = rules.iter().any(|rule| rule.copies.is_some_and(|copies| copies > 1));
+        TierStatus { tiers: tier_reports(option("tiers"), &branches), mover, wants_copies }
     }
 
     /// Returns what to tell, each with its name.
     pub fn facts(&self) -> impl Iterator<Item = (&'static str, String)> {
         let tiers = self.tiers.iter().map(|tier| ("tier", tier.to_string()));
-        tiers.chain(self.mover.iter().map(|mover| ("mover", mover.to_string())))
+        let copies = self.wants_copies.then(|| {
+            let known = self.mover.as_ref().and_then(|mover| mover.copies.as_ref());
+            ("copies", known.map_or_else(|| NO_MOVER.to_owned(), ToString::to_string))
+        });
+        tiers.chain(copies).chain(self.mover.iter().map(|mover| ("mover", mover.to_string())))
+    }
+}
+
+/// What to tell if a rule wants copies, and nothing makes them.
+const NO_MOVER: &str = "none were made yet (canopy tier POOL, or systemctl enable --now canopy-tier@NAME)";
+
+impl fmt::Display for CopiesReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let when = date(i64::try_from(self.looked).unwrap_or(0));
+        match self.short {
+            0 => write!(f, "no file has too few")?,
+            1 => write!(f, "1 file has too few")?,
+            short => write!(f, "{short} files have too few")?,
+        }
+        write!(f, "; all looked at {when}")?;
+        match self.since {
+            0 => Ok(()),
+            1 => write!(f, ", 1 closed since the mover asked"),
+            since => write!(f, ", {since} closed since the mover asked"),
+        }
     }
 }
 
@@ -120,6 +159,19 @@ mod tests {
         );
         assert_eq!((reports[0].mark, reports[1].mark), (Some(70), None));
         assert!(tier_reports("not a tier", &branches).is_empty());
+    }
+
+    #[test]
+    fn files_with_too_few_copies_are_told() {
+        let told = |short, since| CopiesReport { short, looked: 60, upto: 1, since }.to_string();
+        assert_eq!(told(0, 0), "no file has too few; all looked at 1970-01-01T00:01:00+0000");
+        assert_eq!(
+            told(3, 2),
+            "3 files have too few; all looked at 1970-01-01T00:01:00+0000, 2 closed since the mover asked"
+        );
+        let status = |wants_copies| TierStatus { tiers: Vec::new(), mover: None, wants_copies };
+        assert_eq!(status(true).facts().collect::<Vec<_>>(), [("copies", NO_MOVER.to_owned())]);
+        assert_eq!(status(false).facts().count(), 0);
     }
 
     #[test]
