@@ -20,7 +20,7 @@ SECTOR = 512
 # Flags of a write in qemu's log, which has the form of the kernel's dm-log-writes.
 FLUSH, FUA, DISCARD = 1, 2, 4
 # How long the machine may take to come up and compare, in seconds.
-PATIENCE = 900
+PATIENCE = int(os.environ.get("KERNEL_TEST_SECONDS", "3600"))
 # Room for the story.
 STORY = 32 << 20
 BEGIN, ASLEEP = "@ begin\n", "@ asleep\n"
