@@ -59,8 +59,8 @@ pub struct DedupArgs {
 }
 
 const NOTES: &str = "\
-Copies that differ, are open, or that a rule wants stay. Filters: --include, --exclude GLOB,
---min-, --max-size SIZE, --older, --newer AGE, --owner USER (man canopy-dedup).
+Copies that differ, are open, or that a rule wants stay. Filters: --include and
+--exclude GLOB, --min- and --max-size SIZE, --older, --newer AGE, --owner USER.
 Example: canopy dedup /mnt/pool /mnt/pool/films --keep newest --write";
 
 /// Options of `mergerfs.dedup`.
@@ -378,7 +378,9 @@ impl Work<'_> {
     /// Asks which copy of a file is to stay. Returns false if none was named.
     fn ask(&mut self, entry: &Entry) -> bool {
         let mut text = format!("{}\n", shown(&self.pool.mountpoint.join(&entry.path)));
-        for (index, copy) in entry.copies.iter().enumerate() {
+        let current = current(self.pool, &entry.path, &entry.copies);
+        let copies: Vec<_> = entry.copies.iter().filter(|copy| current.contains(&copy.branch)).collect();
+        for (index, copy) in copies.iter().enumerate() {
             let (branch, modified) = (&self.pool.branches[copy.branch].path, date(copy.stat.st_mtime));
             let _ = writeln!(text, "  {}: {}, {}, {modified}", index + 1, shown(branch), bytes(copy.size()));
         }
@@ -390,8 +392,8 @@ impl Work<'_> {
                 return false;
             }
             let number = answer.trim().parse::<usize>().ok().and_then(|number| number.checked_sub(1));
-            if let Some(copy) = number.and_then(|index| entry.copies.get(index)) {
-                self.chosen = Some(*copy);
+            if let Some(copy) = number.and_then(|index| copies.get(index)) {
+                self.chosen = Some(**copy);
                 return true;
             }
         }

@@ -5,9 +5,9 @@ use super::copies::{self, CopyPlan, CopyPlanner};
 use super::record::{CopiesReport, now};
 use crate::error::{Error, Result};
 use crate::pool_link::{PoolLink, closed_since};
-use crate::relocate::Run;
 use crate::relocate::job::Stays;
 use crate::relocate::mover::{Action, Outcome, Step};
+use crate::relocate::{Bound, Run};
 use crate::survey::{Entry, FileCopy, look, walk_all};
 use canopy_config::text::os_error;
 use canopy_pool::policy::placement::Placement;
@@ -80,7 +80,9 @@ impl TierMover<'_> {
         drop(copying);
         self.count_copies(&made);
         match is_news {
-            true => Ok(summary.after(&plan.steps, &made, &plan.stays, self.stop.is_set())),
+            true => {
+                Ok(summary.after(&plan.steps, &made, (&plan.stays, &Bound::default()), self.stop.is_set()))
+            }
             false => Ok(Ok(())),
         }
     }

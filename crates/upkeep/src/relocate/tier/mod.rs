@@ -27,7 +27,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Move files between the tiers of a pool and to where its rules want them, and make copies
+/// Move files between tiers and to where rules want them, and make copies
 #[derive(Args, Debug)]
 #[command(after_help = NOTES)]
 pub struct TierArgs {
@@ -44,9 +44,8 @@ pub struct TierArgs {
 }
 
 const NOTES: &str = "\
-Without --once it stays, and looks each minute (canopy-tier@.service), and each
-5 seconds for files that need copies. Moves wait while clients keep the pool
-busy, and on battery, unless --eager is given.
+Without --once it stays, and looks each minute (canopy-tier@.service). Moves
+wait while clients keep the pool busy, and on battery, unless --eager is given.
 Filters: --include, --exclude GLOB, --min-size, --max-size SIZE, --older,
 --newer AGE, --owner USER (man canopy-tier).
 Example: canopy tier /mnt/pool --once --dry-run";

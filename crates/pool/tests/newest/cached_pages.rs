@@ -1,11 +1,9 @@
 //! When the kernel has to drop the cached pages of a file that is opened: only when it may have some, and they may be old; and
 //! never once the open is answered, for it would also drop what another handle is writing by then.
 
-mod common;
-
+use crate::common::{Made, ROOT, TestKernel};
 use canopy_pool::config::{CacheFiles, Config, PassthroughIo};
 use canopy_pool::{HandleId, NodeId, branch::Mode};
-use common::{Made, ROOT, TestKernel};
 use rustix::fs::OFlags;
 use std::fs;
 use std::sync::Arc;
@@ -18,7 +16,7 @@ struct Rig {
 
 impl Rig {
     fn new(cache_files: CacheFiles) -> Rig {
-        let made = common::pool(
+        let made = crate::common::pool(
             &[Mode::Rw],
             Config { cache_files, passthrough: PassthroughIo::Off, ..Config::default() },
         );

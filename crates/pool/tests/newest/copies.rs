@@ -1,9 +1,6 @@
 //! Rules about copies, on plain directories: which copy of a file is the newest, and that only this one is shown.
 
-#![forbid(unsafe_code)]
-
-mod common;
-
+use crate::common::{Made, ROOT, TestKernel, pool};
 use canopy_pool::branch::{BranchList, BranchSpec, Branches, Mode};
 use canopy_pool::config::Config;
 use canopy_pool::generation::{ATTRIBUTE, Generation};
@@ -11,7 +8,6 @@ use canopy_pool::policy::placement::{Pattern, Placement, Rule, Target};
 use canopy_pool::policy::{Category, Policy};
 use canopy_pool::{Error, HandleId, NodeId, Pool, RenameKind, SetAttr, WriteKind};
 use canopy_sys::ioctl::relocate::{RELOCATE, Relocation};
-use common::{Made, ROOT, TestKernel, pool};
 use rustix::fs::{OFlags, XattrFlags};
 use rustix::io::Errno;
 use std::fs;

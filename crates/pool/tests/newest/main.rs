@@ -1,0 +1,9 @@
+//! Clients see the newest data: of several copies, and of what the kernel has cached.
+
+#![forbid(unsafe_code)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod cached_pages;
+mod copies;
