@@ -27,6 +27,29 @@ fn put(path: PathBuf, content: &str, mode: u32, mtime: u64) {
     fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("chmod");
 }
 
+/// The mover replaces an old copy. Nothing may take it for the right one.
+#[test]
+fn copies_that_are_out_of_date_are_left_alone() {
+    let rig = rig();
+    for (branch, content, mode, time, generation) in
+        [("a", "new", 0o600, 1000, "8"), ("b", "old and large", 0o644, 2000, "7+")]
+    {
+        let path = rig.scratch.path(&format!("{branch}/f"));
+        put(path.clone(), content, mode, time);
+        rustix::fs::setxattr(
+            &path,
+            "user.canopy.generation",
+            generation.as_bytes(),
+            rustix::fs::XattrFlags::empty(),
+        )
+        .expect("setxattr");
+    }
+    let done = fsck(&rig, &["--fix", "largest", "--copy-file", "--check-size"]);
+    assert_eq!(done.code(), Some(0), "{}", done.describe());
+    let read = |branch| fs::read_to_string(rig.on(branch, "f")).expect("read");
+    assert_eq!([read("a"), read("b")], ["new", "old and large"]);
+}
+
 #[test]
 fn leftovers_of_other_programs_are_told_and_removed_on_request() {
     let rig = rig();

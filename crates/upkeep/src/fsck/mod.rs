@@ -16,6 +16,7 @@ use crate::pace::Pace;
 use crate::progress::Progress;
 use crate::stop::Stop;
 use canopy_config::control_api::{self, ALLPATHS, OsText};
+use canopy_pool::generation::{self, Generation};
 use canopy_sys::mountinfo::{self, MountEntry};
 use clap::Args;
 use report::{CopyReport, Finding, Leftover, Totals, report, summary};
@@ -24,7 +25,7 @@ use rustix::io::Errno;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -126,8 +127,23 @@ impl FileCopy {
         FileType::from_raw_mode(self.stat.st_mode)
     }
 
+    fn generation(&self) -> Option<Generation> {
+        let is_file = self.kind() == FileType::RegularFile;
+        is_file.then(|| generation::read(self.fd.as_fd()).ok().flatten()).flatten()
+    }
+
     fn owner_and_mode(&self) -> (u32, u32, u32) {
         (self.stat.st_uid, self.stat.st_gid, self.stat.st_mode)
+    }
+}
+
+/// Leaves those copies that are up to date, as far as rules with copies know: the mover replaces the others.
+fn leave_current(copies: &mut Vec<FileCopy>) {
+    if copies.len() > 1 {
+        let generations: Vec<_> = copies.iter().map(FileCopy::generation).collect();
+        let mut current = generation::current(&generations).peekable();
+        let mut at = 0..;
+        copies.retain(|_| current.next_if_eq(&at.next().unwrap_or_default()).is_some());
     }
 }
 
@@ -315,10 +331,12 @@ impl Walk<'_> {
                 Err(errno) => self.error(&place, &io::Error::from(errno).to_string()),
             }
         }
+        let paths = copies.iter().map(|copy| copy.path.clone()).collect();
+        leave_current(&mut copies);
         if self.admits(path, &copies) {
             self.compare(path, &copies);
         }
-        copies.into_iter().map(|copy| copy.path).collect()
+        paths
     }
 
     fn compare(&mut self, path: &Path, copies: &[FileCopy]) {
