@@ -65,8 +65,8 @@ fn a_mistake_is_one_line_with_its_place() {
             "option rules: rule x: no tier is called 'none' (there is none)",
         ),
         (
-            "[[rule]]\npath = 'x'\ncopies = 2\n",
-            "@etc/media.toml:3: copies of a rule: not built yet (remove the key; canopy dup makes copies)",
+            "[[rule]]\npath = 'x'\ncopies = 0\n",
+            "@etc/media.toml:3: rule x: copies = 0 would keep no file (write 2 for a second copy, 1 for none)",
         ),
         (
             "[[tier]]\nname = 'a'\nbranches = '@a'\nmove-when = 'larger than 1X'\n",

@@ -72,7 +72,7 @@ impl Pool {
         let trust = self.trust_to_change(&node);
         let handle = handle.and_then(|h| self.files.get(h).ok()).filter(|h| Arc::ptr_eq(&h.node, &node));
         let with_data = handle.is_some() || is_by_open(&node, caller, set);
-        if handle.is_none() {
+        if handle.is_none() && self.knows_copies() {
             let _held = self.tree.shared();
             self.must_be_current(&self.branches.load(), &node, trust)?;
         }
