@@ -25,9 +25,10 @@ const PANICKED: i32 = 101;
 
 /// How often a process that is dying is looked at.
 const LINGER: Duration = Duration::from_millis(1);
-/// The threads for which the next process need not wait: those that send notifications, of which one may wait for a client
-/// that waits for an answer, and so for the next process; and the one that closes what another process has left.
-const HARMLESS: [&str; 2] = ["canopy-note", "canopy-close"];
+/// The threads for which the next process need not wait, because they change nothing on a branch. Those that send
+/// notifications and drop names may wait for a client that waits for an answer, and so for the next process, or be at it for
+/// 0.1 s; another one closes what a process before has left.
+const HARMLESS: [&str; 4] = ["canopy-note", "canopy-inval", "canopy-shrink", "canopy-close"];
 /// How long the other threads may take to end. One that waits for a disk which hangs ends later.
 const PATIENCE: Duration = Duration::from_secs(10);
 

@@ -98,7 +98,7 @@ fn known_directories_keep_their_numbers() {
 #[test]
 fn a_walk_and_a_current_directory_go_on_in_a_renamed_tree() {
     let rig = Rig::build(&["a", "b"], |builder| {
-        builder.option("category.create=rand,cache.attr=0").env("CANOPY_TEST_DEATHS", "1000000")
+        builder.option("category.create=rand,cache.attr=0").env("CANOPY_TEST_DEATHS", "5000")
     });
     fs::create_dir_all(rig.path("was/x/y")).unwrap();
     for number in 0..200 {

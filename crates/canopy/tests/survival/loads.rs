@@ -32,7 +32,7 @@ type Load<'a> = &'a (dyn Fn(&Rig, &Path) -> Result<(), String> + Sync);
 #[track_caller]
 fn survives(options: &str, strikes: Strikes, load: Load<'_>) {
     let rig = Rig::build(&["a", "b", "c"], |builder| {
-        builder.option("category.create=rand").option(options).env("CANOPY_TEST_DEATHS", "1000000")
+        builder.option("category.create=rand").option(options).env("CANOPY_TEST_DEATHS", "5000")
     });
     let (stop, ended) = (AtomicBool::new(false), AtomicBool::new(false));
     let (rounds, fault) = thread::scope(|scope| {

@@ -31,7 +31,7 @@ fn a_write_to_a_full_branch_goes_on() {
         let pool = Pool::builder(env!("CARGO_BIN_EXE_canopy"))
             .branches(disks.iter().map(LoopFs::path))
             .option("survive=true,moveonenospc=true,minfreespace=0,passthrough.io=off,cache.files=off")
-            .env("CANOPY_TEST_DEATHS", "1000000")
+            .env("CANOPY_TEST_DEATHS", "5000")
             .mount();
         let file = OpenOptions::new().write(true).open(pool.path().join("f")).unwrap();
         let reader = File::open(pool.path().join("g")).unwrap();

@@ -24,7 +24,7 @@ fn nodes() -> usize {
 
 #[test]
 fn a_client_waits_for_a_moment() {
-    let rig = Rig::build(&["a", "b"], |builder| builder.env("CANOPY_TEST_DEATHS", "1000000"));
+    let rig = Rig::build(&["a", "b"], |builder| builder.env("CANOPY_TEST_DEATHS", "5000"));
     for number in 0..nodes() {
         let dir = rig.branch(if number % 2 == 0 { "a" } else { "b" }).join((number / 1000).to_string());
         fs::create_dir_all(&dir).unwrap();

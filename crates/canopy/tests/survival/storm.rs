@@ -47,7 +47,7 @@ fn kill(rig: &Rig, _: &mut Rng) -> Result<(), String> {
 /// `strike`: what ends the process that serves. Another takes over.
 fn storm(options: &str, strike: fn(&Rig, &mut Rng) -> Result<(), String>) {
     let rig = Rig::build(&["a", "b", "c"], |builder| {
-        builder.option(options).option("category.create=rand").env("CANOPY_TEST_DEATHS", "1000000")
+        builder.option(options).option("category.create=rand").env("CANOPY_TEST_DEATHS", "5000")
     });
     let (stop, failed, done) = (AtomicBool::new(false), AtomicBool::new(false), AtomicUsize::new(0));
     let branches = ["a", "b", "c"].map(|name| rig.branch(name));
