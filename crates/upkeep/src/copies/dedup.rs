@@ -9,7 +9,7 @@ use crate::output::{print, print_json, report_missing, shown};
 use crate::pace::Pace;
 use crate::pool_link::{BranchLink, PoolLink};
 use crate::progress::Progress;
-use crate::relocate::{Stays, Sum, apart, is_of_the_disk};
+use crate::relocate::{Stays, Sum, Unit, adds_up, apart, is_of_the_disk};
 use crate::stop::Stop;
 use crate::survey::{Entry, FileCopy, current, walk_all};
 use canopy_config::control_api::OsText;
@@ -115,6 +115,8 @@ impl Link {
     }
 }
 
+const COPIES: Unit = ("copy", "copies");
+
 /// Which copy of a file stays.
 #[derive(Debug)]
 enum Rule {
@@ -188,7 +190,7 @@ struct Report {
     stayed: Sum,
     not_begun: Sum,
     copies: Vec<CopyReport>,
-    stays: Vec<StayReport>,
+    stays: Vec<Stays>,
 }
 
 #[derive(Serialize)]
@@ -197,12 +199,6 @@ struct CopyReport {
     kept: OsText,
     removed: OsText,
     bytes: u64,
-}
-
-#[derive(Serialize)]
-struct StayReport {
-    path: OsText,
-    why: String,
 }
 
 /// What the command does, and what has become of it.
@@ -488,35 +484,20 @@ impl Work<'_> {
 
     fn finish(mut self) -> Result<()> {
         let report = &mut self.report;
-        report.stopped = self.stop.is_set();
+        (report.stopped, report.stays) = (self.stop.is_set(), self.stays);
         if self.args.manners.json {
-            let stay =
-                |stay: &Stays| StayReport { path: OsText::from(stay.path.as_path()), why: stay.why.clone() };
-            report.stays = self.stays.iter().map(stay).collect();
             print_json(report);
         } else if !self.args.manners.quiet {
-            let mut text = String::new();
-            for stay in &self.stays {
-                let _ = writeln!(text, "stays: {} ({})", shown(&stay.path), stay.why);
-            }
+            let line = |stay: &Stays| format!("stays: {} ({})\n", shown(&stay.path), stay.why);
             let word = if self.args.write { "removed" } else { "to remove, with --write" };
-            let _ = write!(text, "{word}: {}", copies(report.removed));
-            for (sum, word) in [(report.stayed, "stay"), (report.not_begun, "not begun")] {
-                if sum.files > 0 {
-                    let _ = write!(text, "; {word}: {}", copies(sum));
-                }
-            }
-            let _ = writeln!(text, "; surplus: {}", copies(report.surplus));
-            print(&text);
+            let rest = [("stay", report.stayed), ("not begun", report.not_begun)];
+            let sums = adds_up(COPIES, (word, report.removed), &rest, ("surplus", report.surplus));
+            print(&(report.stays.iter().map(line).collect::<String>() + &sums));
         }
-        match (report.stopped, self.stays.len() as u64) {
+        match (report.stopped, report.stays.len() as u64) {
             (true, _) => Err(Error::Stopped),
             (false, 0) => Ok(()),
             (false, left) => Err(Error::CopiesLeft(left, report.removed.files + left)),
         }
     }
-}
-
-fn copies(sum: Sum) -> String {
-    format!("{} {} ({})", sum.files, if sum.files == 1 { "copy" } else { "copies" }, bytes(sum.bytes))
 }

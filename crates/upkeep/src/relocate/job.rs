@@ -6,9 +6,11 @@ use crate::plan::{Disk, Item};
 use crate::pool_link::PoolLink;
 use crate::stop::Stop;
 use crate::survey::{Entry, FileCopy, walk_all};
+use canopy_config::control_api::OsText;
 use canopy_config::text::os_error;
 use rustix::fs::FileType;
 use rustix::io::Errno;
+use serde::{Serialize, Serializer};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
@@ -29,10 +31,15 @@ pub(crate) struct Found {
 }
 
 /// Something that stays where it is, and why.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Stays {
+    #[serde(serialize_with = "os_text")]
     pub(crate) path: PathBuf,
     pub(crate) why: String,
+}
+
+fn os_text<S: Serializer>(path: &Path, to: S) -> std::result::Result<S::Ok, S::Error> {
+    OsText::from(path).serialize(to)
 }
 
 /// What was found in a tree.

@@ -28,7 +28,7 @@ pub(crate) use balance::percent;
 pub(crate) use belongs::{Borders, Bound, RulesArgs, placement};
 use clap::Args;
 pub(crate) use job::{Disks, Found, Job, Stays, collect, is_of_the_disk};
-pub(crate) use mover::{Action, Step, Sum};
+pub(crate) use mover::{Action, FILES, Step, Sum, Unit, adds_up};
 pub(crate) use transfer::apart;
 
 use mover::{Manner, Mover, Outcome};

@@ -93,6 +93,23 @@ impl Sum {
         self.files += 1;
         self.bytes += bytes;
     }
+
+    /// Returns a text such as `2 files (3.1G)`.
+    pub(crate) fn counted(self, unit: Unit) -> String {
+        format!("{} {} ({})", self.files, if self.files == 1 { unit.0 } else { unit.1 }, bytes(self.bytes))
+    }
+}
+
+/// What is counted: one of it, and several.
+pub(crate) type Unit = (&'static str, &'static str);
+pub(crate) const FILES: Unit = ("file", "files");
+
+/// Returns a line that adds up: what was done, what became of the rest, and all.
+pub(crate) fn adds_up(unit: Unit, done: (&str, Sum), rest: &[(&str, Sum)], all: (&str, Sum)) -> String {
+    let rest = rest.iter().filter(|(_, sum)| sum.files > 0);
+    let parts = std::iter::once(&done).chain(rest).chain([&all]);
+    let parts: Vec<String> = parts.map(|(word, sum)| format!("{word}: {}", sum.counted(unit))).collect();
+    parts.join("; ") + "\n"
 }
 
 /// What has become of a plan. The planned steps are those that moved, those that stay, and those that were not begun.

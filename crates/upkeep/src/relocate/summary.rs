@@ -2,7 +2,7 @@
 
 use super::belongs::{Bound, Kept};
 use super::job::Stays;
-use super::mover::{Action, Outcome, Step, Sum};
+use super::mover::{Action, FILES, Outcome, Step, Sum, adds_up};
 use crate::error::{Error, Result};
 use crate::output::{print, print_json, shown};
 use crate::pool_link::PoolLink;
@@ -36,7 +36,7 @@ struct Report<'r> {
     /// The plan, of a dry run.
     steps: Vec<StepReport>,
     /// What stays where it is, or has too few copies, planned or not.
-    stays: Vec<StayReport>,
+    stays: Vec<Stays>,
     /// What rules and tiers keep the command from.
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<&'r str>,
@@ -48,12 +48,6 @@ struct StepReport {
     from: OsText,
     to: OsText,
     bytes: u64,
-}
-
-#[derive(Serialize)]
-struct StayReport {
-    path: OsText,
-    why: String,
 }
 
 /// What a command prints.
@@ -90,7 +84,7 @@ impl Summary<'_> {
             }
         }
         for ((from, to), sum) in pairs {
-            let _ = writeln!(text, "{} -> {}: {}", branch(from), branch(to), files(sum));
+            let _ = writeln!(text, "{} -> {}: {}", branch(from), branch(to), sum.counted(FILES));
         }
         let verb = match self.action {
             Action::Move => "move",
@@ -101,7 +95,7 @@ impl Summary<'_> {
         let time = duration(Duration::from_secs(all.bytes / rate));
         let _ = match steps.is_empty() {
             true => writeln!(text, "nothing to {verb}"),
-            false => writeln!(text, "to {verb}: {}, about {time} at {}/s", files(all), bytes(rate)),
+            false => writeln!(text, "to {verb}: {}, about {time} at {}/s", all.counted(FILES), bytes(rate)),
         };
         print(&text);
     }
@@ -119,6 +113,7 @@ impl Summary<'_> {
         stopped: bool,
     ) -> Result<()> {
         let stays: Vec<&Stays> = stays.iter().chain(&outcome.stays).collect();
+        let left = (stays.len() + bound.kept.len()) as u64;
         if self.json {
             let step = |step: &Step| StepReport {
                 path: OsText::from(self.pool.mountpoint.join(&step.names[0]).as_path()),
@@ -126,10 +121,8 @@ impl Summary<'_> {
                 to: OsText::from(self.pool.branches[step.to].path.as_path()),
                 bytes: step.bytes,
             };
-            let stay =
-                |stay: &&Stays| StayReport { path: OsText::from(stay.path.as_path()), why: stay.why.clone() };
-            let kept = |kept: &Kept| StayReport {
-                path: OsText::from(kept.path.as_path()),
+            let kept = |kept: &Kept| Stays {
+                path: kept.path.clone(),
                 why: format!("its {} wants it elsewhere (--against-rules)", kept.by),
             };
             print_json(&Report {
@@ -143,13 +136,12 @@ impl Summary<'_> {
                 stayed: outcome.stayed,
                 not_begun: outcome.not_begun,
                 steps: if self.dry_run { steps.iter().map(step).collect() } else { Vec::new() },
-                stays: stays.iter().map(stay).chain(bound.kept.iter().map(kept)).collect(),
+                stays: stays.into_iter().cloned().chain(bound.kept.iter().map(kept)).collect(),
                 note: bound.note.as_deref(),
             });
         } else if !self.quiet {
             print(&(self.text(outcome, &stays) + &within(bound)));
         }
-        let left = (stays.len() + bound.kept.len()) as u64;
         match (stopped, left) {
             (true, _) => Err(Error::Stopped),
             (false, 0) => Ok(()),
@@ -173,13 +165,8 @@ impl Summary<'_> {
             let _ = writeln!(text, "{stays_word}: {} more (--json lists all)", stays.len() - SHOWN);
         }
         if !self.dry_run {
-            let _ = write!(text, "{done_word}: {}", files(outcome.moved));
-            for (sum, word) in [(outcome.stayed, stay_word), (outcome.not_begun, "not begun")] {
-                if sum.files > 0 {
-                    let _ = write!(text, "; {word}: {}", files(sum));
-                }
-            }
-            let _ = writeln!(text, "; planned: {}", files(outcome.planned));
+            let rest = [(stay_word, outcome.stayed), ("not begun", outcome.not_begun)];
+            text += &adds_up(FILES, (done_word, outcome.moved), &rest, ("planned", outcome.planned));
         }
         text
     }
@@ -191,16 +178,13 @@ fn within(bound: &Bound) -> String {
     bound.kept.iter().for_each(|kept| sums.entry(&kept.by).or_default().add(kept.bytes));
     let mut text = String::new();
     for (by, sum) in sums {
-        let _ = writeln!(text, "kept by {}: {} (--against-rules moves them)", one_line(by), files(sum));
+        let _ =
+            writeln!(text, "kept by {}: {} (--against-rules moves them)", one_line(by), sum.counted(FILES));
     }
     if let Some(note) = &bound.note {
         let _ = writeln!(text, "{note}");
     }
     text
-}
-
-fn files(sum: Sum) -> String {
-    format!("{} {} ({})", sum.files, if sum.files == 1 { "file" } else { "files" }, bytes(sum.bytes))
 }
 
 fn duration(time: Duration) -> String {

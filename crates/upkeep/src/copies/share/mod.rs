@@ -11,7 +11,7 @@ use crate::output::{print, print_json, report_missing, shown};
 use crate::pace::Pace;
 use crate::pool_link::PoolLink;
 use crate::progress::Progress;
-use crate::relocate::{Stays, Sum, apart};
+use crate::relocate::{FILES, Stays, Sum, adds_up, apart};
 use crate::stop::Stop;
 use crate::survey::FileCopy;
 use canopy_config::control_api::OsText;
@@ -19,7 +19,6 @@ use canopy_config::text::bytes;
 use find::{Item, Reader};
 use rustix::io::Errno;
 use serde::Serialize;
-use std::fmt::Write as _;
 use std::path::PathBuf;
 
 #[derive(Serialize)]
@@ -40,7 +39,7 @@ struct Report {
     stayed: Sum,
     not_begun: Sum,
     files: Vec<FileReport>,
-    stays: Vec<StayReport>,
+    stays: Vec<Stays>,
 }
 
 #[derive(Serialize)]
@@ -50,12 +49,6 @@ struct FileReport {
     /// The file whose space it shares.
     with: OsText,
     bytes: u64,
-}
-
-#[derive(Serialize)]
-struct StayReport {
-    path: OsText,
-    why: String,
 }
 
 /// What has become of a file.
@@ -252,35 +245,21 @@ impl Work<'_> {
 
     fn finish(mut self) -> Result<()> {
         let report = &mut self.report;
-        report.stopped = self.stop.is_set();
+        (report.stopped, report.stays) = (self.stop.is_set(), self.stays);
         if self.args.manners.json {
-            let stay =
-                |stay: &Stays| StayReport { path: OsText::from(stay.path.as_path()), why: stay.why.clone() };
-            report.stays = self.stays.iter().map(stay).collect();
             print_json(report);
         } else if !self.args.manners.quiet {
-            let mut text = String::new();
-            for stay in &self.stays {
-                let _ = writeln!(text, "stays: {} ({})", shown(&stay.path), stay.why);
-            }
+            let line = |stay: &Stays| format!("stays: {} ({})\n", shown(&stay.path), stay.why);
             let word = if self.args.write { "linked" } else { "to link, with --write" };
-            let _ = write!(text, "{word}: {}", files(report.linked));
-            let others =
-                [(report.already, "already"), (report.stayed, "stay"), (report.not_begun, "not begun")];
-            for (sum, word) in others.into_iter().filter(|(sum, _)| sum.files > 0) {
-                let _ = write!(text, "; {word}: {}", files(sum));
-            }
-            let _ = writeln!(text, "; equal to another one: {}", files(report.equal));
-            print(&text);
+            let rest =
+                [("already", report.already), ("stay", report.stayed), ("not begun", report.not_begun)];
+            let sums = adds_up(FILES, (word, report.linked), &rest, ("equal to another one", report.equal));
+            print(&(report.stays.iter().map(line).collect::<String>() + &sums));
         }
-        match (report.stopped, self.stays.len() as u64) {
+        match (report.stopped, report.stays.len() as u64) {
             (true, _) => Err(Error::Stopped),
             (false, 0) => Ok(()),
             (false, left) => Err(Error::NotLinked(left)),
         }
     }
-}
-
-fn files(sum: Sum) -> String {
-    format!("{} {} ({})", sum.files, if sum.files == 1 { "file" } else { "files" }, bytes(sum.bytes))
 }

@@ -273,7 +273,7 @@ mod tests {
     fn only_trees_that_a_rule_names_are_looked_through() {
         let table: [(&str, &[&str]); 6] = [
             ("photos/**=copies 2", &["photos"]),
-            ("photos/=copies 2;photos/raw/*.nef=copies 3;/work/a/b=copies 2", &["photos", "work/a"]),
+            ("photos/=copies 2;photos/raw/*.nef=copies 3;/scans/a/b=copies 2", &["photos", "scans/a"]),
             ("*.kdbx=copies 2;photos/**=copies 2", &[""]),
             ("a/*/c=copies 2;ab/c/**=copies 2", &["a", "ab/c"]),
             ("a/**=copies 1;b/**=/x", &[]),
