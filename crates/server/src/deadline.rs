@@ -122,6 +122,10 @@ impl<H: Handler> Handler for Deadline<H> {
         self.inner.mountpoint()
     }
 
+    fn some_file(&self) -> Option<CString> {
+        self.inner.some_file()
+    }
+
     fn undelivered(&self, what: Undelivered) {
         self.inner.undelivered(what);
     }

@@ -4,6 +4,7 @@ use super::rig::{PATIENCE, health, pool_over, wait_for_health};
 use canopy_testkit::bystander::{Files, Others};
 use canopy_testkit::cmd::wait_until;
 use canopy_testkit::{Medium, PoolBed};
+use rustix::fs::statvfs;
 use std::time::{Duration, Instant};
 
 const DIRS: usize = 40;
@@ -21,11 +22,15 @@ fn bed(options: &str) -> PoolBed {
 fn nothing_remains(bed: &PoolBed, cycles: usize, hang: Duration, clients_wait: bool) {
     let cycles = std::env::var("CANOPY_CYCLES").map_or(cycles, |text| text.parse().expect("CANOPY_CYCLES"));
     let [mine, theirs] = ["disk0", "disk1"].map(|name| Files::new(bed.pool.path(), name, DIRS));
-    // Workers that are no longer needed exit while requests flow.
+    // Workers that are no longer needed exit while requests flow. These wait for no disk, and so need no further workers.
     let count = || {
-        mine.count_rounds("bystander", Duration::from_millis(500), || ());
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(500) {
+            statvfs(bed.pool.path()).expect("statfs");
+        }
         (bed.pool.threads().len(), bed.pool.settled_fd_count(0), bed.pool.unanswered())
     };
+    mine.count_rounds("bystander", Duration::from_millis(500), || ());
     let fresh = count();
     let cycle = || {
         bed.disks[1].set_medium(Medium::Hangs);

@@ -3,7 +3,7 @@
 use super::rig::{BINARY, PATIENCE, client};
 use canopy_testkit::cmd::wait_until;
 use canopy_testkit::{Fault, FaultyFs, Kind, LoopFs, Paused, Pool, ScratchDir, proc, transports};
-use rustix::fs::{AtFlags, Mode, OFlags, statat};
+use rustix::fs::{AtFlags, Mode, OFlags, statat, statvfs};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use rustix::process::{Pid, Signal, kill_process};
@@ -63,11 +63,17 @@ impl Rig {
 
     /// Returns how many workers wait for the disk. Sends no request, which would have the kernel pass on others.
     fn at_the_disk(&self) -> usize {
-        let mut workers = proc::threads(self.pool.pid());
-        workers
-            .retain(|thread| thread.name.starts_with("canopy-q") || thread.name.starts_with("canopy-fuse"));
-        workers.iter().filter(|worker| worker.field("State").starts_with('D')).count()
+        let threads = proc::threads(self.pool.pid());
+        threads.iter().filter(|thread| is_worker(thread) && thread.field("State").starts_with('D')).count()
     }
+}
+
+fn is_worker(thread: &proc::Thread) -> bool {
+    thread.name.starts_with("canopy-q") || thread.name.starts_with("canopy-fuse")
+}
+
+fn workers(pid: i32) -> usize {
+    proc::threads(pid).iter().filter(|thread| is_worker(thread)).count()
 }
 
 /// Returns the children of a process, zombies too.
@@ -106,6 +112,35 @@ fn requests_that_wait_need_no_file_that_the_kernel_knows() {
         }
         let pid = rig.pool.pid();
         assert!(wait_until(PATIENCE, || children(pid).is_empty()), "children are left: {:?}", children(pid));
+        let Rig { pool, root, .. } = rig;
+        drop(root);
+        pool.umount();
+    }
+}
+
+/// Workers that were added leave although the kernel knows no file.
+#[test]
+fn workers_leave_a_pool_without_a_file_that_the_kernel_knows() {
+    for transport in transports() {
+        let rig = Rig::new(transport);
+        let before = workers(rig.pool.pid());
+        let waiting = rig.look_up_unknown_names();
+        let all_wait = wait_until(PATIENCE, || rig.at_the_disk() >= WAITING);
+        let most = workers(rig.pool.pid());
+        rig.faulty.heal();
+        for client in waiting {
+            assert_eq!(client.join().expect("a client"), Err(Errno::NOENT));
+        }
+        // They leave some ten seconds after they were needed, while there are requests; these need no file.
+        let left = wait_until(PATIENCE, || {
+            statvfs(rig.pool.path()).expect("statfs");
+            workers(rig.pool.pid()) <= before
+        });
+        let now = workers(rig.pool.pid());
+        assert!(
+            all_wait && left && most > before,
+            "io-uring={transport}: {before}, then {most}, and {now} at the end"
+        );
         let Rig { pool, root, .. } = rig;
         drop(root);
         pool.umount();

@@ -34,14 +34,14 @@ pub(super) fn is_nudge(request: &Request<'_>) -> bool {
 pub(super) struct Nudges(Vec<Caller>);
 
 impl Nudges {
-    /// Has a child send a request from the processors of this thread to the filesystem that is mounted at `root`. Returns
-    /// whether there is a child that tries.
-    pub(super) fn send(&mut self, root: &CStr) -> bool {
+    /// Has a child ask for the attribute of a file, from the processors of this thread. If the file is the mounted root, that
+    /// is a request; if another, the kernel knows it then. Returns whether there is a child that tries.
+    pub(super) fn send(&mut self, path: &CStr) -> bool {
         self.collect();
         if self.0.len() >= MOST {
             return false;
         }
-        match Caller::getxattr(root, NAME) {
+        match Caller::getxattr(path, NAME) {
             Ok(child) => {
                 self.0.push(child);
                 true

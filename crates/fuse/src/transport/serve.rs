@@ -43,6 +43,12 @@ pub trait Handler: Send + Sync + 'static {
         None
     }
 
+    /// Returns the path of a regular file there. Where the kernel knows none, a child process looks it up, so that workers which
+    /// are no longer needed can leave; without it they stay.
+    fn some_file(&self) -> Option<CString> {
+        None
+    }
+
     /// Called for each reference in a reply that the kernel did not accept, because the request was aborted or the
     /// filesystem was unmounted. The handler must release it, because the kernel will send neither FORGET nor RELEASE.
     fn undelivered(&self, _what: Undelivered) {}
@@ -103,6 +109,10 @@ impl<H: Handler + ?Sized> Handler for std::sync::Arc<H> {
 
     fn mountpoint(&self) -> Option<CString> {
         (**self).mountpoint()
+    }
+
+    fn some_file(&self) -> Option<CString> {
+        (**self).some_file()
     }
 
     fn undelivered(&self, what: Undelivered) {

@@ -161,14 +161,14 @@ impl<H: Handler> Watchdog<H> {
             workers.set_asleep(true);
             // A request that has started in the meantime may have seen the watchdog awake.
             if !self.adjust(now).0 && !workers.has_ended() {
+                // Before the request that ends the sleep begins, or it would seem to be as old as the sleep.
+                workers.set_now(now + workers.growth().ticks(QUIET));
                 match unfinished {
                     true => thread::park_timeout(QUIET),
                     false => thread::park(),
                 }
             }
             workers.set_asleep(false);
-            // No request was in flight during this time.
-            workers.set_now(now + workers.growth().ticks(QUIET));
         }
         self.wind_down();
         self.ends
@@ -373,10 +373,12 @@ impl<H: Handler> Watchdog<H> {
                 workers.shrink(index, needed);
                 // Workers that have not left are dismissed again after some time.
                 group.needed = now.saturating_sub(patience - patience.div_ceil(10));
-                for _ in 0..over {
-                    if !self.poke(index, false) {
-                        break;
-                    }
+                let sent = (0..over).take_while(|_| self.poke(index, false)).count();
+                if sent == 0
+                    && let Some(file) = self.handler.some_file()
+                {
+                    // The kernel knows it when they are dismissed again.
+                    self.nudges.send(&file);
                 }
             }
         } else {

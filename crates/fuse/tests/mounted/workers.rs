@@ -180,6 +180,33 @@ fn a_queue_gets_more_workers_once_requests_wait_in_all_of_them() {
     served.stop();
 }
 
+/// The request that wakes the watchdog is not as old as its sleep.
+#[test]
+fn a_request_after_a_pause_starts_no_worker() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let growth = WorkerGrowth { stuck_ticks: 60, waiting_queue: 0, ..WorkerGrowth::default() };
+    let served = served(scratch.path(), growth);
+    let workers = || served.handler.workers.load(Ordering::SeqCst);
+    for _ in 0..3 {
+        // Longer than the watchdog stays awake.
+        thread::sleep(Duration::from_millis(1500));
+        let before = workers();
+        served.handler.open(false);
+        let path = scratch.path().join("dir0/slow");
+        let client = thread::spawn(move || fs::metadata(path).unwrap_err());
+        wait_until("the request has no worker", || served.handler.waiting.load(Ordering::SeqCst) == 1);
+        thread::sleep(Duration::from_millis(50));
+        let after = workers();
+        served.handler.open(true);
+        client.join().unwrap();
+        assert_eq!(after, before);
+    }
+    served.stop();
+}
+
 /// Requests in line take no worker, are all served in the end, and hold up nobody meanwhile, not even where no worker may
 /// be added.
 #[test]

@@ -17,13 +17,14 @@ use crate::survival::in_flight::{Begun, InFlight, Noted};
 use crate::translate::convert;
 use crate::translate::operation::Operation;
 use crate::watch::Watch;
+use canopy_config::control_api::control_file;
 use canopy_fuse::request::{self as wire, Header};
 use canopy_fuse::{Handler, Op, Replied, Reply, Request, Undelivered};
 use canopy_pool::{Caller, Error, HandleId, NodeId, Pool};
 use canopy_sys::thread::ioprio;
 use rustix::io::Errno;
 use std::ffi::CString;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
 /// The request handler of one pool.
@@ -189,6 +190,10 @@ impl Handler for Dispatch {
 
     fn mountpoint(&self) -> Option<CString> {
         CString::new(self.pool.config().mountpoint.as_os_str().as_bytes()).ok()
+    }
+
+    fn some_file(&self) -> Option<CString> {
+        CString::new(control_file(&self.pool.config().mountpoint).into_os_string().into_vec()).ok()
     }
 
     fn undelivered(&self, what: Undelivered) {
