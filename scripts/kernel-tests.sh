@@ -105,6 +105,7 @@ userland() {
     cp "$root/usr/share/base-passwd/passwd.master" "$root/etc/passwd"
     cp "$root/usr/share/base-passwd/group.master" "$root/etc/group"
     ln -sf gawk "$root/usr/bin/awk"
+    ln -sf bash "$root/usr/bin/sh" # the scripts among the programs, which(1) for one, are its
     ln -sf which.debianutils "$root/usr/bin/which"
     ln -sf ../proc/self/mounts "$root/etc/mtab"
     mkdir -p "$root"/{proc,sys,dev,run,tmp,root}
