@@ -90,7 +90,7 @@ tools() {
 # Packs the programs of the machine. Packages are unpacked, not configured: no script of theirs runs.
 userland() {
     local root=$CACHE/root package
-    [[ ! -e $CACHE/userland.cpio || $(<"$CACHE/userland.list") != "${PROGRAMS[*]}" ]] || return 0
+    [[ ! -e $CACHE/userland.list || $(<"$CACHE/userland.list") != "${PROGRAMS[*]}" ]] || return 0
     say "programs of $USERLAND"
     suite "$USERLAND"
     apt-get "${apt[@]}" -y --download-only --no-install-recommends install "${PROGRAMS[@]}" >"$CACHE/userland.log" 2>&1 ||
@@ -162,7 +162,8 @@ filesystem_tests() {
 failed=()
 for filesystem in $*; do
     export CANOPY_TEST_BRANCHES=\$filesystem
-    for tests in "suites pjdfstest fsx" "coherence random_changes" mounted_model; do
+    # 65,000 links take an emulated machine a quarter of an hour.
+    for tests in "suites pjdfstest fsx --skip link_count_limit" "coherence random_changes" mounted_model; do
         set -- \$tests
         echo "--- branches on \$filesystem: \$tests"
         guest-\$1 --nocapture --test-threads=1 "\${@:2}" || failed+=("\$filesystem: \$1")
