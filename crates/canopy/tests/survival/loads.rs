@@ -197,6 +197,34 @@ fn a_git_clone_is_whole() {
     });
 }
 
+/// A build maps files, links them, locks its directory, and goes by times of change.
+#[test]
+fn a_build_is_whole() {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    let built = |dir: &Path, part: u32| {
+        let mut build = Command::new(&cargo);
+        build.args(["build", "--offline", "--quiet"]).current_dir(dir).env("CARGO_INCREMENTAL", "1");
+        run(build.env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS"))?;
+        equal("the sum", &run(&mut Command::new(dir.join("target/debug/sum")))?, &(300 + part).to_string())
+    };
+    survives("", Strikes::KillsAndUpgrades, &|_, dir| {
+        let write =
+            |name: String, text: String| fs::write(dir.join(name), text).map_err(|error| error.to_string());
+        fs::create_dir(dir.join("src")).map_err(|error| error.to_string())?;
+        write("Cargo.toml".into(), "[package]\nname = 'sum'\nedition = '2021'\n[workspace]\n".into())?;
+        for part in 1..=24 {
+            write(format!("src/part{part}.rs"), format!("pub fn of() -> u32 {{ {part} }}"))?;
+        }
+        let mods: String = (1..=24).map(|part| format!("pub mod part{part};\n")).collect();
+        let sum: Vec<String> = (1..=24).map(|part| format!("sum::part{part}::of()")).collect();
+        write("src/lib.rs".into(), mods)?;
+        write("src/main.rs".into(), format!("fn main() {{ println!(\"{{}}\", {}) }}", sum.join(" + ")))?;
+        built(dir, 0)?;
+        write("src/part7.rs".into(), "pub fn of() -> u32 { 7 + 50 }".into())?;
+        built(dir, 50)
+    });
+}
+
 /// Each name is found once, and removed.
 #[test]
 fn trees_are_found_and_removed_whole() {
