@@ -12,6 +12,7 @@ mod copies;
 mod error;
 mod filter;
 mod fsck;
+mod held;
 mod look;
 mod manners;
 mod output;

@@ -4,7 +4,8 @@ use super::rig::{BINARY, MIB, Mover, mounted};
 use canopy_testkit::cmd::{Finished, run_within};
 use canopy_testkit::{LoopFs, PATIENCE};
 use serde_json::Value;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::process::Command;
 
 /// An SSD, and two disks with films on the first.
@@ -133,4 +134,67 @@ fn move_and_consolidate_leave_what_a_rule_wants_elsewhere() {
     let done = run(&mover, "consolidate @p/c");
     assert!(done.success(), "{}", done.describe());
     assert_eq!(on(&mover, &["c/large", "c/small"]), [2, 2]);
+}
+
+/// A drained branch gives its copies away: the rule keeps as many elsewhere.
+#[test]
+fn drain_keeps_as_many_copies_as_a_rule_wants() {
+    let disks = (0..3).map(|_| LoopFs::ext4(64 << 20)).collect();
+    let mover = mounted(disks, "", "photos/**=copies 2");
+    fs::create_dir_all(mover.bed.at("photos/deep")).unwrap();
+    for name in ["photos/a", "photos/deep/b", "photos/old", "photos/open", "alone"] {
+        fs::write(mover.bed.at(name), name).unwrap();
+    }
+    assert!(mover.run(&["--once"]).success());
+    for name in ["photos/a", "photos/deep/b", "photos/old", "photos/open"] {
+        assert_eq!(mover.bed.branches_with(name).len(), 2, "{name}");
+        assert!(mover.bed.branches_with(name).contains(&0), "{name}");
+    }
+    // A copy that no rule wants is nobody's to remove.
+    fs::write(mover.bed.on(0, "twice"), "twice").unwrap();
+    fs::write(mover.bed.on(1, "twice"), "twice").unwrap();
+    // From here on the copy on one of the branches is out of date.
+    File::options().append(true).open(mover.bed.at("photos/old")).unwrap().write_all(b", new").unwrap();
+    let open = File::open(mover.bed.at("photos/open")).unwrap();
+    let dry = run(&mover, "drain @0 --dry-run");
+    assert!(dry.stdout.contains("to move: 5 files"), "{}", dry.describe());
+    assert_eq!(mover.bed.branches_with("photos/a").len(), 2);
+    let done = run(&mover, "drain @0");
+    let left = done.stdout.lines().filter(|line| line.contains("several branches hold a copy")).count();
+    assert!(!done.success() && left == 1, "{}", done.describe());
+    let is_open = mover.bed.branches_with("photos/open").contains(&0);
+    assert_eq!(is_open, done.stdout.contains("open in a program"), "{}", done.describe());
+    drop(open);
+    fs::remove_file(mover.bed.on(0, "twice")).unwrap();
+    let done = run(&mover, "drain @0 --remove");
+    assert!(done.success(), "{}", done.describe());
+    assert_eq!(
+        fs::read_dir(mover.bed.on(0, ""))
+            .unwrap()
+            .filter(|entry| entry.as_ref().unwrap().file_name() != "lost+found")
+            .count(),
+        0
+    );
+    for (name, content) in [
+        ("photos/a", "photos/a"),
+        ("photos/deep/b", "photos/deep/b"),
+        ("photos/old", "photos/old, new"),
+        ("photos/open", "photos/open"),
+    ] {
+        assert_eq!(mover.bed.branches_with(name), [1, 2], "{name}");
+        assert_eq!(fs::read_to_string(mover.bed.at(name)).unwrap(), content);
+        for branch in [1, 2] {
+            assert_eq!(
+                fs::read_to_string(mover.bed.on(branch, name)).unwrap(),
+                content,
+                "{name} on {branch}"
+            );
+        }
+    }
+    assert_eq!(mover.bed.branches_with("alone").len(), 1);
+    // Two disks are left, so no other can take what the next one holds.
+    let done = run(&mover, "drain @1");
+    assert!(done.stdout.contains("no other disk that may hold a copy has room"), "{}", done.describe());
+    assert_eq!(mover.bed.branches_with("photos/a").len(), 2);
+    mover.bed.pool.umount();
 }

@@ -1,9 +1,9 @@
 //! `canopy dedup`: removes all copies of a file but one, or so many.
 
-use super::aside::{self, Aside, Found};
-use super::held::{HeldCopy, Kept, Lease};
 use crate::error::{Error, Result};
 use crate::filter::Filter;
+use crate::held::aside::{self, Aside, Found};
+use crate::held::{HeldCopy, Kept, Lease};
 use crate::manners::MannerArgs;
 use crate::output::{print, print_json, report_missing, shown};
 use crate::pace::Pace;

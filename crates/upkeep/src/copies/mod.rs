@@ -1,10 +1,7 @@
 //! Copies of files, and what they hold: `canopy dup`, `dedup` and `verify`.
 
-mod aside;
-mod checksum;
 mod dedup;
 mod dup;
-mod held;
 mod share;
 mod verify;
 

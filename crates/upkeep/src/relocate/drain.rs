@@ -1,7 +1,8 @@
 //! `canopy drain`: empties a branch before its disk is taken out.
 
+use super::away::Away;
 use super::belongs::Kept;
-use super::job::{Disks, Found, Job, Stays, collect};
+use super::job::{Disks, Found, Job, Stays, look_through};
 use super::mode::{NoCreation, without};
 use super::mover::{Outcome, Step};
 use super::{Borders, Bound, RulesArgs, Run, RunArgs, placement, steps};
@@ -9,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::output::{print, shown};
 use crate::plan::distribute;
 use crate::pool_link::PoolLink;
+use canopy_pool::policy::placement::Placement;
 use clap::Args;
 use std::ffi::OsStr;
 use std::io::{BufRead, IsTerminal};
@@ -61,7 +63,7 @@ pub fn drain(args: &DrainArgs, remove: Remove<'_>) -> Result<()> {
     let run = Run::new(&pool, &args.run)?;
     let kept = if args.run.dry_run { None } else { Some(NoCreation::on(&pool, path)?) };
     let placement = placement(&pool)?;
-    let emptied = empty(&run, branch, &Borders::new(&pool, &placement, args.rules));
+    let emptied = empty(&run, branch, &placement, &Borders::new(&pool, &placement, args.rules));
     if run.stop.is_set() || args.run.dry_run || emptied.is_err() || !run.filter.is_open() {
         return emptied;
     }
@@ -88,37 +90,45 @@ fn say(run: &Run<'_>, text: &str) {
 ///
 /// # Errors
 /// If something stays.
-fn empty(run: &Run<'_>, branch: usize, borders: &Borders<'_>) -> Result<()> {
+fn empty(run: &Run<'_>, branch: usize, placement: &Placement, borders: &Borders<'_>) -> Result<()> {
     let summary = run.summary_of("drain");
     let mut total = Outcome::default();
     let mut planned: Vec<Step> = Vec::new();
     let mut stays: Vec<Stays> = Vec::new();
     let mut bound = Bound::default();
     for round in 0..=ROUNDS {
-        let job = collect(run.pool, &[PathBuf::new()], &|index| index == branch, &run.filter, &run.stop)?;
+        let mut job =
+            look_through(run.pool, &[PathBuf::new()], &|index| index == branch, &run.filter, &run.stop)?;
         let disks = Disks::of(run.pool, &|index| index != branch)?;
         let Plan { steps, homeless, kept } = plan(&job, &disks, borders, run.pool);
         bound.kept = kept;
+        let away = Away::plan(run, branch, placement, std::mem::take(&mut job.shared))?;
+        let all: Vec<Step> = steps.iter().cloned().chain(away.steps()).collect();
         if round == 0 {
-            summary.before(&steps);
+            summary.before(&all);
         }
         if round == ROUNDS {
             let late = |step: &Step| Stays {
                 path: run.pool.mountpoint.join(&step.names[0]),
                 why: "it has come meanwhile".into(),
             };
-            stays = job.stays.into_iter().chain(homeless).chain(steps.iter().map(late)).collect();
+            stays = job.stays.into_iter().chain(homeless).chain(all.iter().map(late)).collect();
+            stays.extend(away.all_stay());
             break;
         }
-        let outcome = match run.args.dry_run {
-            true => Outcome::default(),
-            false => run.mover().run(&steps)?,
+        let (outcome, shared) = match run.args.dry_run {
+            true => (Outcome::default(), away.all_stay()),
+            false => {
+                let moved = run.mover().run(&steps)?;
+                let (taken, stays) = away.carry_out()?;
+                (moved + taken, stays)
+            }
         };
         let moved = outcome.moved.files;
-        stays = job.stays.into_iter().chain(homeless).collect();
+        stays = job.stays.into_iter().chain(homeless).chain(shared).collect();
         // What stayed may go in the next round, and then counts there.
         total = total.followed_by(outcome);
-        planned.extend(steps);
+        planned.extend(all);
         if !run.args.dry_run && !run.stop.is_set() && run.filter.is_open() {
             stays.extend(empty_dirs(run, &job.dirs, branch, &disks)?);
         }

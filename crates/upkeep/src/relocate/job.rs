@@ -17,6 +17,9 @@ use std::path::{Path, PathBuf};
 /// What is at the root of a branch and belongs to the disk: it stays, and nobody misses it.
 const OF_THE_DISK: [&str; 2] = ["lost+found", ".mergerfs.branch"];
 
+/// Why a file stays of which no copy may be moved or removed.
+pub(super) const SEVERAL: &str = "several branches hold a copy";
+
 /// Returns whether an entry belongs to the disk.
 pub(crate) fn is_of_the_disk(path: &Path) -> bool {
     OF_THE_DISK.iter().any(|name| path == Path::new(name))
@@ -49,10 +52,27 @@ pub(crate) struct Job {
     /// Directories, each after what is above it, and the branches that hold them.
     pub(crate) dirs: Vec<(PathBuf, Vec<usize>)>,
     pub(crate) stays: Vec<Stays>,
+    /// What several branches hold, one that is looked at among them.
+    pub(crate) shared: Vec<Entry>,
 }
 
-/// Looks through some files and trees of a pool, none within another, for what is on branches that `from` admits.
+/// Looks through some files and trees of a pool, none within another, for what is on branches that `from` admits. What several
+/// branches hold stays.
 pub(crate) fn collect(
+    pool: &PoolLink,
+    starts: &[PathBuf],
+    from: &dyn Fn(usize) -> bool,
+    filter: &Filter,
+    stop: &Stop,
+) -> Result<Job> {
+    let mut job = look_through(pool, starts, from, filter, stop)?;
+    let stay = |entry: Entry| Stays { path: pool.mountpoint.join(entry.path), why: SEVERAL.into() };
+    job.stays.extend(job.shared.drain(..).map(stay));
+    Ok(job)
+}
+
+/// As [`collect`], with what several branches hold apart.
+pub(crate) fn look_through(
     pool: &PoolLink,
     starts: &[PathBuf],
     from: &dyn Fn(usize) -> bool,
@@ -77,6 +97,14 @@ pub(crate) fn collect(
     job.stays.extend(failed.into_iter().map(stays));
     job.found.retain(|found| {
         filter.admits(&pool.mountpoint, found.names.iter().map(PathBuf::as_path), &found.copy)
+    });
+    job.shared.retain(|entry| {
+        let of_branch = |copy: &&FileCopy| from(copy.branch);
+        entry
+            .copies
+            .iter()
+            .filter(of_branch)
+            .any(|copy| filter.admits(&pool.mountpoint, std::iter::once(entry.path.as_path()), copy))
     });
     Ok(job)
 }
@@ -105,7 +133,10 @@ impl Job {
             self.stays.push(Stays { path: pool.mountpoint.join(&entry.path), why: why.into() });
             false
         };
-        let [copy] = entry.copies.as_slice() else { return stay("several branches hold a copy") };
+        let [copy] = entry.copies.as_slice() else {
+            self.shared.push(entry.clone());
+            return false;
+        };
         if roots[copy.branch] != Some(copy.stat.st_dev) {
             return stay("on a filesystem of its own");
         }

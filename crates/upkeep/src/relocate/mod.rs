@@ -1,6 +1,7 @@
 //! The commands that move files: `canopy move`, `balance`, `consolidate`, `drain` and `tier`. Moving for others: copies are made in
 //! the same way.
 
+mod away;
 mod balance;
 mod belongs;
 mod consolidate;

@@ -1,8 +1,8 @@
 //! Files of one branch that hold the same: by size first, then by the digest of their content.
 
-use super::super::held::{CHUNK, HeldCopy, Kept, Lease, read_exactly};
 use crate::error::Result;
 use crate::filter::Filter;
+use crate::held::{CHUNK, HeldCopy, Kept, Lease, read_exactly};
 use crate::pace::Pace;
 use crate::pool_link::PoolLink;
 use crate::progress::Progress;

@@ -2,11 +2,11 @@
 
 mod find;
 
-use super::aside;
 use super::dedup::{DedupArgs, Link};
-use super::held::{HeldCopy, Kept, Lease};
 use crate::error::{Error, Result};
 use crate::filter::Filter;
+use crate::held::aside;
+use crate::held::{HeldCopy, Kept, Lease};
 use crate::output::{print, print_json, report_missing, shown};
 use crate::pace::Pace;
 use crate::pool_link::PoolLink;

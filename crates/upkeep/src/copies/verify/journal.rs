@@ -6,8 +6,8 @@
 //! digest. Without that it is incomplete, and nothing has been written to the file yet. The mend that is at work holds a lock
 //! on it.
 
-use crate::copies::checksum::Checksum;
-use crate::copies::held::{read_exactly, write_exactly};
+use crate::held::checksum::Checksum;
+use crate::held::{read_exactly, write_exactly};
 use crate::pool_link::{BranchLink, UNDER_CONSTRUCTION};
 use blake3::{Hash, Hasher};
 use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags};

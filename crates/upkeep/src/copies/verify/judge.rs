@@ -4,8 +4,8 @@
 //! filesystem without leases, a file is judged that has the same times afterwards, and gets no checksum.
 
 use super::collect::Item;
-use crate::copies::checksum::Checksum;
-use crate::copies::held::{CHUNK, HeldCopy, Lease, read_exactly};
+use crate::held::checksum::Checksum;
+use crate::held::{CHUNK, HeldCopy, Lease, read_exactly};
 use crate::pace::Pace;
 use crate::pool_link::PoolLink;
 use crate::progress::Progress;

@@ -5,8 +5,8 @@
 
 use super::collect::Item;
 use super::journal::{BLOCK, Block, Head, Journal};
-use crate::copies::checksum::Checksum;
-use crate::copies::held::{CHUNK, HeldCopy, Kept, Lease, read_exactly, write_exactly};
+use crate::held::checksum::Checksum;
+use crate::held::{CHUNK, HeldCopy, Kept, Lease, read_exactly, write_exactly};
 use crate::pace::Pace;
 use crate::pool_link::{BranchLink, PoolLink, open_beneath};
 use crate::stop::Stop;

@@ -6,9 +6,9 @@ mod judge;
 mod mend;
 mod report;
 
-use super::held::Kept;
 use crate::error::{Error, Result};
 use crate::filter::Filter;
+use crate::held::Kept;
 use crate::manners::MannerArgs;
 use crate::output::report_missing;
 use crate::pace::Pace;

@@ -124,26 +124,29 @@ fn choose(
 
 /// What a look at files has found.
 #[derive(Debug, Default)]
-pub(super) struct CopyPlan {
-    pub(super) steps: Vec<Step>,
+pub(in crate::relocate) struct CopyPlan {
+    pub(in crate::relocate) steps: Vec<Step>,
     /// What has too few copies and gets none, and why.
-    pub(super) stays: Vec<Stays>,
+    pub(in crate::relocate) stays: Vec<Stays>,
     /// The files that have too few copies now, relative to the root of the pool.
     pub(super) short: BTreeSet<PathBuf>,
 }
 
 /// Looks for files with too few copies.
-pub(super) struct CopyPlanner<'p> {
+pub(in crate::relocate) struct CopyPlanner<'p> {
     pool: &'p PoolLink,
     placement: &'p Placement,
     disks: Disks,
     spots: Vec<Spot>,
     devices: Vec<Option<u64>>,
-    pub(super) plan: CopyPlan,
+    pub(in crate::relocate) plan: CopyPlan,
 }
 
 impl<'p> CopyPlanner<'p> {
-    pub(super) fn new(pool: &'p PoolLink, placement: &'p Placement) -> crate::error::Result<CopyPlanner<'p>> {
+    pub(in crate::relocate) fn new(
+        pool: &'p PoolLink,
+        placement: &'p Placement,
+    ) -> crate::error::Result<CopyPlanner<'p>> {
         let mut disks = Disks::of(pool, &|_| true)?;
         for (index, branch) in pool.branches.iter().enumerate() {
             // Of several branches on a disk, the one that wants most room counts.
@@ -162,8 +165,18 @@ impl<'p> CopyPlanner<'p> {
         Ok(CopyPlanner { pool, placement, disks, spots, devices, plan: CopyPlan::default() })
     }
 
+    /// A branch that gets no copies.
+    pub(in crate::relocate) fn sparing(mut self, branch: usize) -> Self {
+        self.spots[branch].takes = false;
+        self
+    }
+
     /// Takes up a file if it has too few copies. Returns whether to look at what is below it.
-    pub(super) fn consider(&mut self, entry: &Entry, admits: &dyn Fn(&FileCopy) -> bool) -> bool {
+    pub(in crate::relocate) fn consider(
+        &mut self,
+        entry: &Entry,
+        admits: &dyn Fn(&FileCopy) -> bool,
+    ) -> bool {
         if entry.is_dir() || is_of_the_disk(&entry.path) {
             return !is_of_the_disk(&entry.path);
         }

@@ -1,6 +1,6 @@
 //! `canopy tier`: moves files between the tiers of a pool and to where rules want them, and makes the copies that rules want.
 
-mod copies;
+pub(super) mod copies;
 mod copying;
 mod pause;
 mod plan;

@@ -4,7 +4,9 @@
 //! goes only while nobody has it open, which a write lease shows: also the daemon's handles, passthrough and mappings
 //! count. Who opens it afterwards by its name finds the copy that stays.
 
-use super::{aside, checksum};
+pub(crate) mod aside;
+pub(crate) mod checksum;
+
 use crate::pace::Pace;
 use crate::pool_link::{BranchLink, open_beneath};
 use crate::progress::Progress;
@@ -24,7 +26,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// Bytes that are compared at once, and between two looks at signals and leases.
-pub(super) const CHUNK: usize = 1 << 20;
+pub(crate) const CHUNK: usize = 1 << 20;
 
 /// Bytes whose blocks are shared at once, as filesystems limit it.
 const SHARED_AT_ONCE: u64 = 16 << 20;
@@ -33,7 +35,7 @@ const NO_REFLINKS: &str =
 
 /// Which lease a copy is held with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Lease {
+pub(crate) enum Lease {
     None,
     /// Nobody writes it.
     Unwritten,
@@ -43,7 +45,7 @@ pub(super) enum Lease {
 
 /// Why a copy stays.
 #[derive(PartialEq, Eq, Debug)]
-pub(super) enum Kept {
+pub(crate) enum Kept {
     Because(String),
     Stopped,
 }
@@ -62,7 +64,7 @@ impl From<Errno> for Kept {
 
 /// A copy that is open for reading.
 #[derive(Debug)]
-pub(super) struct HeldCopy<'b> {
+pub(crate) struct HeldCopy<'b> {
     branch: &'b BranchLink,
     path: &'b Path,
     stat: Stat,
@@ -72,7 +74,7 @@ pub(super) struct HeldCopy<'b> {
 
 impl<'b> HeldCopy<'b> {
     /// Opens a copy. It must be as it was when it was looked at.
-    pub(super) fn open(
+    pub(crate) fn open(
         branch: &'b BranchLink,
         path: &'b Path,
         copy: &FileCopy,
@@ -94,7 +96,7 @@ impl<'b> HeldCopy<'b> {
     }
 
     /// Fails if the copy has changed, or if another process wants to open it.
-    pub(super) fn check(&self) -> Result<(), Errno> {
+    pub(crate) fn check(&self) -> Result<(), Errno> {
         let holds = match self.lease {
             Lease::None => true,
             Lease::Unwritten => lease::holds(self.file.as_fd()),
@@ -112,7 +114,7 @@ impl<'b> HeldCopy<'b> {
         }
     }
 
-    pub(super) fn file(&self) -> &File {
+    pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
@@ -141,7 +143,7 @@ impl<'b> HeldCopy<'b> {
     }
 
     /// Fails unless both copies have the same owner, mode, extended attributes, ACL and content.
-    pub(super) fn require_equal(
+    pub(crate) fn require_equal(
         &self,
         other: &HeldCopy<'_>,
         (pace, progress): (&mut Pace, &Progress),
@@ -181,7 +183,7 @@ impl<'b> HeldCopy<'b> {
     }
 
     /// Fails unless both files were changed at the same time.
-    pub(super) fn require_same_times(&self, other: &HeldCopy<'_>) -> Result<(), Kept> {
+    pub(crate) fn require_same_times(&self, other: &HeldCopy<'_>) -> Result<(), Kept> {
         let changed = |stat: &Stat| (stat.st_mtime, stat.st_mtime_nsec);
         match changed(&self.stat) == changed(&other.stat) {
             true => Ok(()),
@@ -190,7 +192,7 @@ impl<'b> HeldCopy<'b> {
     }
 
     /// Returns whether all blocks are those of another file.
-    pub(super) fn shares_blocks_of(&self, other: &HeldCopy<'_>) -> Result<bool, Kept> {
+    pub(crate) fn shares_blocks_of(&self, other: &HeldCopy<'_>) -> Result<bool, Kept> {
         let without = |what: &str| Err(Kept::Because(what.into()));
         // With a length of 0, nothing is shared.
         match share_equal(other.file.as_fd(), self.file.as_fd(), 0, 0) {
@@ -205,7 +207,7 @@ impl<'b> HeldCopy<'b> {
     }
 
     /// Shares the blocks of another file. The kernel compares them before, block by block, and nothing else changes.
-    pub(super) fn share_blocks_of(&self, other: &HeldCopy<'_>, stop: &Stop) -> Result<(), Kept> {
+    pub(crate) fn share_blocks_of(&self, other: &HeldCopy<'_>, stop: &Stop) -> Result<(), Kept> {
         let (mut at, size) = (0, u64::try_from(self.stat.st_size).unwrap_or(0));
         while at < size {
             if stop.is_set() {
@@ -240,7 +242,7 @@ impl<'b> HeldCopy<'b> {
     ///
     /// A process that has found the file by its name, but not opened it yet, breaks the lease a moment later. So the
     /// copy first gets a name that the pool does not show; if the lease is broken then, it gets its own name back.
-    pub(super) fn remove_in_favour_of(self, stays: &HeldCopy<'_>) -> Result<(), Errno> {
+    pub(crate) fn remove_in_favour_of(self, stays: &HeldCopy<'_>) -> Result<(), Errno> {
         stays.sync()?;
         let dir = self.branch.dir(self.path.parent().unwrap_or(Path::new("")))?;
         let name = self.path.file_name().unwrap_or_default();
@@ -273,7 +275,7 @@ impl<'b> HeldCopy<'b> {
     ///
     /// The link gets a hidden name first, and then the two change their names at once: a name is never without a file. What
     /// has the hidden name then is the file, and goes unless somebody has opened it, as in [`Self::remove_in_favour_of`].
-    pub(super) fn replace_by_link_of(self, stays: &HeldCopy<'_>) -> Result<(), Errno> {
+    pub(crate) fn replace_by_link_of(self, stays: &HeldCopy<'_>) -> Result<(), Errno> {
         let from = self.branch.dir(stays.path.parent().unwrap_or(Path::new("")))?;
         let dir = self.branch.dir(self.path.parent().unwrap_or(Path::new("")))?;
         let (other, name) =
@@ -308,13 +310,13 @@ impl<'b> HeldCopy<'b> {
 }
 
 /// Reads a whole buffer. `STALE` if the file is shorter.
-pub(super) fn read_exactly(file: &File, buffer: &mut [u8], at: u64) -> Result<(), Errno> {
+pub(crate) fn read_exactly(file: &File, buffer: &mut [u8], at: u64) -> Result<(), Errno> {
     file.read_exact_at(buffer, at).map_err(|error| match error.kind() {
         ErrorKind::UnexpectedEof => Errno::STALE,
         _ => Errno::from_io_error(&error).unwrap_or(Errno::IO),
     })
 }
 
-pub(super) fn write_exactly(file: &File, bytes: &[u8], at: u64) -> Result<(), Errno> {
+pub(crate) fn write_exactly(file: &File, bytes: &[u8], at: u64) -> Result<(), Errno> {
     file.write_all_at(bytes, at).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }

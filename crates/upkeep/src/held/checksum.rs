@@ -10,18 +10,18 @@ use std::fmt::{self, Display};
 use std::os::fd::BorrowedFd;
 
 /// The name of the attribute.
-pub(super) const NAME: &str = "user.canopy.blake3";
+pub(crate) const NAME: &str = "user.canopy.blake3";
 
 /// Longer than any checksum.
 const LONGEST: usize = 256;
 const SECOND: i128 = 1_000_000_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Checksum {
-    pub(super) digest: Hash,
-    pub(super) size: u64,
+pub(crate) struct Checksum {
+    pub(crate) digest: Hash,
+    pub(crate) size: u64,
     /// Nanoseconds since 1970.
-    pub(super) modified: i128,
+    pub(crate) modified: i128,
 }
 
 impl Display for Checksum {
@@ -32,16 +32,16 @@ impl Display for Checksum {
 }
 
 impl Checksum {
-    pub(super) fn of(digest: Hash, copy: &FileCopy) -> Checksum {
+    pub(crate) fn of(digest: Hash, copy: &FileCopy) -> Checksum {
         Checksum { digest, size: copy.size(), modified: copy.modified() }
     }
 
     /// Returns whether a file is as it was when the checksum was taken, as far as size and time tell.
-    pub(super) fn is_current(&self, copy: &FileCopy) -> bool {
+    pub(crate) fn is_current(&self, copy: &FileCopy) -> bool {
         (self.size, self.modified) == (copy.size(), copy.modified())
     }
 
-    pub(super) fn parse(text: &[u8]) -> Option<Checksum> {
+    pub(crate) fn parse(text: &[u8]) -> Option<Checksum> {
         let text = std::str::from_utf8(text).ok()?;
         let (digest, rest) = text.split_once(' ')?;
         let (size, modified) = rest.split_once(' ')?;
@@ -58,7 +58,7 @@ impl Checksum {
     ///
     /// # Errors
     /// `OPNOTSUPP` where the filesystem has no such attributes.
-    pub(super) fn read(file: BorrowedFd<'_>) -> Result<Option<Checksum>, Errno> {
+    pub(crate) fn read(file: BorrowedFd<'_>) -> Result<Option<Checksum>, Errno> {
         let mut value = [0; LONGEST];
         match rustix::fs::fgetxattr(file, NAME, value.as_mut_slice()) {
             Ok(length) => Ok(Checksum::parse(&value[..length])),
@@ -68,7 +68,7 @@ impl Checksum {
     }
 
     /// Gives a file this checksum. Of its times, only the ctime changes.
-    pub(super) fn store(&self, file: BorrowedFd<'_>) -> Result<(), Errno> {
+    pub(crate) fn store(&self, file: BorrowedFd<'_>) -> Result<(), Errno> {
         rustix::fs::fsetxattr(file, NAME, self.to_string().as_bytes(), XattrFlags::empty())
     }
 }

@@ -20,7 +20,7 @@ const DEDUP: &str = "dedup.";
 const DIGITS: usize = 32;
 
 /// Returns the name that a copy gets when it is set aside.
-pub(super) fn name(own: &OsStr, stat: &Stat) -> OsString {
+pub(crate) fn name(own: &OsStr, stat: &Stat) -> OsString {
     let (digest, state, process) = (digest(own), state(stat), std::process::id());
     let name = format!("{DEDUP}{digest}.{state}.{process}");
     OsStr::from_bytes(&[UNDER_CONSTRUCTION, name.as_bytes()].concat()).to_owned()
@@ -37,18 +37,18 @@ fn state(stat: &Stat) -> String {
 
 /// A copy that a command has set aside and not removed.
 #[derive(Debug)]
-pub(super) struct Aside {
+pub(crate) struct Aside {
     /// Relative to the root of the pool.
     dir: PathBuf,
     name: OsString,
-    pub(super) copy: FileCopy,
+    pub(crate) copy: FileCopy,
     /// What the pool shows under its own name; `None` if nothing has a name with this digest.
-    pub(super) entry: Option<Entry>,
+    pub(crate) entry: Option<Entry>,
 }
 
 /// What becomes of a copy that was set aside.
 #[derive(Debug)]
-pub(super) enum Found {
+pub(crate) enum Found {
     /// Another branch has its file, so it is surplus.
     Surplus,
     /// A client has written it.
@@ -56,7 +56,7 @@ pub(super) enum Found {
 }
 
 /// Finds the copies that were set aside in a directory of the pool.
-pub(super) fn in_dir(pool: &PoolLink, dir: &Path) -> Vec<Aside> {
+pub(crate) fn in_dir(pool: &PoolLink, dir: &Path) -> Vec<Aside> {
     let mut found = Vec::new();
     for (index, branch) in pool.branches.iter().enumerate() {
         // What cannot be read is reported by those who look for files.
@@ -103,12 +103,12 @@ impl Aside {
     }
 
     /// Where the copy is now.
-    pub(super) fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.dir.join(&self.name)
     }
 
     /// Returns what the copy is, or why nothing can be done about it.
-    pub(super) fn judge(&self) -> Result<(Found, &FileCopy), &'static str> {
+    pub(crate) fn judge(&self) -> Result<(Found, &FileCopy), &'static str> {
         let Some(entry) = &self.entry else {
             return Err(
                 "a dedup that was killed has left it, and nothing in the directory has its name any more",
@@ -128,7 +128,7 @@ impl Aside {
     }
 
     /// Removes the copy, or gives it its own name back, if nobody has it open. The directory keeps its times.
-    pub(super) fn settle(&self, branch: &BranchLink, found: &Found) -> Result<(), Errno> {
+    pub(crate) fn settle(&self, branch: &BranchLink, found: &Found) -> Result<(), Errno> {
         if matches!(found, Found::Surplus) && self.copy.stat.st_nlink > 1 {
             // A link that was to replace the file, of another one that has its own name.
             return self.unlink_one_of_several(branch);
@@ -168,7 +168,7 @@ impl Aside {
 }
 
 /// Gives a directory the times that it had.
-pub(super) fn set_times(dir: BorrowedFd<'_>, before: &Stat) {
+pub(crate) fn set_times(dir: BorrowedFd<'_>, before: &Stat) {
     let times = Timestamps {
         last_access: Timespec { tv_sec: before.st_atime, tv_nsec: before.st_atime_nsec as _ },
         last_modification: Timespec { tv_sec: before.st_mtime, tv_nsec: before.st_mtime_nsec as _ },
