@@ -2,7 +2,7 @@
 
 use super::rig::{BINARY, Mover, mounted, mounted_with};
 use canopy_testkit::cmd::{run_within, spawn, wait_until, wait_within};
-use canopy_testkit::{LoopFs, PATIENCE};
+use canopy_testkit::{LoopFs, PATIENCE, PoolBed};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -310,6 +310,59 @@ fn killed_at_any_time_the_next_mover_goes_on() {
         );
         assert_eq!(left.stdout, "", "{}", left.describe());
     }
+}
+
+/// The daemon is killed while copies are made, or taken off a branch. What was written last is there under each name.
+#[test]
+fn a_killed_daemon_leaves_the_newest_copy() {
+    const FILES: usize = 30;
+    let mount = |disks| mounted_with(disks, "", RULE, "minfreespace=0,cache.files=off");
+    let mut mover = mount(three_disks());
+    fs::create_dir(mover.bed.at("photos")).unwrap();
+    let name = |number: usize| format!("photos/{number:02}");
+    let mut written = vec![0; FILES];
+    for attempt in 0..24_usize {
+        for number in (0..FILES).filter(|number| attempt == 0 || number % 3 == attempt % 3) {
+            written[number] += 1;
+            fs::write(mover.bed.at(&name(number)), content(&name(number), written[number])).unwrap();
+        }
+        let mut command = match attempt % 2 {
+            0 => mover.command(&["--once", "--eager"]),
+            _ => {
+                let mut drain = Command::new(BINARY);
+                drain
+                    .arg("drain")
+                    .arg(mover.bed.pool.path())
+                    .arg(mover.bed.on(attempt / 2 % 3, ""))
+                    .arg("--eager");
+                drain.stdin(Stdio::null()).stdout(Stdio::null());
+                drain
+            }
+        };
+        let mut child = spawn(command.stderr(Stdio::null())).unwrap();
+        std::thread::sleep(Duration::from_millis(attempt as u64 * 11 % 120 + 10));
+        mover.bed.pool.kill();
+        child.wait().unwrap();
+        let PoolBed { pool, disks } = mover.bed;
+        drop(pool);
+        mover = mount(disks);
+        for (number, version) in written.iter().enumerate() {
+            let found = fs::read(mover.bed.at(&name(number))).unwrap();
+            assert_eq!(version_in(&name(number), &found), *version, "{} after kill {attempt}", name(number));
+        }
+    }
+    let done = mover.run(&["--once"]);
+    assert!(done.success(), "{}", done.describe());
+    // A third branch may have what is out of date, or a copy that was to replace another.
+    let mut dedup = Command::new(BINARY);
+    let done = run_within(dedup.arg("dedup").arg(mover.bed.pool.path()).arg("--write"), PATIENCE);
+    assert!(done.success(), "{}", done.describe());
+    for (number, version) in written.iter().enumerate() {
+        assert_eq!(same_on(&mover, &name(number)).len(), 2);
+        let found = fs::read(mover.bed.at(&name(number))).unwrap();
+        assert_eq!(version_in(&name(number), &found), *version);
+    }
+    mover.bed.pool.umount();
 }
 
 #[test]
