@@ -44,10 +44,11 @@ fn config(options: &str) -> String {
     let mut numbers =
         release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
     let version = (numbers.next(), numbers.next());
-    match options.contains("cache.files=off") && version < (Some(6), Some(6)) {
-        true => CONFIG.replace("mapread = 10", "mapread = 0").replace("mapwrite = 10", "mapwrite = 0"),
-        false => CONFIG.to_owned(),
-    }
+    let maps = version >= (Some(6), Some(6)) || !options.contains("cache.files=off");
+    let without = |config: String, operation: &&str| {
+        config.replace(&format!("{operation} = "), &format!("{operation} = 0 # "))
+    };
+    ["mapread", "mapwrite", "invalidate"].iter().filter(|_| !maps).fold(CONFIG.to_owned(), without)
 }
 
 /// How long an operation may take on average on a disk that lags: some write the whole file back.

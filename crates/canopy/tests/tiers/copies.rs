@@ -320,7 +320,7 @@ fn a_killed_daemon_leaves_the_newest_copy() {
     let mut mover = mount(three_disks());
     fs::create_dir(mover.bed.at("photos")).unwrap();
     let name = |number: usize| format!("photos/{number:02}");
-    let mut written = vec![0; FILES];
+    let mut written = [0; FILES];
     for attempt in 0..24_usize {
         for number in (0..FILES).filter(|number| attempt == 0 || number % 3 == attempt % 3) {
             written[number] += 1;
