@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::held::aside::{self, Aside, Found};
-use crate::held::{HeldCopy, Kept, Lease};
+use crate::held::{HeldCopy, Kept};
 use crate::manners::MannerArgs;
 use crate::output::{print, print_json, report_missing, shown};
 use crate::pace::Pace;
@@ -16,7 +16,6 @@ use canopy_config::control_api::OsText;
 use canopy_config::text::{bytes, date, os_error};
 use canopy_pool::policy::placement::Placement;
 use clap::{Args, ValueEnum};
-use rustix::fs::FileType;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::fmt::Write as _;
@@ -426,29 +425,7 @@ impl Work<'_> {
     }
 
     fn remove(&mut self, entry: &Entry, kept: &FileCopy, surplus: &FileCopy) -> Result<(), Kept> {
-        let because = |why: &str| Err(Kept::Because(why.into()));
-        let [stays, goes] = [kept, surplus].map(|copy| &self.pool.branches[copy.branch]);
-        if [kept, surplus].iter().any(|copy| copy.kind() != FileType::RegularFile) {
-            return because("not all copies are files");
-        }
-        if !goes.gives() {
-            return because("its branch may not be changed");
-        }
-        if !stays.is_well {
-            return because("the pool does not rely on the branch of the other copy");
-        }
-        if kept.key() == surplus.key() {
-            return because("both branches show the same file");
-        }
-        if surplus.stat.st_nlink > 1 {
-            return because("it has several hard links");
-        }
-        let [shared, alone] = match self.args.write {
-            true => [Lease::Unwritten, Lease::Alone],
-            false => [Lease::None; 2],
-        };
-        let stays = HeldCopy::open(stays, &entry.path, kept, shared)?;
-        let goes = HeldCopy::open(goes, &entry.path, surplus, alone)?;
+        let [stays, goes] = HeldCopy::pair(self.pool, &entry.path, [kept, surplus], self.args.write)?;
         // One that is known to be out of date need not be the same.
         let is_old = !current(self.pool, &entry.path, &entry.copies).contains(&surplus.branch);
         if !self.args.differing && !is_old {

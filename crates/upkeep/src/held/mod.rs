@@ -8,14 +8,14 @@ pub(crate) mod aside;
 pub(crate) mod checksum;
 
 use crate::pace::Pace;
-use crate::pool_link::{BranchLink, open_beneath};
+use crate::pool_link::{BranchLink, PoolLink, open_beneath};
 use crate::progress::Progress;
 use crate::stop::Stop;
 use crate::survey::FileCopy;
 use canopy_sys::ioctl::dedupe::share_equal;
 use canopy_sys::ioctl::extents::extents;
 use canopy_sys::lease;
-use rustix::fs::{AtFlags, OFlags, RenameFlags, Stat};
+use rustix::fs::{AtFlags, FileType, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -93,6 +93,37 @@ impl<'b> HeldCopy<'b> {
         let held = HeldCopy { branch, path, stat: copy.stat, lease, file: file.into() };
         held.check()?;
         Ok(held)
+    }
+
+    /// Opens a copy that stays and one that is to go in its favour: with leases that let it go, or only to compare them.
+    pub(crate) fn pair(
+        pool: &'b PoolLink,
+        path: &'b Path,
+        [stays, goes]: [&FileCopy; 2],
+        to_remove: bool,
+    ) -> Result<[HeldCopy<'b>; 2], Kept> {
+        let because = |why: &str| Err(Kept::Because(why.into()));
+        let [kept, other] = [stays, goes].map(|copy| &pool.branches[copy.branch]);
+        if [stays, goes].iter().any(|copy| copy.kind() != FileType::RegularFile) {
+            return because("not all copies are files");
+        }
+        if !other.gives() {
+            return because("its branch may not be changed");
+        }
+        if !kept.is_well {
+            return because("the pool does not rely on the branch of the other copy");
+        }
+        if stays.key() == goes.key() {
+            return because("both branches show the same file");
+        }
+        if goes.stat.st_nlink > 1 {
+            return because("it has several hard links");
+        }
+        let [shared, alone] = match to_remove {
+            true => [Lease::Unwritten, Lease::Alone],
+            false => [Lease::None; 2],
+        };
+        Ok([HeldCopy::open(kept, path, stays, shared)?, HeldCopy::open(other, path, goes, alone)?])
     }
 
     /// Fails if the copy has changed, or if another process wants to open it.
