@@ -198,3 +198,22 @@ fn drain_keeps_as_many_copies_as_a_rule_wants() {
     assert_eq!(mover.bed.branches_with("photos/a").len(), 2);
     mover.bed.pool.umount();
 }
+
+/// Where the branch alone has a file as it is now, the others get that first.
+#[test]
+fn drain_copies_what_only_the_branch_has_up_to_date() {
+    let disks = (0..3).map(|_| LoopFs::tmpfs(64 << 20)).collect();
+    let mover = mounted(disks, "", "photos/**=copies 2");
+    fs::create_dir(mover.bed.at("photos")).unwrap();
+    fs::write(mover.bed.at("photos/a"), "old").unwrap();
+    assert!(mover.run(&["--once"]).success());
+    fs::write(mover.bed.at("photos/a"), "new").unwrap();
+    assert_eq!(fs::read(mover.bed.on(0, "photos/a")).unwrap(), b"new");
+    let done = run(&mover, "drain @0");
+    assert!(done.success(), "{}", done.describe());
+    assert_eq!(mover.bed.branches_with("photos/a"), [1, 2]);
+    for branch in [1, 2] {
+        assert_eq!(fs::read(mover.bed.on(branch, "photos/a")).unwrap(), b"new", "{branch}");
+    }
+    mover.bed.pool.umount();
+}

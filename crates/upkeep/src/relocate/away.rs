@@ -5,16 +5,15 @@ use super::mover::{Action, Outcome, Step};
 use super::tier::copies::{CopyPlan, CopyPlanner};
 use super::{Run, Sum};
 use crate::error::Result;
-use crate::held::{HeldCopy, Kept, Lease};
+use crate::held::{HeldCopy, Kept};
 use crate::output::shown;
 use crate::pace::Pace;
 use crate::progress::Progress;
 use crate::survey::{Entry, FileCopy, current, look};
 use canopy_pool::policy::placement::Placement;
-use rustix::fs::FileType;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The files on a branch that others hold, too.
 pub(super) struct Away<'r> {
@@ -41,9 +40,9 @@ impl<'r> Away<'r> {
         let (entries, others): (Vec<_>, Vec<_>) = shared.into_iter().partition(wanted);
         let stay = |entry: Entry| Stays { path: run.pool.mountpoint.join(entry.path), why: SEVERAL.into() };
         let stays = others.into_iter().map(stay).collect();
-        let mut planner = CopyPlanner::new(run.pool, placement)?.sparing(branch);
+        let mut planner = CopyPlanner::new(run.pool, placement)?.without(branch);
         for entry in &entries {
-            planner.consider(&elsewhere(run, branch, entry), &|_| true);
+            planner.consider(entry, &|_| true);
         }
         let CopyPlan { steps: copies, stays: lacks, .. } = planner.plan;
         let short = lacks.into_iter().map(|lack| (lack.path, lack.why)).collect();
@@ -52,9 +51,11 @@ impl<'r> Away<'r> {
 
     /// Returns where the files go, as steps from the branch. What is there already takes no bytes.
     pub(super) fn steps(&self) -> Vec<Step> {
-        let goes = |entry: &Entry| !self.short.contains_key(&self.run.pool.mountpoint.join(&entry.path));
+        let goes = |entry: &&Entry| !self.short.contains_key(&self.run.pool.mountpoint.join(&entry.path));
+        let copies: HashMap<&Path, &Step> =
+            self.copies.iter().map(|step| (step.names[0].as_path(), step)).collect();
         let step = |entry: &Entry| {
-            let made = self.copies.iter().find(|step| step.names[0] == entry.path);
+            let made = copies.get(entry.path.as_path());
             let there = entry.copies.iter().find(|copy| copy.branch != self.branch);
             let (to, bytes) = match made {
                 Some(step) => (step.to, step.bytes),
@@ -62,7 +63,7 @@ impl<'r> Away<'r> {
             };
             Some(Step { names: vec![entry.path.clone()], from: self.branch, to, bytes })
         };
-        self.entries.iter().filter(|entry| goes(entry)).filter_map(step).collect()
+        self.entries.iter().filter(goes).filter_map(step).collect()
     }
 
     /// Returns what stays by the plan.
@@ -72,22 +73,24 @@ impl<'r> Away<'r> {
     }
 
     /// Makes the copies, and takes off the branch what others hold then.
-    pub(super) fn carry_out(mut self) -> Result<(Outcome, Vec<Stays>)> {
+    pub(super) fn carry_out(self) -> Result<(Outcome, Vec<Stays>)> {
         let run = Run::until(self.run.stop.clone(), Action::Copy, self.run.pool, self.run.args)?;
         let made = run.mover().run(&self.copies)?;
-        self.short.extend(made.stays.into_iter().map(|stay| (stay.path, stay.why)));
+        let failed: HashMap<_, _> = made.stays.into_iter().map(|stay| (stay.path, stay.why)).collect();
         let manners = &self.run.args.manners;
-        let progress = Progress::new(0, manners.quiet || manners.json);
+        let own = |entry: &Entry| entry.copies.iter().find(|copy| copy.branch == self.branch).copied();
+        let all = self.entries.iter().filter_map(own).map(|copy| copy.size()).sum();
+        let progress = Progress::new(all, manners.quiet || manners.json);
         let mut pace = Pace::of(manners);
         let mut outcome = Outcome::default();
         for entry in &self.entries {
             let path = self.run.pool.mountpoint.join(&entry.path);
-            let own = entry.copies.iter().find(|copy| copy.branch == self.branch);
-            let bytes = own.map_or(0, FileCopy::used);
+            let bytes = own(entry).map_or(0, |copy| copy.used());
+            progress.show(&path);
             outcome.planned.add(bytes);
-            let removed = match self.short.remove(&path) {
+            let removed = match self.short.get(&path).or_else(|| failed.get(&path)) {
                 _ if self.run.stop.is_set() => Err(Kept::Stopped),
-                Some(why) => Err(Kept::Because(why)),
+                Some(why) => Err(Kept::Because(why.clone())),
                 None => self.remove(entry, &mut pace, &progress),
             };
             let sum: &mut Sum = match removed {
@@ -104,46 +107,31 @@ impl<'r> Away<'r> {
             };
             sum.add(bytes);
         }
+        progress.finish();
         Ok((outcome, self.stays))
     }
 
     /// Removes the copy on the branch, if others hold as many as the rule wants.
     fn remove(&self, entry: &Entry, pace: &mut Pace, progress: &Progress) -> std::result::Result<(), Kept> {
-        let because = |why: &str| Err(Kept::Because(why.into()));
         let (pool, path) = (self.run.pool, &entry.path);
         let (copies, _) = look(pool, path);
         let Some(goes) = copies.iter().find(|copy| copy.branch == self.branch) else { return Ok(()) };
         let up_to_date = current(pool, path, &copies);
         let holds = |copy: &&FileCopy| {
             copy.branch != self.branch
-                && copy.kind() == FileType::RegularFile
                 && up_to_date.contains(&copy.branch)
                 && pool.branches[copy.branch].is_well
         };
         let others: Vec<&FileCopy> = copies.iter().filter(holds).collect();
         let disks: BTreeSet<u64> = others.iter().map(|copy| copy.stat.st_dev).collect();
         if disks.len() < self.placement.copies(path.as_os_str().as_bytes()) {
-            return because("the other branches hold fewer copies than its rule wants");
+            return Err(Kept::Because("the other branches hold fewer copies than its rule wants".into()));
         }
-        if others.iter().any(|other| other.key() == goes.key()) {
-            return because("both branches show the same file");
-        }
-        if goes.stat.st_nlink > 1 {
-            return because("it has several hard links");
-        }
-        let stays = HeldCopy::open(&pool.branches[others[0].branch], path, others[0], Lease::Unwritten)?;
-        let held = HeldCopy::open(&pool.branches[self.branch], path, goes, Lease::Alone)?;
+        let [stays, held] = HeldCopy::pair(pool, path, [others[0], goes], true)?;
         // One that is known to be out of date need not be the same.
         if up_to_date.contains(&self.branch) {
             held.require_equal(&stays, (pace, progress), &self.run.stop)?;
         }
         Ok(held.remove_in_favour_of(&stays)?)
     }
-}
-
-/// The file as it is without the branch, unless no other branch has it as it is now.
-fn elsewhere(run: &Run<'_>, branch: usize, entry: &Entry) -> Entry {
-    let is_elsewhere = current(run.pool, &entry.path, &entry.copies).iter().any(|other| *other != branch);
-    let counts = |copy: &&FileCopy| !is_elsewhere || copy.branch != branch;
-    Entry { path: entry.path.clone(), copies: entry.copies.iter().filter(counts).copied().collect() }
 }

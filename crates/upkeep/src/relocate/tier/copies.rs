@@ -52,6 +52,8 @@ struct Spot {
     /// `None` for a branch that cannot be looked at.
     disk: Option<usize>,
     takes: bool,
+    /// What it holds is a copy that stays.
+    counts: bool,
 }
 
 /// A file that a branch holds under a name.
@@ -85,7 +87,9 @@ fn choose(
     let current: Vec<usize> = generation::current(&generations).map(|at| holders[at].branch).collect();
     let mut chosen = Chosen { from: current.first().copied().unwrap_or_default(), ..Chosen::default() };
     // Two branches of one disk are lost together.
-    let mut held: BTreeSet<Option<usize>> = current.iter().map(|branch| spots[*branch].disk).collect();
+    let counts = |branch: &&usize| spots[**branch].counts;
+    let mut held: BTreeSet<Option<usize>> =
+        current.iter().filter(counts).map(|branch| spots[*branch].disk).collect();
     let number = |generation: Option<Generation>| generation.map(|generation| generation.number);
     let newest = generations.iter().copied().map(number).max().flatten();
     while held.len() < wanted {
@@ -157,6 +161,7 @@ impl<'p> CopyPlanner<'p> {
         let spot = |(index, branch): (usize, &crate::pool_link::BranchLink)| Spot {
             disk: disks.of_branch(index),
             takes: branch.takes(),
+            counts: true,
         };
         let spots = pool.branches.iter().enumerate().map(spot).collect();
         let device =
@@ -165,9 +170,10 @@ impl<'p> CopyPlanner<'p> {
         Ok(CopyPlanner { pool, placement, disks, spots, devices, plan: CopyPlan::default() })
     }
 
-    /// A branch that gets no copies.
-    pub(in crate::relocate) fn sparing(mut self, branch: usize) -> Self {
-        self.spots[branch].takes = false;
+    /// Plans for the time when a branch has been emptied: it gets no copies, and what it holds is only copied from.
+    pub(in crate::relocate) fn without(mut self, branch: usize) -> Self {
+        let spot = &mut self.spots[branch];
+        (spot.takes, spot.counts) = (false, false);
         self
     }
 
@@ -236,8 +242,9 @@ impl<'p> CopyPlanner<'p> {
             .collect();
         let Some(first) = current.first() else { return Ok(None) };
         let alike = |copy: &&&FileCopy| copy.size() == first.size() && copy.modified() == first.modified();
+        let stays = |copy: &&&FileCopy| self.spots[copy.branch].counts;
         let disks: BTreeSet<_> =
-            current.iter().filter(alike).map(|copy| self.spots[copy.branch].disk).collect();
+            current.iter().filter(alike).filter(stays).map(|copy| self.spots[copy.branch].disk).collect();
         if disks.len() >= wanted {
             return Ok(None);
         }
@@ -307,7 +314,7 @@ mod tests {
 
     /// Four branches on three disks: the first two share one.
     fn chosen(wanted: usize, holders: &[Holder], free: [u64; 3]) -> Chosen {
-        let spots = [0, 0, 1, 2].map(|disk| Spot { disk: Some(disk), takes: true });
+        let spots = [0, 0, 1, 2].map(|disk| Spot { disk: Some(disk), takes: true, counts: true });
         let mut disks = free.map(|free| Disk { size: 100, free, reserve: 10, taker: None });
         choose(wanted, holders, &spots, &mut disks, 20, &[&|_| true])
     }
