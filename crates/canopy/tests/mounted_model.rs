@@ -45,15 +45,13 @@ impl Bed {
         if let (Some(disk), Some(last)) = (disks.first(), paths.last_mut()) {
             *last = disk.path().join("branch");
         }
-        // Other filesystems may be asked for, and then the plain directory is on one of the same kind.
+        // Other filesystems may be asked for, and then the plain directory is on such a one, too.
         if let Some(asked) = Branches::asked() {
             let others: Vec<_> = (0..branches).map(|number| asked.disk(number, 256 << 20)).collect();
             paths = others.iter().map(|disk| disk.path().join("branch")).collect();
-            if let Branches::All(_) = asked {
-                let other = asked.disk(0, 256 << 20);
-                plain = other.path().join("plain");
-                disks.push(other);
-            }
+            let other = asked.plain_disk(256 << 20);
+            plain = other.path().join("plain");
+            disks.push(other);
             disks.extend(others);
         }
         paths.iter().chain([&plain]).for_each(|path| directory(path));

@@ -5,7 +5,7 @@ use crate::pool_link::{PoolLink, is_hidden};
 use canopy_pool::generation;
 use rustix::fs::{AtFlags, Dir, FileType, Stat};
 use rustix::io::Errno;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -91,6 +91,11 @@ pub(crate) fn current(pool: &PoolLink, path: &Path, copies: &[FileCopy]) -> Vec<
     };
     let generations: Vec<_> = copies.iter().map(read).collect();
     generation::current(&generations).map(|at| copies[at].branch).collect()
+}
+
+/// Returns the disks that copies are on.
+pub(crate) fn disks_of(copies: &[FileCopy]) -> BTreeSet<u64> {
+    copies.iter().map(|copy| copy.stat.st_dev).collect()
 }
 
 /// Lists a directory of the pool, in the order of the names.

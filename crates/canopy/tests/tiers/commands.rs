@@ -1,12 +1,13 @@
 //! `canopy balance`, `drain`, `consolidate` and `move` keep files within the rules and tiers of the pool.
 
 use super::rig::{BINARY, MIB, Mover, mounted};
-use canopy_testkit::cmd::{Finished, run_within};
-use canopy_testkit::{LoopFs, PATIENCE};
+use canopy_testkit::cmd::{Finished, run_within, wait_until};
+use canopy_testkit::{LoopFs, PATIENCE, Rng};
 use serde_json::Value;
 use std::fs::{self, File};
-use std::io::Write;
-use std::process::Command;
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// An SSD, and two disks with films on the first.
 const TIERS: &str = "ssd=@0;disks=@1:@2";
@@ -215,5 +216,156 @@ fn drain_copies_what_only_the_branch_has_up_to_date() {
     for branch in [1, 2] {
         assert_eq!(fs::read(mover.bed.on(branch, "photos/a")).unwrap(), b"new", "{branch}");
     }
+    mover.bed.pool.umount();
+}
+
+/// A new disk beside two that hold every file: copies go there until all are equally full, and no file has fewer.
+#[test]
+fn balance_moves_copies_to_a_new_disk() {
+    let disks = [64, 64, 64].map(|size| LoopFs::ext4(size << 20)).into();
+    let mover = mounted(disks, "", "photos/**=copies 2");
+    modes(&mover, &["RW", "RW", "NC"]);
+    fs::create_dir_all(mover.bed.at("photos/deep")).unwrap();
+    let names: Vec<String> =
+        (0..12).map(|index| format!("photos/{}{index}", ["", "deep/"][index % 2])).collect();
+    for name in &names {
+        fs::write(mover.bed.at(name), name.repeat(3 * MIB / name.len())).unwrap();
+    }
+    assert!(mover.run(&["--once"]).success());
+    assert!(names.iter().all(|name| mover.bed.branches_with(name) == [0, 1]));
+    // Of this one, a branch has only an old copy: it gets a new one before anything moves.
+    File::options().append(true).open(mover.bed.at(&names[0])).unwrap().write_all(b", new").unwrap();
+    modes(&mover, &["RW"; 3]);
+    let dry = run(&mover, "balance --dry-run");
+    assert!(dry.success(), "{}", dry.describe());
+    let held = || [0, 1, 2].map(|branch| on_branch(&mover, &names, branch));
+    let open = File::open(mover.bed.at(&names[1])).unwrap();
+    let done = run(&mover, "balance --to 5% --json");
+    let told = report(&done);
+    assert!(told["moved"]["files"].as_u64() >= Some(6), "{told:#} {:?}", held());
+    let counts = held();
+    assert_eq!(counts.iter().sum::<usize>(), 24, "{counts:?}: {}", done.describe());
+    assert!(counts.iter().all(|count| (7..=9).contains(count)), "{counts:?}: {}", done.describe());
+    drop(open);
+    for name in &names {
+        let branches = mover.bed.branches_with(name);
+        assert_eq!(branches.len(), 2, "{name}");
+        let pooled = fs::read(mover.bed.at(name)).unwrap();
+        assert!(pooled.starts_with(name.as_bytes()) && pooled.len() >= 3 * MIB - 16, "{name}");
+        let same = |branch: &usize| fs::read(mover.bed.on(*branch, name)).unwrap() == pooled;
+        assert!(name == &names[0] || branches.iter().all(same), "{name}");
+    }
+    let pooled = fs::read(mover.bed.at(&names[0])).unwrap();
+    assert!(pooled.ends_with(b", new"));
+    // Nothing is left for the mover but the copy that was old, and nothing to move.
+    assert_eq!(mover.json(&["--once"])["copied"]["files"], 1);
+    let again = run(&mover, "balance");
+    assert!(again.stdout.contains("nothing to move"), "{}", again.describe());
+    mover.bed.pool.umount();
+}
+
+fn modes(mover: &Mover, modes: &[&str]) {
+    let branch = |(index, mode): (usize, &&str)| format!("{}={mode}", mover.bed.on(index, "").display());
+    mover.bed.pool.set("branches", &modes.iter().enumerate().map(branch).collect::<Vec<_>>().join(":"));
+}
+
+fn on_branch(mover: &Mover, names: &[String], branch: usize) -> usize {
+    names.iter().filter(|name| mover.bed.on(branch, name).exists()).count()
+}
+
+/// One copy goes where it is asked for, and the others stay.
+#[test]
+fn move_and_consolidate_take_one_of_several_copies() {
+    let disks = (0..4).map(|_| LoopFs::ext4(64 << 20)).collect();
+    let mover = mounted(disks, "", "photos/**=copies 2");
+    modes(&mover, &["RW", "RW", "NC", "NC"]);
+    fs::create_dir(mover.bed.at("photos")).unwrap();
+    let names = ["photos/a", "photos/b", "photos/open"];
+    for name in names {
+        fs::write(mover.bed.at(name), name).unwrap();
+    }
+    assert!(mover.run(&["--once"]).success());
+    modes(&mover, &["RW"; 4]);
+    let [second, third, fourth] = [1, 2, 3];
+    // What is there already need not move.
+    assert!(run(&mover, &format!("move @p/photos --to @{second}")).stdout.contains("nothing to move"));
+    // A reader keeps its copy.
+    let mut open = File::open(mover.bed.at("photos/open")).unwrap();
+    let done = run(&mover, &format!("move @p/photos --to @{third}"));
+    assert_eq!(done.code(), Some(1), "{}", done.describe());
+    assert!(done.stdout.contains("photos/open (open in a program)"), "{}", done.describe());
+    for name in &names[..2] {
+        let mut branches = vec![second, third];
+        branches.sort_unstable();
+        assert_eq!(mover.bed.branches_with(name), branches, "{name}");
+        assert_eq!(fs::read_to_string(mover.bed.at(name)).unwrap(), *name);
+    }
+    assert_eq!(mover.bed.branches_with("photos/open"), [0, second]);
+    let mut text = String::new();
+    open.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "photos/open");
+    drop(open);
+    let done = run(&mover, &format!("consolidate @p/photos --to @{fourth}"));
+    assert!(done.success(), "{}", done.describe());
+    for name in names {
+        let branches = mover.bed.branches_with(name);
+        assert!(branches.contains(&fourth) && branches.len() == 2, "{name}: {branches:?}");
+    }
+    // All are there now, wherever the other copies are.
+    assert!(run(&mover, "consolidate @p/photos").stdout.contains("nothing to move"));
+    // A copy that is out of date is no second one.
+    fs::write(mover.bed.at("photos/a"), "new").unwrap();
+    let done = run(&mover, "move @p/photos/a --to @0");
+    assert!(done.stdout.contains("it has fewer copies than its rule wants"), "{}", done.describe());
+    assert_eq!(fs::read_to_string(mover.bed.at("photos/a")).unwrap(), "new");
+    // The old one makes way where somebody wants the file.
+    assert!(mover.run(&["--once"]).success());
+    assert!(run(&mover, "move @p/photos --to @0").success());
+    assert!(names.iter().all(|name| mover.bed.branches_with(name).contains(&0)));
+    mover.bed.pool.umount();
+}
+
+/// Killed at any time, a command leaves at least as many copies as before.
+#[test]
+fn a_killed_move_leaves_enough_copies() {
+    let seed = std::env::var("CANOPY_SEED").map_or(5, |text| text.parse().unwrap());
+    let mut rng = Rng::new(seed);
+    println!("CANOPY_SEED={seed}");
+    let disks = (0..3).map(|_| LoopFs::ext4(64 << 20)).collect();
+    let mover = mounted(disks, "", "photos/**=copies 2");
+    fs::create_dir(mover.bed.at("photos")).unwrap();
+    let names: Vec<String> = (0..8).map(|index| format!("photos/{index}")).collect();
+    for name in &names {
+        fs::write(mover.bed.at(name), name.repeat(MIB / name.len())).unwrap();
+    }
+    assert!(mover.run(&["--once"]).success());
+    let kills = std::env::var("CANOPY_KILLS").map_or(12, |text| text.parse().unwrap());
+    let mut cut = 0;
+    for round in 0..kills {
+        let to = mover.bed.on(round % 3, "");
+        let mut command = Command::new(BINARY);
+        command.arg("move").arg(mover.bed.pool.path()).arg(mover.bed.at("photos")).arg("--to").arg(to);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(rng.below(120)));
+        cut += u32::from(child.try_wait().unwrap().is_none());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        for name in &names {
+            let content = name.repeat(MIB / name.len());
+            let is_whole =
+                |branch: &usize| fs::read_to_string(mover.bed.on(*branch, name)).unwrap() == content;
+            let branches = mover.bed.branches_with(name);
+            assert!(
+                branches.len() >= 2 && branches.iter().all(is_whole),
+                "{name}, round {round}: {branches:?}"
+            );
+        }
+    }
+    println!("{cut} of {kills} killed before their end");
+    assert!(cut > 0, "none was killed before its end");
+    // The daemon closes what the test has read, and drops what it has made for a command that is gone.
+    let done = || run(&mover, "dedup --write").success();
+    assert!(wait_until(PATIENCE, done), "{}", run(&mover, "dedup --write").describe());
+    assert!(names.iter().all(|name| mover.bed.branches_with(name).len() == 2));
     mover.bed.pool.umount();
 }

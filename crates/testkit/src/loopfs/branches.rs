@@ -9,7 +9,8 @@ const VARIABLE: &str = "CANOPY_TEST_BRANCHES";
 pub enum Branches {
     /// All on the same kind of filesystem.
     All(Kind),
-    /// One after the other: a subvolume of a btrfs, a bind mount of a directory of an XFS, a tmpfs, an ext4.
+    /// One after the other: a subvolume of a btrfs, a bind mount of a directory of an XFS, a tmpfs, an ext4. Before Linux 6.6,
+    /// when a tmpfs had no attributes of users, another ext4 instead of it: programs could tell its files from others.
     Mixed,
 }
 
@@ -40,7 +41,17 @@ impl Branches {
             Self::All(Kind::Xfs) => &[Kind::Xfs],
             Self::All(Kind::Btrfs) => &[Kind::Btrfs],
             Self::All(Kind::Tmpfs) => &[Kind::Tmpfs],
-            Self::Mixed => &[Kind::Btrfs, Kind::Xfs, Kind::Tmpfs, Kind::Ext4],
+            Self::Mixed if tmpfs_has_attributes() => &[Kind::Btrfs, Kind::Xfs, Kind::Tmpfs, Kind::Ext4],
+            Self::Mixed => &[Kind::Btrfs, Kind::Xfs, Kind::Ext4, Kind::Ext4],
+        }
+    }
+
+    /// Makes the filesystem of a plain directory to which files on these are compared.
+    #[track_caller]
+    pub fn plain_disk(self, size: u64) -> LoopFs {
+        match self {
+            Self::All(_) => self.disk(0, size),
+            Self::Mixed => LoopFs::new(Kind::Ext4, size),
         }
     }
 
@@ -55,6 +66,12 @@ impl Branches {
             _ => LoopFs::new(kind, size),
         }
     }
+}
+
+/// Returns whether files in memory can have attributes of users, as they can since Linux 6.6 (`mm/shmem.c`).
+fn tmpfs_has_attributes() -> bool {
+    let file = rustix::fs::memfd_create("probe", rustix::fs::MemfdFlags::CLOEXEC).expect("memfd_create");
+    rustix::fs::fsetxattr(file, "user.probe", b"", rustix::fs::XattrFlags::empty()).is_ok()
 }
 
 /// Makes the filesystem of a branch, by its number: of this kind unless `CANOPY_TEST_BRANCHES` names another.

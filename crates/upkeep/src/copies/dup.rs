@@ -89,7 +89,7 @@ fn plan(file: &Found, copies: usize, disks: &mut Disks, steps: &mut Vec<Step>) -
         held.insert(disk);
         let Some(to) = disks.taker(disk) else { continue };
         let names = file.names.clone();
-        steps.push(Step { names, from: first.branch, to, bytes: first.used() });
+        steps.push(Step::whole(names, first.branch, to, first.used()));
     }
     Ok(())
 }

@@ -1,10 +1,12 @@
 //! `canopy balance`: evens out how full the branches are.
 
-use super::job::{Disks, Found, collect};
+use super::job::{Disks, Found};
+use super::several::collect;
 use super::{Borders, Bound, RulesArgs, Run, RunArgs, placement, steps};
 use crate::error::Result;
 use crate::plan::{Disk, balance as plan, spread};
 use crate::pool_link::PoolLink;
+use crate::survey::FileCopy;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -44,9 +46,19 @@ pub fn balance(args: &BalanceArgs) -> Result<()> {
     let pool = PoolLink::named(&args.pool)?;
     let run = Run::new(&pool, &args.run)?;
     let gives = |branch: usize| pool.branches[branch].gives();
-    let job = collect(&pool, std::slice::from_ref(&args.below), &gives, &run.filter, &run.stop)?;
     let disks = Disks::of(&pool, &|_| true)?;
     let placement = placement(&pool)?;
+    // Of several copies, the one on the fullest disk, if those that were chosen before were gone.
+    let mut left = disks.list.clone();
+    let job = collect(&run, &placement, std::slice::from_ref(&args.below), &gives, &mut |held| {
+        let on = |copy: &FileCopy| disks.of_branch(copy.branch);
+        let movable =
+            held.iter().filter(|copy| gives(copy.branch)).filter_map(|copy| Some((on(copy)?, copy)));
+        let (disk, copy) = movable
+            .max_by(|(one, _), (other, _)| left[*one].fullness().total_cmp(&left[*other].fullness()))?;
+        left[disk].free = left[disk].free.saturating_add(copy.used()).min(left[disk].size);
+        Some(*copy)
+    })?;
     let borders = Borders::new(&pool, &placement, args.rules);
     let found: Vec<&Found> = job.found.iter().collect();
     let planned = |borders: &Borders<'_>| {

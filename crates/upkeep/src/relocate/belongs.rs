@@ -180,9 +180,10 @@ impl<'p> Borders<'p> {
                 Ground::Rule(rule) => Some(std::ptr::from_ref(rule)),
                 _ => None,
             };
-            let class = *known.entry((rule, file.copy.branch)).or_insert_with(|| {
+            let others = file.others.as_ref().map_or(&[][..], |others| others.branches.as_slice());
+            let class = *known.entry((rule, file.copy.branch, others)).or_insert_with(|| {
                 let sets = if at_home { bounds.sets.get(..1) } else { Some(&bounds.sets[..]) };
-                classes.push(self.class(sets.unwrap_or_default(), disks));
+                classes.push(self.class(sets.unwrap_or_default(), disks, others));
                 classes.len() - 1
             });
             items.push(disks.item(file, class));
@@ -190,11 +191,12 @@ impl<'p> Borders<'p> {
         (items, classes)
     }
 
-    /// Returns the branch of each disk that takes files of these sets.
-    fn class(&self, sets: &[Set<'_>], disks: &Disks) -> Class {
+    /// Returns the branch of each disk that takes files of these sets. A disk on which other copies of them are takes none.
+    fn class(&self, sets: &[Set<'_>], disks: &Disks, others: &[usize]) -> Class {
+        let held: Vec<usize> = others.iter().filter_map(|branch| disks.of_branch(*branch)).collect();
         let takers = |may: &dyn Fn(&Path) -> bool| {
             let taker = |disk| disks.takers(disk).find(|branch| may(&self.pool.branches[*branch].path));
-            (0..disks.list.len()).map(taker).collect()
+            (0..disks.list.len()).map(|disk| taker(disk).filter(|_| !held.contains(&disk))).collect()
         };
         match sets {
             [] => Class { sets: vec![takers(&|_| true)] },

@@ -1,7 +1,8 @@
 //! `canopy consolidate`: brings the files of a directory together on one branch.
 
-use super::job::{Disks, Found, collect};
+use super::job::{Disks, Found};
 use super::mover::Step;
+use super::several::collect;
 use super::{Borders, Bound, RulesArgs, Run, RunArgs, placement};
 use crate::error::{Error, Result};
 use crate::plan::gather;
@@ -44,20 +45,28 @@ pub fn consolidate(args: &ConsolidateArgs) -> Result<()> {
     let mut disks = Disks::of(&pool, &|branch| chosen.is_none_or(|chosen| branch == chosen))?;
     for dir in &args.dirs {
         let start = pool.inside(dir)?;
-        let job = collect(&pool, &[start], &gives, &run.filter, &run.stop)?;
+        let job = collect(&run, &placement, &[start], &gives, &mut |held| {
+            let is_there = chosen.is_some_and(|to| held.iter().any(|copy| copy.branch == to));
+            held.iter().find(|copy| !is_there && gives(copy.branch)).copied()
+        })?;
         stays.extend(job.stays);
         let found: Vec<&Found> = job.found.iter().collect();
         // A branch that was named is asked for by name: then only rules count.
-        let (items, classes) = match chosen {
+        let (mut items, classes) = match chosen {
             Some(_) => Borders::open(&pool).items(&found, &disks, false),
             None => borders.items(&found, &disks, false),
         };
+        // Any copy of a file is enough where most of the others are.
+        let home = (0..disks.list.len()).max_by_key(|disk| held(&found, *disk, &disks));
+        for (found, item) in found.iter().zip(&mut items) {
+            item.disk = home.filter(|disk| found.is_on(*disk, &disks)).unwrap_or(item.disk);
+        }
         let disk = gather(&disks.list, &items, &classes).ok_or_else(|| Error::NoRoom(dir.clone()))?;
         for (found, item) in found.into_iter().zip(&items) {
             // Files on another branch of the same disk count as being there, unless a branch was named.
             let is_there = match chosen {
                 Some(chosen) => found.copy.branch == chosen,
-                None => item.disk == disk,
+                None => found.is_on(disk, &disks),
             };
             if is_there {
                 continue;
@@ -77,6 +86,11 @@ pub fn consolidate(args: &ConsolidateArgs) -> Result<()> {
         }
     }
     run.carry_out_within("consolidate", &steps, &stays, &bound)
+}
+
+/// Returns how many bytes of some files a disk holds, in any of their copies.
+fn held(found: &[&Found], disk: usize, disks: &Disks) -> u64 {
+    found.iter().filter(|found| found.is_on(disk, disks)).map(|found| found.copy.used()).sum()
 }
 
 /// Finds a branch by its path, which must take files.

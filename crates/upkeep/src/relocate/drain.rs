@@ -1,10 +1,10 @@
 //! `canopy drain`: empties a branch before its disk is taken out.
 
-use super::away::Away;
 use super::belongs::Kept;
 use super::job::{Disks, Found, Job, Stays, look_through};
 use super::mode::{NoCreation, without};
 use super::mover::{Outcome, Step};
+use super::several;
 use super::{Borders, Bound, RulesArgs, Run, RunArgs, placement, steps};
 use crate::error::{Error, Result};
 use crate::output::{print, shown};
@@ -102,8 +102,8 @@ fn empty(run: &Run<'_>, branch: usize, placement: &Placement, borders: &Borders<
         let disks = Disks::of(run.pool, &|index| index != branch)?;
         let Plan { steps, homeless, kept } = plan(&job, &disks, borders, run.pool);
         bound.kept = kept;
-        let away = Away::plan(run, branch, placement, std::mem::take(&mut job.shared))?;
-        let all: Vec<Step> = steps.iter().cloned().chain(away.steps()).collect();
+        let (leaving, shared) = several::leave(run.pool, branch, placement, std::mem::take(&mut job.shared))?;
+        let all: Vec<Step> = steps.into_iter().chain(leaving).collect();
         if round == 0 {
             summary.before(&all);
         }
@@ -112,17 +112,12 @@ fn empty(run: &Run<'_>, branch: usize, placement: &Placement, borders: &Borders<
                 path: run.pool.mountpoint.join(&step.names[0]),
                 why: "it has come meanwhile".into(),
             };
-            stays = job.stays.into_iter().chain(homeless).chain(all.iter().map(late)).collect();
-            stays.extend(away.all_stay());
+            stays = job.stays.into_iter().chain(homeless).chain(shared).chain(all.iter().map(late)).collect();
             break;
         }
-        let (outcome, shared) = match run.args.dry_run {
-            true => (Outcome::default(), away.all_stay()),
-            false => {
-                let moved = run.mover().run(&steps)?;
-                let (taken, stays) = away.carry_out()?;
-                (moved + taken, stays)
-            }
+        let outcome = match run.args.dry_run {
+            true => Outcome::default(),
+            false => run.mover().run(&all)?,
         };
         let moved = outcome.moved.files;
         stays = job.stays.into_iter().chain(homeless).chain(shared).collect();
@@ -176,8 +171,7 @@ fn empty_dirs(
     let takers = (0..disks.list.len()).filter_map(|disk| Some((disks.taker(disk)?, disks.list[disk].free)));
     let Some((to, _)) = takers.max_by_key(|(_, free)| *free) else { return Ok(Vec::new()) };
     let here = dirs.iter().rev().filter(|(_, held)| held.contains(&branch));
-    let steps: Vec<Step> =
-        here.map(|(path, _)| Step { names: vec![path.clone()], from: branch, to, bytes: 0 }).collect();
+    let steps: Vec<Step> = here.map(|(path, _)| Step::whole(vec![path.clone()], branch, to, 0)).collect();
     let outcome = run.silent_mover().run(&steps)?;
     // A directory that holds something that stays is no news.
     Ok(outcome.stays.into_iter().filter(|stay| stay.why != super::mover::NOT_EMPTY).collect())

@@ -25,12 +25,31 @@ pub(crate) fn is_of_the_disk(path: &Path) -> bool {
     OF_THE_DISK.iter().any(|name| path == Path::new(name))
 }
 
+/// The other copies of a file that moves.
+#[derive(Clone, Debug)]
+pub(crate) struct Others {
+    /// The branches that hold one that is up to date.
+    pub(crate) branches: Vec<usize>,
+    /// How many copies the rule wants.
+    pub(crate) wanted: usize,
+}
+
 /// A file or symlink that may move.
 #[derive(Debug)]
 pub(crate) struct Found {
     /// Relative to the root of the pool; at least one.
     pub(crate) names: Vec<PathBuf>,
     pub(crate) copy: FileCopy,
+    /// Where the others are, if this is one of several copies that a rule wants.
+    pub(crate) others: Option<Others>,
+}
+
+impl Found {
+    /// Returns whether the file, or another copy of it, is on this disk.
+    pub(crate) fn is_on(&self, disk: usize, disks: &Disks) -> bool {
+        let others = self.others.iter().flat_map(|others| &others.branches);
+        others.chain([&self.copy.branch]).any(|branch| disks.of_branch(*branch) == Some(disk))
+    }
 }
 
 /// Something that stays where it is, and why.
@@ -151,7 +170,7 @@ impl Job {
         if linked {
             known.insert(copy.key(), self.found.len());
         }
-        self.found.push(Found { names: vec![entry.path.clone()], copy: *copy });
+        self.found.push(Found { names: vec![entry.path.clone()], copy: *copy, others: None });
         false
     }
 }

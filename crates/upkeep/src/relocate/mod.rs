@@ -1,7 +1,6 @@
 //! The commands that move files: `canopy move`, `balance`, `consolidate`, `drain` and `tier`. Moving for others: copies are made in
 //! the same way.
 
-mod away;
 mod balance;
 mod belongs;
 mod consolidate;
@@ -9,7 +8,9 @@ mod drain;
 mod job;
 mod mode;
 mod mover;
+mod several;
 mod summary;
+mod take_off;
 mod tier;
 mod transfer;
 
@@ -28,8 +29,9 @@ use crate::stop::Stop;
 pub(crate) use balance::percent;
 pub(crate) use belongs::{Borders, Bound, RulesArgs, placement};
 use clap::Args;
-pub(crate) use job::{Disks, Found, Job, Stays, collect, is_of_the_disk};
+pub(crate) use job::{Disks, Found, Job, Stays, is_of_the_disk};
 pub(crate) use mover::{Action, FILES, Step, Sum, Unit, adds_up};
+pub(crate) use several::collect as collect_with_copies;
 pub(crate) use transfer::apart;
 
 use mover::{Manner, Mover, Outcome};

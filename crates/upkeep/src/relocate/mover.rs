@@ -1,7 +1,9 @@
 //! Carrying out a plan through the daemon, one entry after the other.
 
 use super::job::{Found, Stays};
+use super::take_off::{Leaving, TakeOff};
 use crate::error::{Error, Result};
+use crate::held::Kept;
 use crate::output::shown;
 use crate::pool_link::{PoolLink, UNDER_CONSTRUCTION, open_beneath};
 use crate::progress::Progress;
@@ -66,12 +68,20 @@ pub(crate) struct Step {
     pub(crate) from: usize,
     pub(crate) to: usize,
     pub(crate) bytes: u64,
+    /// If one of several copies moves.
+    pub(crate) leaving: Option<Leaving>,
 }
 
 impl Step {
     pub(crate) fn of(found: &Found, to: usize) -> Step {
         let copy = &found.copy;
-        Step { names: found.names.clone(), from: copy.branch, to, bytes: copy.used() }
+        let leaving = found.others.as_ref().map(|others| Leaving { copies: vec![to], wanted: others.wanted });
+        Step { leaving, ..Step::whole(found.names.clone(), copy.branch, to, copy.used()) }
+    }
+
+    /// Of all that there is of a file.
+    pub(crate) fn whole(names: Vec<PathBuf>, from: usize, to: usize, bytes: u64) -> Step {
+        Step { names, from, to, bytes, leaving: None }
     }
 }
 
@@ -167,6 +177,15 @@ enum NotMoved {
     Stopped,
 }
 
+impl From<Kept> for NotMoved {
+    fn from(kept: Kept) -> NotMoved {
+        match kept {
+            Kept::Because(why) => NotMoved::Stays(why),
+            Kept::Stopped => NotMoved::Stopped,
+        }
+    }
+}
+
 /// Moves entries of a pool.
 pub(crate) struct Mover<'p> {
     pool: &'p PoolLink,
@@ -205,7 +224,11 @@ impl<'p> Mover<'p> {
                     outcome.moved.add(step.bytes);
                     let [from, to] =
                         [step.from, step.to].map(|branch| shown(&self.pool.branches[branch].path));
-                    bar.tell(&format!("{}: {from} -> {to} ({})", shown(&path), bytes(step.bytes)));
+                    let path = shown(&path);
+                    bar.tell(&match &step.leaving {
+                        Some(leaving) if leaving.copies.is_empty() => format!("{path}: taken off {from}"),
+                        _ => format!("{path}: {from} -> {to} ({})", bytes(step.bytes)),
+                    });
                 }
                 Err(NotMoved::Stays(why)) => {
                     outcome.stayed.add(step.bytes);
@@ -272,6 +295,31 @@ impl<'p> Mover<'p> {
     }
 
     fn step(&self, step: &Step) -> Result<(), NotMoved> {
+        let Some(leaving) = &step.leaving else {
+            return self.transfer(step, step.to, self.manner.action);
+        };
+        let (pool, stop) = (self.pool, self.stop);
+        let off = TakeOff { pool, stop, rate: self.manner.rate, idle: self.manner.idle };
+        let path = &step.names[0];
+        off.must_be_possible(path, step.from, leaving)?;
+        let mut made = Vec::new();
+        let mut take = || {
+            for to in &leaving.copies {
+                self.transfer(step, *to, Action::Copy)?;
+                made.push(*to);
+            }
+            Ok(off.remove(path, step.from, leaving.wanted)?)
+        };
+        let taken = take();
+        if taken.is_err() {
+            // They would be too many.
+            made.iter().for_each(|to| off.undo(path, *to, leaving.wanted));
+        }
+        taken
+    }
+
+    /// Moves or copies a file to a branch.
+    fn transfer(&self, step: &Step, to: usize, action: Action) -> Result<(), NotMoved> {
         // The daemon then knows these names, and need not look for them on the whole branch.
         for name in step.names.iter().skip(1) {
             let _ = self.pool.mountpoint.join(name).symlink_metadata();
@@ -279,18 +327,18 @@ impl<'p> Mover<'p> {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            match self.relocate(step) {
+            match self.relocate(step, to, action) {
                 Ok(()) => return Ok(()),
                 Err(Errno::INTR) if self.stop.is_set() => return Err(NotMoved::Stopped),
                 // Some other signal, such as of a window that has changed its size.
                 Err(Errno::INTR) => attempts -= 1,
                 Err(Errno::AGAIN) if attempts < ATTEMPTS => {}
-                Err(errno) => return Err(self.reason(step, errno)),
+                Err(errno) => return Err(self.reason(errno, to, action)),
             }
         }
     }
 
-    fn relocate(&self, step: &Step) -> Result<(), Errno> {
+    fn relocate(&self, step: &Step, to: usize, action: Action) -> Result<(), Errno> {
         let path = &step.names[0];
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let root = rustix::fs::open(&self.pool.mountpoint, flags | OFlags::CLOEXEC, Mode::empty())?;
@@ -300,15 +348,15 @@ impl<'p> Mover<'p> {
         let relocation = Relocation {
             name: path.file_name().unwrap_or_default().as_bytes(),
             from: branch(step.from),
-            to: branch(step.to),
+            to: branch(to),
             rate: self.manner.rate,
             idle: self.manner.idle,
-            keeps: self.manner.action == Action::Copy,
+            keeps: action == Action::Copy,
         };
         relocate(dir.as_fd(), &relocation)
     }
 
-    fn reason(&self, step: &Step, errno: Errno) -> NotMoved {
+    fn reason(&self, errno: Errno, to: usize, action: Action) -> NotMoved {
         let pool = || self.pool.mountpoint.clone();
         let why = match errno {
             Errno::ACCESS => return NotMoved::Fatal(Error::NotOwner(pool())),
@@ -317,7 +365,7 @@ impl<'p> Mover<'p> {
                 return NotMoved::Fatal(Error::PoolDead(pool()));
             }
             Errno::BUSY => "open for writing",
-            Errno::EXIST if self.manner.action == Action::Copy => "the other branch holds one of its names",
+            Errno::EXIST if action == Action::Copy => "the other branch holds one of its names",
             Errno::EXIST => "another branch holds a copy",
             Errno::MLINK => "it has a name outside of its branch",
             Errno::PERM => "immutable or append-only, or below such a directory",
@@ -328,7 +376,7 @@ impl<'p> Mover<'p> {
             Errno::NOTEMPTY => NOT_EMPTY,
             Errno::ROFS | Errno::INVAL => "a branch may not be changed any more",
             Errno::NOSPC | Errno::DQUOT => {
-                let branch = shown(&self.pool.branches[step.to].path);
+                let branch = shown(&self.pool.branches[to].path);
                 return NotMoved::Stays(format!("{branch} has no room"));
             }
             errno => return NotMoved::Stays(os_error(errno)),

@@ -1,8 +1,8 @@
 //! `canopy move`: moves files to a branch.
 
 use super::consolidate::taking;
-use super::job::collect;
 use super::mover::Step;
+use super::several::collect;
 use super::{Borders, Bound, RulesArgs, Run, RunArgs, placement};
 use crate::error::Result;
 use crate::pool_link::PoolLink;
@@ -39,8 +39,11 @@ pub fn move_files(args: &MoveArgs) -> Result<()> {
     let to = taking(&pool, &args.to)?;
     let apart = apart(&pool, &args.paths)?;
     let from = |branch: usize| branch != to && pool.branches[branch].gives();
-    let job = collect(&pool, &apart, &from, &run.filter, &run.stop)?;
     let placement = placement(&pool)?;
+    let job = collect(&run, &placement, &apart, &from, &mut |held| {
+        let is_there = held.iter().any(|copy| copy.branch == to);
+        held.iter().find(|copy| !is_there && from(copy.branch)).copied()
+    })?;
     let borders = Borders::new(&pool, &placement, args.rules);
     let mut bound = Bound::default();
     let mut steps: Vec<Step> = Vec::new();

@@ -3,7 +3,9 @@
 use super::{eager, start};
 use crate::error::Result;
 use crate::filter::{Filter, FilterArgs, size};
-use crate::relocate::{Borders, Bound, Disks, Found, Job, RulesArgs, Run, RunArgs, Step, collect, placement};
+use crate::relocate::{
+    Borders, Bound, Disks, Found, Job, RulesArgs, Run, RunArgs, Step, collect_with_copies, placement,
+};
 use clap::Parser;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -41,14 +43,16 @@ pub(super) fn run(args: &OldConsolidate) -> Result<()> {
         ..FilterArgs::default()
     })?;
     let gives = |branch: usize| pool.branches[branch].gives();
-    let job: Job = collect(&pool, &[below], &gives, &run.filter, &run.stop)?;
+    let placement = placement(&pool)?;
+    let job: Job = collect_with_copies(&run, &placement, &[below], &gives, &mut |held| {
+        held.iter().find(|copy| gives(copy.branch)).copied()
+    })?;
     let mut disks = Disks::of(&pool, &|_| true)?;
     let mut by_dir: BTreeMap<&Path, Vec<&Found>> = BTreeMap::new();
     for found in &job.found {
         let dir = found.names[0].parent().unwrap_or(Path::new(""));
         by_dir.entry(dir).or_default().push(found);
     }
-    let placement = placement(&pool)?;
     let borders = Borders::new(&pool, &placement, RulesArgs::default());
     let (mut steps, mut bound) = (Vec::new(), Bound::default());
     for (dir, files) in by_dir {
@@ -62,7 +66,10 @@ pub(super) fn run(args: &OldConsolidate) -> Result<()> {
         let may = |disk: usize| items.iter().filter(|item| classes[item.class].taker(disk).is_some()).count();
         let takers = (0..disks.list.len()).filter(|disk| disks.taker(*disk).is_some());
         let Some(disk) = takers.max_by_key(|disk| (may(*disk), disks.list[*disk].free)) else { continue };
-        for (found, item) in files.into_iter().zip(&items).filter(|(_, item)| item.disk != disk) {
+        for (found, item) in files.into_iter().zip(&items) {
+            if found.is_on(disk, &disks) {
+                continue;
+            }
             match classes[item.class].taker(disk) {
                 Some(to) => {
                     disks.list[disk].free = disks.list[disk].free.saturating_sub(item.bytes);

@@ -196,8 +196,7 @@ impl<'p> CopyPlanner<'p> {
                     self.plan.short.insert(entry.path.clone());
                     let from = entry.copies.iter().find(|copy| copy.branch == chosen.from);
                     let bytes = from.map_or(0, FileCopy::used);
-                    let step =
-                        |to: usize| Step { names: vec![entry.path.clone()], from: chosen.from, to, bytes };
+                    let step = |to| Step::whole(vec![entry.path.clone()], chosen.from, to, bytes);
                     self.plan.steps.extend(chosen.to.iter().copied().map(step));
                     chosen.lack.into_iter().for_each(|why| self.stays(entry, why));
                 }

@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn files_that_were_not_copied_as_often_as_wanted_stay_short() {
-        let step = |name: &str| Step { names: vec![name.into()], from: 0, to: 1, bytes: 1 };
+        let step = |name: &str| Step::whole(vec![name.into()], 0, 1, 1);
         let stay = |name: &str| Stays { path: Path::new("/p").join(name), why: "why".into() };
         let plan = CopyPlan {
             steps: ["a", "b", "b", "c", "d"].map(step).into(),
