@@ -268,7 +268,7 @@ _canopy() {
             fi
             case "${prev}" in
                 --only)
-                    COMPREPLY=($(compgen -W "goals meta walks programs concurrency dd reads blocks jobs" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "goals meta walks programs concurrency dd reads blocks jobs survive" -- "${cur}"))
                     return 0
                     ;;
                 --dir)

@@ -106,7 +106,8 @@ concurrency\t'Metadata with 1, 2, 8 and 32 threads'
 dd\t'A large file written and read on each data path'
 reads\t'Sequential and random reads, with and without passthrough'
 blocks\t'Blocks of 1 MiB against blocks of 512 bytes'
-jobs\t'1 to 32 writers, with a file each or one file for all'"
+jobs\t'1 to 32 writers, with a file each or one file for all'
+survive\t'What the option survive costs'"
 complete -c canopy -n "__fish_canopy_using_subcommand bench" -l dir -d 'Make the branches here instead of in memory' -r -F
 complete -c canopy -n "__fish_canopy_using_subcommand bench" -l branch -d 'Use a new directory in each of these as branches' -r -F
 complete -c canopy -n "__fish_canopy_using_subcommand bench" -l rounds -d 'Number of rounds in which each side is measured' -r

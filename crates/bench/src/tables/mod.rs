@@ -4,6 +4,7 @@ mod data;
 mod goals;
 mod meta;
 mod programs;
+mod survive;
 mod walks;
 
 use crate::error::{Error, ErrorContext};
@@ -45,6 +46,8 @@ pub enum TableId {
     Blocks,
     /// 1 to 32 writers, with a file each or one file for all
     Jobs,
+    /// What the option survive costs
+    Survive,
 }
 
 /// How much a run does.
@@ -130,7 +133,7 @@ impl Scale {
             // The tree, its archive, a copy, and what a round makes.
             TableId::Programs => 3 * 4 * self.program_tree.bytes(),
             // Sparse files, or names only.
-            TableId::Meta | TableId::Concurrency | TableId::Jobs => 0,
+            TableId::Meta | TableId::Concurrency | TableId::Jobs | TableId::Survive => 0,
         };
         // The small files of all sides.
         data + 64 * MIB
@@ -164,6 +167,7 @@ impl<'s> Bench<'s> {
             TableId::Reads => data::reads(self),
             TableId::Blocks => data::blocks(self),
             TableId::Jobs => data::jobs(self),
+            TableId::Survive => survive::survive(self),
         }
     }
 
@@ -227,6 +231,15 @@ impl<'b, 's> Targets<'b, 's> {
             1 => vec![self.bench.testbed.branches()[0].clone()],
             _ => self.bench.testbed.isolated_branches(count)?,
         };
+        self.pool_over(name, branches, options)
+    }
+
+    /// Mounts a pool over a branch of its own, for pools that are compared with each other.
+    fn isolated_pool(&mut self, name: &str, options: &str) -> Result<Target, Error> {
+        self.pool_over(name, self.bench.testbed.isolated_branches(1)?, options)
+    }
+
+    fn pool_over(&mut self, name: &str, branches: Vec<PathBuf>, options: &str) -> Result<Target, Error> {
         let tag = format!("pool{}", self.servers.len());
         let (branch_dirs, branch_data) = self.dirs_on(&branches, &tag)?;
         let options = self.bench.pool_options(options);
@@ -348,6 +361,7 @@ impl TableId {
             TableId::Reads => "reads",
             TableId::Blocks => "blocks",
             TableId::Jobs => "jobs",
+            TableId::Survive => "survive",
         }
     }
 }

@@ -20,6 +20,10 @@ use std::time::{Duration, Instant};
 
 /// How many files there are, unless `CANOPY_FILES` tells another number.
 const FILES: u64 = 60;
+/// Within what time a command is killed as a rule. What it has done by then stays done, so the kills come to all of it.
+const SOON: Duration = Duration::from_secs(4);
+/// Every so many rounds, it is killed at any time until its end.
+const LATE: u64 = 10;
 /// Where the files are that nobody changes.
 const STILL: &str = "still";
 /// What `canopy verify` stores.
@@ -284,7 +288,8 @@ fn a_pool_goes_through_all_commands_and_is_as_before() {
             for name in COMMANDS {
                 let mut command = pool.command(name);
                 let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("canopy");
-                let span = u64::try_from(took[name].as_micros()).expect("short");
+                let span = if round % LATE == 0 { took[name] } else { took[name].min(SOON) };
+                let span = u64::try_from(span.as_micros()).expect("short");
                 std::thread::sleep(Duration::from_micros(rng.below(span + 1)));
                 let ended = child.try_wait().expect("wait").is_some();
                 *cut.entry(name).or_default() += u64::from(!ended);
