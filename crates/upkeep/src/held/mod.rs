@@ -116,9 +116,6 @@ impl<'b> HeldCopy<'b> {
         if stays.key() == goes.key() {
             return because("both branches show the same file");
         }
-        if goes.stat.st_nlink > 1 {
-            return because("it has several hard links");
-        }
         let [shared, alone] = match to_remove {
             true => [Lease::Unwritten, Lease::Alone],
             false => [Lease::None; 2],
@@ -273,6 +270,9 @@ impl<'b> HeldCopy<'b> {
     ///
     /// A process that has found the file by its name, but not opened it yet, breaks the lease a moment later. So the
     /// copy first gets a name that the pool does not show; if the lease is broken then, it gets its own name back.
+    ///
+    /// A process that breaks the lease of the other copy after that has found it by the name, and waits until both leases are
+    /// released. So the copies were the same when the names changed, and what it writes then must be seen under the name.
     pub(crate) fn remove_in_favour_of(self, stays: &HeldCopy<'_>) -> Result<(), Errno> {
         stays.sync()?;
         let dir = self.branch.dir(self.path.parent().unwrap_or(Path::new("")))?;
@@ -289,7 +289,6 @@ impl<'b> HeldCopy<'b> {
         // Two branches may show one file, through a bind mount: then the other name is gone, too.
         let may_go = moved.is_ok_and(|now| (now.st_dev, now.st_ino) == (self.stat.st_dev, self.stat.st_ino))
             && lease::holds_alone(self.file.as_fd())
-            && stays.check().is_ok()
             && stays.is_at_its_name();
         let done = match may_go {
             true => rustix::fs::unlinkat(&dir, &aside, AtFlags::empty()),
@@ -324,10 +323,7 @@ impl<'b> HeldCopy<'b> {
         let swap = || rustix::fs::renameat_with(&dir, &aside, &dir, name, RenameFlags::EXCHANGE);
         let swapped = if may_go { swap() } else { Err(Errno::STALE) };
         let done = swapped.and_then(|()| {
-            let may_go = has(&aside, &self)
-                && has(name, stays)
-                && lease::holds_alone(self.file.as_fd())
-                && lease::holds(stays.file.as_fd());
+            let may_go = has(&aside, &self) && has(name, stays) && lease::holds_alone(self.file.as_fd());
             if may_go { Ok(()) } else { swap().and(Err(Errno::BUSY)) }
         });
         // Either the file, or the link that was made for it.
