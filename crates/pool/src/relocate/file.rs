@@ -33,8 +33,17 @@ pub(crate) struct FileMove<'s> {
     copied: Attr,
     names: Vec<PoolPath>,
     replica: Replica,
-    /// The copy takes the place of an old one.
-    replaces: bool,
+    target_names: TargetNames,
+}
+
+/// What has the file's names on the target.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TargetNames {
+    Nothing,
+    /// An old copy may have some of them, or all.
+    OldCopy,
+    /// The copy itself: it was made before.
+    Copy,
 }
 
 /// Syncs all directories on the way to each name, since the file depends on directories that were made for it.
@@ -99,6 +108,12 @@ pub(crate) fn can_leave(attr: &Attr) -> bool {
     attr.is_regular() && !attr.is_immutable() && !attr.is_append_only()
 }
 
+/// Returns whether two copies look the same: in all but what each filesystem has of its own.
+pub(crate) fn is_same(one: &Attr, other: &Attr) -> bool {
+    let of = |attr: &Attr| (attr.size, attr.mtime, attr.uid, attr.gid, attr.mode, attr.nlink);
+    of(one) == of(other)
+}
+
 impl<'s> FileMove<'s> {
     /// Writes a journal entry to the target. Comes before anything is made there, directories included.
     pub(crate) fn announce(
@@ -136,12 +151,34 @@ impl<'s> FileMove<'s> {
         replica.fill(file, &copied, wanted)?;
         sync_parents(target, &names)?;
         let (source, target) = (source.clone(), target.clone());
-        Ok(FileMove { source, target, original, file, copied, names, replica, replaces: false })
+        let target_names = TargetNames::Nothing;
+        Ok(FileMove { source, target, original, file, copied, names, replica, target_names })
     }
 
-    /// Lets the copy take the place of an old one on the target, of a file that has one name.
+    /// The end of a move to a branch that holds a copy under all names already: what is left to do is to remove the original.
+    /// The copy is on disk when this returns.
+    pub(crate) fn onto(
+        source: &Arc<Branch>,
+        target: &Arc<Branch>,
+        file: &'s LeasedFile,
+        names: Vec<PoolPath>,
+        copy: OwnedFd,
+        entry: JournalEntry,
+    ) -> Result<FileMove<'s>, Errno> {
+        let first = names.first().map_or(&b""[..], |name| split(name).0);
+        let dir = beneath::open(target.root(), first, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW);
+        let replica = Replica::existing(dir?, copy, entry);
+        let copied = stat::of(file.as_fd())?;
+        rustix::fs::fsync(replica.file())?;
+        sync_parents(target, &names)?;
+        let (source, target) = (source.clone(), target.clone());
+        let (original, target_names) = (Original::Goes, TargetNames::Copy);
+        Ok(FileMove { source, target, original, file, copied, names, replica, target_names })
+    }
+
+    /// Lets the copy take the place of an old one on the target.
     pub(crate) fn replace(&mut self) {
-        self.replaces = true;
+        self.target_names = TargetNames::OldCopy;
     }
 
     pub(crate) fn key(&self) -> Result<FileKey, Errno> {
@@ -169,7 +206,8 @@ impl<'s> FileMove<'s> {
                 Original::Goes => self.unlink_source(&places),
                 Original::Stays => Ok(()),
             });
-            if switched.is_err() && self.unlink_target(&places).is_err() {
+            let was_there = self.target_names == TargetNames::Copy;
+            if switched.is_err() && !was_there && self.unlink_target(&places).is_err() {
                 self.replica.keep_entry();
             }
             // The pool shows no change in these directories.
@@ -211,11 +249,14 @@ impl<'s> FileMove<'s> {
             && (now.size, now.mtime) == (self.copied.size, self.copied.mtime)
             && now.nlink as usize == self.names.len()
             && self.names.iter().all(|name| holds(self.source.root(), name, &now));
-        if !same || !can_leave(&now) {
+        if !same
+            || !can_leave(&now)
+            || (self.target_names == TargetNames::Copy && !self.is_on_target(&now)?)
+        {
             return Err(Errno::AGAIN);
         }
         let rest = |attr: &Attr| (attr.ctime, attr.atime, attr.mode, attr.uid, attr.gid);
-        if rest(&now) != rest(&self.copied) {
+        if self.target_names != TargetNames::Copy && rest(&now) != rest(&self.copied) {
             // Something other than the data has changed, perhaps the generation as well.
             if self.original == Original::Stays
                 && let Some(generation) = generation::read(self.file.as_fd())?
@@ -229,17 +270,35 @@ impl<'s> FileMove<'s> {
         Ok(())
     }
 
+    /// Returns whether the copy that was made before is the same still, and has all names.
+    fn is_on_target(&self, now: &Attr) -> Result<bool, Errno> {
+        let copy = stat::of(self.replica.file())?;
+        let number = generation::read(self.replica.file())?;
+        Ok(is_same(now, &copy)
+            && number.is_some_and(|copy| copy.shared)
+            && number == generation::read(self.file.as_fd())?
+            && self.names.iter().all(|name| holds(self.target.root(), name, &copy)))
+    }
+
     /// Gives the copy all names on the target, on disk.
     fn link_target(&mut self, places: &Places<'_>) -> Result<(), Errno> {
+        if self.target_names == TargetNames::Copy {
+            return Ok(());
+        }
         let mut names = places.iter();
         let Some((first, name)) = names.next() else { return Ok(()) };
         if stat::of(first.target.as_fd())?.key() != stat::of(self.replica.dir())?.key() {
             return Err(Errno::AGAIN);
         }
-        names.try_for_each(|(dir, name)| self.replica.link(dir.target.as_fd(), name))?;
-        match self.replaces {
-            true => self.replica.replace(name)?,
-            false => self.replica.place(name)?,
+        names.try_for_each(|(dir, name)| match self.replica.link(dir.target.as_fd(), name) {
+            Err(Errno::EXIST) if self.target_names == TargetNames::OldCopy => {
+                self.replica.link_over(dir.target.as_fd(), name)
+            }
+            other => other,
+        })?;
+        match self.target_names {
+            TargetNames::OldCopy => self.replica.replace(name)?,
+            TargetNames::Nothing | TargetNames::Copy => self.replica.place(name)?,
         }
         places.dirs.iter().try_for_each(|dir| rustix::fs::fsync(&dir.target))
     }

@@ -5,9 +5,9 @@ use super::journal::{self, Original, Plan, names_with_prefix};
 use super::lease::{LeasedFile, readable};
 use crate::branch::list::Mode;
 use crate::branch::{Branch, Branches};
-use crate::fs::beneath;
 use crate::fs::reserved::is_reserved;
 use crate::fs::stat::{self, Attr};
+use crate::fs::{beneath, generation};
 use crate::path::{PoolPath, split};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{AtFlags, OFlags, RawDir};
@@ -80,6 +80,10 @@ fn finish(branches: &Branches, target: &Branch, plan: &Plan, writer: &[u8]) -> b
             }
             // A process that writes the file would go on writing one that no longer has a name.
             let pinned = beneath::open(surplus.root(), name, OFlags::PATH | OFlags::NOFOLLOW)?;
+            if plan.original == Original::Stays && is_older(pinned.as_fd(), source, name)? {
+                // The old copy whose place it was to take.
+                return Ok(());
+            }
             let leased = LeasedFile::hold(readable(pinned)?)?;
             let equal = |one: &Attr, other: &Attr| {
                 let of = |attr: &Attr| (attr.size, attr.mtime, attr.uid, attr.gid, attr.mode);
@@ -106,6 +110,13 @@ fn finish(branches: &Branches, target: &Branch, plan: &Plan, writer: &[u8]) -> b
         }
     }
     finished
+}
+
+/// Returns whether a copy is known to be older than what the source has under this name.
+fn is_older(copy: BorrowedFd<'_>, source: &Branch, name: &[u8]) -> Result<bool, Errno> {
+    let original = beneath::open(source.root(), name, OFlags::PATH | OFlags::NOFOLLOW)?;
+    let numbers = generation::read(copy)?.zip(generation::read(original.as_fd())?);
+    Ok(numbers.is_some_and(|(copy, original)| copy.number < original.number))
 }
 
 /// Removes what a writer had under construction in a directory and in its parents, as far as it can: copies of files,

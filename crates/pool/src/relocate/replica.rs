@@ -58,6 +58,15 @@ impl Replica {
         }
     }
 
+    /// Takes a copy for one that has been made and has its names.
+    pub(crate) fn existing(dir: OwnedFd, file: OwnedFd, entry: JournalEntry) -> Replica {
+        Replica { dir, temporary: None, file, entry: Some(entry) }
+    }
+
+    pub(crate) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
     /// Copies data and metadata. The copy is on disk when this returns. Errors: `EINTR` if it is not `wanted` any
     /// more.
     pub(crate) fn fill(
@@ -98,6 +107,15 @@ impl Replica {
     pub(crate) fn link(&self, dir: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
         let temporary = self.temporary.as_deref().ok_or(Errno::NOENT)?;
         rustix::fs::linkat(&self.dir, temporary, dir, name, AtFlags::empty())
+    }
+
+    /// As `link`, in place of whatever has the name.
+    pub(crate) fn link_over(&self, dir: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
+        let other = temporary_name();
+        self.link(dir, &other)?;
+        rustix::fs::renameat(dir, other.as_slice(), dir, name).inspect_err(|_| {
+            let _ = rustix::fs::unlinkat(dir, other.as_slice(), AtFlags::empty());
+        })
     }
 
     /// Gives the copy its name in its own directory, which must be free.

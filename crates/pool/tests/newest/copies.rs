@@ -18,13 +18,13 @@ use std::sync::Arc;
 
 const WRITE: u32 = OFlags::WRONLY.bits();
 
-fn placement() -> Placement {
-    let rule = |path: &str, copies| Rule {
+fn placement(copies: u8) -> Placement {
+    let rule = |path: &str| Rule {
         path: Pattern::new(path).unwrap(),
         target: Target::Anywhere,
         copies: Some(copies),
     };
-    Placement { tiers: Vec::new(), rules: vec![rule("d/**", 2)] }
+    Placement { tiers: Vec::new(), rules: vec![rule("d/**")] }
 }
 
 /// A pool with a rule: files in `d` are to be on two branches.
@@ -38,7 +38,11 @@ impl Bed {
     }
 
     fn with(branches: usize, watched: bool) -> Bed {
-        let mut config = Config { placement: placement(), ..Config::default() };
+        Bed::wanting(2, branches, watched)
+    }
+
+    fn wanting(copies: u8, branches: usize, watched: bool) -> Bed {
+        let mut config = Config { placement: placement(copies), ..Config::default() };
         config.policies.set_category(Category::Create, Policy::Ff);
         let made = pool(&vec![Mode::Rw; branches], config);
         made.pool.connect(Arc::new(TestKernel { unwatched: !watched, ..TestKernel::default() }), false);
@@ -111,6 +115,19 @@ impl Bed {
         let [from, to] = [from, to].map(|branch| self.made.branches[branch].as_os_str().as_bytes());
         let wish = Relocation { name, from, to, rate: 0, idle: false, keeps: true };
         self.pool().ioctl(&ROOT, dir, RELOCATE, &wish.to_bytes().unwrap()).map(drop).map_err(Error::errno)
+    }
+
+    /// Has the pool move a file.
+    fn take_off(&self, path: &str, from: usize, to: usize) -> Result<(), Errno> {
+        let (dir, name) = self.place(path);
+        let [from, to] = [from, to].map(|branch| self.made.branches[branch].as_os_str().as_bytes());
+        let wish = Relocation { name, from, to, rate: 0, idle: false, keeps: false };
+        self.pool().ioctl(&ROOT, dir, RELOCATE, &wish.to_bytes().unwrap()).map(drop).map_err(Error::errno)
+    }
+
+    fn link(&self, from: &str, to: &str) {
+        let (dir, name) = self.place(to);
+        self.pool().link(&ROOT, self.node(from), dir, name).unwrap();
     }
 
     fn rename(&self, from: &str, to: &str, kind: RenameKind) -> Result<(), Errno> {
@@ -414,15 +431,128 @@ fn what_is_no_old_copy_is_never_replaced() {
     bed.create("d/f", "mine");
     fs::write(bed.made.on(1, "d/f"), "somebody else's").unwrap();
     assert_eq!(bed.copy("d/f", 0, 1), Err(Errno::EXIST));
-    // A file that has several names, or gets some, is not replaced name by name.
+    // A file with several names is copied if none of these is somebody else's.
     bed.create("d/g", "first");
-    bed.copy("d/g", 0, 1).unwrap();
-    let (dir, name) = bed.place("d/link");
-    bed.pool().link(&ROOT, bed.node("d/g"), dir, name).unwrap();
-    bed.write("d/g", "after");
+    bed.link("d/g", "d/link");
+    fs::write(bed.made.on(1, "d/link"), "somebody else's").unwrap();
     assert_eq!(bed.copy("d/g", 0, 1), Err(Errno::EXIST));
-    assert_eq!((bed.read("d/g").as_str(), bed.read("d/link").as_str()), ("after", "after"));
-    assert_eq!((bed.on(1, "d/g").as_str(), bed.on(1, "d/f").as_str()), ("first", "somebody else's"));
+    assert_eq!(
+        (bed.on(1, "d/g").as_str(), bed.on(1, "d/link").as_str()),
+        ("entity not found", "somebody else's")
+    );
+}
+
+/// Of several copies, any one goes, with all its names, and a reader goes on.
+#[test]
+fn one_of_several_equal_copies_is_taken_off() {
+    for from in [0, 1] {
+        // All branches are on one disk, so one copy is all that there can be.
+        let bed = Bed::wanting(1, 3, true);
+        copied(&bed);
+        bed.link("d/f", "other/link");
+        let number = bed.find("d/f").unwrap().attr.ino;
+        let reader = bed.open("d/f", 0).unwrap();
+        bed.take_off("d/f", from, 2).unwrap();
+        let stays = 1 - from;
+        for name in ["d/f", "other/link"] {
+            assert_eq!([from, 2].map(|branch| bed.on(branch, name)), ["entity not found"; 2], "{name}");
+            assert_eq!((bed.on(stays, name).as_str(), bed.read(name).as_str()), ("first", "first"));
+            assert_eq!(bed.find(name).unwrap().attr.ino, number, "{name}");
+        }
+        let mut bytes = [0; 9];
+        assert_eq!(bed.pool().read(reader, 0, &mut bytes), Ok(5));
+        bed.pool().release(reader).unwrap();
+        bed.write("other/link", "AFTER");
+        assert_eq!(bed.read("d/f"), "AFTER");
+        for branch in 0..3 {
+            // No note of the move, and nothing under construction.
+            assert!(fs::read_dir(bed.made.on(branch, "")).unwrap().count() <= 2, "{branch}");
+        }
+    }
+}
+
+#[test]
+fn a_copy_that_may_be_the_only_one_of_its_kind_stays() {
+    let bed = Bed::new(2);
+    copied(&bed);
+    assert_eq!(bed.take_off("d/f", 0, 1), Err(Errno::NOTUNIQ), "the rule wants two");
+    let bed = Bed::wanting(1, 3, true);
+    copied(&bed);
+    // A writer.
+    let writer = bed.open("d/f", WRITE).unwrap();
+    assert_eq!(bed.take_off("d/f", 0, 1), Err(Errno::BUSY));
+    bed.pool().release(writer).unwrap();
+    // The other copy is out of date now, so this one moves; the old one is nobody's to remove.
+    bed.write("d/f", "after");
+    bed.take_off("d/f", 0, 2).unwrap();
+    assert_eq!([0, 1, 2].map(|branch| bed.on(branch, "d/f")), ["entity not found", "first", "after"]);
+    // Somebody has changed one, past the pool.
+    bed.copy("d/f", 2, 0).unwrap();
+    assert!(bed.are_same("d/f", 0, 2));
+    fs::write(bed.made.on(0, "d/f"), "longer than before").unwrap();
+    for from in [0, 2] {
+        assert_eq!(bed.take_off("d/f", from, 1), Err(Errno::EXIST), "{from}");
+    }
+    // Or given one another name.
+    bed.create("d/g", "text");
+    bed.copy("d/g", 0, 1).unwrap();
+    fs::hard_link(bed.made.on(0, "d/g"), bed.made.on(0, "d/more")).unwrap();
+    assert_eq!(bed.take_off("d/g", 0, 1), Err(Errno::EXIST));
+    assert_eq!([0, 1].map(|branch| bed.on(branch, "d/g")), ["text"; 2]);
+}
+
+/// A change of all copies has ended in between, and the disk with the newest is lost: what is written then is newer than that.
+#[test]
+fn what_is_written_to_a_copy_that_was_being_changed_is_the_newest() {
+    let bed = Bed::new(2);
+    copied(&bed);
+    fs::write(bed.made.on(0, "d/f"), "lost").unwrap();
+    rustix::fs::setxattr(bed.made.on(1, "d/f"), ATTRIBUTE, b"0", XattrFlags::empty()).unwrap();
+    assert_eq!(bed.read("d/f"), "lost");
+    bed.only(&[1]);
+    bed.write("d/f", "AFTER");
+    bed.only(&[0, 1]);
+    assert_eq!(bed.read("d/f"), "AFTER");
+}
+
+/// All names lead to one file on each branch, and all of them to the newest.
+#[test]
+fn hard_links_are_copied_and_renewed_together() {
+    let bed = Bed::new(2);
+    let is_one_file = |branch: usize, paths: &[&str]| {
+        let numbers: Vec<u64> =
+            paths.iter().map(|path| fs::metadata(bed.made.on(branch, path)).unwrap().ino()).collect();
+        assert!(numbers.windows(2).all(|pair| pair[0] == pair[1]), "{paths:?} on {branch}: {numbers:?}");
+        assert_eq!(fs::metadata(bed.made.on(branch, paths[0])).unwrap().nlink(), paths.len() as u64);
+    };
+    bed.create("d/f", "first");
+    bed.link("d/f", "other/link");
+    bed.copy("d/f", 0, 1).unwrap();
+    is_one_file(1, &["d/f", "other/link"]);
+    // A further name reaches both copies, and a write under any name makes the other copy out of date under all.
+    bed.link("other/link", "d/third");
+    is_one_file(1, &["d/f", "other/link", "d/third"]);
+    bed.write("d/third", "after");
+    for name in ["d/f", "other/link", "d/third"] {
+        assert_eq!((bed.read(name).as_str(), bed.on(1, name).as_str()), ("after", "first"), "{name}");
+    }
+    // One name is removed, and one is made, while the branch is away.
+    bed.only(&[0]);
+    bed.unlink("other/link").unwrap();
+    bed.link("d/f", "d/fourth");
+    bed.only(&[0, 1]);
+    bed.copy("d/fourth", 0, 1).unwrap();
+    for branch in [0, 1] {
+        is_one_file(branch, &["d/f", "d/fourth", "d/third"]);
+    }
+    assert!(["d/f", "d/fourth", "d/third"].iter().all(|name| bed.are_same(name, 0, 1)));
+    assert_eq!(bed.on(1, "d/f"), "after");
+    // What was removed meanwhile comes back with the branch, as the file that it was there.
+    assert_eq!(bed.read("other/link"), "first");
+    bed.write("d/f", "AFTER");
+    assert_eq!((bed.read("d/third").as_str(), bed.read("other/link").as_str()), ("AFTER", "first"));
+    bed.only(&[1]);
+    assert_eq!((bed.read("d/third").as_str(), bed.read("d/fourth").as_str()), ("after", "after"));
 }
 
 #[test]
@@ -480,7 +610,7 @@ fn a_pool_without_such_a_rule_neither_reads_nor_writes_generations() {
     assert_eq!([bed.generation(0, "d/g"), bed.generation(1, "d/g")], before);
     assert_eq!(bed.generation(0, "d/new"), None);
     // With `copies = 1`, numbers count, and no copies are wanted.
-    let mut placement = placement();
+    let mut placement = placement(2);
     placement.rules[0].copies = Some(1);
     let mut config = Config { min_free: 0, placement, ..Config::default() };
     config.policies.set_category(Category::Create, Policy::Ff);

@@ -9,15 +9,16 @@ use crate::output::{print, print_json, report_missing, shown};
 use crate::pace::Pace;
 use crate::pool_link::{BranchLink, PoolLink};
 use crate::progress::Progress;
-use crate::relocate::{Stays, Sum, Unit, adds_up, apart, is_of_the_disk};
+use crate::relocate::{Stays, Step, Sum, Unit, adds_up, apart, is_of_the_disk, move_one};
 use crate::stop::Stop;
-use crate::survey::{Entry, FileCopy, current, walk_all};
+use crate::survey::{Entry, FileCopy, current, look, walk_all};
 use canopy_config::control_api::OsText;
 use canopy_config::text::{bytes, date, os_error};
 use canopy_pool::policy::placement::Placement;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -215,6 +216,8 @@ struct Work<'w> {
     by_space: Rule,
     /// What the user has chosen for the file that is looked at.
     chosen: Option<FileCopy>,
+    /// How many copies rules want of a file with hard links, for any of the names that were found.
+    linked: HashMap<(u64, u64), usize>,
 }
 
 /// Runs the command.
@@ -253,8 +256,16 @@ pub(super) fn dedup(args: &DedupArgs) -> Result<()> {
         stays: Vec::new(),
         by_space: Rule::emptiest(&pool),
         chosen: None,
+        linked: HashMap::new(),
     };
     let (found, asides) = work.find(&starts, &filter)?;
+    for entry in &found {
+        let wanted = work.placement.copies(entry.path.as_os_str().as_bytes());
+        for copy in entry.copies.iter().filter(|copy| copy.stat.st_nlink > 1) {
+            let most = work.linked.entry(copy.key()).or_default();
+            *most = wanted.max(*most);
+        }
+    }
     let manners = &args.manners;
     let size = |entry: &Entry| work.surplus(entry).1.iter().map(FileCopy::size).sum::<u64>();
     let all = found.iter().map(size).sum();
@@ -345,7 +356,8 @@ impl Work<'_> {
 
     /// Returns the copy that stays in any case, and those that are too many.
     fn surplus(&self, entry: &Entry) -> (Option<FileCopy>, Vec<FileCopy>) {
-        let wanted = self.placement.copies(entry.path.as_os_str().as_bytes());
+        let by_links = entry.copies.iter().filter_map(|copy| self.linked.get(&copy.key())).copied().max();
+        let wanted = self.placement.copies(entry.path.as_os_str().as_bytes()).max(by_links.unwrap_or(0));
         let current = current(self.pool, &entry.path, &entry.copies);
         let is_old = |copy: &FileCopy| !current.contains(&copy.branch);
         let good: Vec<FileCopy> = entry.copies.iter().filter(|copy| !is_old(copy)).copied().collect();
@@ -397,6 +409,15 @@ impl Work<'_> {
 
     /// Removes the surplus copies of one file.
     fn reduce(&mut self, entry: &Entry) {
+        // A copy with hard links may have gone with another name since.
+        let now = match entry.copies.iter().any(|copy| copy.stat.st_nlink > 1) {
+            true => look(self.pool, &entry.path).0,
+            false => entry.copies.clone(),
+        };
+        if now.len() < 2 {
+            return;
+        }
+        let entry = &Entry { path: entry.path.clone(), copies: now };
         let (kept, surplus) = self.surplus(entry);
         let stays = kept.map_or(entry.first().branch, |kept| kept.branch);
         for surplus in &surplus {
@@ -425,9 +446,12 @@ impl Work<'_> {
     }
 
     fn remove(&mut self, entry: &Entry, kept: &FileCopy, surplus: &FileCopy) -> Result<(), Kept> {
-        let [stays, goes] = HeldCopy::pair(self.pool, &entry.path, [kept, surplus], self.args.write)?;
-        // One that is known to be out of date need not be the same.
+        // One that is known to be out of date need not be the same, and none of its names is shown.
         let is_old = !current(self.pool, &entry.path, &entry.copies).contains(&surplus.branch);
+        if surplus.stat.st_nlink > 1 && !is_old {
+            return self.remove_links(entry, kept, surplus);
+        }
+        let [stays, goes] = HeldCopy::pair(self.pool, &entry.path, [kept, surplus], self.args.write)?;
         if !self.args.differing && !is_old {
             goes.require_equal(&stays, (&mut self.pace, &self.progress), &self.stop)?;
         }
@@ -435,6 +459,23 @@ impl Work<'_> {
             goes.remove_in_favour_of(&stays)?;
         }
         Ok(())
+    }
+
+    /// Has the daemon remove a copy with hard links, under all names: clients must not see one name of each copy.
+    fn remove_links(&mut self, entry: &Entry, kept: &FileCopy, surplus: &FileCopy) -> Result<(), Kept> {
+        let branch = |copy: &FileCopy| &self.pool.branches[copy.branch];
+        if !branch(surplus).generation(&entry.path)?.is_some_and(|copy| copy.shared) {
+            return Err(Kept::Because("it has several hard links, and no rule wants copies of it".into()));
+        }
+        let pair = HeldCopy::pair(self.pool, &entry.path, [kept, surplus], false);
+        let [stays, goes] = pair?;
+        goes.require_equal(&stays, (&mut self.pace, &self.progress), &self.stop)?;
+        drop([stays, goes]);
+        if !self.args.write {
+            return Ok(());
+        }
+        let step = Step::whole(vec![entry.path.clone()], surplus.branch, kept.branch, surplus.used());
+        move_one(self.pool, &self.stop, &step)
     }
 
     fn tell(&mut self, entry: &Entry, stays: usize, surplus: &FileCopy) {

@@ -22,6 +22,7 @@ pub use transfer::{MoveArgs, move_files};
 
 use crate::error::{Error, Result};
 use crate::filter::Filter;
+use crate::held::Kept;
 use crate::manners::MannerArgs;
 use crate::plan::Move;
 use crate::pool_link::PoolLink;
@@ -127,6 +128,11 @@ impl<'r> Run<'r> {
             rate: self.args.manners.bwlimit.unwrap_or(0),
         }
     }
+}
+
+/// Moves one file, unseen.
+pub(crate) fn move_one(pool: &PoolLink, stop: &Stop, step: &Step) -> std::result::Result<(), Kept> {
+    Mover::new(pool, Manner::default(), stop).one(step)
 }
 
 /// Returns the steps of a plan.

@@ -1,10 +1,10 @@
 //! Carrying out a plan through the daemon, one entry after the other.
 
 use super::job::{Found, Stays};
-use super::take_off::{Leaving, TakeOff};
+use super::take_off::{Goes, Leaving, TakeOff};
 use crate::error::{Error, Result};
 use crate::held::Kept;
-use crate::output::shown;
+use crate::output::{complain, shown};
 use crate::pool_link::{PoolLink, UNDER_CONSTRUCTION, open_beneath};
 use crate::progress::Progress;
 use crate::stop::Stop;
@@ -253,6 +253,15 @@ impl<'p> Mover<'p> {
         Ok(outcome)
     }
 
+    /// Makes a single step.
+    pub(super) fn one(&self, step: &Step) -> Result<(), Kept> {
+        self.step(step).map_err(|why| match why {
+            NotMoved::Stays(why) => Kept::Because(why),
+            NotMoved::Fatal(error) => Kept::Because(error.to_string()),
+            NotMoved::Stopped => Kept::Stopped,
+        })
+    }
+
     /// Makes a step. While a large file is copied, the bar follows its copy on the new branch.
     fn watched(&self, bar: &Progress, step: &Step) -> Result<(), NotMoved> {
         if bar.is_hidden() || step.bytes < LARGE {
@@ -296,7 +305,7 @@ impl<'p> Mover<'p> {
 
     fn step(&self, step: &Step) -> Result<(), NotMoved> {
         let Some(leaving) = &step.leaving else {
-            return self.transfer(step, step.to, self.manner.action);
+            return self.transfer(step, (step.from, step.to), self.manner.action);
         };
         let (pool, stop) = (self.pool, self.stop);
         let off = TakeOff { pool, stop, rate: self.manner.rate, idle: self.manner.idle };
@@ -305,21 +314,33 @@ impl<'p> Mover<'p> {
         let mut made = Vec::new();
         let mut take = || {
             for to in &leaving.copies {
-                self.transfer(step, *to, Action::Copy)?;
+                self.transfer(step, (step.from, *to), Action::Copy)?;
                 made.push(*to);
             }
-            Ok(off.remove(path, step.from, leaving.wanted)?)
+            match off.look(path, step.from, leaving.wanted)? {
+                Goes::Surplus(other) => self.transfer(step, (step.from, other), Action::Move),
+                Goes::Old => Ok(off.remove_old(&step.names, step.from)?),
+                Goes::Gone => Ok(()),
+            }
         };
         let taken = take();
         if taken.is_err() {
             // They would be too many.
-            made.iter().for_each(|to| off.undo(path, *to, leaving.wanted));
+            for to in made {
+                if let Err(NotMoved::Stays(why)) = self.transfer(step, (to, step.from), Action::Move) {
+                    let (path, branch) = (pool.mountpoint.join(path), &pool.branches[to].path);
+                    let (path, branch) = (shown(&path), shown(branch));
+                    complain(&format!(
+                        "{path}: its new copy on {branch} stays ({why}); canopy dedup removes it"
+                    ));
+                }
+            }
         }
         taken
     }
 
     /// Moves or copies a file to a branch.
-    fn transfer(&self, step: &Step, to: usize, action: Action) -> Result<(), NotMoved> {
+    fn transfer(&self, step: &Step, between: (usize, usize), action: Action) -> Result<(), NotMoved> {
         // The daemon then knows these names, and need not look for them on the whole branch.
         for name in step.names.iter().skip(1) {
             let _ = self.pool.mountpoint.join(name).symlink_metadata();
@@ -327,18 +348,18 @@ impl<'p> Mover<'p> {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            match self.relocate(step, to, action) {
+            match self.relocate(step, between, action) {
                 Ok(()) => return Ok(()),
                 Err(Errno::INTR) if self.stop.is_set() => return Err(NotMoved::Stopped),
                 // Some other signal, such as of a window that has changed its size.
                 Err(Errno::INTR) => attempts -= 1,
                 Err(Errno::AGAIN) if attempts < ATTEMPTS => {}
-                Err(errno) => return Err(self.reason(errno, to, action)),
+                Err(errno) => return Err(self.reason(errno, between.1, action)),
             }
         }
     }
 
-    fn relocate(&self, step: &Step, to: usize, action: Action) -> Result<(), Errno> {
+    fn relocate(&self, step: &Step, (from, to): (usize, usize), action: Action) -> Result<(), Errno> {
         let path = &step.names[0];
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let root = rustix::fs::open(&self.pool.mountpoint, flags | OFlags::CLOEXEC, Mode::empty())?;
@@ -347,7 +368,7 @@ impl<'p> Mover<'p> {
         let branch = |index: usize| self.pool.branches[index].path.as_os_str().as_bytes();
         let relocation = Relocation {
             name: path.file_name().unwrap_or_default().as_bytes(),
-            from: branch(step.from),
+            from: branch(from),
             to: branch(to),
             rate: self.manner.rate,
             idle: self.manner.idle,
@@ -367,6 +388,7 @@ impl<'p> Mover<'p> {
             Errno::BUSY => "open for writing",
             Errno::EXIST if action == Action::Copy => "the other branch holds one of its names",
             Errno::EXIST => "another branch holds a copy",
+            Errno::NOTUNIQ => "a rule wants as many copies",
             Errno::MLINK => "it has a name outside of its branch",
             Errno::PERM => "immutable or append-only, or below such a directory",
             Errno::OPNOTSUPP => "one of the filesystems lacks leases or one of its attributes",

@@ -38,8 +38,14 @@ fn movable(
     shared: Vec<Entry>,
     choose: &mut dyn FnMut(&[FileCopy]) -> Option<FileCopy>,
 ) -> (Vec<Found>, Vec<Stays>) {
-    let (mut found, mut stays) = (Vec::new(), Vec::new());
+    let (mut found, mut stays) = (Vec::<Found>::new(), Vec::new());
+    let mut linked: HashMap<(u64, u64), usize> = HashMap::new();
     for entry in shared {
+        // All names of a file move together.
+        if let Some(index) = entry.copies.iter().find_map(|copy| linked.get(&copy.key())) {
+            found[*index].names.push(entry.path);
+            continue;
+        }
         let mut stay = |why: &str| {
             stays.push(Stays { path: pool.mountpoint.join(&entry.path), why: why.into() });
         };
@@ -60,6 +66,9 @@ fn movable(
             continue;
         }
         if let Some(copy) = choose(&held) {
+            if copy.stat.st_nlink > 1 {
+                linked.insert(copy.key(), found.len());
+            }
             let others = held.iter().map(|other| other.branch);
             let branches = others.filter(|other| *other != copy.branch).collect();
             found.push(Found { names: vec![entry.path], copy, others: Some(Others { branches, wanted }) });
@@ -93,8 +102,14 @@ pub(super) fn leave(
     for step in &copies {
         made.entry(step.names[0].as_path()).or_default().push(step);
     }
-    let mut steps = Vec::new();
+    let mut steps = Vec::<Step>::new();
+    let mut linked: HashMap<(u64, u64), usize> = HashMap::new();
     for entry in entries {
+        let own = entry.copies.iter().find(|copy| copy.branch == branch && copy.stat.st_nlink > 1);
+        if let Some(index) = own.and_then(|own| linked.get(&own.key())) {
+            steps[*index].names.push(entry.path);
+            continue;
+        }
         let path = pool.mountpoint.join(&entry.path);
         if let Some(why) = short.get(&path) {
             stays.push(Stays { path, why: why.clone() });
@@ -106,6 +121,9 @@ pub(super) fn leave(
         let Some(to) = copies.first().copied().or(there) else { continue };
         // What is there already takes no bytes.
         let bytes = made.iter().map(|step| step.bytes).sum();
+        if let Some(own) = own {
+            linked.insert(own.key(), steps.len());
+        }
         let leaving = Leaving { copies, wanted: wanted(placement, &entry.path) };
         let whole = Step::whole(vec![entry.path], branch, to, bytes);
         steps.push(Step { leaving: Some(leaving), ..whole });

@@ -1,18 +1,14 @@
-//! Taking one of several copies of a file off its branch.
+//! One of several copies of a file leaves its branch. What goes, and in favour of which other one, is decided here; the daemon
+//! removes a copy that is up to date, with all its names, and its clients go on with the other one.
 
 use crate::held::{HeldCopy, Kept};
-use crate::output::{complain, shown};
 use crate::pace::Pace;
 use crate::pool_link::PoolLink;
 use crate::progress::Progress;
 use crate::stop::Stop;
 use crate::survey::{FileCopy, current, disks_of, look};
-use rustix::io::Errno;
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
 
-/// How long the daemon keeps a file open after its last reader has closed it.
-const CLOSED: Duration = Duration::from_millis(1100);
 /// Why a copy stays.
 const FEWER: &str = "the other branches hold fewer copies than its rule wants";
 
@@ -25,7 +21,17 @@ pub(crate) struct Leaving {
     pub(crate) wanted: usize,
 }
 
-/// Takes copies off branches.
+/// What a copy is that may go.
+pub(super) enum Goes {
+    /// Another branch holds the same.
+    Surplus(usize),
+    /// It is out of date.
+    Old,
+    /// There is none any more.
+    Gone,
+}
+
+/// Looks at copies that are to leave their branches.
 pub(super) struct TakeOff<'p> {
     pub(super) pool: &'p PoolLink,
     pub(super) stop: &'p Stop,
@@ -36,66 +42,49 @@ pub(super) struct TakeOff<'p> {
 }
 
 impl TakeOff<'_> {
-    /// Fails if the copy on a branch could not go although others got copies first: then these would be too many.
+    /// Fails if there would be too few copies without the one on a branch, also when others have got theirs.
     pub(super) fn must_be_possible(&self, path: &Path, branch: usize, leaving: &Leaving) -> Result<(), Kept> {
         let (copies, _) = look(self.pool, path);
-        let Some(goes) = copies.iter().find(|copy| copy.branch == branch) else { return Ok(()) };
         let root = |to: &usize| self.pool.branches[*to].stat(Path::new("")).ok().map(|root| root.st_dev);
         let mut disks = disks_of(&self.others(path, &copies, branch));
         disks.extend(leaving.copies.iter().filter_map(root));
-        if disks.len() < leaving.wanted {
-            return Err(Kept::Because(FEWER.into()));
-        }
-        let Some(stays) = copies.iter().find(|copy| copy.branch != branch) else { return Ok(()) };
-        let try_it = || HeldCopy::pair(self.pool, path, [stays, goes], true).map(drop);
-        match try_it() {
-            Err(kept) if kept == Kept::from(Errno::BUSY) => {
-                self.stop.sleep_until(Instant::now() + CLOSED);
-                try_it()
-            }
-            other => other,
-        }
+        if disks.len() < leaving.wanted { Err(Kept::Because(FEWER.into())) } else { Ok(()) }
     }
 
-    /// Removes the copy on a branch, if others hold as many as are wanted and one of them is the same.
-    pub(super) fn remove(&self, path: &Path, branch: usize, wanted: usize) -> Result<(), Kept> {
-        self.remove_in_favour(path, branch, wanted, |goes, stays| {
-            let mut pace = Pace::new(self.rate, self.idle);
-            goes.require_equal(stays, (&mut pace, &Progress::new(0, true)), self.stop)
-        })
-    }
-
-    /// Removes the copy that a branch got a moment ago, also after a signal.
-    pub(super) fn undo(&self, path: &Path, branch: usize, wanted: usize) {
-        if let Err(Kept::Because(why)) = self.remove_in_favour(path, branch, wanted, |_, _| Ok(())) {
-            let (path, branch) = (self.pool.mountpoint.join(path), &self.pool.branches[branch].path);
-            complain(&format!(
-                "{} has one copy more than its rule wants, on {} ({why}; canopy dedup removes it)",
-                shown(&path),
-                shown(branch)
-            ));
-        }
-    }
-
-    fn remove_in_favour(
-        &self,
-        path: &Path,
-        branch: usize,
-        wanted: usize,
-        compare: impl Fn(&HeldCopy<'_>, &HeldCopy<'_>) -> Result<(), Kept>,
-    ) -> Result<(), Kept> {
+    /// Returns what the copy on a branch is. One that is up to date is compared with another one.
+    ///
+    /// # Errors
+    /// If others hold fewer than are wanted, or differ.
+    pub(super) fn look(&self, path: &Path, branch: usize, wanted: usize) -> Result<Goes, Kept> {
         let (copies, _) = look(self.pool, path);
-        let Some(goes) = copies.iter().find(|copy| copy.branch == branch) else { return Ok(()) };
+        let Some(goes) = copies.iter().find(|copy| copy.branch == branch) else { return Ok(Goes::Gone) };
         let others = self.others(path, &copies, branch);
         let Some(first) = others.first().filter(|_| disks_of(&others).len() >= wanted) else {
             return Err(Kept::Because(FEWER.into()));
         };
-        let [stays, held] = HeldCopy::pair(self.pool, path, [first, goes], true)?;
-        // One that is known to be out of date need not be the same.
-        if current(self.pool, path, &copies).contains(&branch) {
-            compare(&held, &stays)?;
+        if !current(self.pool, path, &copies).contains(&branch) {
+            return Ok(Goes::Old);
         }
-        Ok(held.remove_in_favour_of(&stays)?)
+        let [stays, held] = HeldCopy::pair(self.pool, path, [first, goes], false)?;
+        let mut pace = Pace::new(self.rate, self.idle);
+        held.require_equal(&stays, (&mut pace, &Progress::new(0, true)), self.stop)?;
+        Ok(Goes::Surplus(first.branch))
+    }
+
+    /// Removes an old copy from a branch, under each of these names.
+    pub(super) fn remove_old(&self, names: &[PathBuf], branch: usize) -> Result<(), Kept> {
+        for path in names {
+            let (copies, _) = look(self.pool, path);
+            let Some(goes) = copies.iter().find(|copy| copy.branch == branch) else { continue };
+            let others = self.others(path, &copies, branch);
+            let is_old = !current(self.pool, path, &copies).contains(&branch);
+            let Some(first) = others.first().filter(|_| is_old) else {
+                return Err(Kept::Because("it has changed meanwhile".into()));
+            };
+            let [stays, held] = HeldCopy::pair(self.pool, path, [first, goes], true)?;
+            held.remove_in_favour_of(&stays)?;
+        }
+        Ok(())
     }
 
     /// Returns the copies on other branches that are up to date.

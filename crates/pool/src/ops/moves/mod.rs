@@ -4,3 +4,4 @@ mod break_link;
 pub(crate) mod hold_still;
 mod relocate;
 pub(crate) mod spill;
+mod take_off;

@@ -14,12 +14,14 @@ use crate::fs::reserved::is_reserved;
 use crate::fs::stat::{self, Attr};
 use crate::ids::{Caller, NodeId};
 use crate::node::Node;
-use crate::ops::moves::spill::NotMoved;
+use crate::ops::moves::hold_still::FrozenFile;
+use crate::ops::moves::spill::{Movable, NotMoved};
 use crate::path::{join, split};
 use crate::policy::Mode;
 use crate::pool::Pool;
 use crate::relocate::file::FileMove;
 use crate::relocate::journal::Original;
+use crate::relocate::lease::{LeasedFile, readable};
 use crate::relocate::{self, COPIED_AT_ONCE};
 use canopy_sys::ioctl::relocate::Relocation;
 use canopy_sys::thread::ioprio;
@@ -42,6 +44,30 @@ struct Link<'l> {
     original: Original,
 }
 
+/// What becomes of a file.
+struct Transfer<'t> {
+    source: &'t Arc<Branch>,
+    target: &'t Arc<Branch>,
+    original: Original,
+    /// Bytes in a second; 0 for no limit.
+    rate: u64,
+}
+
+/// A file that nobody writes: the one that its node stands for, or another copy.
+enum Still<'p> {
+    Frozen(FrozenFile<'p>),
+    Leased(LeasedFile),
+}
+
+impl AsRef<LeasedFile> for Still<'_> {
+    fn as_ref(&self) -> &LeasedFile {
+        match self {
+            Still::Frozen(file) => file.as_ref(),
+            Still::Leased(file) => file,
+        }
+    }
+}
+
 impl Pool {
     /// Moves an entry of a directory from one branch to another. A file moves with all its names, or not at all. Of a
     /// directory, the copy on the old branch goes, which must be empty; the new branch gets one if no other has.
@@ -49,12 +75,16 @@ impl Pool {
     /// If the wish `keeps` the entry, a file or symlink stays where it is, and the new branch gets a copy of it with all its
     /// names. If several branches hold it, the copy that the pool shows is copied, whichever is named.
     ///
+    /// Of several copies that a rule wants and that are up to date, the one on the old branch goes, and another one stands
+    /// for it: whichever the pool shows then.
+    ///
     /// Errors:
     /// - `EACCES` for a caller other than root and the owner of the pool
     /// - `EINVAL` for a branch that the pool does not have
     /// - `EROFS` when a branch may not be changed, or creates nothing
     /// - `ESTALE` when the entry is not on the old branch
-    /// - `EEXIST` when it is on others as well; if it is kept, on the new branch
+    /// - `EEXIST` when it is on others as well, and these copies may differ; if it is kept, when it is on the new branch
+    /// - `ENOTUNIQ` when it is one of several copies, and a rule wants as many
     /// - `EBUSY` when the file is open for writing, or a client wants to write it
     /// - `EMLINK` when the file has a name outside of the branch
     /// - `EPERM` when it is immutable or append-only
@@ -96,7 +126,8 @@ impl Pool {
                     self.relocate_symlink(&link, source, target)
                 }
                 () if entry.attr.is_regular() => {
-                    self.relocate_file(&node, source, target, original, wish.rate)
+                    let move_to = Transfer { source, target, original, rate: wish.rate };
+                    self.relocate_file(&node, (dir, wish.name), &move_to)
                 }
                 () => Err(Errno::OPNOTSUPP),
             };
@@ -110,11 +141,10 @@ impl Pool {
     fn relocate_file(
         &self,
         node: &Arc<Node>,
-        source: &Arc<Branch>,
-        target: &Arc<Branch>,
-        original: Original,
-        rate: u64,
+        place: (NodeId, &[u8]),
+        transfer: &Transfer<'_>,
     ) -> Result<(), Errno> {
+        let Transfer { source, target, original, rate } = *transfer;
         if self.has_writers(node) {
             return Err(Errno::BUSY);
         }
@@ -124,13 +154,25 @@ impl Pool {
             return Err(Errno::BUSY);
         }
         let _copying = self.stuck_operations.moving();
-        let file = self.movable(node, (original == Original::Stays).then_some(target.id))?;
+        let several = match original {
+            Original::Goes => self.one_of_several(node, place, source)?,
+            Original::Stays => None,
+        };
+        let (file, target) = match several {
+            Some((file, target)) => (file, &target.clone()),
+            None => (self.movable(node, (original == Original::Stays).then_some(target.id))?, target),
+        };
         if file.source.id != source.id && original == Original::Goes {
             return Err(Errno::STALE);
         }
         let source = &file.source;
-        self.has_room(target, file.attr.blocks * 512)?;
-        let still = self.freeze(node)?;
+        if file.there.is_none() {
+            self.has_room(target, file.attr.blocks * 512)?;
+        }
+        let still = match node.key() == Some(file.attr.key()) || file.there.is_none() {
+            true => Still::Frozen(self.freeze(node)?),
+            false => Still::Leased(self.hold(&file)?),
+        };
         if original == Original::Stays {
             self.share_generation(still.as_ref().as_fd()).map_err(|errno| match errno {
                 // To the caller, this would say that it is not the owner of the pool.
@@ -160,6 +202,13 @@ impl Pool {
             // The error may come from either branch; the health check finds out which.
             errno => target.record_error(source.record_error(errno, OpKind::Read), OpKind::Read),
         })
+    }
+
+    /// Holds the copy of a file that goes.
+    fn hold(&self, file: &Movable) -> Result<LeasedFile, Errno> {
+        let name = file.names.first().ok_or(Errno::NOENT)?;
+        let pinned = beneath::open(file.source.root(), name, OFlags::PATH | OFlags::NOFOLLOW)?;
+        LeasedFile::hold(readable(pinned)?)
     }
 
     fn has_writers(&self, node: &Arc<Node>) -> bool {

@@ -67,7 +67,9 @@ pub(super) struct Movable {
     pub(super) names: Vec<PoolPath>,
     pub(super) original: Original,
     /// Other branches that hold an old copy of it.
-    old_on: SmallVec<[BranchId; 2]>,
+    pub(super) old_on: SmallVec<[BranchId; 2]>,
+    /// The copy that the target holds already, if one of several equal ones goes.
+    pub(super) there: Option<OwnedFd>,
 }
 
 impl Pool {
@@ -227,11 +229,9 @@ impl Pool {
                 let found = beneath::dir(other.root(), dir)
                     .and_then(|dir| stat::at(dir.as_fd(), name).map(|attr| (dir, attr)));
                 match found {
-                    // Nobody sees it, and a copy may take its place. Names of a file that has several change one by one.
-                    Ok((dir, attr))
-                        if self.is_old_copy((dir.as_fd(), name, &attr), generation)
-                            && (original == Original::Goes || names.len() == 1 && attr.nlink == 1) =>
-                    {
+                    // Nobody sees it, and a copy may take its place. Names of a file that has several change one by one, but
+                    // those that still lead to the old copy stay hidden, for it is older than the new one.
+                    Ok((dir, attr)) if self.is_old_copy((dir.as_fd(), name, &attr), generation) => {
                         old_on.push(other.id);
                     }
                     // After the move, the pool could show the other file.
@@ -241,7 +241,7 @@ impl Pool {
                 }
             }
         }
-        Ok(Movable { source, attr: primary.attr, names, original, old_on })
+        Ok(Movable { source, attr: primary.attr, names, original, old_on, there: None })
     }
 
     /// Returns the branch that the policy picks, except the file's own branch and those already tried: among those where
@@ -303,7 +303,11 @@ impl Pool {
             return Err(why);
         }
         let names = file.names.clone();
-        let copied = FileMove::copy(&file.source, target, file.original, still, names, note, wanted);
+        let copied = match &file.there {
+            None => FileMove::copy(&file.source, target, file.original, still, names, note, wanted),
+            Some(copy) => rustix::io::dup(copy)
+                .and_then(|copy| FileMove::onto(&file.source, target, still, names, copy, note)),
+        };
         let mut carry = copied.map_err(NotMoved::of)?;
         if file.original == Original::Stays && file.old_on.contains(&target.id) {
             carry.replace();
@@ -317,7 +321,11 @@ impl Pool {
         if branches.index_of(target.id).is_none() || branches.index_of(file.source.id).is_none() {
             return Err(NotMoved::Branch(Errno::ROFS));
         }
-        if file.original == Original::Stays && !self.shows_copy(&branches, file, target)? {
+        let is_shown = match file.there {
+            Some(_) => node.key() == Some(file.attr.key()),
+            None => file.original == Original::Goes || self.shows_copy(&branches, file, target)?,
+        };
+        if !is_shown {
             self.switch(&mut carry, file, target)?;
             drop(held);
             carry.finish();
@@ -364,7 +372,9 @@ impl Pool {
         }
         drop(held);
         carry.finish();
-        self.moved.count(file.attr.blocks * 512);
+        if file.there.is_none() {
+            self.moved.count(file.attr.blocks * 512);
+        }
         self.space.clear();
         let kernel = self.kernel.load();
         kernel.invalidate_attr(node.id);

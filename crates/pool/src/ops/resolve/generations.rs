@@ -148,7 +148,9 @@ impl Pool {
     /// after a power cut the old copies would seem to be the same as this one.
     pub(crate) fn outdate_others(&self, file: BorrowedFd<'_>) -> Result<(), Errno> {
         if self.knows_copies()
-            && let Some(Generation { number, shared: true }) = generation::read(file)?
+            && let Some(Generation { number, shared }) = generation::read(file)?
+            // One that was being changed, when the newest was lost, is that now.
+            && (shared || number == Generation::OUT_OF_DATE.number)
         {
             generation::write(file, Generation { number: generation::next(number), shared: false })?;
             generation::sync(file)?;

@@ -10,7 +10,8 @@ use canopy_pool::generation::{self, Generation};
 use canopy_pool::policy::placement::{Placement, Rule, Target};
 use rustix::fs::FileType;
 use rustix::io::Errno;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -62,7 +63,7 @@ struct Holder {
     branch: usize,
     generation: Option<Generation>,
     /// It may be replaced if it is an old copy.
-    is_plain: bool,
+    is_file: bool,
 }
 
 /// Where copies of one file are to be made.
@@ -97,7 +98,7 @@ fn choose(
             let spot = spots[*branch];
             let free = match holders.iter().find(|holder| holder.branch == *branch) {
                 None => true,
-                Some(old) => old.is_plain && old.generation.is_some() && number(old.generation) < newest,
+                Some(old) => old.is_file && old.generation.is_some() && number(old.generation) < newest,
             };
             let disk = spot.disk.map(|disk| &disks[disk]);
             free && spot.takes
@@ -143,6 +144,8 @@ pub(in crate::relocate) struct CopyPlanner<'p> {
     disks: Disks,
     spots: Vec<Spot>,
     devices: Vec<Option<u64>>,
+    /// The steps of files with hard links.
+    linked: HashMap<(u64, u64), Range<usize>>,
     pub(in crate::relocate) plan: CopyPlan,
 }
 
@@ -167,7 +170,15 @@ impl<'p> CopyPlanner<'p> {
         let device =
             |branch: &crate::pool_link::BranchLink| branch.stat(Path::new("")).ok().map(|it| it.st_dev);
         let devices = pool.branches.iter().map(device).collect();
-        Ok(CopyPlanner { pool, placement, disks, spots, devices, plan: CopyPlan::default() })
+        Ok(CopyPlanner {
+            pool,
+            placement,
+            disks,
+            spots,
+            devices,
+            linked: HashMap::new(),
+            plan: CopyPlan::default(),
+        })
     }
 
     /// Plans for the time when a branch has been emptied: it gets no copies, and what it holds is only copied from.
@@ -190,6 +201,15 @@ impl<'p> CopyPlanner<'p> {
         let Some(rule) = self.placement.rule(path) else { return false };
         let wanted = self.placement.copies(path);
         if wanted > 1 && entry.first().kind() == FileType::RegularFile && admits(entry.first()) {
+            let linked = entry.copies.iter().find_map(|copy| self.linked.get(&copy.key()).cloned());
+            if let Some(steps) = linked {
+                // Its other names bring this one along.
+                self.plan.short.insert(entry.path.clone());
+                for step in &mut self.plan.steps[steps] {
+                    step.names.push(entry.path.clone());
+                }
+                return false;
+            }
             match self.lacking(entry, rule, wanted) {
                 Ok(None) => {}
                 Ok(Some(chosen)) => {
@@ -197,7 +217,11 @@ impl<'p> CopyPlanner<'p> {
                     let from = entry.copies.iter().find(|copy| copy.branch == chosen.from);
                     let bytes = from.map_or(0, FileCopy::used);
                     let step = |to| Step::whole(vec![entry.path.clone()], chosen.from, to, bytes);
+                    let before = self.plan.steps.len();
                     self.plan.steps.extend(chosen.to.iter().copied().map(step));
+                    if let Some(from) = from.filter(|from| from.stat.st_nlink > 1) {
+                        self.linked.insert(from.key(), before..self.plan.steps.len());
+                    }
                     chosen.lack.into_iter().for_each(|why| self.stays(entry, why));
                 }
                 Err(why) => {
@@ -226,11 +250,7 @@ impl<'p> CopyPlanner<'p> {
                 false => Ok(None),
             };
             match read {
-                Ok(generation) => holders.push(Holder {
-                    branch: copy.branch,
-                    generation,
-                    is_plain: is_file && copy.stat.st_nlink == 1,
-                }),
+                Ok(generation) => holders.push(Holder { branch: copy.branch, generation, is_file }),
                 Err(Errno::NOENT | Errno::NODEV) => {}
                 Err(errno) => return Err(os_error(errno)),
             }
@@ -249,9 +269,6 @@ impl<'p> CopyPlanner<'p> {
         }
         if !current.iter().all(|copy| alike(&copy)) {
             return Err("its copies differ, and nothing tells which is newer (canopy which)".into());
-        }
-        if first.stat.st_nlink > 1 {
-            return Err("it has hard links".into());
         }
         if self.devices[first.branch] != Some(first.stat.st_dev) {
             return Err("on a filesystem of its own".into());
@@ -308,7 +325,7 @@ mod tests {
 
     fn holder(branch: usize, generation: &str) -> Holder {
         let generation = (!generation.is_empty()).then(|| Generation::parse(generation.as_bytes()));
-        Holder { branch, generation, is_plain: true }
+        Holder { branch, generation, is_file: true }
     }
 
     /// Four branches on three disks: the first two share one.
@@ -331,8 +348,8 @@ mod tests {
         // Two branches of one disk are one copy, and what has no number is no old copy.
         assert_eq!(chosen(2, &[holder(0, "7+"), holder(1, "7+")], [90, 20, 20]), short(0, &[]));
         assert_eq!(chosen(2, &[holder(0, "7"), holder(2, "")], [90, 90, 20]), short(0, &[]));
-        let linked = Holder { is_plain: false, ..holder(2, "6+") };
-        assert_eq!(chosen(2, &[holder(0, "7"), linked], [90, 90, 20]), short(0, &[]));
+        let symlink = Holder { is_file: false, ..holder(2, "6+") };
+        assert_eq!(chosen(2, &[holder(0, "7"), symlink], [90, 90, 20]), short(0, &[]));
     }
 
     fn only(from: usize, to: &[usize]) -> Chosen {

@@ -174,14 +174,16 @@ fn still_short(mountpoint: &Path, plan: &CopyPlan, made: &Outcome) -> BTreeSet<P
         0 => 0,
         _ => plan.steps.len().saturating_sub(usize::try_from(made.not_begun.files).unwrap_or(usize::MAX)),
     };
-    let name = |step: &Step| step.names[0].clone();
-    let mut done: BTreeSet<PathBuf> = plan.steps[..begun].iter().map(name).collect();
     let stays = made.stays.iter().chain(&plan.stays);
-    let failed = stays.filter_map(|stay| stay.path.strip_prefix(mountpoint).ok().map(Path::to_owned));
-    for path in failed.chain(plan.steps[begun..].iter().map(name)) {
-        done.remove(&path);
+    let failed: BTreeSet<&Path> = stays.filter_map(|stay| stay.path.strip_prefix(mountpoint).ok()).collect();
+    // A file is named by its first name, and done with all of them.
+    let is_done = |step: &&Step| !failed.contains(step.names[0].as_path());
+    let mut done: BTreeSet<&PathBuf> =
+        plan.steps[..begun].iter().filter(is_done).flat_map(|step| &step.names).collect();
+    for name in plan.steps[begun..].iter().flat_map(|step| &step.names) {
+        done.remove(name);
     }
-    plan.short.difference(&done).cloned().collect()
+    plan.short.iter().filter(|path| !done.contains(path)).cloned().collect()
 }
 
 #[cfg(test)]

@@ -1,0 +1,79 @@
+//! Taking one of several equal copies of a file off its branch: the end of a move to a branch that has the file already.
+
+use super::spill::Movable;
+use crate::branch::Branch;
+use crate::config::Func;
+use crate::dir::merged::MergedDir;
+use crate::dir::symlinks::Symlinks;
+use crate::error::Error;
+use crate::fs::stat;
+use crate::fs::{beneath, generation};
+use crate::ids::NodeId;
+use crate::node::Node;
+use crate::path::join;
+use crate::pool::Pool;
+use crate::relocate::file::{can_leave, is_same};
+use crate::relocate::journal::Original;
+use crate::relocate::lease::readable;
+use crate::relocate::links;
+use rustix::fd::AsFd;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+impl Pool {
+    /// Returns the file that a branch holds under a name, and the branch of the copy that the pool shows when it is gone.
+    /// `None` unless both are up to date as far as a rule about copies knows: then they hold the same.
+    ///
+    /// Errors: `EEXIST` if the other copy has not all of its names, or looks different; `ENOTUNIQ` if a rule wants as many
+    /// copies for one of its names; `EMLINK` when not all of its names can be found.
+    pub(super) fn one_of_several(
+        &self,
+        node: &Node,
+        (dir, name): (NodeId, &[u8]),
+        source: &Arc<Branch>,
+    ) -> Result<Option<(Movable, Arc<Branch>)>, Errno> {
+        if !self.knows_copies() {
+            return Ok(None);
+        }
+        let branches = self.branches.load();
+        let from = branches.index_of(source.id).ok_or(Errno::ROFS)?;
+        let path = self.nodes.dir_path(dir).map_err(Error::errno)?;
+        let (attr, to, other, disks) = {
+            let _held = self.tree.shared();
+            let dirs = MergedDir::open(Symlinks::NEVER, &branches, &path);
+            let copies = self.copies(&dirs, name);
+            let Some(current) = &copies.current else { return Ok(None) };
+            let well = |index: usize| branches.as_slice()[index].health.is_well();
+            let rest = copies.only(|index| index != from && current.contains(&index) && well(index));
+            if !current.contains(&from) || !rest.any() {
+                return Ok(None);
+            }
+            let to = self.shown(Func::Getattr, &branches, &rest).map_err(Error::errno)?;
+            let (own, other) = copies.get(from).zip(copies.get(to)).ok_or(Errno::AGAIN)?;
+            let disks: BTreeSet<u64> = rest.iter().map(|(_, copy)| copy.dev).collect();
+            (*own, branches.as_slice()[to].clone(), *other, disks.len())
+        };
+        if !can_leave(&attr) {
+            return Err(Errno::PERM);
+        }
+        let known = self.nodes.names(node.id).map(|(dir, name)| join(&dir, &name)).chain([join(&path, name)]);
+        let names = links::all_names(source.root(), &attr, known)?;
+        let config = self.config();
+        if names.iter().any(|name| config.placement.copies(name) > disks) {
+            return Err(Errno::NOTUNIQ);
+        }
+        let copy = readable(beneath::open(to.root(), &join(&path, name), OFlags::PATH | OFlags::NOFOLLOW)?)?;
+        let is_there = stat::of(copy.as_fd())?.key() == other.key()
+            && is_same(&attr, &other)
+            && generation::read(copy.as_fd())?.is_some_and(|copy| copy.shared)
+            && names.iter().all(|name| links::holds(to.root(), name, &other));
+        if !is_there {
+            return Err(Errno::EXIST);
+        }
+        let (source, old_on, there) = (source.clone(), SmallVec::new(), Some(copy));
+        Ok(Some((Movable { source, attr, names, original: Original::Goes, old_on, there }, to)))
+    }
+}
