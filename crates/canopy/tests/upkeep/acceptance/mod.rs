@@ -61,7 +61,8 @@ impl Acceptance {
             files: files as usize,
             max_file: 1 << 20,
             hard_links: 200,
-            sparse: 80,
+            // Each of them is 16 MiB to read.
+            sparse: if files > 1000 { 8 } else { 80 },
             xattrs: 200,
             ..TreeSpec::default()
         };
