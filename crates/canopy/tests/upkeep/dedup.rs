@@ -7,8 +7,8 @@ use rustix::fs::XattrFlags;
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Write;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
@@ -103,7 +103,7 @@ fn copies_that_differ_go_only_by_a_rule_and_by_name() {
     for why in ["content", "size", "mode", "attributes"].map(|what| format!("the copies differ in {what}")) {
         assert!(done.stdout.contains(&why), "{why}: {}", done.describe());
     }
-    assert!(done.stdout.contains("it has several hard links"), "{}", done.describe());
+    assert!(done.stdout.contains("the copies differ, or have other names"), "{}", done.describe());
     let refused = dedup(&rig, &["--differing", "--write"]);
     assert!(!refused.success() && refused.stderr.contains("--keep"), "{}", refused.describe());
     for path in paths {
@@ -116,6 +116,41 @@ fn copies_that_differ_go_only_by_a_rule_and_by_name() {
         assert_eq!(held(&rig, path), ["a"], "{path}");
     }
     assert_eq!(held(&rig, "link"), ["a", "b"]);
+    rig.pool.umount();
+}
+
+/// A file with hard links goes with all of them, or stays with all.
+#[test]
+fn copies_with_hard_links_go_together() {
+    let rig = Rig::new(&["a", "b"]);
+    for branch in ["a", "b"] {
+        for name in ["same", "writer", "content"] {
+            rig.put(branch, name, name.repeat(100_000).into_bytes());
+            fs::create_dir_all(rig.on(branch, "d")).unwrap();
+            fs::hard_link(rig.on(branch, name), rig.on(branch, &format!("d/{name}"))).unwrap();
+            let time = UNIX_EPOCH + Duration::from_secs(1000);
+            fs::File::open(rig.on(branch, name)).unwrap().set_modified(time).unwrap();
+        }
+    }
+    let file = fs::OpenOptions::new().write(true).open(rig.on("b", "content")).unwrap();
+    file.write_all_at(b"X", 600_000).unwrap();
+    file.set_modified(UNIX_EPOCH + Duration::from_secs(1000)).unwrap();
+    drop(file);
+    let mut reader = fs::File::open(rig.at("d/same")).unwrap();
+    let writer = fs::OpenOptions::new().append(true).open(rig.at("writer")).unwrap();
+    let done = dedup(&rig, &["--keep", rig.on("b", "").to_str().unwrap(), "--write"]);
+    assert!(!done.success() && done.stdout.contains("the copies differ in content"), "{}", done.describe());
+    assert!(done.stdout.contains("open for writing"), "{}", done.describe());
+    for name in ["same", "writer", "content"] {
+        let expected: &[&str] = if name == "same" { &["b"] } else { &["a", "b"] };
+        assert_eq!([held(&rig, name), held(&rig, &format!("d/{name}"))], [expected, expected], "{name}");
+    }
+    let mut text = String::new();
+    reader.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "same".repeat(100_000));
+    let [one, other] = ["same", "d/same"].map(|name| fs::metadata(rig.at(name)).unwrap());
+    assert_eq!((one.ino(), one.nlink()), (other.ino(), 2));
+    drop((reader, writer));
     rig.pool.umount();
 }
 

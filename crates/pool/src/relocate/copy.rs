@@ -41,6 +41,47 @@ pub(crate) fn copy_data(
     rustix::fs::ftruncate(target, size)
 }
 
+/// Returns whether two files hold the same `size` bytes.
+///
+/// Errors: those of [`copy_data`]; `EBUSY` also if another process opens the second file for writing.
+pub(crate) fn same_data(
+    one: &LeasedFile,
+    other: &LeasedFile,
+    size: u64,
+    wanted: &dyn Fn() -> bool,
+) -> Result<bool, Errno> {
+    let mut buffers = [vec![0; CHUNK], vec![0; CHUNK]];
+    let mut at = 0;
+    while at < size {
+        if at % STEP == 0 && !wanted() {
+            return Err(Errno::INTR);
+        }
+        let length = usize::try_from(size - at).map_or(CHUNK, |rest| rest.min(CHUNK));
+        for (file, buffer) in [one, other].into_iter().zip(&mut buffers) {
+            file.check()?;
+            read_exactly(file.as_fd(), &mut buffer[..length], at)?;
+        }
+        if buffers[0][..length] != buffers[1][..length] {
+            return Ok(false);
+        }
+        at += length as u64;
+    }
+    Ok(true)
+}
+
+fn read_exactly(file: BorrowedFd<'_>, buffer: &mut [u8], at: u64) -> Result<(), Errno> {
+    let mut read = 0;
+    while read < buffer.len() {
+        match rustix::io::pread(file, &mut buffer[read..], at + read as u64) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(count) => read += count,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
 /// Returns the next range of data at or after `at`, up to `size`.
 fn next_data(source: BorrowedFd<'_>, at: u64, size: u64) -> Result<Option<(u64, u64)>, Errno> {
     if at >= size {

@@ -16,7 +16,7 @@ use crate::fs::beneath::{self, ProcPath};
 use crate::fs::generation;
 use crate::fs::stat::{self, Attr, FileKey};
 use crate::path::{PoolPath, split};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap};
@@ -34,6 +34,8 @@ pub(crate) struct FileMove<'s> {
     names: Vec<PoolPath>,
     replica: Replica,
     target_names: TargetNames,
+    /// The replica, if it was made before.
+    twin: Option<&'s Twin>,
 }
 
 /// What has the file's names on the target.
@@ -44,6 +46,23 @@ enum TargetNames {
     OldCopy,
     /// The copy itself: it was made before.
     Copy,
+}
+
+/// A copy that was made before, and why it is the same as the file.
+pub(crate) enum Twin {
+    /// Both have one generation.
+    Known(OwnedFd),
+    /// They were compared, and nobody has written it since.
+    Compared(LeasedFile),
+}
+
+impl AsFd for Twin {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Twin::Known(file) => file.as_fd(),
+            Twin::Compared(file) => file.as_fd(),
+        }
+    }
 }
 
 /// Syncs all directories on the way to each name, since the file depends on directories that were made for it.
@@ -152,7 +171,8 @@ impl<'s> FileMove<'s> {
         sync_parents(target, &names)?;
         let (source, target) = (source.clone(), target.clone());
         let target_names = TargetNames::Nothing;
-        Ok(FileMove { source, target, original, file, copied, names, replica, target_names })
+        let twin = None;
+        Ok(FileMove { source, target, original, file, copied, names, replica, target_names, twin })
     }
 
     /// The end of a move to a branch that holds a copy under all names already: what is left to do is to remove the original.
@@ -162,9 +182,10 @@ impl<'s> FileMove<'s> {
         target: &Arc<Branch>,
         file: &'s LeasedFile,
         names: Vec<PoolPath>,
-        copy: OwnedFd,
+        twin: &'s Twin,
         entry: JournalEntry,
     ) -> Result<FileMove<'s>, Errno> {
+        let copy = rustix::io::dup(twin.as_fd())?;
         let first = names.first().map_or(&b""[..], |name| split(name).0);
         let dir = beneath::open(target.root(), first, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW);
         let replica = Replica::existing(dir?, copy, entry);
@@ -173,7 +194,8 @@ impl<'s> FileMove<'s> {
         sync_parents(target, &names)?;
         let (source, target) = (source.clone(), target.clone());
         let (original, target_names) = (Original::Goes, TargetNames::Copy);
-        Ok(FileMove { source, target, original, file, copied, names, replica, target_names })
+        let twin = Some(twin);
+        Ok(FileMove { source, target, original, file, copied, names, replica, target_names, twin })
     }
 
     /// Lets the copy take the place of an old one on the target.
@@ -273,10 +295,15 @@ impl<'s> FileMove<'s> {
     /// Returns whether the copy that was made before is the same still, and has all names.
     fn is_on_target(&self, now: &Attr) -> Result<bool, Errno> {
         let copy = stat::of(self.replica.file())?;
-        let number = generation::read(self.replica.file())?;
-        Ok(is_same(now, &copy)
-            && number.is_some_and(|copy| copy.shared)
-            && number == generation::read(self.file.as_fd())?
+        let is_known = match self.twin {
+            Some(Twin::Compared(twin)) => twin.check().is_ok(),
+            Some(Twin::Known(_)) | None => {
+                let number = generation::read(self.replica.file())?;
+                number.is_some_and(|copy| copy.shared) && number == generation::read(self.file.as_fd())?
+            }
+        };
+        Ok(is_known
+            && is_same(now, &copy)
             && self.names.iter().all(|name| holds(self.target.root(), name, &copy)))
     }
 

@@ -8,7 +8,7 @@
 
 mod clone_dirs;
 pub(crate) mod closed;
-mod copy;
+pub(crate) mod copy;
 pub(crate) mod file;
 pub(crate) mod journal;
 pub(crate) mod lease;

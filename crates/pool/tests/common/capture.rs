@@ -3,9 +3,8 @@
 use super::client::{CALLER, Client};
 use canopy_pool::{Attr, NodeId};
 use canopy_testkit::Tree;
-use canopy_testkit::tree::{Entry, Kind};
+use canopy_testkit::tree::{Entry, Kind, hash};
 use std::collections::BTreeMap;
-use std::hash::Hasher;
 
 type Answer<T> = Result<T, String>;
 
@@ -65,7 +64,11 @@ impl Client {
             1 => Kind::Fifo,
             other => return Err(format!("file type {other}")),
         };
-        let hash = if kind == Kind::File { Some(hash(&self.content(node)?)) } else { None };
+        let hash = if kind == Kind::File {
+            Some(hash(&mut self.content(node)?.as_slice()).map_err(|error| error.to_string())?)
+        } else {
+            None
+        };
         let target = match kind {
             Kind::Symlink => Some(context("readlink", self.pool.readlink(node))?),
             _ => None,
@@ -113,12 +116,4 @@ impl Client {
         };
         names.map(|name| Ok((name.to_vec(), value(name)?))).collect()
     }
-}
-
-/// Hashes content as testkit's `Tree` does.
-fn hash(content: &[u8]) -> u64 {
-    #[allow(deprecated)]
-    let mut hasher = std::hash::SipHasher::new();
-    hasher.write(content);
-    hasher.finish()
 }

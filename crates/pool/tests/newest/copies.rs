@@ -7,7 +7,7 @@ use canopy_pool::generation::{ATTRIBUTE, Generation};
 use canopy_pool::policy::placement::{Pattern, Placement, Rule, Target};
 use canopy_pool::policy::{Category, Policy};
 use canopy_pool::{Error, HandleId, NodeId, Pool, RenameKind, SetAttr, WriteKind};
-use canopy_sys::ioctl::relocate::{RELOCATE, Relocation};
+use canopy_sys::ioctl::relocate::{RELOCATE, Relocation, What};
 use rustix::fs::{OFlags, XattrFlags};
 use rustix::io::Errno;
 use std::fs;
@@ -113,7 +113,7 @@ impl Bed {
     fn copy(&self, path: &str, from: usize, to: usize) -> Result<(), Errno> {
         let (dir, name) = self.place(path);
         let [from, to] = [from, to].map(|branch| self.made.branches[branch].as_os_str().as_bytes());
-        let wish = Relocation { name, from, to, rate: 0, idle: false, keeps: true };
+        let wish = Relocation { name, from, to, rate: 0, idle: false, what: What::Copy };
         self.pool().ioctl(&ROOT, dir, RELOCATE, &wish.to_bytes().unwrap()).map(drop).map_err(Error::errno)
     }
 
@@ -121,7 +121,7 @@ impl Bed {
     fn take_off(&self, path: &str, from: usize, to: usize) -> Result<(), Errno> {
         let (dir, name) = self.place(path);
         let [from, to] = [from, to].map(|branch| self.made.branches[branch].as_os_str().as_bytes());
-        let wish = Relocation { name, from, to, rate: 0, idle: false, keeps: false };
+        let wish = Relocation { name, from, to, rate: 0, idle: false, what: What::Move };
         self.pool().ioctl(&ROOT, dir, RELOCATE, &wish.to_bytes().unwrap()).map(drop).map_err(Error::errno)
     }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::common::{Client, TestKernel};
 use canopy_pool::kernel::NoKernel;
-use canopy_sys::ioctl::relocate::{RELOCATE, Relocation};
+use canopy_sys::ioctl::relocate::{RELOCATE, Relocation, What};
 use canopy_testkit::cmd::wait_until;
 use canopy_testkit::files::put;
 use canopy_testkit::{Fields, Kind, PATIENCE, Tree};
@@ -23,7 +23,7 @@ fn relocate_as(disks: &Disks, uid: u32, path: &str, from: usize, to: usize, rate
 
 /// Copies an entry from one branch to another.
 fn copy(disks: &Disks, path: &str, from: usize, to: usize) -> Result<(), Errno> {
-    ask(disks, 0, path, from, to, |wish| wish.keeps = true)
+    ask(disks, 0, path, from, to, |wish| wish.what = What::Copy)
 }
 
 fn ask(
@@ -38,7 +38,8 @@ fn ask(
     let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
     let dir = if dir.is_empty() { NodeId::ROOT } else { client.walk(dir).expect("a directory").node };
     let [from, to] = [from, to].map(|branch| disks.disks[branch].path().as_os_str().as_bytes());
-    let mut relocation = Relocation { name: name.as_bytes(), from, to, rate: 0, idle: true, keeps: false };
+    let mut relocation =
+        Relocation { name: name.as_bytes(), from, to, rate: 0, idle: true, what: What::Move };
     how(&mut relocation);
     let caller = canopy_pool::Caller { uid, ..common::ROOT };
     let done = disks.pool.ioctl(&caller, dir, RELOCATE, &relocation.to_bytes().expect("names that fit"));
@@ -203,7 +204,7 @@ fn modes_of_branches_are_respected() {
         let pool = common::over(&paths, &modes, Config::default());
         let [from, to] = [0, 1].map(|index: usize| paths[index].as_os_str().as_bytes());
         let bytes =
-            Relocation { name: b"f", from, to, rate: 0, idle: false, keeps: false }.to_bytes().unwrap();
+            Relocation { name: b"f", from, to, rate: 0, idle: false, what: What::Move }.to_bytes().unwrap();
         let done = pool.ioctl(&common::ROOT, NodeId::ROOT, RELOCATE, &bytes).map(drop);
         assert_eq!(done.map_err(|error| error.errno()), expected, "{modes:?}");
     }

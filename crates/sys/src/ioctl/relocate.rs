@@ -12,7 +12,18 @@ pub const SIZE: usize = 8192;
 /// `_IOW('C', 1, char[SIZE])`.
 pub const RELOCATE: u32 = 0x4000_0000 | (SIZE as u32) << 16 | (b'C' as u32) << 8 | 1;
 
-/// What is to move or to be copied, and how.
+/// What becomes of an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum What {
+    /// It moves to the other branch.
+    Move,
+    /// It stays on its branch as well. Then other branches may hold copies, too, and the one that the pool shows is copied.
+    Copy,
+    /// It leaves its branch, because others hold the same.
+    Drop,
+}
+
+/// What is to become of which entry, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Relocation<'a> {
     /// The entry of the directory. A file moves with all its names.
@@ -26,15 +37,15 @@ pub struct Relocation<'a> {
     pub rate: u64,
     /// Copy only while no other program uses the disks (ioprio_set(2)).
     pub idle: bool,
-    /// It stays on its branch as well. Then other branches may hold copies, too, and the one that the pool shows is copied.
-    pub keeps: bool,
+    pub what: What,
 }
 
 impl<'a> Relocation<'a> {
     /// The rate, the flags, three lengths, and room.
     const HEAD: usize = 24;
     const IDLE: u32 = 1;
-    const KEEPS: u32 = 2;
+    const COPY: u32 = 2;
+    const DROP: u32 = 4;
 
     /// Returns the argument of the ioctl.
     ///
@@ -43,8 +54,12 @@ impl<'a> Relocation<'a> {
     pub fn to_bytes(&self) -> Result<[u8; SIZE], Errno> {
         let mut bytes = [0; SIZE];
         bytes[..8].copy_from_slice(&self.rate.to_ne_bytes());
-        let flag = |set: bool, flag: u32| if set { flag } else { 0 };
-        let flags = flag(self.idle, Self::IDLE) | flag(self.keeps, Self::KEEPS);
+        let what = match self.what {
+            What::Move => 0,
+            What::Copy => Self::COPY,
+            What::Drop => Self::DROP,
+        };
+        let flags = what | if self.idle { Self::IDLE } else { 0 };
         bytes[8..12].copy_from_slice(&flags.to_ne_bytes());
         let mut end = Self::HEAD;
         for (index, text) in [self.name, self.from, self.to].into_iter().enumerate() {
@@ -69,15 +84,14 @@ impl<'a> Relocation<'a> {
         let (name, from, to) = (next(0)?, next(1)?, next(2)?);
         let flags = u32::from_ne_bytes(*head[8..].first_chunk()?);
         let rate = u64::from_ne_bytes(*head.first_chunk()?);
-        // A flag that this version does not know may change what is asked for.
-        (flags & !(Self::IDLE | Self::KEEPS) == 0).then_some(Relocation {
-            name,
-            from,
-            to,
-            rate,
-            idle: flags & Self::IDLE != 0,
-            keeps: flags & Self::KEEPS != 0,
-        })
+        let what = match flags & !Self::IDLE {
+            0 => What::Move,
+            Self::COPY => What::Copy,
+            Self::DROP => What::Drop,
+            // A flag that this version does not know may change what is asked for.
+            _ => return None,
+        };
+        Some(Relocation { name, from, to, rate, idle: flags & Self::IDLE != 0, what })
     }
 }
 
@@ -100,9 +114,10 @@ mod tests {
 
     #[test]
     fn an_argument_keeps_everything() {
-        for (idle, keeps) in [(false, false), (true, false), (false, true), (true, true)] {
+        let all = [What::Move, What::Copy, What::Drop].map(|what| [(false, what), (true, what)]);
+        for (idle, what) in all.into_iter().flatten() {
             let (from, to) = (b"/mnt/a", b"/mnt/b");
-            let all = Relocation { name: b"f\xff", from, to, rate: 3 << 40, idle, keeps };
+            let all = Relocation { name: b"f\xff", from, to, rate: 3 << 40, idle, what };
             let bytes = all.to_bytes().unwrap();
             assert_eq!(Relocation::from_bytes(&bytes), Some(all));
             assert_eq!(Relocation::from_bytes(&bytes[..30]), None, "cut off");
@@ -119,20 +134,20 @@ mod tests {
             to: &long[..3900],
             rate: 0,
             idle: false,
-            keeps: false,
+            what: What::Move,
         };
         assert_eq!(fits.to_bytes().map(drop), Ok(()));
         let none = Relocation { from: &long, to: &long, ..fits };
         assert_eq!(none.to_bytes().map(drop), Err(Errno::NAMETOOLONG));
         let mut unknown = fits.to_bytes().unwrap();
-        unknown[8..12].copy_from_slice(&4_u32.to_ne_bytes());
+        unknown[8..12].copy_from_slice(&8_u32.to_ne_bytes());
         assert_eq!(Relocation::from_bytes(&unknown), None);
     }
 
     #[test]
     fn a_directory_outside_a_pool_knows_no_such_ioctl() {
         let relocation =
-            Relocation { name: b"f", from: b"/a", to: b"/b", rate: 0, idle: false, keeps: false };
+            Relocation { name: b"f", from: b"/a", to: b"/b", rate: 0, idle: false, what: What::Move };
         let dir = std::fs::File::open("/").unwrap();
         assert_eq!(relocate(std::os::fd::AsFd::as_fd(&dir), &relocation), Err(Errno::NOTTY));
     }

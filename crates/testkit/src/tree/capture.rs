@@ -167,7 +167,11 @@ fn kind(stat: &Stat) -> io::Result<Kind> {
     })
 }
 
-fn hash(file: &mut File) -> io::Result<u64> {
+/// Returns what [`Tree`] compares content by.
+///
+/// # Errors
+/// Those of reading.
+pub fn hash(file: &mut impl Read) -> io::Result<u64> {
     // SipHash without a key gives the same values in every process, and tests need no protection from collisions.
     #[allow(deprecated)]
     let mut hasher = std::hash::SipHasher::new();

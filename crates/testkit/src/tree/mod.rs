@@ -12,6 +12,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
 
+pub use capture::hash;
 pub use diff::Diff;
 
 /// What to capture. [`Fields::default`] captures everything that a faithful copy preserves.

@@ -9,7 +9,7 @@ use crate::output::{print, print_json, report_missing, shown};
 use crate::pace::Pace;
 use crate::pool_link::{BranchLink, PoolLink};
 use crate::progress::Progress;
-use crate::relocate::{Stays, Step, Sum, Unit, adds_up, apart, is_of_the_disk, move_one};
+use crate::relocate::{Stays, Step, Sum, Unit, adds_up, apart, drop_one, is_of_the_disk};
 use crate::stop::Stop;
 use crate::survey::{Entry, FileCopy, current, look, walk_all};
 use canopy_config::control_api::OsText;
@@ -463,10 +463,6 @@ impl Work<'_> {
 
     /// Has the daemon remove a copy with hard links, under all names: clients must not see one name of each copy.
     fn remove_links(&mut self, entry: &Entry, kept: &FileCopy, surplus: &FileCopy) -> Result<(), Kept> {
-        let branch = |copy: &FileCopy| &self.pool.branches[copy.branch];
-        if !branch(surplus).generation(&entry.path)?.is_some_and(|copy| copy.shared) {
-            return Err(Kept::Because("it has several hard links, and no rule wants copies of it".into()));
-        }
         let pair = HeldCopy::pair(self.pool, &entry.path, [kept, surplus], false);
         let [stays, goes] = pair?;
         goes.require_equal(&stays, (&mut self.pace, &self.progress), &self.stop)?;
@@ -475,7 +471,7 @@ impl Work<'_> {
             return Ok(());
         }
         let step = Step::whole(vec![entry.path.clone()], surplus.branch, kept.branch, surplus.used());
-        move_one(self.pool, &self.stop, &step)
+        drop_one(self.pool, &self.stop, &step)
     }
 
     fn tell(&mut self, entry: &Entry, stays: usize, surplus: &FileCopy) {

@@ -130,9 +130,9 @@ impl<'r> Run<'r> {
     }
 }
 
-/// Moves one file, unseen.
-pub(crate) fn move_one(pool: &PoolLink, stop: &Stop, step: &Step) -> std::result::Result<(), Kept> {
-    Mover::new(pool, Manner::default(), stop).one(step)
+/// Has the daemon take a file off a branch, with all its names, because others hold the same.
+pub(crate) fn drop_one(pool: &PoolLink, stop: &Stop, step: &Step) -> std::result::Result<(), Kept> {
+    Mover::new(pool, Manner::default(), stop).drop_one(step)
 }
 
 /// Returns the steps of a plan.

@@ -9,7 +9,7 @@ use crate::pool_link::{PoolLink, UNDER_CONSTRUCTION, open_beneath};
 use crate::progress::Progress;
 use crate::stop::Stop;
 use canopy_config::text::{bytes, os_error};
-use canopy_sys::ioctl::relocate::{Relocation, relocate};
+use canopy_sys::ioctl::relocate::{Relocation, What, relocate};
 use rustix::fd::AsFd;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -39,6 +39,13 @@ pub(crate) enum Action {
 }
 
 impl Action {
+    fn what(self) -> What {
+        match self {
+            Action::Move => What::Move,
+            Action::Copy => What::Copy,
+        }
+    }
+
     /// What a file does that the action fails for.
     pub(crate) fn failure(self) -> &'static str {
         match self {
@@ -253,9 +260,9 @@ impl<'p> Mover<'p> {
         Ok(outcome)
     }
 
-    /// Makes a single step.
-    pub(super) fn one(&self, step: &Step) -> Result<(), Kept> {
-        self.step(step).map_err(|why| match why {
+    /// Takes a file off a branch, with all its names, because others hold the same.
+    pub(super) fn drop_one(&self, step: &Step) -> Result<(), Kept> {
+        self.transfer(step, (step.from, step.to), What::Drop).map_err(|why| match why {
             NotMoved::Stays(why) => Kept::Because(why),
             NotMoved::Fatal(error) => Kept::Because(error.to_string()),
             NotMoved::Stopped => Kept::Stopped,
@@ -305,7 +312,7 @@ impl<'p> Mover<'p> {
 
     fn step(&self, step: &Step) -> Result<(), NotMoved> {
         let Some(leaving) = &step.leaving else {
-            return self.transfer(step, (step.from, step.to), self.manner.action);
+            return self.transfer(step, (step.from, step.to), self.manner.action.what());
         };
         let (pool, stop) = (self.pool, self.stop);
         let off = TakeOff { pool, stop, rate: self.manner.rate, idle: self.manner.idle };
@@ -314,11 +321,11 @@ impl<'p> Mover<'p> {
         let mut made = Vec::new();
         let mut take = || {
             for to in &leaving.copies {
-                self.transfer(step, (step.from, *to), Action::Copy)?;
+                self.transfer(step, (step.from, *to), What::Copy)?;
                 made.push(*to);
             }
             match off.look(path, step.from, leaving.wanted)? {
-                Goes::Surplus(other) => self.transfer(step, (step.from, other), Action::Move),
+                Goes::Surplus(other) => self.transfer(step, (step.from, other), What::Drop),
                 Goes::Old => Ok(off.remove_old(&step.names, step.from)?),
                 Goes::Gone => Ok(()),
             }
@@ -327,7 +334,7 @@ impl<'p> Mover<'p> {
         if taken.is_err() {
             // They would be too many.
             for to in made {
-                if let Err(NotMoved::Stays(why)) = self.transfer(step, (to, step.from), Action::Move) {
+                if let Err(NotMoved::Stays(why)) = self.transfer(step, (to, step.from), What::Drop) {
                     let (path, branch) = (pool.mountpoint.join(path), &pool.branches[to].path);
                     let (path, branch) = (shown(&path), shown(branch));
                     complain(&format!(
@@ -340,7 +347,7 @@ impl<'p> Mover<'p> {
     }
 
     /// Moves or copies a file to a branch.
-    fn transfer(&self, step: &Step, between: (usize, usize), action: Action) -> Result<(), NotMoved> {
+    fn transfer(&self, step: &Step, between: (usize, usize), what: What) -> Result<(), NotMoved> {
         // The daemon then knows these names, and need not look for them on the whole branch.
         for name in step.names.iter().skip(1) {
             let _ = self.pool.mountpoint.join(name).symlink_metadata();
@@ -348,18 +355,18 @@ impl<'p> Mover<'p> {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            match self.relocate(step, between, action) {
+            match self.relocate(step, between, what) {
                 Ok(()) => return Ok(()),
                 Err(Errno::INTR) if self.stop.is_set() => return Err(NotMoved::Stopped),
                 // Some other signal, such as of a window that has changed its size.
                 Err(Errno::INTR) => attempts -= 1,
                 Err(Errno::AGAIN) if attempts < ATTEMPTS => {}
-                Err(errno) => return Err(self.reason(errno, between.1, action)),
+                Err(errno) => return Err(self.reason(errno, between.1, what)),
             }
         }
     }
 
-    fn relocate(&self, step: &Step, (from, to): (usize, usize), action: Action) -> Result<(), Errno> {
+    fn relocate(&self, step: &Step, (from, to): (usize, usize), what: What) -> Result<(), Errno> {
         let path = &step.names[0];
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let root = rustix::fs::open(&self.pool.mountpoint, flags | OFlags::CLOEXEC, Mode::empty())?;
@@ -372,12 +379,12 @@ impl<'p> Mover<'p> {
             to: branch(to),
             rate: self.manner.rate,
             idle: self.manner.idle,
-            keeps: action == Action::Copy,
+            what,
         };
         relocate(dir.as_fd(), &relocation)
     }
 
-    fn reason(&self, errno: Errno, to: usize, action: Action) -> NotMoved {
+    fn reason(&self, errno: Errno, to: usize, what: What) -> NotMoved {
         let pool = || self.pool.mountpoint.clone();
         let why = match errno {
             Errno::ACCESS => return NotMoved::Fatal(Error::NotOwner(pool())),
@@ -386,7 +393,8 @@ impl<'p> Mover<'p> {
                 return NotMoved::Fatal(Error::PoolDead(pool()));
             }
             Errno::BUSY => "open for writing",
-            Errno::EXIST if action == Action::Copy => "the other branch holds one of its names",
+            Errno::EXIST if what == What::Copy => "the other branch holds one of its names",
+            Errno::EXIST if what == What::Drop => "the copies differ, or have other names",
             Errno::EXIST => "another branch holds a copy",
             Errno::NOTUNIQ => "a rule wants as many copies",
             Errno::MLINK => "it has a name outside of its branch",

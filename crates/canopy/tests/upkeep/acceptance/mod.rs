@@ -49,7 +49,8 @@ struct Acceptance {
 
 impl Acceptance {
     fn new(files: u64) -> Acceptance {
-        let size = (96 << 20) + files * (96 << 10);
+        // The clients' files grow with every round.
+        let size = (96 << 20) + files * (96 << 10) + number("CANOPY_KILLS", 0) * (2 << 20);
         let builder =
             Pool::builder(BINARY).option("category.create=rand,minfreespace=0,cache.attr=0,cache.entry=0");
         // Loop devices in memory: each file that moves is synced several times, beside clients that write.

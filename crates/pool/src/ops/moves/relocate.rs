@@ -19,11 +19,13 @@ use crate::ops::moves::spill::{Movable, NotMoved};
 use crate::path::{join, split};
 use crate::policy::Mode;
 use crate::pool::Pool;
+use crate::relocate::copy::same_data;
 use crate::relocate::file::FileMove;
+use crate::relocate::file::Twin;
 use crate::relocate::journal::Original;
 use crate::relocate::lease::{LeasedFile, readable};
 use crate::relocate::{self, COPIED_AT_ONCE};
-use canopy_sys::ioctl::relocate::Relocation;
+use canopy_sys::ioctl::relocate::{Relocation, What};
 use canopy_sys::thread::ioprio;
 use rustix::fd::AsFd;
 use rustix::fs::{AtFlags, OFlags};
@@ -48,7 +50,7 @@ struct Link<'l> {
 struct Transfer<'t> {
     source: &'t Arc<Branch>,
     target: &'t Arc<Branch>,
-    original: Original,
+    what: What,
     /// Bytes in a second; 0 for no limit.
     rate: u64,
 }
@@ -76,7 +78,7 @@ impl Pool {
     /// names. If several branches hold it, the copy that the pool shows is copied, whichever is named.
     ///
     /// Of several copies that a rule wants and that are up to date, the one on the old branch goes, and another one stands
-    /// for it: whichever the pool shows then.
+    /// for it: whichever the pool shows then. So it does if the wish is to drop it, when the copies have been compared.
     ///
     /// Errors:
     /// - `EACCES` for a caller other than root and the owner of the pool
@@ -107,9 +109,9 @@ impl Pool {
         if source.id == target.id {
             return Err(Error::Invalid);
         }
-        let original = if wish.keeps { Original::Stays } else { Original::Goes };
+        let keeps = wish.what == What::Copy;
         let may_change = |branch: &Branch| branch.mode != Mode::Ro && branch.health.is_well();
-        let gives = if wish.keeps { source.health.is_well() } else { may_change(source) };
+        let gives = if keeps { source.health.is_well() } else { may_change(source) };
         if !gives || !may_change(target) || target.mode == Mode::Nc {
             return Err(Errno::ROFS.into());
         }
@@ -119,14 +121,16 @@ impl Pool {
                 ioprio::yield_disks();
             }
             let relocated = match () {
-                () if node.is_dir() && wish.keeps => Err(Errno::OPNOTSUPP),
+                () if !entry.attr.is_regular() && wish.what == What::Drop => Err(Errno::OPNOTSUPP),
+                () if node.is_dir() && keeps => Err(Errno::OPNOTSUPP),
                 () if node.is_dir() => self.relocate_dir(&node, dir, wish.name, source, target),
                 () if entry.attr.is_symlink() => {
+                    let original = if keeps { Original::Stays } else { Original::Goes };
                     let link = Link { node: &node, dir, name: wish.name, original };
                     self.relocate_symlink(&link, source, target)
                 }
                 () if entry.attr.is_regular() => {
-                    let move_to = Transfer { source, target, original, rate: wish.rate };
+                    let move_to = Transfer { source, target, what: wish.what, rate: wish.rate };
                     self.relocate_file(&node, (dir, wish.name), &move_to)
                 }
                 () => Err(Errno::OPNOTSUPP),
@@ -144,7 +148,7 @@ impl Pool {
         place: (NodeId, &[u8]),
         transfer: &Transfer<'_>,
     ) -> Result<(), Errno> {
-        let Transfer { source, target, original, rate } = *transfer;
+        let Transfer { source, target, what, rate } = *transfer;
         if self.has_writers(node) {
             return Err(Errno::BUSY);
         }
@@ -154,15 +158,17 @@ impl Pool {
             return Err(Errno::BUSY);
         }
         let _copying = self.stuck_operations.moving();
-        let several = match original {
-            Original::Goes => self.one_of_several(node, place, source)?,
-            Original::Stays => None,
+        let several = match what {
+            What::Move | What::Drop => self.one_of_several(node, place, source, what)?,
+            What::Copy => None,
         };
         let (file, target) = match several {
             Some((file, target)) => (file, &target.clone()),
-            None => (self.movable(node, (original == Original::Stays).then_some(target.id))?, target),
+            // No other branch is known to hold the same.
+            None if what == What::Drop => return Err(Errno::STALE),
+            None => (self.movable(node, (what == What::Copy).then_some(target.id))?, target),
         };
-        if file.source.id != source.id && original == Original::Goes {
+        if file.source.id != source.id && what == What::Move {
             return Err(Errno::STALE);
         }
         let source = &file.source;
@@ -173,7 +179,7 @@ impl Pool {
             true => Still::Frozen(self.freeze(node)?),
             false => Still::Leased(self.hold(&file)?),
         };
-        if original == Original::Stays {
+        if what == What::Copy {
             self.share_generation(still.as_ref().as_fd()).map_err(|errno| match errno {
                 // To the caller, this would say that it is not the owner of the pool.
                 Errno::ACCESS => Errno::PERM,
@@ -194,6 +200,11 @@ impl Pool {
             steps.set(steps.get() + 1);
             !stops()
         };
+        if let Some(Twin::Compared(twin)) = &file.there
+            && !same_data(still.as_ref(), twin, file.attr.size, &wanted)?
+        {
+            return Err(Errno::EXIST);
+        }
         let carried = self.carry(node, &file, target, still.as_ref(), &wanted);
         file.names.iter().for_each(|name| self.dir_rewritten(split(name).0));
         carried.map_err(|(NotMoved::Branch(errno) | NotMoved::File(errno))| match errno {

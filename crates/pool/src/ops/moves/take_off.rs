@@ -12,10 +12,11 @@ use crate::ids::NodeId;
 use crate::node::Node;
 use crate::path::join;
 use crate::pool::Pool;
-use crate::relocate::file::{can_leave, is_same};
+use crate::relocate::file::{Twin, can_leave, is_same};
 use crate::relocate::journal::Original;
-use crate::relocate::lease::readable;
+use crate::relocate::lease::{LeasedFile, readable};
 use crate::relocate::links;
+use canopy_sys::ioctl::relocate::What;
 use rustix::fd::AsFd;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -25,7 +26,8 @@ use std::sync::Arc;
 
 impl Pool {
     /// Returns the file that a branch holds under a name, and the branch of the copy that the pool shows when it is gone.
-    /// `None` unless both are up to date as far as a rule about copies knows: then they hold the same.
+    /// `None` unless both are up to date as far as a rule about copies knows: then they hold the same. Where no rule knows, they
+    /// have to be compared before one can be dropped.
     ///
     /// Errors: `EEXIST` if the other copy has not all of its names, or looks different; `ENOTUNIQ` if a rule wants as many
     /// copies for one of its names; `EMLINK` when not all of its names can be found.
@@ -34,8 +36,9 @@ impl Pool {
         node: &Node,
         (dir, name): (NodeId, &[u8]),
         source: &Arc<Branch>,
+        what: What,
     ) -> Result<Option<(Movable, Arc<Branch>)>, Errno> {
-        if !self.knows_copies() {
+        if !self.knows_copies() && what == What::Move {
             return Ok(None);
         }
         let branches = self.branches.load();
@@ -45,10 +48,10 @@ impl Pool {
             let _held = self.tree.shared();
             let dirs = MergedDir::open(Symlinks::NEVER, &branches, &path);
             let copies = self.copies(&dirs, name);
-            let Some(current) = &copies.current else { return Ok(None) };
             let well = |index: usize| branches.as_slice()[index].health.is_well();
-            let rest = copies.only(|index| index != from && current.contains(&index) && well(index));
-            if !current.contains(&from) || !rest.any() {
+            let rest = copies.only(|index| index != from && copies.is_current(index) && well(index));
+            let can_tell = copies.current.is_some() || what == What::Drop;
+            if !can_tell || !copies.is_current(from) || copies.get(from).is_none() || !rest.any() {
                 return Ok(None);
             }
             let to = self.shown(Func::Getattr, &branches, &rest).map_err(Error::errno)?;
@@ -68,12 +71,16 @@ impl Pool {
         let copy = readable(beneath::open(to.root(), &join(&path, name), OFlags::PATH | OFlags::NOFOLLOW)?)?;
         let is_there = stat::of(copy.as_fd())?.key() == other.key()
             && is_same(&attr, &other)
-            && generation::read(copy.as_fd())?.is_some_and(|copy| copy.shared)
             && names.iter().all(|name| links::holds(to.root(), name, &other));
         if !is_there {
             return Err(Errno::EXIST);
         }
-        let (source, old_on, there) = (source.clone(), SmallVec::new(), Some(copy));
+        let there = match generation::read(copy.as_fd())? {
+            Some(number) if number.shared && self.knows_copies() => Twin::Known(copy),
+            _ if what == What::Drop => Twin::Compared(LeasedFile::hold(copy)?),
+            _ => return Err(Errno::EXIST),
+        };
+        let (source, old_on, there) = (source.clone(), SmallVec::new(), Some(there));
         Ok(Some((Movable { source, attr, names, original: Original::Goes, old_on, there }, to)))
     }
 }
