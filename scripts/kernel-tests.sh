@@ -25,7 +25,7 @@ readonly KEYS=/usr/share/keyrings/debian-archive-keyring.gpg
 readonly USERLAND=trixie
 readonly PROGRAMS=(base-files base-passwd bash coreutils util-linux mount kmod procps grep sed gawk findutils hostname strace
     attr acl psmisc dmsetup e2fsprogs xfsprogs btrfs-progs dosfstools exfatprogs ntfs-3g f2fs-tools iproute2 fuse3
-    nfs-kernel-server nfs-common python3-minimal debianutils)
+    nfs-kernel-server nfs-common rpcbind ksmbd-tools cifs-utils python3-minimal debianutils)
 # What can be below the branches (CANOPY_TEST_BRANCHES).
 readonly FILESYSTEMS=(tmpfs xfs btrfs ext4 mixed)
 # The filesystems of the machine whose power is cut.

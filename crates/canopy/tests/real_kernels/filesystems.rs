@@ -38,7 +38,7 @@ impl Drop for Mounted {
 }
 
 /// What a client sees of each step: the same on a branch and through a pool.
-fn steps(dir: &Path) -> Vec<(&'static str, String)> {
+pub(super) fn steps(dir: &Path) -> Vec<(&'static str, String)> {
     let mut seen = Vec::new();
     let mut step = |what, result: std::io::Result<String>| {
         seen.push((what, result.unwrap_or_else(|error| format!("{:?}", error.raw_os_error()))));

@@ -9,4 +9,5 @@ mod failing;
 mod filesystems;
 mod hanging;
 mod isolation;
+mod network;
 mod rig;
