@@ -1,7 +1,7 @@
 //! Pools that the kernel's NFS server exports, and branches that are mounted from an SMB server.
 
 use super::filesystems::steps;
-use super::rig::{BINARY, MIB, drop_caches, modules, pool_over};
+use super::rig::{BINARY, MIB, drop_caches, modules};
 use canopy_testkit::cmd::{run, wait_until};
 use canopy_testkit::{LoopFs, PATIENCE, Pool};
 use std::fs::{self, File};
@@ -91,9 +91,25 @@ impl NfsServer {
             let options = format!("rw,no_root_squash,insecure,no_subtree_check,fsid={}", number + 7);
             run("exportfs", ["-o", &options, path]);
         }
+        // Else clients wait for a minute and a half when the server goes on.
+        for file in ["nfsv4leasetime", "nfsv4gracetime"] {
+            fs::write(Path::new("/proc/fs/nfsd").join(file), "10").expect("nfsd");
+        }
         let mounter = Daemon::start("rpc.mountd", &["-F"]);
         run("rpc.nfsd", ["4"]);
         NfsServer { exported, _daemons: [binder, mounter] }
+    }
+}
+
+impl NfsServer {
+    /// Lets go of what is exported; clients wait.
+    fn stop(&self) {
+        run("rpc.nfsd", ["0"]);
+        run("exportfs", ["-f"]);
+    }
+
+    fn go_on(&self) {
+        run("rpc.nfsd", ["4"]);
     }
 }
 
@@ -107,14 +123,21 @@ impl Drop for NfsServer {
     }
 }
 
-/// Clients of a pool see what clients of a disk see, and files and directories that they hold outlive the server's caches.
+/// Clients of a pool see what clients of a disk see, and files and directories that they hold outlive the server's caches, and
+/// the pool that they were opened in.
 #[test]
 #[ignore = "needs the kernel's NFS server (scripts/test.sh --kernel)"]
 fn the_kernels_nfs_server_exports_a_pool() {
-    let bed = pool_over(2, "", |_, disk| fs::create_dir(disk.path().join("dir")).expect("mkdir"));
-    let plain = LoopFs::ext4(64 * MIB);
-    fs::create_dir(plain.path().join("dir")).expect("mkdir");
-    let server = NfsServer::start(&[bed.pool.path(), plain.path()]);
+    modules(&["ext4", "loop"]);
+    let disks = [LoopFs::ext4(64 * MIB), LoopFs::ext4(64 * MIB), LoopFs::ext4(64 * MIB)];
+    disks.iter().for_each(|disk| fs::create_dir(disk.path().join("dir")).expect("mkdir"));
+    let home = tempfile::tempdir().expect("a directory");
+    let mount = || {
+        let builder = Pool::builder(BINARY).option("minfreespace=0").at(home.path());
+        builder.branch(disks[0].path()).branch(disks[1].path()).mount()
+    };
+    let mut mounted = mount();
+    let server = NfsServer::start(&[home.path(), disks[2].path()]);
     for version in ["3,nolock", "4.2"] {
         let options = format!("vers={version},tcp");
         let [pool, disk] = [0, 1].map(|index| Remote::mount("nfs", &options, &server.exported[index]));
@@ -132,15 +155,29 @@ fn the_kernels_nfs_server_exports_a_pool() {
         open.sync_all().expect("fsync");
         rustix::fs::accessat(&dir, "kept", rustix::fs::Access::EXISTS, rustix::fs::AtFlags::empty())
             .expect("a name in a directory that was open before drop_caches");
-        assert_eq!(fs::read_to_string(bed.at("dir/kept")).expect("read"), "text, more");
+        assert_eq!(fs::read_to_string(home.path().join("dir/kept")).expect("read"), "text, more");
         fs::rename(pool.at("dir/kept"), pool.at("kept")).expect("rename");
         drop_caches();
         assert_eq!(fs::read_to_string(pool.at("kept")).expect("read"), "text, more");
         assert_eq!(open.metadata().expect("a renamed file that is open").len(), 10);
+        // The pool is mounted anew while the server is stopped, as the manual says.
+        server.stop();
+        mounted.umount();
+        mounted = mount();
+        server.go_on();
+        if version.starts_with('3') {
+            assert_eq!(open.metadata().expect("a file that was open before").len(), 10);
+            open.write_all(b"!").and_then(|()| open.sync_all()).expect("write to it");
+        }
+        let found = fs::read_to_string(pool.at("kept")).expect("read after the pool was mounted anew");
+        assert!(found.starts_with("text, more"), "{found}");
+        rustix::fs::accessat(&dir, ".", rustix::fs::Access::EXISTS, rustix::fs::AtFlags::empty())
+            .expect("a directory that was open before");
+        drop((open, dir));
         fs::remove_file(pool.at("kept")).expect("unlink");
     }
     drop(server);
-    bed.pool.umount();
+    mounted.umount();
 }
 
 /// A branch of a pool that is a mount of an SMB server behaves as the mount does.
