@@ -184,6 +184,10 @@ fn the_kernels_nfs_server_exports_a_pool() {
 #[test]
 #[ignore = "needs the kernel's SMB server (scripts/test.sh --kernel)"]
 fn a_branch_mounted_by_cifs() {
+    if rustix::system::uname().release().to_bytes().starts_with(b"6.1.") {
+        println!("skipped: the SMB server of Linux 6.1 dies of a null pointer itself (ksmbd, smb2_open)");
+        return;
+    }
     modules(&["ksmbd", "cifs"]);
     if !Path::new("/sys/class/ksmbd-control").exists() {
         println!("skipped: this kernel has no ksmbd");
