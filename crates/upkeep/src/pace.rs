@@ -19,15 +19,10 @@ pub(crate) struct Pace {
 impl Pace {
     /// Gives the calling thread the I/O class that these options ask for.
     pub(crate) fn of(manners: &MannerArgs) -> Pace {
-        Pace::new(manners.bwlimit.unwrap_or(0), !manners.eager)
-    }
-
-    /// As `of`: so many bytes in a second, 0 for no limit, and the class idle or not.
-    pub(crate) fn new(rate: u64, idle: bool) -> Pace {
-        if idle {
+        if !manners.eager {
             ioprio::yield_disks();
         }
-        Pace { rate, begun: Instant::now(), bytes: 0 }
+        Pace { rate: manners.bwlimit.unwrap_or(0), begun: Instant::now(), bytes: 0 }
     }
 
     /// Sleeps until so many more bytes are due. `watch` is asked meanwhile, and ends the sleep by an error.

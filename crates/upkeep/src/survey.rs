@@ -93,6 +93,17 @@ pub(crate) fn current(pool: &PoolLink, path: &Path, copies: &[FileCopy]) -> Vec<
     generation::current(&generations).map(|at| copies[at].branch).collect()
 }
 
+/// Returns the copies that are up to date, on branches that the pool relies on.
+pub(crate) fn up_to_date(pool: &PoolLink, path: &Path, copies: &[FileCopy]) -> Vec<FileCopy> {
+    let current = current(pool, path, copies);
+    let counts = |copy: &&FileCopy| {
+        copy.kind() == FileType::RegularFile
+            && current.contains(&copy.branch)
+            && pool.branches[copy.branch].is_well
+    };
+    copies.iter().filter(counts).copied().collect()
+}
+
 /// Returns the disks that copies are on.
 pub(crate) fn disks_of(copies: &[FileCopy]) -> BTreeSet<u64> {
     copies.iter().map(|copy| copy.stat.st_dev).collect()

@@ -375,3 +375,30 @@ fn a_killed_move_leaves_enough_copies() {
     assert!(names.iter().all(|name| mover.bed.branches_with(name).len() == 2));
     mover.bed.pool.umount();
 }
+
+/// A copy on a branch that may not be changed counts, and names that the rule does not match move with the others.
+#[test]
+fn copies_leave_beside_a_branch_that_may_not_be_changed() {
+    let disks = (0..3).map(|_| LoopFs::ext4(64 << 20)).collect();
+    let mover = mounted(disks, "", "photos/**=copies 2");
+    modes(&mover, &["RW", "RW", "NC"]);
+    fs::create_dir(mover.bed.at("photos")).unwrap();
+    fs::write(mover.bed.at("photos/a"), "text").unwrap();
+    fs::hard_link(mover.bed.at("photos/a"), mover.bed.at("another")).unwrap();
+    assert!(mover.run(&["--once"]).success());
+    assert_eq!(on(&mover, &["photos/a", "another"]), [0, 1, 0, 1]);
+    modes(&mover, &["RW", "RO", "RW"]);
+    let done = run(&mover, "drain @0");
+    assert!(done.success(), "{}", done.describe());
+    assert_eq!(on(&mover, &["photos/a", "another"]), [1, 2, 1, 2]);
+    modes(&mover, &["RW"; 3]);
+    let done = run(&mover, "move @p --to @0");
+    assert!(done.success(), "{}", done.describe());
+    for name in ["photos/a", "another"] {
+        let branches = mover.bed.branches_with(name);
+        assert!(branches.len() == 2 && branches[0] == 0, "{name}: {branches:?}");
+        assert_eq!(fs::read_to_string(mover.bed.at(name)).unwrap(), "text");
+    }
+    assert_eq!(inode(&mover, 0, "photos/a"), inode(&mover, 0, "another"));
+    mover.bed.pool.umount();
+}

@@ -4,6 +4,8 @@ use super::lease::LeasedFile;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 
 /// Bytes per read and write where the kernel does not copy by itself.
 const CHUNK: usize = 1 << 20;
@@ -50,16 +52,18 @@ pub(crate) fn same_data(
     size: u64,
     wanted: &dyn Fn() -> bool,
 ) -> Result<bool, Errno> {
+    let files = [File::from(rustix::io::dup(one)?), File::from(rustix::io::dup(other)?)];
     let mut buffers = [vec![0; CHUNK], vec![0; CHUNK]];
     let mut at = 0;
     while at < size {
         if at % STEP == 0 && !wanted() {
             return Err(Errno::INTR);
         }
+        one.check().and_then(|()| other.check())?;
         let length = usize::try_from(size - at).map_or(CHUNK, |rest| rest.min(CHUNK));
-        for (file, buffer) in [one, other].into_iter().zip(&mut buffers) {
-            file.check()?;
-            read_exactly(file.as_fd(), &mut buffer[..length], at)?;
+        for (file, buffer) in files.iter().zip(&mut buffers) {
+            let read = file.read_exact_at(&mut buffer[..length], at);
+            read.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         }
         if buffers[0][..length] != buffers[1][..length] {
             return Ok(false);
@@ -67,19 +71,6 @@ pub(crate) fn same_data(
         at += length as u64;
     }
     Ok(true)
-}
-
-fn read_exactly(file: BorrowedFd<'_>, buffer: &mut [u8], at: u64) -> Result<(), Errno> {
-    let mut read = 0;
-    while read < buffer.len() {
-        match rustix::io::pread(file, &mut buffer[read..], at + read as u64) {
-            Ok(0) => return Err(Errno::IO),
-            Ok(count) => read += count,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
 }
 
 /// Returns the next range of data at or after `at`, up to `size`.

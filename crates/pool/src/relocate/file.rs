@@ -16,7 +16,7 @@ use crate::fs::beneath::{self, ProcPath};
 use crate::fs::generation;
 use crate::fs::stat::{self, Attr, FileKey};
 use crate::path::{PoolPath, split};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap};
@@ -33,36 +33,16 @@ pub(crate) struct FileMove<'s> {
     copied: Attr,
     names: Vec<PoolPath>,
     replica: Replica,
-    target_names: TargetNames,
-    /// The replica, if it was made before.
-    twin: Option<&'s Twin>,
+    target_names: TargetNames<'s>,
 }
 
 /// What has the file's names on the target.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum TargetNames {
+enum TargetNames<'s> {
     Nothing,
     /// An old copy may have some of them, or all.
     OldCopy,
-    /// The copy itself: it was made before.
-    Copy,
-}
-
-/// A copy that was made before, and why it is the same as the file.
-pub(crate) enum Twin {
-    /// Both have one generation.
-    Known(OwnedFd),
-    /// They were compared, and nobody has written it since.
-    Compared(LeasedFile),
-}
-
-impl AsFd for Twin {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Twin::Known(file) => file.as_fd(),
-            Twin::Compared(file) => file.as_fd(),
-        }
-    }
+    /// The copy itself: it was made before, and is held since it was compared.
+    Copy(&'s LeasedFile),
 }
 
 /// Syncs all directories on the way to each name, since the file depends on directories that were made for it.
@@ -129,7 +109,7 @@ pub(crate) fn can_leave(attr: &Attr) -> bool {
 
 /// Returns whether two copies look the same: in all but what each filesystem has of its own.
 pub(crate) fn is_same(one: &Attr, other: &Attr) -> bool {
-    let of = |attr: &Attr| (attr.size, attr.mtime, attr.uid, attr.gid, attr.mode, attr.nlink);
+    let of = |attr: &Attr| (attr.size, attr.mtime, attr.uid, attr.gid, attr.mode);
     of(one) == of(other)
 }
 
@@ -171,8 +151,7 @@ impl<'s> FileMove<'s> {
         sync_parents(target, &names)?;
         let (source, target) = (source.clone(), target.clone());
         let target_names = TargetNames::Nothing;
-        let twin = None;
-        Ok(FileMove { source, target, original, file, copied, names, replica, target_names, twin })
+        Ok(FileMove { source, target, original, file, copied, names, replica, target_names })
     }
 
     /// The end of a move to a branch that holds a copy under all names already: what is left to do is to remove the original.
@@ -182,20 +161,18 @@ impl<'s> FileMove<'s> {
         target: &Arc<Branch>,
         file: &'s LeasedFile,
         names: Vec<PoolPath>,
-        twin: &'s Twin,
+        copy: &'s LeasedFile,
         entry: JournalEntry,
     ) -> Result<FileMove<'s>, Errno> {
-        let copy = rustix::io::dup(twin.as_fd())?;
         let first = names.first().map_or(&b""[..], |name| split(name).0);
         let dir = beneath::open(target.root(), first, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW);
-        let replica = Replica::existing(dir?, copy, entry);
+        let replica = Replica::existing(dir?, rustix::io::dup(copy)?, entry);
         let copied = stat::of(file.as_fd())?;
-        rustix::fs::fsync(replica.file())?;
+        rustix::fs::fsync(copy)?;
         sync_parents(target, &names)?;
         let (source, target) = (source.clone(), target.clone());
-        let (original, target_names) = (Original::Goes, TargetNames::Copy);
-        let twin = Some(twin);
-        Ok(FileMove { source, target, original, file, copied, names, replica, target_names, twin })
+        let (original, target_names) = (Original::Goes, TargetNames::Copy(copy));
+        Ok(FileMove { source, target, original, file, copied, names, replica, target_names })
     }
 
     /// Lets the copy take the place of an old one on the target.
@@ -228,7 +205,7 @@ impl<'s> FileMove<'s> {
                 Original::Goes => self.unlink_source(&places),
                 Original::Stays => Ok(()),
             });
-            let was_there = self.target_names == TargetNames::Copy;
+            let was_there = matches!(self.target_names, TargetNames::Copy(_));
             if switched.is_err() && !was_there && self.unlink_target(&places).is_err() {
                 self.replica.keep_entry();
             }
@@ -271,14 +248,17 @@ impl<'s> FileMove<'s> {
             && (now.size, now.mtime) == (self.copied.size, self.copied.mtime)
             && now.nlink as usize == self.names.len()
             && self.names.iter().all(|name| holds(self.source.root(), name, &now));
-        if !same
-            || !can_leave(&now)
-            || (self.target_names == TargetNames::Copy && !self.is_on_target(&now)?)
-        {
+        if !same || !can_leave(&now) {
             return Err(Errno::AGAIN);
         }
+        if let TargetNames::Copy(copy) = self.target_names {
+            copy.check()?;
+            let there = stat::of(copy.as_fd())?;
+            let has_all = self.names.iter().all(|name| holds(self.target.root(), name, &there));
+            return if has_all && is_same(&now, &there) { Ok(()) } else { Err(Errno::AGAIN) };
+        }
         let rest = |attr: &Attr| (attr.ctime, attr.atime, attr.mode, attr.uid, attr.gid);
-        if self.target_names != TargetNames::Copy && rest(&now) != rest(&self.copied) {
+        if rest(&now) != rest(&self.copied) {
             // Something other than the data has changed, perhaps the generation as well.
             if self.original == Original::Stays
                 && let Some(generation) = generation::read(self.file.as_fd())?
@@ -292,24 +272,9 @@ impl<'s> FileMove<'s> {
         Ok(())
     }
 
-    /// Returns whether the copy that was made before is the same still, and has all names.
-    fn is_on_target(&self, now: &Attr) -> Result<bool, Errno> {
-        let copy = stat::of(self.replica.file())?;
-        let is_known = match self.twin {
-            Some(Twin::Compared(twin)) => twin.check().is_ok(),
-            Some(Twin::Known(_)) | None => {
-                let number = generation::read(self.replica.file())?;
-                number.is_some_and(|copy| copy.shared) && number == generation::read(self.file.as_fd())?
-            }
-        };
-        Ok(is_known
-            && is_same(now, &copy)
-            && self.names.iter().all(|name| holds(self.target.root(), name, &copy)))
-    }
-
     /// Gives the copy all names on the target, on disk.
     fn link_target(&mut self, places: &Places<'_>) -> Result<(), Errno> {
-        if self.target_names == TargetNames::Copy {
+        if let TargetNames::Copy(_) = self.target_names {
             return Ok(());
         }
         let mut names = places.iter();
@@ -318,14 +283,14 @@ impl<'s> FileMove<'s> {
             return Err(Errno::AGAIN);
         }
         names.try_for_each(|(dir, name)| match self.replica.link(dir.target.as_fd(), name) {
-            Err(Errno::EXIST) if self.target_names == TargetNames::OldCopy => {
+            Err(Errno::EXIST) if matches!(self.target_names, TargetNames::OldCopy) => {
                 self.replica.link_over(dir.target.as_fd(), name)
             }
             other => other,
         })?;
         match self.target_names {
             TargetNames::OldCopy => self.replica.replace(name)?,
-            TargetNames::Nothing | TargetNames::Copy => self.replica.place(name)?,
+            TargetNames::Nothing | TargetNames::Copy(_) => self.replica.place(name)?,
         }
         places.dirs.iter().try_for_each(|dir| rustix::fs::fsync(&dir.target))
     }

@@ -1,6 +1,7 @@
 //! Recovery after a crash: finishing or removing what was under construction.
 
 use super::clone_dirs::open_dir;
+use super::file::is_same;
 use super::journal::{self, Original, Plan, names_with_prefix};
 use super::lease::{LeasedFile, readable};
 use crate::branch::list::Mode;
@@ -85,13 +86,9 @@ fn finish(branches: &Branches, target: &Branch, plan: &Plan, writer: &[u8]) -> b
                 return Ok(());
             }
             let leased = LeasedFile::hold(readable(pinned)?)?;
-            let equal = |one: &Attr, other: &Attr| {
-                let of = |attr: &Attr| (attr.size, attr.mtime, attr.uid, attr.gid, attr.mode);
-                of(one) == of(other)
-            };
             let (own, other) = if complete { (original, copy) } else { (copy, original) };
             let now = stat::of(leased.as_fd())?;
-            if now.key() == own.key() && equal(&now, &other) {
+            if now.key() == own.key() && is_same(&now, &other) {
                 return leased.check().and_then(|()| remove(surplus, name));
             }
             tracing::warn!(

@@ -63,10 +63,6 @@ impl Replica {
         Replica { dir, temporary: None, file, entry: Some(entry) }
     }
 
-    pub(crate) fn file(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
-    }
-
     /// Copies data and metadata. The copy is on disk when this returns. Errors: `EINTR` if it is not `wanted` any
     /// more.
     pub(crate) fn fill(

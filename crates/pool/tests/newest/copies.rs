@@ -117,11 +117,15 @@ impl Bed {
         self.pool().ioctl(&ROOT, dir, RELOCATE, &wish.to_bytes().unwrap()).map(drop).map_err(Error::errno)
     }
 
-    /// Has the pool move a file.
+    /// Has the pool take a copy off a branch.
     fn take_off(&self, path: &str, from: usize, to: usize) -> Result<(), Errno> {
+        self.relocate(path, from, to, What::Drop)
+    }
+
+    fn relocate(&self, path: &str, from: usize, to: usize, what: What) -> Result<(), Errno> {
         let (dir, name) = self.place(path);
         let [from, to] = [from, to].map(|branch| self.made.branches[branch].as_os_str().as_bytes());
-        let wish = Relocation { name, from, to, rate: 0, idle: false, what: What::Move };
+        let wish = Relocation { name, from, to, rate: 0, idle: false, what };
         self.pool().ioctl(&ROOT, dir, RELOCATE, &wish.to_bytes().unwrap()).map(drop).map_err(Error::errno)
     }
 
@@ -484,7 +488,8 @@ fn a_copy_that_may_be_the_only_one_of_its_kind_stays() {
     bed.pool().release(writer).unwrap();
     // The other copy is out of date now, so this one moves; the old one is nobody's to remove.
     bed.write("d/f", "after");
-    bed.take_off("d/f", 0, 2).unwrap();
+    assert_eq!(bed.take_off("d/f", 0, 1), Err(Errno::STALE));
+    bed.relocate("d/f", 0, 2, What::Move).unwrap();
     assert_eq!([0, 1, 2].map(|branch| bed.on(branch, "d/f")), ["entity not found", "first", "after"]);
     // Somebody has changed one, past the pool.
     bed.copy("d/f", 2, 0).unwrap();

@@ -463,13 +463,13 @@ impl Work<'_> {
 
     /// Has the daemon remove a copy with hard links, under all names: clients must not see one name of each copy.
     fn remove_links(&mut self, entry: &Entry, kept: &FileCopy, surplus: &FileCopy) -> Result<(), Kept> {
-        let pair = HeldCopy::pair(self.pool, &entry.path, [kept, surplus], false);
-        let [stays, goes] = pair?;
-        goes.require_equal(&stays, (&mut self.pace, &self.progress), &self.stop)?;
-        drop([stays, goes]);
+        let [stays, goes] = HeldCopy::pair(self.pool, &entry.path, [kept, surplus], false)?;
         if !self.args.write {
-            return Ok(());
+            return goes.require_equal(&stays, (&mut self.pace, &self.progress), &self.stop);
         }
+        // The daemon compares the content.
+        goes.require_same_attributes(&stays)?;
+        drop([stays, goes]);
         let step = Step::whole(vec![entry.path.clone()], surplus.branch, kept.branch, surplus.used());
         drop_one(self.pool, &self.stop, &step)
     }

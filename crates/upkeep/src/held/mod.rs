@@ -170,13 +170,8 @@ impl<'b> HeldCopy<'b> {
         Ok(found)
     }
 
-    /// Fails unless both copies have the same owner, mode, extended attributes, ACL and content.
-    pub(crate) fn require_equal(
-        &self,
-        other: &HeldCopy<'_>,
-        (pace, progress): (&mut Pace, &Progress),
-        stop: &Stop,
-    ) -> Result<(), Kept> {
+    /// Fails unless both copies have the same size, owner, mode, extended attributes and ACL.
+    pub(crate) fn require_same_attributes(&self, other: &HeldCopy<'_>) -> Result<(), Kept> {
         let differ = |what: &str| Err(Kept::Because(format!("the copies differ in {what}")));
         let (one, two) = (&self.stat, &other.stat);
         if one.st_size != two.st_size {
@@ -191,14 +186,25 @@ impl<'b> HeldCopy<'b> {
         if self.attributes()? != other.attributes()? {
             return differ("attributes");
         }
+        Ok(())
+    }
+
+    /// Fails unless both copies have the same attributes and content.
+    pub(crate) fn require_equal(
+        &self,
+        other: &HeldCopy<'_>,
+        (pace, progress): (&mut Pace, &Progress),
+        stop: &Stop,
+    ) -> Result<(), Kept> {
+        self.require_same_attributes(other)?;
         let (mut left, mut right, mut at) = (vec![0; CHUNK], vec![0; CHUNK], 0_u64);
-        let size = u64::try_from(one.st_size).unwrap_or(0);
+        let size = u64::try_from(self.stat.st_size).unwrap_or(0);
         while at < size {
             let length = usize::try_from(size - at).map_or(CHUNK, |rest| rest.min(CHUNK));
             read_exactly(&self.file, &mut left[..length], at)?;
             read_exactly(&other.file, &mut right[..length], at)?;
             if left[..length] != right[..length] {
-                return differ("content");
+                return Err(Kept::Because("the copies differ in content".into()));
             }
             at += length as u64;
             progress.inc(length as u64);

@@ -1,7 +1,7 @@
 //! Carrying out a plan through the daemon, one entry after the other.
 
 use super::job::{Found, Stays};
-use super::take_off::{Goes, Leaving, TakeOff};
+use super::take_off::{self, Goes, Leaving};
 use crate::error::{Error, Result};
 use crate::held::Kept;
 use crate::output::{complain, shown};
@@ -314,19 +314,17 @@ impl<'p> Mover<'p> {
         let Some(leaving) = &step.leaving else {
             return self.transfer(step, (step.from, step.to), self.manner.action.what());
         };
-        let (pool, stop) = (self.pool, self.stop);
-        let off = TakeOff { pool, stop, rate: self.manner.rate, idle: self.manner.idle };
-        let path = &step.names[0];
-        off.must_be_possible(path, step.from, leaving)?;
+        let (pool, path) = (self.pool, &step.names[0]);
+        take_off::must_be_possible(pool, path, step.from, leaving)?;
         let mut made = Vec::new();
         let mut take = || {
             for to in &leaving.copies {
                 self.transfer(step, (step.from, *to), What::Copy)?;
                 made.push(*to);
             }
-            match off.look(path, step.from, leaving.wanted)? {
+            match take_off::what_goes(pool, path, step.from, leaving.wanted)? {
                 Goes::Surplus(other) => self.transfer(step, (step.from, other), What::Drop),
-                Goes::Old => Ok(off.remove_old(&step.names, step.from)?),
+                Goes::Old => Ok(take_off::remove_old(pool, &step.names, step.from)?),
                 Goes::Gone => Ok(()),
             }
         };
@@ -396,6 +394,7 @@ impl<'p> Mover<'p> {
             Errno::EXIST if what == What::Copy => "the other branch holds one of its names",
             Errno::EXIST if what == What::Drop => "the copies differ, or have other names",
             Errno::EXIST => "another branch holds a copy",
+            Errno::BADMSG => "the copies differ in content",
             Errno::NOTUNIQ => "a rule wants as many copies",
             Errno::MLINK => "it has a name outside of its branch",
             Errno::PERM => "immutable or append-only, or below such a directory",

@@ -7,10 +7,9 @@ use super::take_off::Leaving;
 use super::tier::copies::{CopyPlan, CopyPlanner};
 use crate::error::Result;
 use crate::pool_link::PoolLink;
-use crate::survey::{Entry, FileCopy, current, disks_of};
+use crate::survey::{Entry, FileCopy, disks_of, up_to_date};
 use canopy_pool::policy::placement::Placement;
-use rustix::fs::FileType;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -38,47 +37,56 @@ fn movable(
     shared: Vec<Entry>,
     choose: &mut dyn FnMut(&[FileCopy]) -> Option<FileCopy>,
 ) -> (Vec<Found>, Vec<Stays>) {
-    let (mut found, mut stays) = (Vec::<Found>::new(), Vec::new());
-    let mut linked: HashMap<(u64, u64), usize> = HashMap::new();
-    for entry in shared {
-        // All names of a file move together.
-        if let Some(index) = entry.copies.iter().find_map(|copy| linked.get(&copy.key())) {
-            found[*index].names.push(entry.path);
-            continue;
-        }
-        let mut stay = |why: &str| {
-            stays.push(Stays { path: pool.mountpoint.join(&entry.path), why: why.into() });
-        };
-        let wanted = wanted(placement, &entry.path);
-        if wanted < 2 {
-            stay(SEVERAL);
-            continue;
-        }
-        let up_to_date = current(pool, &entry.path, &entry.copies);
-        let counts = |copy: &&FileCopy| {
-            copy.kind() == FileType::RegularFile
-                && up_to_date.contains(&copy.branch)
-                && pool.branches[copy.branch].is_well
-        };
-        let held: Vec<FileCopy> = entry.copies.iter().filter(counts).copied().collect();
-        if disks_of(&held).len() < wanted {
-            stay("it has fewer copies than its rule wants (canopy tier makes them)");
-            continue;
-        }
-        if let Some(copy) = choose(&held) {
-            if copy.stat.st_nlink > 1 {
-                linked.insert(copy.key(), found.len());
+    let (mut found, mut stays) = (Vec::new(), Vec::new());
+    for File { names, copies, wanted } in files(placement, shared) {
+        let held = up_to_date(pool, &names[0], &copies);
+        let why = match disks_of(&held).len() {
+            _ if wanted < 2 => SEVERAL,
+            disks if disks < wanted => "it has fewer copies than its rule wants (canopy tier makes them)",
+            _ => {
+                if let Some(copy) = choose(&held) {
+                    let others = held.iter().map(|other| other.branch);
+                    let branches = others.filter(|other| *other != copy.branch).collect();
+                    found.push(Found { names, copy, others: Some(Others { branches, wanted }) });
+                }
+                continue;
             }
-            let others = held.iter().map(|other| other.branch);
-            let branches = others.filter(|other| *other != copy.branch).collect();
-            found.push(Found { names: vec![entry.path], copy, others: Some(Others { branches, wanted }) });
-        }
+        };
+        stays.extend(stay(pool, names, why));
     }
     (found, stays)
 }
 
-fn wanted(placement: &Placement, path: &Path) -> usize {
-    placement.copies(path.as_os_str().as_bytes())
+/// A file that several branches hold.
+struct File {
+    /// All names that were met: of a file with hard links, they move together.
+    names: Vec<PathBuf>,
+    /// Those of the first name.
+    copies: Vec<FileCopy>,
+    /// How many copies a rule wants, for any of the names.
+    wanted: usize,
+}
+
+fn files(placement: &Placement, entries: Vec<Entry>) -> Vec<File> {
+    let mut files = Vec::<File>::new();
+    let mut linked: HashMap<(u64, u64), usize> = HashMap::new();
+    for Entry { path, copies } in entries {
+        let wanted = placement.copies(path.as_os_str().as_bytes());
+        if let Some(known) = copies.iter().find_map(|copy| linked.get(&copy.key())) {
+            let known = &mut files[*known];
+            known.names.push(path);
+            known.wanted = wanted.max(known.wanted);
+            continue;
+        }
+        let links = copies.iter().filter(|copy| copy.stat.st_nlink > 1);
+        linked.extend(links.map(|copy| (copy.key(), files.len())));
+        files.push(File { names: vec![path], copies, wanted });
+    }
+    files
+}
+
+fn stay(pool: &PoolLink, names: Vec<PathBuf>, why: &str) -> impl Iterator<Item = Stays> {
+    names.into_iter().map(move |name| Stays { path: pool.mountpoint.join(name), why: why.into() })
 }
 
 /// Returns how all copies leave a branch, and what stays: what gets too few copies without it, and what no rule wants copies of.
@@ -88,45 +96,31 @@ pub(super) fn leave(
     placement: &Placement,
     shared: Vec<Entry>,
 ) -> Result<(Vec<Step>, Vec<Stays>)> {
-    let (entries, others): (Vec<_>, Vec<_>) =
-        shared.into_iter().partition(|entry| wanted(placement, &entry.path) > 1);
-    let stay = |entry: Entry| Stays { path: pool.mountpoint.join(entry.path), why: SEVERAL.into() };
-    let mut stays: Vec<Stays> = others.into_iter().map(stay).collect();
     let mut planner = CopyPlanner::new(pool, placement)?.without(branch);
-    for entry in &entries {
+    for entry in &shared {
         planner.consider(entry, &|_| true);
     }
     let CopyPlan { steps: copies, stays: lacks, .. } = planner.plan;
-    let short: BTreeMap<PathBuf, String> = lacks.into_iter().map(|lack| (lack.path, lack.why)).collect();
+    let short: HashMap<PathBuf, String> = lacks.into_iter().map(|lack| (lack.path, lack.why)).collect();
     let mut made: HashMap<&Path, Vec<&Step>> = HashMap::new();
     for step in &copies {
         made.entry(step.names[0].as_path()).or_default().push(step);
     }
-    let mut steps = Vec::<Step>::new();
-    let mut linked: HashMap<(u64, u64), usize> = HashMap::new();
-    for entry in entries {
-        let own = entry.copies.iter().find(|copy| copy.branch == branch && copy.stat.st_nlink > 1);
-        if let Some(index) = own.and_then(|own| linked.get(&own.key())) {
-            steps[*index].names.push(entry.path);
+    let (mut steps, mut stays) = (Vec::new(), Vec::new());
+    for File { names, copies, wanted } in files(placement, shared) {
+        let lacks = names.iter().find_map(|name| short.get(&pool.mountpoint.join(name)));
+        if wanted < 2 || lacks.is_some() {
+            stays.extend(stay(pool, names, lacks.map_or(SEVERAL, String::as_str)));
             continue;
         }
-        let path = pool.mountpoint.join(&entry.path);
-        if let Some(why) = short.get(&path) {
-            stays.push(Stays { path, why: why.clone() });
-            continue;
-        }
-        let made = made.get(entry.path.as_path()).map_or(&[][..], Vec::as_slice);
+        let made = names.iter().find_map(|name| made.get(name.as_path())).map_or(&[][..], Vec::as_slice);
+        let there = copies.iter().map(|copy| copy.branch).find(|it| *it != branch);
         let copies: Vec<usize> = made.iter().map(|step| step.to).collect();
-        let there = entry.copies.iter().map(|copy| copy.branch).find(|it| *it != branch);
         let Some(to) = copies.first().copied().or(there) else { continue };
         // What is there already takes no bytes.
         let bytes = made.iter().map(|step| step.bytes).sum();
-        if let Some(own) = own {
-            linked.insert(own.key(), steps.len());
-        }
-        let leaving = Leaving { copies, wanted: wanted(placement, &entry.path) };
-        let whole = Step::whole(vec![entry.path], branch, to, bytes);
-        steps.push(Step { leaving: Some(leaving), ..whole });
+        let leaving = Some(Leaving { copies, wanted });
+        steps.push(Step { leaving, ..Step::whole(names, branch, to, bytes) });
     }
     Ok((steps, stays))
 }

@@ -14,14 +14,12 @@ use crate::fs::reserved::is_reserved;
 use crate::fs::stat::{self, Attr};
 use crate::ids::{Caller, NodeId};
 use crate::node::Node;
-use crate::ops::moves::hold_still::FrozenFile;
 use crate::ops::moves::spill::{Movable, NotMoved};
 use crate::path::{join, split};
 use crate::policy::Mode;
 use crate::pool::Pool;
 use crate::relocate::copy::same_data;
 use crate::relocate::file::FileMove;
-use crate::relocate::file::Twin;
 use crate::relocate::journal::Original;
 use crate::relocate::lease::{LeasedFile, readable};
 use crate::relocate::{self, COPIED_AT_ONCE};
@@ -55,43 +53,29 @@ struct Transfer<'t> {
     rate: u64,
 }
 
-/// A file that nobody writes: the one that its node stands for, or another copy.
-enum Still<'p> {
-    Frozen(FrozenFile<'p>),
-    Leased(LeasedFile),
-}
-
-impl AsRef<LeasedFile> for Still<'_> {
-    fn as_ref(&self) -> &LeasedFile {
-        match self {
-            Still::Frozen(file) => file.as_ref(),
-            Still::Leased(file) => file,
-        }
-    }
-}
-
 impl Pool {
     /// Moves an entry of a directory from one branch to another. A file moves with all its names, or not at all. Of a
     /// directory, the copy on the old branch goes, which must be empty; the new branch gets one if no other has.
     ///
-    /// If the wish `keeps` the entry, a file or symlink stays where it is, and the new branch gets a copy of it with all its
+    /// If the wish is to copy it, a file or symlink stays where it is, and the new branch gets a copy of it with all its
     /// names. If several branches hold it, the copy that the pool shows is copied, whichever is named.
     ///
-    /// Of several copies that a rule wants and that are up to date, the one on the old branch goes, and another one stands
-    /// for it: whichever the pool shows then. So it does if the wish is to drop it, when the copies have been compared.
+    /// If the wish is to drop it, a file leaves its branch because others hold the same. The copy that the pool shows then,
+    /// whichever is named, is compared with it, and stands for it.
     ///
     /// Errors:
     /// - `EACCES` for a caller other than root and the owner of the pool
     /// - `EINVAL` for a branch that the pool does not have
     /// - `EROFS` when a branch may not be changed, or creates nothing
-    /// - `ESTALE` when the entry is not on the old branch
-    /// - `EEXIST` when it is on others as well, and these copies may differ; if it is kept, when it is on the new branch
-    /// - `ENOTUNIQ` when it is one of several copies, and a rule wants as many
+    /// - `ESTALE` when the entry is not on the old branch; if it is to be dropped, when no other holds it
+    /// - `EEXIST` when it is on others as well; if it is copied, when it is on the new branch; if it is to be dropped, when
+    ///   the other copy looks different or has not all of its names, and `EBADMSG` when its content differs
+    /// - `ENOTUNIQ` when it is to be dropped, and a rule wants as many copies
     /// - `EBUSY` when the file is open for writing, or a client wants to write it
     /// - `EMLINK` when the file has a name outside of the branch
     /// - `EPERM` when it is immutable or append-only
-    /// - `EOPNOTSUPP` for anything that is neither file, symlink nor directory, for a directory that is kept, on a
-    ///   filesystem without leases, and when the new branch cannot hold one of its attributes
+    /// - `EOPNOTSUPP` for anything that is neither file, symlink nor directory, for a directory that is to be copied, for
+    ///   anything but a file that is to be dropped, on a filesystem without leases, and when the new branch cannot hold one of its attributes
     /// - `ENOSPC` when the new branch would have less free space than its minfreespace
     /// - `ENOTEMPTY` when the old branch holds something in the directory
     /// - `EAGAIN` when it has changed meanwhile, `EINTR` when a signal has arrived
@@ -112,7 +96,8 @@ impl Pool {
         let keeps = wish.what == What::Copy;
         let may_change = |branch: &Branch| branch.mode != Mode::Ro && branch.health.is_well();
         let gives = if keeps { source.health.is_well() } else { may_change(source) };
-        if !gives || !may_change(target) || target.mode == Mode::Nc {
+        let takes = may_change(target) && target.mode != Mode::Nc || wish.what == What::Drop;
+        if !gives || !takes {
             return Err(Errno::ROFS.into());
         }
         let entry = self.lookup(dir, wish.name)?;
@@ -130,8 +115,8 @@ impl Pool {
                     self.relocate_symlink(&link, source, target)
                 }
                 () if entry.attr.is_regular() => {
-                    let move_to = Transfer { source, target, what: wish.what, rate: wish.rate };
-                    self.relocate_file(&node, (dir, wish.name), &move_to)
+                    let transfer = Transfer { source, target, what: wish.what, rate: wish.rate };
+                    self.relocate_file(&node, (dir, wish.name), &transfer)
                 }
                 () => Err(Errno::OPNOTSUPP),
             };
@@ -158,16 +143,12 @@ impl Pool {
             return Err(Errno::BUSY);
         }
         let _copying = self.stuck_operations.moving();
-        let several = match what {
-            What::Move | What::Drop => self.one_of_several(node, place, source, what)?,
-            What::Copy => None,
+        let (file, target) = match what {
+            What::Move => (self.movable(node, None)?, target.clone()),
+            What::Copy => (self.movable(node, Some(target.id))?, target.clone()),
+            What::Drop => self.one_of_several(node, place, source)?,
         };
-        let (file, target) = match several {
-            Some((file, target)) => (file, &target.clone()),
-            // No other branch is known to hold the same.
-            None if what == What::Drop => return Err(Errno::STALE),
-            None => (self.movable(node, (what == What::Copy).then_some(target.id))?, target),
-        };
+        let target = &target;
         if file.source.id != source.id && what == What::Move {
             return Err(Errno::STALE);
         }
@@ -175,12 +156,20 @@ impl Pool {
         if file.there.is_none() {
             self.has_room(target, file.attr.blocks * 512)?;
         }
-        let still = match node.key() == Some(file.attr.key()) || file.there.is_none() {
-            true => Still::Frozen(self.freeze(node)?),
-            false => Still::Leased(self.hold(&file)?),
+        let (frozen, leased);
+        let still: &LeasedFile = match what == What::Drop && node.key() != Some(file.attr.key()) {
+            // The node stands for another copy.
+            true => {
+                leased = self.hold(&file)?;
+                &leased
+            }
+            false => {
+                frozen = self.freeze(node)?;
+                frozen.as_ref()
+            }
         };
         if what == What::Copy {
-            self.share_generation(still.as_ref().as_fd()).map_err(|errno| match errno {
+            self.share_generation(still.as_fd()).map_err(|errno| match errno {
                 // To the caller, this would say that it is not the owner of the pool.
                 Errno::ACCESS => Errno::PERM,
                 errno => source.record_error(errno, OpKind::Change),
@@ -193,19 +182,19 @@ impl Pool {
             if let Some(due) = copied.saturating_mul(1000).checked_div(rate) {
                 let until = begun + Duration::from_millis(due.min(u64::from(u32::MAX)));
                 // A process that wants to write the file on its branch breaks the lease.
-                while Instant::now() < until && !stops() && still.as_ref().check().is_ok() {
+                while Instant::now() < until && !stops() && still.check().is_ok() {
                     std::thread::sleep(NAP.min(until.saturating_duration_since(Instant::now())));
                 }
             }
             steps.set(steps.get() + 1);
             !stops()
         };
-        if let Some(Twin::Compared(twin)) = &file.there
-            && !same_data(still.as_ref(), twin, file.attr.size, &wanted)?
+        if let Some(twin) = &file.there
+            && !same_data(still, twin, file.attr.size, &wanted)?
         {
-            return Err(Errno::EXIST);
+            return Err(Errno::BADMSG);
         }
-        let carried = self.carry(node, &file, target, still.as_ref(), &wanted);
+        let carried = self.carry(node, &file, target, still, &wanted);
         file.names.iter().for_each(|name| self.dir_rewritten(split(name).0));
         carried.map_err(|(NotMoved::Branch(errno) | NotMoved::File(errno))| match errno {
             Errno::INTR if node.is_awaited() => Errno::BUSY,

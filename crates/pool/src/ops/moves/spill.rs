@@ -18,7 +18,7 @@ use crate::path::{PoolPath, join, split};
 use crate::policy::placement::{Set, confine};
 use crate::policy::{self, BranchView, Mode, Policy, ThreadRandom};
 use crate::pool::Pool;
-use crate::relocate::file::{FileMove, Twin, can_leave};
+use crate::relocate::file::{FileMove, can_leave};
 use crate::relocate::journal::Original;
 use crate::relocate::lease::LeasedFile;
 use crate::relocate::links;
@@ -68,8 +68,8 @@ pub(super) struct Movable {
     pub(super) original: Original,
     /// Other branches that hold an old copy of it.
     pub(super) old_on: SmallVec<[BranchId; 2]>,
-    /// The copy that the target holds already, if one of several equal ones goes.
-    pub(super) there: Option<Twin>,
+    /// The copy that the target holds already, if one of several goes.
+    pub(super) there: Option<LeasedFile>,
 }
 
 impl Pool {
@@ -305,7 +305,7 @@ impl Pool {
         let names = file.names.clone();
         let copied = match &file.there {
             None => FileMove::copy(&file.source, target, file.original, still, names, note, wanted),
-            Some(twin) => FileMove::onto(&file.source, target, still, names, twin, note),
+            Some(copy) => FileMove::onto(&file.source, target, still, names, copy, note),
         };
         let mut carry = copied.map_err(NotMoved::of)?;
         if file.original == Original::Stays && file.old_on.contains(&target.id) {

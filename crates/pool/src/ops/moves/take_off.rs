@@ -6,17 +6,16 @@ use crate::config::Func;
 use crate::dir::merged::MergedDir;
 use crate::dir::symlinks::Symlinks;
 use crate::error::Error;
-use crate::fs::stat;
-use crate::fs::{beneath, generation};
+use crate::fs::{beneath, stat};
 use crate::ids::NodeId;
 use crate::node::Node;
 use crate::path::join;
+use crate::policy::Mode;
 use crate::pool::Pool;
-use crate::relocate::file::{Twin, can_leave, is_same};
+use crate::relocate::file::{can_leave, is_same};
 use crate::relocate::journal::Original;
 use crate::relocate::lease::{LeasedFile, readable};
 use crate::relocate::links;
-use canopy_sys::ioctl::relocate::What;
 use rustix::fd::AsFd;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -25,22 +24,18 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 impl Pool {
-    /// Returns the file that a branch holds under a name, and the branch of the copy that the pool shows when it is gone.
-    /// `None` unless both are up to date as far as a rule about copies knows: then they hold the same. Where no rule knows, they
-    /// have to be compared before one can be dropped.
+    /// Returns the file that a branch holds under a name, as one that goes, and the branch of the copy that the pool shows then.
+    /// Nobody has compared them yet.
     ///
-    /// Errors: `EEXIST` if the other copy has not all of its names, or looks different; `ENOTUNIQ` if a rule wants as many
-    /// copies for one of its names; `EMLINK` when not all of its names can be found.
+    /// Errors: `ESTALE` unless another branch that the pool relies on holds it, up to date as far as is known; `EEXIST` if the
+    /// other copy has not all of its names, or looks different; `ENOTUNIQ` if a rule wants as many copies for one of its names;
+    /// `EMLINK` when not all of its names can be found.
     pub(super) fn one_of_several(
         &self,
         node: &Node,
         (dir, name): (NodeId, &[u8]),
         source: &Arc<Branch>,
-        what: What,
-    ) -> Result<Option<(Movable, Arc<Branch>)>, Errno> {
-        if !self.knows_copies() && what == What::Move {
-            return Ok(None);
-        }
+    ) -> Result<(Movable, Arc<Branch>), Errno> {
         let branches = self.branches.load();
         let from = branches.index_of(source.id).ok_or(Errno::ROFS)?;
         let path = self.nodes.dir_path(dir).map_err(Error::errno)?;
@@ -49,38 +44,40 @@ impl Pool {
             let dirs = MergedDir::open(Symlinks::NEVER, &branches, &path);
             let copies = self.copies(&dirs, name);
             let well = |index: usize| branches.as_slice()[index].health.is_well();
-            let rest = copies.only(|index| index != from && copies.is_current(index) && well(index));
-            let can_tell = copies.current.is_some() || what == What::Drop;
-            if !can_tell || !copies.is_current(from) || copies.get(from).is_none() || !rest.any() {
-                return Ok(None);
+            let mut rest = copies.only(|index| index != from && copies.is_current(index) && well(index));
+            // So the same is chosen as in lookups.
+            rest.current.clone_from(&copies.current);
+            if !copies.is_current(from) || !rest.any() {
+                return Err(Errno::STALE);
             }
             let to = self.shown(Func::Getattr, &branches, &rest).map_err(Error::errno)?;
-            let (own, other) = copies.get(from).zip(copies.get(to)).ok_or(Errno::AGAIN)?;
+            let (own, other) = copies.get(from).zip(copies.get(to)).ok_or(Errno::STALE)?;
             let disks: BTreeSet<u64> = rest.iter().map(|(_, copy)| copy.dev).collect();
             (*own, branches.as_slice()[to].clone(), *other, disks.len())
         };
         if !can_leave(&attr) {
             return Err(Errno::PERM);
         }
-        let known = self.nodes.names(node.id).map(|(dir, name)| join(&dir, &name)).chain([join(&path, name)]);
+        if to.mode == Mode::Ro {
+            // The journal is on the branch that keeps the file.
+            return Err(Errno::ROFS);
+        }
+        let full = join(&path, name);
+        let known = self.nodes.names(node.id).map(|(dir, name)| join(&dir, &name)).chain([full.clone()]);
         let names = links::all_names(source.root(), &attr, known)?;
         let config = self.config();
         if names.iter().any(|name| config.placement.copies(name) > disks) {
             return Err(Errno::NOTUNIQ);
         }
-        let copy = readable(beneath::open(to.root(), &join(&path, name), OFlags::PATH | OFlags::NOFOLLOW)?)?;
+        let copy = readable(beneath::open(to.root(), &full, OFlags::PATH | OFlags::NOFOLLOW)?)?;
         let is_there = stat::of(copy.as_fd())?.key() == other.key()
             && is_same(&attr, &other)
+            && attr.nlink == other.nlink
             && names.iter().all(|name| links::holds(to.root(), name, &other));
         if !is_there {
             return Err(Errno::EXIST);
         }
-        let there = match generation::read(copy.as_fd())? {
-            Some(number) if number.shared && self.knows_copies() => Twin::Known(copy),
-            _ if what == What::Drop => Twin::Compared(LeasedFile::hold(copy)?),
-            _ => return Err(Errno::EXIST),
-        };
-        let (source, old_on, there) = (source.clone(), SmallVec::new(), Some(there));
-        Ok(Some((Movable { source, attr, names, original: Original::Goes, old_on, there }, to)))
+        let (source, old_on, there) = (source.clone(), SmallVec::new(), Some(LeasedFile::hold(copy)?));
+        Ok((Movable { source, attr, names, original: Original::Goes, old_on, there }, to))
     }
 }
