@@ -35,7 +35,7 @@ use testbed::{Against, Testbed, TestbedSpec};
 
 /// Measure how fast a pool is, compared with its own branch
 #[derive(Args, Debug)]
-#[command(after_help = NOTES)]
+#[command(after_help = notes())]
 pub struct BenchArgs {
     /// Small and short, to see whether it works at all
     #[arg(long)]
@@ -73,13 +73,20 @@ pub struct BenchArgs {
     plot: Option<PathBuf>,
 }
 
-const NOTES: &str = "\
-Tables: goals, meta, walks, programs, concurrency, dd, reads, blocks, jobs.
+/// What follows the options in the help.
+fn notes() -> String {
+    let tables: Vec<&str> = TableId::value_variants().iter().map(|table| table.id()).collect();
+    format!(
+        "\
+Tables: {}.
 COMMAND gets the branches (A:B:C) and a mountpoint as its last words, and stays
 in the foreground. As root the branches are on a tmpfs, otherwise in $TMPDIR.
 The floor is a server that answers from memory: the cost of the round trip
 alone. Everything that is made is removed, even on Ctrl-C.
-Example: canopy bench --quick --only goals";
+Example: canopy bench --quick --only goals",
+        tables.join(",")
+    )
+}
 
 pub fn run(args: &BenchArgs) -> Result<(), Error> {
     // The kernel delivers signals to the main thread first. A thread that waits for a hung server would never take

@@ -6,6 +6,10 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::ffi::{CStr, CString};
 use std::hint::black_box;
+use std::time::Duration;
+
+/// After this time a pool has been told of what was made on its branch.
+const TOLD: Duration = Duration::from_millis(100);
 
 /// Which names are looked up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,6 +50,8 @@ impl Workload for Stat {
         let path = target.root.join(&dir);
         rustix::fs::stat(&path).context("stat", &path)?;
         if self.warm {
+            // A pool that is told of the files only after they were asked for has to ask for their attributes again.
+            std::thread::sleep(TOLD);
             self.paths(target, round).iter().try_for_each(|path| stat(path, self.names))?;
         }
         Ok(())
