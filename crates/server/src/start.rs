@@ -84,7 +84,8 @@ impl Serving {
 /// another process has served it before (`survival`), takes over from that instead of mounting.
 pub fn start(plan: &Plan, survival: Option<&Survival>) -> Result<Serving, Error> {
     let before = survival.map(|survival| &survival.ledger).filter(|ledger| ledger.is_serving());
-    let plan = &before.map_or_else(|| plan.clone(), |before| takeover::plan_now(plan, before));
+    let (plan, lost) =
+        &before.map_or_else(|| (plan.clone(), Vec::new()), |before| takeover::plan_now(plan, before));
     // Before anything else is opened.
     let device = before.map(takeover::take_device).transpose()?;
     let mut config = plan.config.clone();
@@ -142,7 +143,7 @@ pub fn start(plan: &Plan, survival: Option<&Survival>) -> Result<Serving, Error>
         Arc::clone(&coherence),
         Arc::clone(&watch),
     ));
-    topology.remember_gone(before.map_or_else(Vec::new, |before| takeover::gone_branches(before, &config)));
+    topology.remember_gone(lost);
     let liveness = Liveness::start(&pool).map_err(Error::Thread)?;
     let watch_thread = WatchThread::start(Arc::clone(&watch)).map_err(Error::Thread)?;
     topology.apply_access_times_at_start(&plan.config);

@@ -31,8 +31,9 @@ pub(crate) fn is_possible(agreed: &Agreed, transport: &Transport) -> bool {
     false
 }
 
-/// Returns the plan with the settings that were changed since the pool was mounted.
-pub(crate) fn plan_now(plan: &Plan, ledger: &Ledger) -> Plan {
+/// Returns the plan with the settings that were changed since the pool was mounted, and the branches whose mounts are not there
+/// any more, with their mountpoints. What is at their paths now is another filesystem's.
+pub(crate) fn plan_now(plan: &Plan, ledger: &Ledger) -> (Plan, Vec<(PathBuf, PathBuf)>) {
     let mut plan = plan.clone();
     for (key, value) in ledger.settings() {
         if let Err(error) = source::set(&mut plan.config, &key, OsStr::from_bytes(&value)) {
@@ -45,12 +46,10 @@ pub(crate) fn plan_now(plan: &Plan, ledger: &Ledger) -> Plan {
     };
     plan.missing = plan.config.branches.iter().map(|spec| spec.path.clone()).filter(is_missing).collect();
     plan.replaces = false;
-    plan
+    (plan, gone)
 }
 
-/// Returns the branches whose mounts are not there any more, with their mountpoints. What is at their paths now is another
-/// filesystem's.
-pub(crate) fn gone_branches(ledger: &Ledger, config: &Config) -> Vec<(PathBuf, PathBuf)> {
+fn gone_branches(ledger: &Ledger, config: &Config) -> Vec<(PathBuf, PathBuf)> {
     let Ok(listed) = mountinfo::list() else { return Vec::new() };
     let is_gone = |(branch, mountpoint): &(PathBuf, PathBuf)| {
         mountinfo::holding_in(&listed, branch).is_none_or(|holding| holding.mountpoint != *mountpoint)

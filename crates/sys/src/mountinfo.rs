@@ -3,7 +3,7 @@
 use rustix::fd::{AsRawFd as _, BorrowedFd, RawFd};
 use std::ffi::OsString;
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
@@ -50,7 +50,10 @@ impl MountEntry {
 /// Returns the mounts of this process' mount namespace, in the kernel's order: of several mounts at one place, the last
 /// is on top.
 pub fn list() -> io::Result<Vec<MountEntry>> {
-    Ok(parse(&fs::read("/proc/self/mountinfo")?))
+    // Files in /proc have no size, without which fs::read begins with 32 bytes.
+    let mut table = Vec::with_capacity(64 << 10);
+    fs::File::open("/proc/self/mountinfo")?.read_to_end(&mut table)?;
+    Ok(parse(&table))
 }
 
 /// Returns the mount on top at exactly this mountpoint.

@@ -174,6 +174,8 @@ fn serve(mut plan: Plan, reporter: &mut Option<StartupReporter>) -> Result<(), E
     }
     plan.config.kernel.io_uring = IoUring::Off;
     log::before_fork();
+    // Clients wait for the keeper when a process dies.
+    process::take_priority(plan.config.priority);
     let (args, mountpoint) = (MountArgs::default(), plan.mountpoint.clone());
     let server = Survivor { plan: Some(plan), args, directory: directory.clone(), is_last: true, reporter };
     keeper::keep(server, &mountpoint, directory)

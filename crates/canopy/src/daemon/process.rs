@@ -7,12 +7,17 @@ use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimit, umask};
 use std::ffi::{CString, OsStr};
 
-/// Prepares this process to serve a pool. Failures are ignored, because none of these settings is required. Must run
-/// before other threads start, so that they inherit the nice value.
-pub fn prepare(priority: i32) {
+/// Takes this nice value, which threads and children inherit that start later. It is not required.
+pub fn take_priority(priority: i32) {
     if let Err(errno) = setpriority_process(None, priority) {
         tracing::debug!("scheduling-priority={priority}: {errno}");
     }
+}
+
+/// Prepares this process to serve a pool. Failures are ignored, because none of these settings is required. Must run
+/// before other threads start.
+pub fn prepare(priority: i32) {
+    take_priority(priority);
     // The modes in requests already include the umask of the caller.
     umask(Mode::empty());
     raise_open_files();

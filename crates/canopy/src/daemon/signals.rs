@@ -6,7 +6,7 @@ use crate::mount::unmount;
 use canopy_fuse::mount::sync_served;
 use canopy_server::survival::Ledger;
 use canopy_sys::mountinfo;
-use canopy_sys::process::block_signal;
+use canopy_sys::process::{block_signal, catch_signals};
 use rustix::process::Signal;
 use signal_hook::consts::{
     SIGALRM, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU, SIGXFSZ,
@@ -86,9 +86,9 @@ pub struct SignalWatch {
 
 impl SignalWatch {
     pub fn new() -> Result<SignalWatch, Error> {
-        let signals = Signals::new(STOP_SIGNALS).map_err(Error::system("cannot watch for signals"))?;
-        // Signals that do not exist, or that the system reserves, need no handler.
-        IGNORED_SIGNALS.into_iter().chain(REAL_TIME).for_each(|signal| drop(signals.add_signal(signal)));
+        catch_signals(IGNORED_SIGNALS.into_iter().chain(REAL_TIME));
+        let watched = STOP_SIGNALS.into_iter().chain([STOP_ASKED]);
+        let signals = Signals::new(watched).map_err(Error::system("cannot watch for signals"))?;
         // A keeper has blocked it until there is a handler.
         block_signal(STOP_ASKED, false);
         Ok(SignalWatch { signals })
@@ -105,10 +105,7 @@ impl SignalWatch {
                 match signal {
                     SIGINT | SIGTERM | SIGQUIT => asked += 1,
                     STOP_ASKED if pool.ledger.is_some() => asked_keeper += 1,
-                    _ => {
-                        tracing::debug!("{name}: ignored");
-                        continue;
-                    }
+                    _ => continue,
                 }
                 if let Some(ledger) = &pool.ledger {
                     ledger.record_end();

@@ -69,8 +69,8 @@ impl Topology {
         topology
     }
 
-    /// Remembers branches whose mounts have gone while no process served the pool.
-    pub(crate) fn remember_gone(&self, gone: Vec<(PathBuf, PathBuf)>) {
+    /// Remembers branches whose mounts, at these mountpoints, have gone while no process served the pool.
+    pub(crate) fn remember_gone(&self, gone: &[(PathBuf, PathBuf)]) {
         for (path, mountpoint) in gone {
             tracing::warn!(
                 "branch {}: its mount is not there any more; the pool goes on without it until it is back",
@@ -78,7 +78,7 @@ impl Topology {
             );
             let health = Arc::new(BranchHealth::default());
             health.look(|| Err((Health::Gone, Errno::NODEV)));
-            self.gone.lock().insert(path, GoneBranch { mountpoint, health });
+            self.gone.lock().insert(path.clone(), GoneBranch { mountpoint: mountpoint.clone(), health });
         }
     }
 

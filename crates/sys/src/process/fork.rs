@@ -129,8 +129,16 @@ fn block_stop_signals(block: bool) {
 }
 
 fn handle(signal: c_int, handler: libc::sighandler_t) {
-    // SAFETY: `on_signal` does nothing but atomic operations. A handler that is not set is not called.
+    // SAFETY: the handlers here do nothing but atomic operations. One that is not set is not called.
     unsafe { libc::signal(signal, handler) };
+}
+
+extern "C" fn do_nothing(_: c_int) {}
+
+/// Has this process survive these signals, and system calls go on after them. Those that do not exist, or that the C library
+/// keeps to itself, are left alone. Unlike ignored signals, these have their default again in programs that it executes.
+pub fn catch_signals(signals: impl IntoIterator<Item = i32>) {
+    signals.into_iter().for_each(|signal| handle(signal, do_nothing as *const () as libc::sighandler_t));
 }
 
 impl Forker {

@@ -8,5 +8,5 @@ pub mod local_time;
 mod shared_words;
 
 pub use exec::exec;
-pub use fork::{Child, Ended, Event, Forked, Forker, block_signal};
+pub use fork::{Child, Ended, Event, Forked, Forker, block_signal, catch_signals};
 pub use shared_words::SharedWords;
