@@ -131,7 +131,8 @@ impl<H: Handler> Handler for Deadline<H> {
     }
 
     fn note(&self, request: &Request<'_>) -> Note {
-        if self.pool.patience().is_none() || is_control(request) {
+        // Other requests about control names are answered at once.
+        if self.pool.patience().is_none() || request.header.node == control::NODE {
             return MayBlockOn::Nothing.note();
         }
         let files = |handle, other: Option<u64>, long| MayBlockOn::Files {
@@ -145,10 +146,9 @@ impl<H: Handler> Handler for Deadline<H> {
             Waits::Names { long, .. } => MayBlockOn::Names { long },
             Waits::File { handle, other, long } => files(handle, other, long),
             // Later the handle is gone.
-            Waits::Close { handle } => match self.pool.deadline_of(HandleId(handle)) {
-                Some(branch) => MayBlockOn::Close(branch.id),
-                None => MayBlockOn::Nothing,
-            },
+            Waits::Close { handle } => {
+                self.pool.branch_id_of(HandleId(handle)).map_or(MayBlockOn::Nothing, MayBlockOn::Close)
+            }
         };
         may.note()
     }
@@ -173,9 +173,7 @@ impl<H: Handler> Handler for Deadline<H> {
     fn stalled(&self, request: &Stalled) -> Verdict {
         let note = MayBlockOn::from_note(request.note);
         let file = match note {
-            MayBlockOn::Files { handle, other: None, .. } => {
-                self.pool.branch_of(handle).map(|branch| branch.id)
-            }
+            MayBlockOn::Files { handle, other: None, .. } => self.pool.branch_id_of(handle),
             MayBlockOn::Close(branch) => Some(branch),
             MayBlockOn::Files { .. } | MayBlockOn::Names { .. } | MayBlockOn::Nothing => None,
         };
@@ -195,6 +193,9 @@ impl<H: Handler> Handler for Deadline<H> {
                 return Verdict::Wait(LOOK_AGAIN);
             }
             MayBlockOn::Names { long } | MayBlockOn::Files { long, .. } => long,
+            MayBlockOn::Close(branch) if !self.pool.deadlines().iter().any(|(it, _)| it.id == branch) => {
+                return Verdict::Wait(LOOK_AGAIN);
+            }
             // The client does not wait for it, and closing is continued.
             MayBlockOn::Close(branch) if self.is_silent(branch) => return Verdict::Answer(0),
             MayBlockOn::Close(_) => true,

@@ -51,14 +51,14 @@ impl Pool {
         news
     }
 
-    /// Returns the branch of an open file. Does not wait for a disk.
-    pub fn branch_of(&self, handle: HandleId) -> Option<Arc<Branch>> {
-        self.files.look_at(handle, |handle| handle.open.location.read().branch.clone())
+    /// Returns the id of the branch of an open file. Does not wait for a disk.
+    pub fn branch_id_of(&self, handle: HandleId) -> Option<BranchId> {
+        self.files.look_at(handle, |handle| handle.open.location.read().branch.id)
     }
 
     /// Returns the branch of an open file, if that branch has a deadline. Does not wait for a disk.
     pub fn deadline_of(&self, handle: HandleId) -> Option<Arc<Branch>> {
-        let branch = self.branch_of(handle)?;
+        let branch = self.files.look_at(handle, |handle| handle.open.location.read().branch.clone())?;
         branch.deadline(self.config().branch_timeout).map(|_| branch)
     }
 

@@ -78,14 +78,13 @@ impl Crowded {
             return None;
         }
         let operation = Operation::of(request);
-        let of_file = |handle| pool.branch_of(HandleId(handle)).map(|branch| branch.id);
         let branch = match (operation.waits, operation.changes) {
             (Waits::Names { other: Some(_), .. } | Waits::File { other: Some(_), .. }, _)
             // What is new may go to another branch.
             | (_, Changes::Makes(_) | Changes::Renames { .. })
             | (Waits::Nothing | Waits::AllBranches, _) => None,
             (Waits::Names { handle: Some(handle), .. } | Waits::File { handle, .. } | Waits::Close { handle }, _) => {
-                of_file(handle)
+                pool.branch_id_of(HandleId(handle))
             }
             (Waits::Names { handle: None, .. }, _) => pool.only_branch_of(NodeId(request.header.node.0)),
         }?;
