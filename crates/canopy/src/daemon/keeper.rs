@@ -5,7 +5,7 @@
 //! nothing while it waits.
 
 use super::handover::{self, Handover};
-use super::signals::STOP_ASKED;
+use super::signals::{self, STOP_ASKED};
 use crate::error::Error;
 use canopy_server::survival::{Refusal, Survival};
 use canopy_server::test_switches;
@@ -63,6 +63,7 @@ pub fn keep_on(server: impl Server, survival: Survival, handover: Handover) -> R
 fn forker() -> Result<Forker, Error> {
     // Blocked before any other signal is handled: a child has no handler at first.
     block_signal(STOP_ASKED, true);
+    signals::catch_meaningless();
     Forker::new().map_err(Error::system("cannot start processes that share descriptors"))
 }
 

@@ -50,6 +50,11 @@ pub const STOP_ASKED: i32 = 40;
 /// The real-time signals that C libraries leave to programs (signal(7)).
 const REAL_TIME: RangeInclusive<i32> = 34..=64;
 
+/// Has this process survive signals that have no meaning here.
+pub fn catch_meaningless() {
+    catch_signals(IGNORED_SIGNALS.into_iter().chain(REAL_TIME));
+}
+
 /// The mount of the pool. Its device identifies it if another mount covers it later.
 #[derive(Clone, Debug)]
 pub struct PoolMount {
@@ -86,7 +91,7 @@ pub struct SignalWatch {
 
 impl SignalWatch {
     pub fn new() -> Result<SignalWatch, Error> {
-        catch_signals(IGNORED_SIGNALS.into_iter().chain(REAL_TIME));
+        catch_meaningless();
         let watched = STOP_SIGNALS.into_iter().chain([STOP_ASKED]);
         let signals = Signals::new(watched).map_err(Error::system("cannot watch for signals"))?;
         // A keeper has blocked it until there is a handler.

@@ -73,6 +73,21 @@ fn a_pool_can_be_unmounted_and_stopped_after_deaths() {
     }
 }
 
+/// A terminal that hangs up, for one, ends neither process.
+#[test]
+fn signals_without_a_meaning_end_neither_process() {
+    let rig = Rig::new(&["a"], "");
+    let keeper = keeper(&rig.pool);
+    for signal in [Signal::HUP, Signal::USR1, Signal::USR2, Signal::ALARM, Signal::IO] {
+        send(keeper, signal);
+        send(server(&rig.pool), signal);
+    }
+    rig.kill(Signal::KILL);
+    send(keeper, Signal::HUP);
+    rig.kill(Signal::KILL);
+    assert!(proc::process(keeper).is_some());
+}
+
 #[test]
 fn settings_stay_changed() {
     let rig = Rig::new(&["a", "b"], "category.create=ff");
