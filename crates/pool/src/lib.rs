@@ -27,7 +27,7 @@ pub use error::{Error, Result};
 pub use fs::acl::PermissionCheck;
 pub use fs::beneath::pretend_no_openat2;
 pub use fs::pinned::pretend_older_kernel;
-pub use fs::reserved::temporary_name;
+pub use fs::reserved::{is_reserved, temporary_name};
 pub use fs::stat::{Attr, Time};
 pub use fs::{block_device, disk, generation};
 pub use ids::{Caller, HandleId, Known, NodeId};

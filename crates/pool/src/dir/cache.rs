@@ -11,6 +11,7 @@
 
 use crate::branch::{Branch, Branches};
 use crate::fs::stat::{self, Attr};
+use crate::ids::NodeId;
 use crate::lock::rank;
 use crate::lock::ranked::Mutex;
 use crate::node::Node;
@@ -32,7 +33,7 @@ const MAX_NAMES: usize = 2 << 20;
 const NAME_BYTES: u64 = 32;
 
 /// The share of the process's descriptors for cached directories: one in so many.
-const CACHE_SHARE: u64 = 4;
+const CACHE_SHARE: u64 = 2;
 /// The most descriptors for cached directories.
 const CACHE_AT_MOST: u64 = 32 << 10;
 
@@ -59,6 +60,10 @@ pub(crate) struct DirCache {
     reserve: RawFd,
     /// The number of descriptors that the process may have.
     limit: RawFd,
+    /// The directory in which a file was searched for last, because it was not cached; a [`NodeId`], or 0.
+    searched: AtomicU64,
+    /// The directory in which several were; a [`NodeId`], or 0.
+    wanted: AtomicU64,
     pub(crate) idle_files: IdleFiles,
 }
 
@@ -76,6 +81,8 @@ impl Default for DirCache {
             descriptors: (limit / CACHE_SHARE).min(CACHE_AT_MOST) as usize,
             reserve: number(limit - (limit / RESERVE_SHARE).min(RESERVE_AT_MOST)),
             limit: number(limit),
+            searched: AtomicU64::new(0),
+            wanted: AtomicU64::new(0),
             idle_files: IdleFiles::new(limit),
         }
     }
@@ -130,6 +137,22 @@ impl DirCache {
         let cached = cached.filter(|cached| cached.stamp.epoch == epoch && cached.branches.are(branches))?;
         cached.used.store(true, Ordering::Relaxed);
         Some(cached)
+    }
+
+    /// Records that a file in a directory has to be searched for on each branch, because the directory is not cached.
+    /// With the second one in turn, it is worth caching: who reads one file reads others there.
+    pub(crate) fn searched(&self, dir: NodeId) {
+        if self.searched.swap(dir.0, Ordering::Relaxed) == dir.0 {
+            self.wanted.store(dir.0, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the directory that is worth caching, once.
+    pub(crate) fn take_wanted(&self) -> Option<NodeId> {
+        if self.wanted.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        Some(NodeId(self.wanted.swap(0, Ordering::Relaxed))).filter(|dir| dir.0 != 0)
     }
 
     /// Returns whether a cached directory is still in its place on a branch, as far as changes have been processed. If

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 pub(crate) const UNDER_CONSTRUCTION: &[u8] = b".canopy-clone.";
 
 /// Returns true for names that the pool reserves: to clients they do not exist.
-pub(crate) fn is_reserved(name: &[u8]) -> bool {
+pub fn is_reserved(name: &[u8]) -> bool {
     name.starts_with(UNDER_CONSTRUCTION)
 }
 

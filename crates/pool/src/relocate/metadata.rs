@@ -1,7 +1,7 @@
 //! Copying metadata: owner, mode, extended attributes, ACLs, flags, times.
 
-use crate::fs::beneath::{self, ProcPath};
 use crate::fs::stat::{self, Attr};
+use crate::fs::{beneath, pinned, xattr};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
@@ -43,38 +43,36 @@ pub(crate) fn copy_link_metadata(
 }
 
 fn copy_owner(target: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
-    let owner = (rustix::fs::Uid::from_raw(attr.uid), rustix::fs::Gid::from_raw(attr.gid));
-    let owned = rustix::fs::chownat(target, c"", Some(owner.0), Some(owner.1), AtFlags::EMPTY_PATH);
     let now = stat::of(target)?;
-    if (now.uid, now.gid) != (attr.uid, attr.gid) {
-        owned?;
+    if (now.uid, now.gid) == (attr.uid, attr.gid) {
+        return Ok(());
     }
-    Ok(())
+    let owner = (rustix::fs::Uid::from_raw(attr.uid), rustix::fs::Gid::from_raw(attr.gid));
+    rustix::fs::chownat(target, c"", Some(owner.0), Some(owner.1), AtFlags::EMPTY_PATH)
 }
 
 fn copy_mode_and_flags(source: BorrowedFd<'_>, target: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
     // After the owner, because chown clears setgid, and after the ACL, which contains the group's bits.
-    rustix::fs::chmod(ProcPath::of(target).as_bytes(), Mode::from_raw_mode(attr.mode & 0o7777))?;
+    pinned::chmod(target, Mode::from_raw_mode(attr.mode & 0o7777))?;
     copy_flags(source, target, attr);
     Ok(())
 }
 
 /// Tries all attributes; returns the first failure.
 fn copy_xattrs(source: BorrowedFd<'_>, target: BorrowedFd<'_>) -> Result<(), Errno> {
-    let (source, target) = (ProcPath::of(source), ProcPath::of(target));
-    let (source, target) = (source.as_bytes(), target.as_bytes());
     let wanted = list_xattrs(source)?;
     let mut result = Ok(());
     // A new file inherits the default ACL of its directory, whether the original has one or not.
     for inherited in list_xattrs(target)? {
         if belongs_to_file(&inherited) && !wanted.contains(&inherited) {
-            result = result.and(rustix::fs::removexattr(target, inherited.as_slice()));
+            result = result.and(xattr::remove(target, &inherited));
         }
     }
-    let mut value = vec![0u8; 65536];
+    let mut value = Vec::new();
     for name in wanted {
-        let copied = match rustix::fs::getxattr(source, name.as_slice(), value.as_mut_slice()) {
-            Ok(len) => rustix::fs::setxattr(target, name.as_slice(), &value[..len], XattrFlags::empty()),
+        value.resize(XATTR_MAX, 0);
+        let copied = match xattr::get(source, &name, &mut value) {
+            Ok(len) => xattr::set(target, &name, &value[..len], XattrFlags::empty()),
             Err(errno) => Err(errno),
         };
         if belongs_to_file(&name) {
@@ -83,6 +81,9 @@ fn copy_xattrs(source: BorrowedFd<'_>, target: BorrowedFd<'_>) -> Result<(), Err
     }
     result
 }
+
+/// The longest value of an attribute, and the longest list of them, in bytes (xattr(7)).
+const XATTR_MAX: usize = 65536;
 
 /// Labels of security modules belong to the machine: it may refuse them, or have set its own.
 fn belongs_to_file(name: &[u8]) -> bool {
@@ -95,12 +96,14 @@ pub(crate) fn is_xfs_acl_alias(name: &[u8]) -> bool {
     name.starts_with(b"trusted.SGI_ACL_")
 }
 
-fn list_xattrs(path: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
-    let mut names = vec![0u8; 65536];
-    let len = match rustix::fs::listxattr(path, names.as_mut_slice()) {
-        Err(Errno::OPNOTSUPP) => 0,
-        other => other?,
+fn list_xattrs(file: BorrowedFd<'_>) -> Result<Vec<Vec<u8>>, Errno> {
+    // Most files have none. The kernel allocates as much as it is given.
+    let mut names = match xattr::list(file, &mut []) {
+        Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
+        Ok(_) => vec![0; XATTR_MAX],
+        Err(errno) => return Err(errno),
     };
+    let len = xattr::list(file, &mut names)?;
     let names = names[..len].split(|&b| b == 0);
     Ok(names.filter(|name| !name.is_empty() && !is_xfs_acl_alias(name)).map(<[u8]>::to_vec).collect())
 }
@@ -143,7 +146,7 @@ fn copy_flags(source: BorrowedFd<'_>, target: BorrowedFd<'_>, attr: &Attr) {
 pub(crate) fn set_times(fd: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
     let spec = |t: stat::Time| Timespec { tv_sec: t.sec, tv_nsec: i64::from(t.nsec) as _ };
     let times = Timestamps { last_access: spec(attr.atime), last_modification: spec(attr.mtime) };
-    rustix::fs::utimensat(rustix::fs::CWD, ProcPath::of(fd).as_bytes(), &times, AtFlags::empty())
+    pinned::set_times(fd, &times)
 }
 
 /// Runs `change` and restores the directory's times: the change concerns names that the pool does not show.

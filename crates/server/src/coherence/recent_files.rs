@@ -119,11 +119,13 @@ impl Coherence {
     fn recheck_recent_files(&self) -> bool {
         for (tracked, slot) in self.recent.tracked() {
             let node = tracked.node;
-            let attr = self.pool.getattr(node, None);
+            // To search for thousands of files each second costs more than to let the kernel ask for those it needs.
+            let attr = self.pool.attr_at_hand(node);
+            let known = attr.as_ref().and_then(|attr| attr.as_ref().ok());
             // The kernel was told when the name went: by an answer, or by a notification.
-            let gone = matches!(&attr, Err(why) if matches!(why.errno(), Errno::NOENT | Errno::STALE));
-            let same = attr.as_ref().is_ok_and(|attr| Tracked::new(node, attr) == tracked);
-            if same && attr.is_ok_and(|attr| age(attr.ctime) < SETTLED) {
+            let gone = matches!(&attr, Some(Err(why)) if matches!(why.errno(), Errno::NOENT | Errno::STALE));
+            let same = known.is_some_and(|attr| Tracked::new(node, attr) == tracked);
+            if same && known.is_some_and(|attr| age(attr.ctime) < SETTLED) {
                 continue;
             }
             let mut slot = slot.lock();

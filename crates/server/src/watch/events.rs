@@ -104,6 +104,7 @@ impl EventReader {
             outgoing: &mut outgoing,
             own_pid: self.own_pid,
             handled_files: HashSet::new(),
+            clone_arrives: false,
         };
         for event in fanotify::events(&self.buffer[..length]) {
             own &= event.pid == self.own_pid;
@@ -137,10 +138,13 @@ struct Translator<'a> {
     own_pid: i32,
     /// Handles of files whose nodes are in `outgoing` already.
     handled_files: HashSet<Vec<u8>>,
+    /// The pool has just moved a directory that it had built aside. The second half of that rename is next.
+    clone_arrives: bool,
 }
 
 impl Translator<'_> {
     fn translate(&mut self, event: &Event<'_>) {
+        let clone_arrives = std::mem::take(&mut self.clone_arrives);
         let dir_moved = event.mask & fanotify::ONDIR != 0 && event.mask & MOVED != 0;
         let is_own = event.pid == self.own_pid;
         if is_own && !dir_moved && !self.branches_overlap() {
@@ -153,7 +157,10 @@ impl Translator<'_> {
             return self.invalidate_all();
         }
         let Some(place) = event.entry else { return };
-        if dir_moved {
+        self.clone_arrives =
+            is_own && event.mask & fanotify::MOVED_FROM != 0 && canopy_pool::is_reserved(place.name);
+        // No path of what was in such a directory can be known yet.
+        if dir_moved && !clone_arrives && !self.clone_arrives {
             self.filesystems.forget_paths(place.fsid, is_own);
         }
         if is_own && !self.branches_overlap() {

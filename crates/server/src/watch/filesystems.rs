@@ -45,6 +45,25 @@ impl WatchedMount {
         };
         Ok(OwnedFd::as_fd(self.dir.insert(dir)))
     }
+
+    /// Returns the paths in the pool of a directory on this mount. Looks for the roots of branches on the way up, which
+    /// costs the same for any number of branches.
+    fn pool_paths(&self, dir: BorrowedFd<'_>) -> Result<Vec<PoolPath>, Errno> {
+        let path = path_of(dir)?;
+        let (mut found, mut up) = (Vec::new(), Vec::new());
+        for ancestor in ancestors(&path) {
+            let at =
+                rustix::fs::statx(dir, &up[..], AtFlags::EMPTY_PATH, StatxFlags::INO | StatxFlags::MNT_ID)?;
+            if at.stx_mnt_id != self.mount_id {
+                break;
+            }
+            let id = (rustix::fs::makedev(at.stx_dev_major, at.stx_dev_minor), at.stx_ino);
+            let roots = self.branches.iter().filter(|branch| (branch.dev, branch.ino) == id);
+            found.extend(roots.filter_map(|_| relative_to(ancestor, &path)));
+            up.extend_from_slice(if up.is_empty() { b".." } else { b"/.." });
+        }
+        Ok(found)
+    }
 }
 
 /// A branch whose changes are not watched.
@@ -221,16 +240,10 @@ impl Filesystems {
         let mut found: Vec<PoolPath> = Vec::new();
         let mut gone = false;
         for mount in self.on(fsid) {
-            let path = match file_handle::open(mount.dir()?, dir) {
-                Ok(dir) => path_of(dir.as_fd())?,
-                Err(Errno::STALE | Errno::NOENT) => {
-                    gone = true;
-                    continue;
-                }
+            match file_handle::open(mount.dir()?, dir) {
+                Ok(dir) => found.extend(mount.pool_paths(dir.as_fd())?),
+                Err(Errno::STALE | Errno::NOENT) => gone = true,
                 Err(errno) => return Err(errno),
-            };
-            for branch in &mount.branches {
-                found.extend(relative_to(&path_of(branch.root())?, &path));
             }
         }
         let pool_paths: Arc<[PoolPath]> = found.into();

@@ -71,6 +71,7 @@ impl Pool {
     pub fn open(&self, caller: &Caller, id: NodeId, flags: u32, kill_suidgid: bool) -> Result<Opened> {
         self.break_link(caller, id, flags)?;
         let node = self.nodes.get(id)?;
+        self.cache_wanted_dir();
         let trust = if self.knows_copies() { self.trust_to_change(&node) } else { None };
         self.detach_before_write(caller, &node, flags)?;
         // An open for writing waits until a move of the file has finished.

@@ -204,6 +204,18 @@ impl Pool {
         }
     }
 
+    /// As `getattr` of a file. Returns `None` if the file would have to be searched for on each branch.
+    pub fn attr_at_hand(&self, id: NodeId) -> Option<Result<Attr>> {
+        let is_at_hand = |node: &Node| {
+            let cached = |(dir, _): (Arc<Node>, _)| self.dir_cache.unverified(&dir, &self.branches.load());
+            node.opened().is_some() || self.nodes.newest_name(id).and_then(cached).is_some()
+        };
+        match self.nodes.get(id) {
+            Ok(node) => is_at_hand(&node).then(|| self.getattr(id, None)),
+            Err(error) => Some(Err(error)),
+        }
+    }
+
     pub(crate) fn file_attr(&self, branches: &Branches, node: &Arc<Node>) -> Result<Attr> {
         let look = |_, branch: &Arc<Branch>, dir: BorrowedFd<'_>, name: &[u8], key: FileKey| {
             let attr = stat::at(dir, name).ok().filter(|attr| attr.key() == key)?;

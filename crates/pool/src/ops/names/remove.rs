@@ -33,7 +33,14 @@ impl Pool {
         if is_reserved(name) {
             return Err(Error::Absent);
         }
-        let copies = self.copies(&dirs, name);
+        // To pin a file and to look at it then costs less than to find its name twice.
+        let (copies, pins) = match self.pinned_copies(&dirs, name) {
+            // Without descriptors, files can be removed all the same.
+            (Copies { error: Some(Errno::MFILE | Errno::NFILE), .. }, _) => {
+                (self.copies(&dirs, name), SmallVec::new())
+            }
+            pinned => pinned,
+        };
         let shown = self.shown(Func::Getattr, &branches, &copies)?;
         if copies.get(shown).is_some_and(Attr::is_dir) {
             return Err(Error::IsDirectory);
@@ -43,7 +50,7 @@ impl Pool {
             chosen = order.into_iter().rev().collect();
         }
         self.all_removable(&branches, std::iter::once(&copies))?;
-        let victim = self.pin_victim(&branches, parent, name, &dirs, &copies);
+        let victim = self.victim(&branches, (parent, name), &copies, |at, _| pins.into_iter().nth(at));
         // Goes in reverse order: if one fails, the copy that was visible before is still there.
         for &index in chosen.iter().rev() {
             if copies.get(index).is_some_and(Attr::is_dir) {
@@ -158,19 +165,33 @@ impl Pool {
         dirs: &MergedDir<'_>,
         copies: &Copies,
     ) -> Option<Victim> {
+        let pin = |_, index| dirs.follow.pin(dirs.get(index)?, name).ok();
+        self.victim(branches, (parent, name), copies, pin)
+    }
+
+    /// As `pin_victim`. `pin` gets the position of the copy that is the node and the index of its branch.
+    fn victim(
+        &self,
+        branches: &Branches,
+        (parent, name): (NodeId, &[u8]),
+        copies: &Copies,
+        pin: impl FnOnce(usize, usize) -> Option<OwnedFd>,
+    ) -> Option<Victim> {
         let node = self.nodes.child(parent, name)?;
         let found = match node.key() {
-            Some(key) => copies.iter().find(|(_, attr)| attr.key() == key),
+            Some(key) => copies.found.iter().position(|(_, attr)| attr.key() == key),
             None => {
-                let finds = |(index, attr): &(usize, &Attr)| {
+                let finds = |(index, attr): &(usize, Attr)| {
                     StableId::of(&branches.as_slice()[*index], attr.key()).is_some_and(|it| it.id == node.id)
                 };
                 // Prefers the copy from which the directory's stable id comes.
-                copies.iter().find(finds).or_else(|| copies.iter().find(|(_, attr)| attr.is_dir()))
+                let any_dir = || copies.found.iter().position(|(_, attr)| attr.is_dir());
+                copies.found.iter().position(finds).or_else(any_dir)
             }
         };
-        let (index, attr) = found?;
-        let fd = dirs.follow.pin(dirs.get(index)?, name).ok()?;
+        let at = found?;
+        let (index, attr) = copies.found[at];
+        let fd = pin(at, index)?;
         let last = copies.count() == 1 && attr.nlink == 1;
         let orphan = Orphan { branch: branches.as_slice()[index].clone(), fd };
         Some(Victim { node, orphan, birth: attr.btime, last })

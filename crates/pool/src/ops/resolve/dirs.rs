@@ -22,6 +22,17 @@ impl Pool {
         self.kernel.load().caught_up().then(|| self.dir_cache.version())
     }
 
+    /// Caches the directory in which files had to be searched for, if there is one. Must be called before the operation
+    /// takes a lock.
+    pub(crate) fn cache_wanted_dir(&self) {
+        let Some(dir) = self.dir_cache.take_wanted() else { return };
+        let trust = self.cache_trust();
+        let _held = self.tree.shared();
+        if trust.is_some() {
+            drop(self.dirs(&self.branches.load(), dir, trust));
+        }
+    }
+
     /// Returns the path of a directory, and the directory opened on every branch.
     pub(crate) fn dirs<'b>(
         &self,

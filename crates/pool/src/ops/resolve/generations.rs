@@ -16,7 +16,7 @@ use crate::node::Node;
 use crate::path::join;
 use crate::pool::Pool;
 use crate::relocate::closed::ClosedSince;
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -95,6 +95,17 @@ impl Pool {
             generation::read_at(dirs.get(index).ok_or(Errno::NOENT)?, name)
         });
         copies
+    }
+
+    /// As `copies`, and pins each copy (`O_PATH`). The descriptors are in the order of the copies.
+    pub(crate) fn pinned_copies(
+        &self,
+        dirs: &MergedDir<'_>,
+        name: &[u8],
+    ) -> (Copies, SmallVec<[OwnedFd; 1]>) {
+        let (mut copies, pinned) = dirs.pinned_copies(name);
+        self.compare_generations(&mut copies, |at, _| generation::read(pinned[at].as_fd()));
+        (copies, pinned)
     }
 
     /// Finds out which of several copies are current. `read` gets the position of a copy and the index of its branch.

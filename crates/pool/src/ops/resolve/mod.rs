@@ -104,7 +104,10 @@ impl Pool {
             let attr = stat::of(opened.as_fd()).ok()?;
             Some((attr.dev, attr.ino))
         };
-        let cached = self.dir_cache.unverified(&dir, branches)?;
+        let Some(cached) = self.dir_cache.unverified(&dir, branches) else {
+            self.dir_cache.searched(dir.id);
+            return None;
+        };
         let holders = cached.names.holders(&name);
         let may_hold = |index: usize| holders.is_none_or(|holders| holders.has(index));
         branches
@@ -159,7 +162,11 @@ pub(crate) fn find_file(
     key: FileKey,
 ) -> Result<Option<Place>, Errno> {
     let mut failed = branches.timeout_error();
-    for (index, branch) in branches.iter().enumerate() {
+    // Only below a mount or in a subvolume does a file have another device than its branch.
+    let likely = |branch: &Branch| branch.dev == key.dev;
+    let (first, others) = (branches.iter().enumerate(), branches.iter().enumerate());
+    let first = first.filter(|(_, branch)| likely(branch));
+    for (index, branch) in first.chain(others.filter(|(_, branch)| !likely(branch))) {
         let pinned = follow.dir(branch.root.as_fd(), dir).and_then(|(dir, _)| follow.pin(dir, name));
         match pinned.and_then(|fd| Ok((stat::of(fd.as_fd())?, fd))) {
             Ok((attr, fd)) if attr.key() == key => {

@@ -12,8 +12,8 @@ use crate::dir::merged::{CacheTrust, Copies};
 use crate::dir::symlinks::Symlinks;
 use crate::error::{Error, Result};
 use crate::export;
+use crate::fs::beneath;
 use crate::fs::stat::{self, Attr, FileKey};
-use crate::fs::{beneath, generation};
 use crate::node::Node;
 use crate::node::copy_attrs::CopyAttrs;
 use crate::node::dir_state::BranchDirs;
@@ -119,7 +119,10 @@ impl Pool {
     pub(crate) fn trust_to_read(&self, node: &Node) -> CacheTrust {
         match node.is_dir() {
             true => self.dir_cache.valid_version(node).or_else(|| self.cache_trust()),
-            false => None,
+            false => {
+                self.cache_wanted_dir();
+                None
+            }
         }
     }
 
@@ -241,8 +244,7 @@ impl Pool {
             {
                 return Ok(Some(sole(place)));
             }
-            let (mut copies, pinned) = dirs.pinned_copies(name);
-            self.compare_generations(&mut copies, |at, _| generation::read(pinned[at].as_fd()));
+            let (copies, pinned) = self.pinned_copies(&dirs, name);
             let Some(own) = copies.found.iter().position(|(_, attr)| attr.key() == key) else {
                 return copies.error.or(copies.unheard).map_or(Ok(None), Err);
             };
