@@ -19,9 +19,10 @@ use crate::fs::beneath;
 use crate::fs::stat::Attr;
 use crate::ids::NodeId;
 use crate::node::Node;
-use crate::node::dir_state::{BranchDirs, PerBranch};
+use crate::node::dir_state::PerBranch;
 use crate::ops::names::lookup::Entry;
 use crate::ops::resolve::acl::At;
+use crate::ops::resolve::dirs::KnownCopies;
 use crate::path::join;
 use crate::policy::{self, Category};
 use crate::pool::Pool;
@@ -208,19 +209,19 @@ impl Pool {
     }
 
     /// Opens a directory on every branch, and with `func.readdir=cor` also reads it when a listing begins. A branch that
-    /// is known not to have it is not asked: `known` is the directory as the cache has it.
+    /// is known not to have it is not asked.
     pub(crate) fn open_on_branches(
         &self,
         branches: &Branches,
         path: &[u8],
-        known: Option<&BranchDirs>,
+        known: Option<&KnownCopies>,
         from_start: bool,
     ) -> Vec<Result<OpenedSource, Errno>> {
         let follow = self.follow();
         let open = |branch: &Branch| match known.zip(branches.index_of(branch.id)) {
             Some((known, index)) => {
-                let dir = known.get(branches, index).ok_or(Errno::NOENT)?;
-                OpenedSource::open(follow, branch, dir, b"")
+                let (dir, path) = known.at(branches, index).ok_or(Errno::NOENT)?;
+                OpenedSource::open(follow, branch, dir, path)
             }
             None => OpenedSource::open(follow, branch, branch.root(), path),
         };

@@ -10,10 +10,39 @@ use crate::lock::rank;
 use crate::lock::ranked::assert_may_take;
 use crate::node::Node;
 use crate::node::dir_state::CachedDir;
-use crate::path::PoolPath;
+use crate::node::name_index::Holders;
+use crate::path::{FileName, PoolPath};
 use crate::pool::Pool;
+use rustix::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// Where the copies of a directory are, as far as the cache tells: it is cached itself, or its parent is.
+pub(crate) struct KnownCopies {
+    cached: Arc<CachedDir>,
+    /// Its name in the cached directory, with the branches that may hold that; `None` if it is the cached one.
+    below: Option<(FileName, Option<Holders>)>,
+}
+
+impl KnownCopies {
+    /// Returns where to open the copy on a branch: a directory, and the path in it. `None` if there is no copy.
+    pub(crate) fn at<'a>(
+        &'a self,
+        branches: &'a Branches,
+        index: usize,
+    ) -> Option<(BorrowedFd<'a>, &'a [u8])> {
+        let dir = self.cached.opened.get(branches, index)?;
+        match &self.below {
+            None => Some((dir, b"")),
+            Some((name, holders)) => holders.is_none_or(|holders| holders.has(index)).then_some((dir, name)),
+        }
+    }
+
+    /// Returns whether no branch that does not answer has it.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.cached.opened.is_whole()
+    }
+}
 
 impl Pool {
     /// Returns the cache version that an operation may trust, if any. Must be called before the operation takes a lock.
@@ -80,6 +109,17 @@ impl Pool {
     fn cached_parent(&self, branches: &Branches, node: &Node) -> Option<Arc<CachedDir>> {
         let (parent, _) = self.nodes.newest_name(node.id)?;
         self.dir_cache.get(&parent, branches)
+    }
+
+    /// Returns what the cache tells of a directory's copies, without caching it. The caller may trust the cache.
+    pub(crate) fn known_copies(&self, branches: &Branches, node: &Node) -> Option<KnownCopies> {
+        if let Some(cached) = self.dir_cache.get(node, branches) {
+            return Some(KnownCopies { cached, below: None });
+        }
+        let (parent, name) = self.nodes.newest_name(node.id)?;
+        let cached = self.dir_cache.get(&parent, branches)?;
+        let holders = cached.names.holders(&name);
+        Some(KnownCopies { cached, below: Some((name, holders)) })
     }
 
     /// Opens a directory in its cached parent directory, on the branches that hold it, if these are known. The caller may

@@ -2,7 +2,7 @@
 
 pub(crate) mod acl;
 pub(crate) mod choose;
-mod dirs;
+pub(crate) mod dirs;
 pub(crate) mod generations;
 mod inode_seed;
 mod locks;
