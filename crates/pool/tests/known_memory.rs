@@ -37,6 +37,8 @@ fn a_known_file_takes_at_most_200_bytes_until_it_is_forgotten() {
         for file in 0..FILES_OF_A_DIR {
             File::create(made.on(file % BRANCHES, &format!("{name}/file-{file:06}.dat"))).expect("a file");
         }
+        // As the server does when it is told of these changes.
+        pool.places_changed();
         pool.opendir(dir.node).expect("opendir");
         let mut take = |_: DirEntry<'_>, entry: Option<Entry>| {
             known.extend(entry.map(|entry| entry.node));

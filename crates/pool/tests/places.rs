@@ -341,6 +341,31 @@ fn a_directory_changes_where_it_was_just_made() {
 
 /// Requests on these may wait in the line of their branch.
 #[test]
+fn a_directory_is_cached_once_several_of_its_files_were_searched_for() {
+    every_pool(|made, branches, watched| {
+        let last = branches - 1;
+        let files = [("d", "f"), ("d", "g"), ("e", "h")];
+        files.map(|(dir, name)| put(&made.on(last, &format!("{dir}/{name}")), "x"));
+        let nodes = files.map(|(dir, name)| {
+            let dir = made.pool.lookup(NodeId::ROOT, dir.as_bytes()).unwrap().node;
+            made.pool.lookup(dir, name.as_bytes()).unwrap().node
+        });
+        let at_hand = |number: usize| made.pool.attr_at_hand(nodes[number]).is_some();
+        let search = |number: usize| assert_eq!(made.pool.getattr(nodes[number], None).unwrap().size, 1);
+        made.pool.changes_missed();
+        assert!(!at_hand(0) && !at_hand(2));
+        // One of each directory in turn: nothing says that there will be others.
+        [0, 2, 1, 2, 0].into_iter().for_each(search);
+        assert!(!at_hand(0) && !at_hand(2));
+        [1, 2].into_iter().for_each(search);
+        assert_eq!((at_hand(0), at_hand(1), at_hand(2)), (watched, watched, false));
+        made.pool.name_changed(NodeId::ROOT, b"d");
+        fs::remove_file(made.on(last, "d/g")).unwrap();
+        assert_eq!(made.pool.getattr(nodes[1], None).err(), Some(Error::Stale));
+    });
+}
+
+#[test]
 fn the_only_branch_of_open_files_and_directories_is_known() {
     let made = made(&[Rw, Rw], true);
     fs::create_dir(made.on(1, "own")).unwrap();

@@ -60,9 +60,9 @@ pub(crate) struct DirCache {
     reserve: RawFd,
     /// The number of descriptors that the process may have.
     limit: RawFd,
-    /// The directory in which a file was searched for last, because it was not cached; a [`NodeId`], or 0.
+    /// The directory whose file was searched for last; a [`NodeId`], or 0.
     searched: AtomicU64,
-    /// The directory in which several were; a [`NodeId`], or 0.
+    /// The directory of which several files were searched for; a [`NodeId`], or 0.
     wanted: AtomicU64,
     pub(crate) idle_files: IdleFiles,
 }
@@ -139,8 +139,8 @@ impl DirCache {
         Some(cached)
     }
 
-    /// Records that a file in a directory has to be searched for on each branch, because the directory is not cached.
-    /// With the second one in turn, it is worth caching: who reads one file reads others there.
+    /// Records that a file in a directory is searched for on each branch, because the directory is not cached. With the
+    /// second one in turn, it is worth caching: who reads two files there reads others.
     pub(crate) fn searched(&self, dir: NodeId) {
         if self.searched.swap(dir.0, Ordering::Relaxed) == dir.0 {
             self.wanted.store(dir.0, Ordering::Relaxed);

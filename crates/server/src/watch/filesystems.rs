@@ -361,6 +361,7 @@ fn errno_of(why: std::io::Error) -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use canopy_pool::branch::{BranchList, FileSystem};
 
     #[test]
     fn relative_paths_are_by_whole_names() {
@@ -375,6 +376,40 @@ mod tests {
             let found = relative_to(dir.as_bytes(), path.as_bytes());
             assert_eq!(found.as_deref(), close_dirs.map(str::as_bytes), "{path} in {dir}");
         }
+    }
+
+    #[test]
+    fn a_directory_has_a_path_in_each_branch_above_it() {
+        let tmp = tempfile::tempdir().unwrap();
+        let at = |path: &str| tmp.path().join(path);
+        for dir in ["a/in/x/y", "b", "out/in"] {
+            std::fs::create_dir_all(at(dir)).unwrap();
+        }
+        let list = ["a", "b", "a/in"].map(|dir| at(dir).to_str().unwrap().to_owned()).join(":");
+        let branches = Branches::open(&BranchList::parse(&list, &FileSystem).unwrap()).unwrap();
+        let branches: Vec<Arc<Branch>> = branches.iter().cloned().collect();
+        let mut mount = WatchedMount { fsid: 0, mount_id: branches[0].mount.unwrap(), branches, dir: None };
+        let paths = |mount: &WatchedMount, dir: &str| {
+            let flags = OFlags::PATH | OFlags::DIRECTORY;
+            let dir = rustix::fs::open(at(dir), flags, Mode::empty()).unwrap();
+            let paths = mount.pool_paths(dir.as_fd()).unwrap();
+            paths.into_iter().map(|path| String::from_utf8(path).unwrap()).collect::<Vec<_>>()
+        };
+        for (dir, expected) in [
+            ("a/in/x/y", &["x/y", "in/x/y"][..]),
+            ("a/in", &["", "in"]),
+            ("a", &[""]),
+            ("b", &[""]),
+            ("out/in", &[]),
+        ] {
+            assert_eq!(paths(&mount, dir), expected, "{dir}");
+        }
+        // It is found by where it is, not by the path with which it was given.
+        std::fs::rename(at("b"), at("moved")).unwrap();
+        std::fs::create_dir_all(at("moved/z")).unwrap();
+        assert_eq!(paths(&mount, "moved/z"), ["z"]);
+        mount.mount_id += 1;
+        assert_eq!(paths(&mount, "a"), [] as [&str; 0], "on another mount");
     }
 
     #[test]

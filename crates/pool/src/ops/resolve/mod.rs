@@ -104,10 +104,7 @@ impl Pool {
             let attr = stat::of(opened.as_fd()).ok()?;
             Some((attr.dev, attr.ino))
         };
-        let Some(cached) = self.dir_cache.unverified(&dir, branches) else {
-            self.dir_cache.searched(dir.id);
-            return None;
-        };
+        let cached = self.dir_cache.unverified(&dir, branches)?;
         let holders = cached.names.holders(&name);
         let may_hold = |index: usize| holders.is_none_or(|holders| holders.has(index));
         branches

@@ -138,7 +138,10 @@ impl Pool {
         if let Some(known) = self.known_place(branches, node, Purpose::Attributes) {
             return Ok(known);
         }
-        let by_name = |_, dir: &[u8], name: &[u8]| find_file(self.follow(), branches, dir, name, key);
+        let by_name = |parent: Arc<Node>, dir: &[u8], name: &[u8]| {
+            self.dir_cache.searched(parent.id);
+            find_file(self.follow(), branches, dir, name, key)
+        };
         self.by_names(branches, node, key, by_name, |place| place)
     }
 
