@@ -10,9 +10,13 @@ use crate::workload::program::{WholeProgram, Work};
 
 pub(super) fn programs<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Error> {
     let mut targets = Targets::new(bench)?;
-    let mut sides = vec![targets.isolated_branch()?, targets.pool("pool", 1, "")?];
-    sides.extend(targets.against()?);
-    let sides: Vec<&Target> = sides.iter().collect();
+    let mut all = vec![targets.isolated_branch()?];
+    for &count in &bench.counts {
+        all.push(targets.pool(&format!("pool of {count}"), count, "")?);
+    }
+    let pools = all.len() - 1;
+    all.extend(targets.against_wide(&bench.counts)?);
+    let sides: Vec<&Target> = all.iter().collect();
     let (mut rows, mut notes) = (Vec::new(), Vec::new());
     let scale = &bench.scale;
     for work in Work::ALL {
@@ -28,9 +32,10 @@ pub(super) fn programs<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Error> {
         };
         let mut row = row(work.title(), Unit::Time, workload, &sides).max_rounds(scale.slow_rounds);
         row.count_requests = true;
-        if sides.len() > 2 {
-            row.goals.push(Goal { side: 1, of: vec![2], plus: 0.0, limit: limit(work) });
-        }
+        // A mounted filesystem stands beside the first pool.
+        let against = 1 + pools..sides.len();
+        let goals = (1..).zip(against).map(|(side, against)| (side, vec![against]));
+        row.goals.extend(goals.map(|(side, of)| Goal { side, of, plus: 0.0, limit: limit(work) }));
         rows.push(row);
     }
     let entries = scale.program_tree.entries();
