@@ -111,7 +111,7 @@ survive\t'What the option survive costs'"
 complete -c canopy -n "__fish_canopy_using_subcommand bench" -l dir -d 'Make the branches here instead of in memory' -r -F
 complete -c canopy -n "__fish_canopy_using_subcommand bench" -l branch -d 'Use a new directory in each of these as branches' -r -F
 complete -c canopy -n "__fish_canopy_using_subcommand bench" -l rounds -d 'Number of rounds in which each side is measured' -r
-complete -c canopy -n "__fish_canopy_using_subcommand bench" -l pools -d 'Branches of each pool in meta, programs [default: 1,8,32]' -r
+complete -c canopy -n "__fish_canopy_using_subcommand bench" -l pools -d 'Branches in meta and programs [default: 1,8,32]' -r
 complete -c canopy -n "__fish_canopy_using_subcommand bench" -l clients -d 'Bound to their processor, free, or both' -r -f -a "bound\t'On one processor'
 free\t'Anywhere, as programs run'"
 complete -c canopy -n "__fish_canopy_using_subcommand bench" -s o -d 'Options for every pool, as for canopy mount' -r

@@ -52,7 +52,7 @@ pub struct BenchArgs {
     /// Number of rounds in which each side is measured
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
-    /// Branches of each pool in meta, programs [default: 1,8,32]
+    /// Branches in meta and programs [default: 1,8,32]
     #[arg(long, value_name = "N[,N]", value_delimiter = ',', conflicts_with = "branch",
         value_parser = clap::value_parser!(u32).range(1..=1000))]
     pools: Vec<u32>,

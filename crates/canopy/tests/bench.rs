@@ -89,7 +89,7 @@ fn a_quick_run_shows_every_row_and_leaves_nothing() {
     assert_eq!(sides(1), ["branch", "pool of 1", "pool of 8", "pool of 32", "floor"]);
     assert_eq!(sides(2), ["branch", "pool"]);
     let ways = ["branch", "nullrw", "cache.files=off", "passthrough", "auto-full", "auto-full, writeback"];
-    assert_eq!(sides(3), ["branch", "pool"]);
+    assert_eq!(sides(3), ["branch", "pool of 1", "pool of 8", "pool of 32"]);
     assert_eq!(sides(5), ways);
     assert_eq!(sides(7), ways);
     check_requests(&tables[1]);
@@ -236,7 +236,7 @@ fn the_user_can_choose_branches_and_other_filesystems() {
         ("--only meta --branch @a @b @c", &["branch", "pool of 1", "pool of 3", "floor", "against"][..]),
         ("--only concurrency --dir @a", &["branch", "pool", "floor", "against"]),
         ("--only walks --dir @a", &["branch", "pool", "against"]),
-        ("--only programs --dir @a", &["branch", "pool", "against"]),
+        ("--only programs --dir @a --pools 1,3", &["branch", "pool of 1", "pool of 3", "against"]),
         (
             "--only meta --dir @a --pools 2,40,2 --clients free",
             &["branch", "pool of 2", "pool of 40", "floor", "against"],
@@ -265,7 +265,7 @@ fn another_program_gets_branches_of_its_own() {
     for (table, clients, sides) in [
         ("meta", "bound", &["branch", "pool of 1", "pool of 3", "floor", "against of 1", "against of 3"][..]),
         ("walks", "free,bound", &["branch", "pool", "against"]),
-        ("programs", "free", &["branch", "pool", "against"]),
+        ("programs", "free", &["branch", "pool of 1", "pool of 3", "against of 1", "against of 3"]),
         ("dd", "free,bound", &["branch", "nullrw", "cache.files=off", "passthrough", "auto-full"]),
     ] {
         let mut command = bench(&scratch, "--quick --rounds 1 --json @figures --pools 1,3");
