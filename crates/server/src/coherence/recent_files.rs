@@ -21,8 +21,16 @@ const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long after its last change a file is rechecked, and the longest TTL for attributes.
 pub(crate) const SETTLED: Duration = Duration::from_secs(10);
 
-/// The number of slots, a power of two.
-const SLOTS: usize = 4096;
+/// On how many branches a file is searched for to recheck it. To search many for thousands of files costs more than to
+/// let the kernel ask for those it needs.
+const FEW_BRANCHES: usize = 4;
+
+/// The number of slots.
+const SLOTS: usize = 1 << SLOT_BITS;
+const SLOT_BITS: u32 = 12;
+/// In how many of them a file may be. With one, files whose numbers follow each other on two branches would often find
+/// theirs taken.
+const WAYS: u32 = 4;
 
 #[derive(Default)]
 pub(crate) struct RecentFiles {
@@ -33,7 +41,18 @@ pub(crate) struct RecentFiles {
     thread: OnceLock<Thread>,
 }
 
-struct Slots(Box<[Mutex<Option<Tracked>, rank::RecentFile>]>);
+struct Slots(Box<[Slot]>);
+
+type Slot = Mutex<Option<Tracked>, rank::RecentFile>;
+
+impl Slots {
+    /// Returns the slots in which a node may be: one for each of the nodes that follow each other, then others.
+    fn of(&self, node: NodeId) -> impl Iterator<Item = &Slot> {
+        let mixed = node.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let others = (1..WAYS).map(move |way| mixed >> (u64::BITS - way * SLOT_BITS));
+        std::iter::once(node.0).chain(others).map(|at| &self.0[at as usize % SLOTS])
+    }
+}
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Tracked {
@@ -66,12 +85,28 @@ impl RecentFiles {
     /// Tracks a regular file whose attributes are about to be given out. Returns whether it will be rechecked.
     pub(crate) fn track(&self, node: NodeId, attr: &Attr) -> bool {
         let new = Tracked::new(node, attr);
-        match &mut *self.slots.0[node.0 as usize % SLOTS].lock() {
-            Some(tracked) if tracked.node != node => return false,
-            slot => *slot = Some(new),
+        let mut free = None;
+        for at in self.slots.of(node) {
+            match &mut *at.lock() {
+                Some(tracked) if tracked.node == node => {
+                    *tracked = new;
+                    return true;
+                }
+                Some(_) => {}
+                None => free = free.or(Some(at)),
+            }
         }
+        let Some(mut slot) = free.map(Mutex::lock).filter(|slot| slot.is_none()) else { return false };
+        *slot = Some(new);
+        drop(slot);
         self.wake();
         true
+    }
+
+    /// Returns whether these are the attributes that were last given out, as far as that is known.
+    fn has_given_out(&self, node: NodeId, attr: &Attr) -> bool {
+        let given = Some(Tracked::new(node, attr));
+        self.slots.of(node).any(|slot| *slot.lock() == given)
     }
 
     /// Wakes the thread if it has nothing to recheck.
@@ -85,7 +120,7 @@ impl RecentFiles {
     }
 
     /// Iterates over the tracked files and their slots.
-    fn tracked(&self) -> impl Iterator<Item = (Tracked, &Mutex<Option<Tracked>, rank::RecentFile>)> {
+    fn tracked(&self) -> impl Iterator<Item = (Tracked, &Slot)> {
         self.slots.0.iter().filter_map(|slot| Some(((*slot.lock())?, slot)))
     }
 }
@@ -94,6 +129,15 @@ impl Coherence {
     /// Makes sure that the thread runs, because a listing will have to be dropped.
     pub(super) fn wake_rechecks(&self) {
         self.recent.wake();
+    }
+
+    /// Makes the kernel fetch the attributes of a file again that was closed after writing, unless it has been given them.
+    /// Waits for no branch.
+    pub(crate) fn expire_closed_file(&self, node: NodeId) {
+        if !matches!(self.pool.attr_at_hand(node, 0), Some(Ok(attr)) if self.recent.has_given_out(node, &attr))
+        {
+            self.expire_node(node, false);
+        }
     }
 
     /// Starts the thread that rechecks recent files and drops listings. It ends with the pool.
@@ -119,8 +163,7 @@ impl Coherence {
     fn recheck_recent_files(&self) -> bool {
         for (tracked, slot) in self.recent.tracked() {
             let node = tracked.node;
-            // To search for thousands of files each second costs more than to let the kernel ask for those it needs.
-            let attr = self.pool.attr_at_hand(node);
+            let attr = self.pool.attr_at_hand(node, FEW_BRANCHES);
             let known = attr.as_ref().and_then(|attr| attr.as_ref().ok());
             // The kernel was told when the name went: by an answer, or by a notification.
             let gone = matches!(&attr, Some(Err(why)) if matches!(why.errno(), Errno::NOENT | Errno::STALE));
@@ -181,10 +224,18 @@ mod tests {
     }
 
     #[test]
-    fn a_file_whose_slot_is_taken_is_not_tracked() {
+    fn a_file_has_one_slot_and_others_when_that_is_taken() {
         let recent = RecentFiles::default();
-        assert!(recent.track(NodeId(7), &attr(1, 2)) && recent.track(NodeId(7), &attr(2, 2)));
-        assert!(!recent.track(NodeId(7 + SLOTS as u64), &attr(1, 2)));
-        assert_eq!(recent.tracked().count(), 1);
+        let count = || recent.tracked().count();
+        let half = SLOTS as u64 / 2;
+        // Two branches, whose files have numbers that follow each other, and land on the same slots: half of them.
+        let nodes = (0..half).flat_map(|number| [number, number + 7 * SLOTS as u64].map(NodeId));
+        let tracked =
+            nodes.filter(|&node| recent.track(node, &attr(1, 2)) && recent.track(node, &attr(2, 2)));
+        let tracked = tracked.count();
+        assert!(tracked > SLOTS * 3 / 4, "{tracked}");
+        assert_eq!(count(), tracked, "each has one slot");
+        let full = (0..100 * SLOTS as u64).filter(|&number| !recent.track(NodeId(number), &attr(1, 2)));
+        assert!(full.count() >= 99 * SLOTS && count() == SLOTS);
     }
 }

@@ -5,11 +5,11 @@
 //! only ever makes the kernel ask again, which is harmless where nothing has changed.
 
 use super::filesystems::Filesystems;
-use super::notifications::{Notifications, Outgoing, RepeatQueue};
+use super::notifications::{Outgoing, RepeatQueue};
 use crate::coherence::Coherence;
-use canopy_pool::Pool;
 use canopy_pool::config::Func;
 use canopy_pool::policy::{self, Category};
+use canopy_pool::{NodeId, Pool};
 use canopy_sys::fanotify::{self, Event};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Mode, OFlags, RawDir};
@@ -42,7 +42,7 @@ pub(crate) struct EventReader {
     /// Everything read since the last pause can wait.
     can_pause: bool,
     /// Files that were closed after writing. Sent by the watch thread, so that no request waits for that.
-    closed_files: Notifications,
+    closed_files: HashSet<NodeId>,
 }
 
 /// What remains in the queue after a read.
@@ -63,7 +63,7 @@ impl EventReader {
             repeats: RepeatQueue::default(),
             pause: None,
             can_pause: false,
-            closed_files: Notifications::default(),
+            closed_files: HashSet::new(),
         }
     }
 
@@ -118,10 +118,10 @@ impl EventReader {
         self.can_pause = !urgent && (self.can_pause || length > 0);
         filesystems.close_dirs();
         outgoing.now.send(coherence);
-        self.closed_files.add(outgoing.closed_files);
+        self.closed_files.extend(outgoing.closed_files);
         // If the watch thread pauses, it will send them itself soon.
         if most.is_none() || self.pause.is_none() {
-            std::mem::take(&mut self.closed_files).send(coherence);
+            self.closed_files.drain().for_each(|node| coherence.expire_closed_file(node));
         }
         let now = Instant::now();
         self.repeats.add(now, outgoing.repeat);
@@ -250,7 +250,7 @@ impl Translator<'_> {
 
     /// Handles a directory that has left a branch. After that there are no events for what was moved out of it
     /// before, so everything known below is to be looked up again. Names that were missing there are still missing.
-    fn directory_left(&mut self, dir: canopy_pool::NodeId) {
+    fn directory_left(&mut self, dir: NodeId) {
         // Lookups in progress below it are affected too.
         self.coherence.anything_changed();
         // Its listing has lost the names of this branch.
@@ -265,7 +265,7 @@ impl Translator<'_> {
     /// already: what it contains is no longer missing there.
     fn directory_arrived(
         &mut self,
-        node: canopy_pool::NodeId,
+        node: NodeId,
         dir: BorrowedFd<'_>,
         remaining: &mut usize,
     ) -> Result<(), Errno> {
@@ -304,7 +304,7 @@ impl Translator<'_> {
         Ok(())
     }
 
-    fn file_changed(&mut self, node: canopy_pool::NodeId, mask: u64) {
+    fn file_changed(&mut self, node: NodeId, mask: u64) {
         match mask {
             fanotify::CLOSE_WRITE => self.outgoing.closed_file(self.coherence, node),
             _ => self.outgoing.node(self.coherence, node, false),
@@ -332,7 +332,7 @@ impl Translator<'_> {
 
 impl Outgoing {
     /// Adds a name to be looked up again.
-    fn name(&mut self, coherence: &Coherence, dir: canopy_pool::NodeId, name: &[u8]) {
+    fn name(&mut self, coherence: &Coherence, dir: NodeId, name: &[u8]) {
         // Recorded before the notification is sent: an answer given in between is stale, or known to be in flight.
         if coherence.name_changed(dir, name) {
             self.repeat.name(dir, name);
@@ -341,7 +341,7 @@ impl Outgoing {
     }
 
     /// Adds a node whose attributes, and perhaps listing, are to be fetched again.
-    fn node(&mut self, coherence: &Coherence, node: canopy_pool::NodeId, listing: bool) {
+    fn node(&mut self, coherence: &Coherence, node: NodeId, listing: bool) {
         if listing {
             coherence.listing_changed(node);
         }
@@ -352,11 +352,11 @@ impl Outgoing {
         self.now.node(node, listing);
     }
 
-    /// Adds a file that was closed after writing. Its attributes are recent, so that they are rechecked anyway
-    /// (`recent_files`). The notification also reaches programs that wrote it through the pool by passthrough,
-    /// because they are the ones who close it.
-    fn closed_file(&mut self, coherence: &Coherence, node: canopy_pool::NodeId) {
+    /// Adds a file that was closed after writing. Programs that wrote it through the pool by passthrough cause this event
+    /// too, because they are the ones who close it. Mostly the kernel has been given its attributes since
+    /// (`recent_files`).
+    fn closed_file(&mut self, coherence: &Coherence, node: NodeId) {
         coherence.attributes_changed(node);
-        self.closed_files.node(node, false);
+        self.closed_files.insert(node);
     }
 }

@@ -24,8 +24,8 @@ pub(crate) struct Notifications {
 #[derive(Default)]
 pub(crate) struct Outgoing {
     pub(crate) now: Notifications,
-    /// To be sent soon.
-    pub(crate) closed_files: Notifications,
+    /// Files that were closed after writing. To be looked at soon.
+    pub(crate) closed_files: HashSet<NodeId>,
     pub(crate) repeat: Notifications,
 }
 

@@ -204,16 +204,24 @@ impl Pool {
         }
     }
 
-    /// As `getattr` of a file. Returns `None` if the file would have to be searched for on each branch.
-    pub fn attr_at_hand(&self, id: NodeId) -> Option<Result<Attr>> {
-        let is_at_hand = |node: &Node| {
-            let cached = |(dir, _): (Arc<Node>, _)| self.dir_cache.unverified(&dir, &self.branches.load());
-            node.opened().is_some() || self.nodes.newest_name(id).and_then(cached).is_some()
+    /// Returns the attributes of a file, as `getattr` does. Returns `None` if the file would have to be searched for on
+    /// more than `most` branches.
+    pub fn attr_at_hand(&self, id: NodeId, most: usize) -> Option<Result<Attr>> {
+        let node = match self.nodes.get(id) {
+            Ok(node) => node,
+            Err(error) => return Some(Err(error)),
         };
-        match self.nodes.get(id) {
-            Ok(node) => is_at_hand(&node).then(|| self.getattr(id, None)),
-            Err(error) => Some(Err(error)),
-        }
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        let searched = |key: FileKey| branches.iter().filter(|branch| branch.dev == key.dev).count();
+        let cached = |(dir, _): (Arc<Node>, _)| self.dir_cache.unverified(&dir, &branches);
+        let is_at_hand = node.opened().is_some()
+            || node.key().is_some_and(|key| searched(key) <= most)
+            || self.nodes.newest_name(id).and_then(cached).is_some();
+        is_at_hand.then(|| {
+            let found = self.file_attr(&branches, &node);
+            self.or_elsewhere(&branches, &node, found)
+        })
     }
 
     pub(crate) fn file_attr(&self, branches: &Branches, node: &Arc<Node>) -> Result<Attr> {
