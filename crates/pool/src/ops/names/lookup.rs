@@ -213,25 +213,32 @@ impl Pool {
         };
         let _held = self.tree.shared();
         let branches = self.branches.load();
-        let searched = |key: FileKey| branches.iter().filter(|branch| branch.dev == key.dev).count();
-        let cached = |(dir, _): (Arc<Node>, _)| self.dir_cache.unverified(&dir, &branches);
-        let is_at_hand = node.opened().is_some()
-            || node.key().is_some_and(|key| searched(key) <= most)
-            || self.nodes.newest_name(id).and_then(cached).is_some();
-        is_at_hand.then(|| {
+        let searches = |key: FileKey| match branches.iter().filter(|branch| branch.dev == key.dev).count() {
+            0 => branches.len(),
+            count => count,
+        };
+        if let Some(attr) = self.hinted_attr(&branches, &node) {
+            return Some(Ok(attr));
+        }
+        (node.opened().is_some() || node.key().is_some_and(|key| searches(key) <= most)).then(|| {
             let found = self.file_attr(&branches, &node);
             self.or_elsewhere(&branches, &node, found)
         })
     }
 
-    pub(crate) fn file_attr(&self, branches: &Branches, node: &Arc<Node>) -> Result<Attr> {
-        let look = |_, branch: &Arc<Branch>, dir: BorrowedFd<'_>, name: &[u8], key: FileKey| {
+    /// Returns the attributes of a file that is not open, if its cached directory leads to it.
+    fn hinted_attr(&self, branches: &Branches, node: &Arc<Node>) -> Option<Attr> {
+        if node.opened().is_some() {
+            return None;
+        }
+        self.hinted(branches, node, |_, branch, dir, name, key| {
             let attr = stat::at(dir, name).ok().filter(|attr| attr.key() == key)?;
             Some(self.show_file(node, branch, attr, At::Named(Symlinks::NEVER, dir, name)))
-        };
-        if node.opened().is_none()
-            && let Some(attr) = self.hinted(branches, node, look)
-        {
+        })
+    }
+
+    pub(crate) fn file_attr(&self, branches: &Branches, node: &Arc<Node>) -> Result<Attr> {
+        if let Some(attr) = self.hinted_attr(branches, node) {
             return Ok(attr);
         }
         let primary = self.primary(branches, node)?;
