@@ -25,12 +25,8 @@ pub(crate) const SETTLED: Duration = Duration::from_secs(10);
 /// let the kernel ask for those it needs.
 const FEW_BRANCHES: usize = 4;
 
-/// The number of slots.
-const SLOTS: usize = 1 << SLOT_BITS;
-const SLOT_BITS: u32 = 12;
-/// In how many of them a file may be. With one, files whose numbers follow each other on two branches would often find
-/// theirs taken.
-const WAYS: u32 = 4;
+/// The number of slots, a power of two.
+const SLOTS: usize = 4096;
 
 #[derive(Default)]
 pub(crate) struct RecentFiles {
@@ -46,11 +42,8 @@ struct Slots(Box<[Slot]>);
 type Slot = Mutex<Option<Tracked>, rank::RecentFile>;
 
 impl Slots {
-    /// Returns the slots in which a node may be: one for each of the nodes that follow each other, then others.
-    fn of(&self, node: NodeId) -> impl Iterator<Item = &Slot> {
-        let mixed = node.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let others = (1..WAYS).map(move |way| mixed >> (u64::BITS - way * SLOT_BITS));
-        std::iter::once(node.0).chain(others).map(|at| &self.0[at as usize % SLOTS])
+    fn of(&self, node: NodeId) -> &Slot {
+        &self.0[node.0 as usize % SLOTS]
     }
 }
 
@@ -85,28 +78,17 @@ impl RecentFiles {
     /// Tracks a regular file whose attributes are about to be given out. Returns whether it will be rechecked.
     pub(crate) fn track(&self, node: NodeId, attr: &Attr) -> bool {
         let new = Tracked::new(node, attr);
-        let mut free = None;
-        for at in self.slots.of(node) {
-            match &mut *at.lock() {
-                Some(tracked) if tracked.node == node => {
-                    *tracked = new;
-                    return true;
-                }
-                Some(_) => {}
-                None => free = free.or(Some(at)),
-            }
+        match &mut *self.slots.of(node).lock() {
+            Some(tracked) if tracked.node != node => return false,
+            slot => *slot = Some(new),
         }
-        let Some(mut slot) = free.map(Mutex::lock).filter(|slot| slot.is_none()) else { return false };
-        *slot = Some(new);
-        drop(slot);
         self.wake();
         true
     }
 
     /// Returns whether these are the attributes that were last given out, as far as that is known.
     fn has_given_out(&self, node: NodeId, attr: &Attr) -> bool {
-        let given = Some(Tracked::new(node, attr));
-        self.slots.of(node).any(|slot| *slot.lock() == given)
+        *self.slots.of(node).lock() == Some(Tracked::new(node, attr))
     }
 
     /// Wakes the thread if it has nothing to recheck.
@@ -224,18 +206,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_one_slot_and_others_when_that_is_taken() {
+    fn a_file_whose_slot_is_taken_is_not_tracked() {
         let recent = RecentFiles::default();
-        let count = || recent.tracked().count();
-        let half = SLOTS as u64 / 2;
-        // Two branches, whose files have numbers that follow each other, and land on the same slots: half of them.
-        let nodes = (0..half).flat_map(|number| [number, number + 7 * SLOTS as u64].map(NodeId));
-        let tracked =
-            nodes.filter(|&node| recent.track(node, &attr(1, 2)) && recent.track(node, &attr(2, 2)));
-        let tracked = tracked.count();
-        assert!(tracked > SLOTS * 3 / 4, "{tracked}");
-        assert_eq!(count(), tracked, "each has one slot");
-        let full = (0..100 * SLOTS as u64).filter(|&number| !recent.track(NodeId(number), &attr(1, 2)));
-        assert!(full.count() >= 99 * SLOTS && count() == SLOTS);
+        assert!(recent.track(NodeId(7), &attr(1, 2)) && recent.track(NodeId(7), &attr(2, 2)));
+        assert!(
+            recent.has_given_out(NodeId(7), &attr(2, 2)) && !recent.has_given_out(NodeId(7), &attr(1, 2))
+        );
+        let other = NodeId(7 + SLOTS as u64);
+        assert!(!recent.track(other, &attr(1, 2)) && !recent.has_given_out(other, &attr(1, 2)));
+        assert_eq!(recent.tracked().count(), 1);
     }
 }
