@@ -255,8 +255,9 @@ impl Answer<'_> {
 
     /// Returns the TTL for attributes in the answer.
     pub(crate) fn attr_ttl(&self, node: NodeId, attr: &Attr) -> Duration {
-        let fresh = self.pending.record(CacheKey::attributes(node, attr));
-        if_fresh(fresh, self.ttl.attr_ttl(&self.coherence.pool, &self.coherence.recent, node, attr))
+        // Tracked first: if the file is closed between the two, the answer is not fresh.
+        let ttl = self.ttl.attr_ttl(&self.coherence.pool, &self.coherence.recent, node, attr);
+        if_fresh(self.pending.record(CacheKey::attributes(node, attr)), ttl)
     }
 
     /// Returns the TTLs for a name in the answer and for the attributes that come with it.

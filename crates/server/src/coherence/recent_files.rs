@@ -51,6 +51,8 @@ impl Slots {
 struct Tracked {
     node: NodeId,
     fingerprint: u64,
+    /// The file was closed after writing since.
+    closed: bool,
 }
 
 impl Default for Slots {
@@ -70,7 +72,7 @@ impl Tracked {
         let mix = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
         let time = |time: Time| (time.sec.cast_unsigned() << 30) | u64::from(time.nsec);
         let fingerprint = mix(mix(mix(1, attr.size), time(attr.mtime)), time(attr.ctime));
-        Tracked { node, fingerprint }
+        Tracked { node, fingerprint, closed: false }
     }
 }
 
@@ -86,9 +88,16 @@ impl RecentFiles {
         true
     }
 
-    /// Returns whether these are the attributes that were last given out, as far as that is known.
-    fn has_given_out(&self, node: NodeId, attr: &Attr) -> bool {
-        *self.slots.of(node).lock() == Some(Tracked::new(node, attr))
+    /// Records that a file was closed after writing.
+    fn closed(&self, node: NodeId) {
+        if let Some(tracked) = self.slots.of(node).lock().as_mut().filter(|tracked| tracked.node == node) {
+            tracked.closed = true;
+        }
+    }
+
+    /// Returns whether the attributes of a file have certainly been given out since it was closed.
+    fn given_since_close(&self, node: NodeId) -> bool {
+        self.slots.of(node).lock().is_some_and(|tracked| tracked.node == node && !tracked.closed)
     }
 
     /// Wakes the thread if it has nothing to recheck.
@@ -113,11 +122,16 @@ impl Coherence {
         self.recent.wake();
     }
 
-    /// Makes the kernel fetch the attributes of a file again that was closed after writing, unless it has been given them.
-    /// Waits for no branch.
+    /// Records that a file was closed after writing. Must be followed by [`Coherence::expire_closed_file`].
+    pub(crate) fn file_closed(&self, node: NodeId) {
+        // An answer that was read before is overtaken by the change, or was tracked before (`Answer::attr_ttl`).
+        self.attributes_changed(node);
+        self.recent.closed(node);
+    }
+
+    /// Makes the kernel fetch the attributes of a closed file again, unless it has been given them since.
     pub(crate) fn expire_closed_file(&self, node: NodeId) {
-        if !matches!(self.pool.attr_at_hand(node, 0), Some(Ok(attr)) if self.recent.has_given_out(node, &attr))
-        {
+        if !self.recent.given_since_close(node) {
             self.expire_node(node, false);
         }
     }
@@ -149,7 +163,7 @@ impl Coherence {
             let known = attr.as_ref().and_then(|attr| attr.as_ref().ok());
             // The kernel was told when the name went: by an answer, or by a notification.
             let gone = matches!(&attr, Some(Err(why)) if matches!(why.errno(), Errno::NOENT | Errno::STALE));
-            let same = known.is_some_and(|attr| Tracked::new(node, attr) == tracked);
+            let same = known.is_some_and(|attr| Tracked::new(node, attr).fingerprint == tracked.fingerprint);
             if same && known.is_some_and(|attr| age(attr.ctime) < SETTLED) {
                 continue;
             }
@@ -209,11 +223,23 @@ mod tests {
     fn a_file_whose_slot_is_taken_is_not_tracked() {
         let recent = RecentFiles::default();
         assert!(recent.track(NodeId(7), &attr(1, 2)) && recent.track(NodeId(7), &attr(2, 2)));
-        assert!(
-            recent.has_given_out(NodeId(7), &attr(2, 2)) && !recent.has_given_out(NodeId(7), &attr(1, 2))
-        );
-        let other = NodeId(7 + SLOTS as u64);
-        assert!(!recent.track(other, &attr(1, 2)) && !recent.has_given_out(other, &attr(1, 2)));
+        assert!(!recent.track(NodeId(7 + SLOTS as u64), &attr(1, 2)));
         assert_eq!(recent.tracked().count(), 1);
+    }
+
+    #[test]
+    fn a_closed_file_is_known_to_be_given_out_again() {
+        let recent = RecentFiles::default();
+        let (file, other) = (NodeId(7), NodeId(7 + SLOTS as u64));
+        recent.closed(file);
+        assert!(!recent.given_since_close(file), "it is not tracked");
+        recent.track(file, &attr(1, 2));
+        assert!(recent.given_since_close(file) && !recent.given_since_close(other));
+        recent.closed(other);
+        assert!(recent.given_since_close(file), "another one was closed");
+        recent.closed(file);
+        assert!(!recent.given_since_close(file));
+        recent.track(file, &attr(1, 2));
+        assert!(recent.given_since_close(file));
     }
 }

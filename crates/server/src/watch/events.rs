@@ -356,7 +356,7 @@ impl Outgoing {
     /// too, because they are the ones who close it. Mostly the kernel has been given its attributes since
     /// (`recent_files`).
     fn closed_file(&mut self, coherence: &Coherence, node: NodeId) {
-        coherence.attributes_changed(node);
+        coherence.file_closed(node);
         self.closed_files.insert(node);
     }
 }
