@@ -5,8 +5,8 @@ use crate::branch::headroom::Headroom;
 use crate::branch::nested::NestedFilesystems;
 use crate::branch::space::SpaceCache;
 use crate::branch::stuck::StuckOperations;
-use crate::branch::{Branches, LiveBranches};
-use crate::config::Config;
+use crate::branch::{Branch, Branches, LiveBranches};
+use crate::config::{Config, MemoryBound};
 use crate::dir::cache::DirCache;
 use crate::dir::listing::parked::Cursors;
 use crate::export::{InodeSearch, TickGuard};
@@ -26,8 +26,9 @@ use crate::relocate::closed::ClosedFiles;
 use crate::relocate::moved::Moved;
 use arc_swap::{ArcSwap, Guard};
 use smallvec::SmallVec;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// The share of the memory of the machine, or of a control group, that known files and directories may take unless an
 /// option says so: one in so many.
@@ -118,5 +119,32 @@ impl Pool {
     /// Returns the current configuration.
     pub fn config(&self) -> Guard<Arc<Config>> {
         self.config.load()
+    }
+
+    /// Divides what known files and directories may take between the nodes and what is cached of directories.
+    pub(crate) fn bound_memory(&self, bound: MemoryBound) {
+        let bytes = match bound {
+            MemoryBound::Bytes(bytes) => bytes,
+            MemoryBound::Auto => self.usual_memory,
+        };
+        self.nodes.set_bound(bytes / 4 * 3);
+        self.dir_cache.set_bound(bytes / 4);
+        for surplus in self.nodes.all_surplus() {
+            self.kernel.load().forget_unused(&surplus);
+        }
+    }
+
+    /// Recomputes the lock timeout after a change of the configuration or the branches.
+    pub(crate) fn update_lock_timeout(&self) {
+        let longest = self.deadlines().into_iter().map(|(_, deadline)| deadline).max().unwrap_or_default();
+        let millis = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
+        self.stuck_operations.patience.store(millis, Ordering::Relaxed);
+    }
+
+    /// Returns the branches that have a deadline, with their deadlines.
+    pub fn deadlines(&self) -> Vec<(Arc<Branch>, Duration)> {
+        let timeout = self.config().branch_timeout;
+        let all = self.branches.all();
+        all.iter().filter_map(|branch| Some((branch.clone(), branch.deadline(timeout)?))).collect()
     }
 }

@@ -20,24 +20,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl Pool {
-    /// Recomputes the lock timeout after a change of the configuration or the branches.
-    pub(crate) fn update_lock_timeout(&self) {
-        let longest = self.deadlines().into_iter().map(|(_, deadline)| deadline).max().unwrap_or_default();
-        let millis = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
-        self.stuck_operations.patience.store(millis, Ordering::Relaxed);
-    }
-
     /// Returns how long an operation may wait for branches; `None` if no branch has a deadline. Costs one atomic load.
     pub fn patience(&self) -> Option<Duration> {
         let patience = self.stuck_operations.patience.load(Ordering::Relaxed);
         (patience > 0).then(|| Duration::from_millis(patience))
-    }
-
-    /// Returns the branches that have a deadline, with their deadlines.
-    pub fn deadlines(&self) -> Vec<(Arc<Branch>, Duration)> {
-        let timeout = self.config().branch_timeout;
-        let all = self.branches.all();
-        all.iter().filter_map(|branch| Some((branch.clone(), branch.deadline(timeout)?))).collect()
     }
 
     /// Records that a branch does not answer, or answers again. Returns true if this is a change.

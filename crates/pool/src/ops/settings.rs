@@ -2,7 +2,7 @@
 
 use crate::branch::access_times::AtimePolicy;
 use crate::branch::{Branch, Branches};
-use crate::config::{Config, MemoryBound};
+use crate::config::Config;
 use crate::ids::BranchId;
 use crate::kernel::Kernel;
 use crate::pool::Pool;
@@ -32,19 +32,6 @@ impl Pool {
         drop(self.figures.changes());
         self.dir_cache.clear();
         self.update_lock_timeout();
-    }
-
-    /// Divides what known files and directories may take between the nodes and what is cached of directories.
-    pub(crate) fn bound_memory(&self, bound: MemoryBound) {
-        let bytes = match bound {
-            MemoryBound::Bytes(bytes) => bytes,
-            MemoryBound::Auto => self.usual_memory,
-        };
-        self.nodes.set_bound(bytes / 4 * 3);
-        self.dir_cache.set_bound(bytes / 4);
-        for surplus in self.nodes.all_surplus() {
-            self.kernel.load().forget_unused(&surplus);
-        }
     }
 
     /// Changes the branches. Operations in flight finish with the old branches, and files open on a removed branch stay

@@ -440,11 +440,6 @@ impl Pool {
         }
     }
 
-    /// Returns whether a file keeps its inode number when it moves. Numbers derived from the path need no keeping.
-    pub(crate) fn keeps_inode_numbers(&self) -> bool {
-        !self.config().inode.uses_path(false)
-    }
-
     /// Returns the inode number that callers see.
     pub(crate) fn shown_ino(&self, branches: &Branches, node: &Arc<Node>) -> crate::error::Result<u64> {
         let primary = self.primary(branches, node)?;

@@ -1,7 +1,7 @@
 //! The operations lookup, forget, getattr, access and readlink.
 
+use crate::branch::Branches;
 use crate::branch::health::OpKind;
-use crate::branch::{Branch, Branches};
 use crate::config::Func;
 use crate::dir::merged::{CacheTrust, Copies, MergedDir};
 use crate::dir::symlinks::Symlinks;
@@ -14,7 +14,7 @@ use crate::ids::{HandleId, NodeId};
 use crate::node::{Identity, Node};
 use crate::ops::resolve::acl::At;
 use crate::ops::resolve::{is_absent, on_branch};
-use crate::path::{PoolPath, join};
+use crate::path::join;
 use crate::pool::Pool;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Access, AtFlags, OFlags};
@@ -271,20 +271,6 @@ impl Pool {
         let orphan = node.orphan().ok_or(Error::Stale)?;
         let attr = stat::of(orphan.fd.as_fd())?;
         Ok(self.show(node, &orphan.branch, b"", attr, At::Opened(orphan.fd.as_fd())))
-    }
-
-    /// Returns the attributes of a file as the pool shows them. Looks up its path only if they depend on it.
-    pub(crate) fn show_file(&self, node: &Node, branch: &Branch, attr: Attr, at: At<'_>) -> Attr {
-        if self.needs_path(node) {
-            let path = self.a_path(node).unwrap_or_default();
-            return self.show(node, branch, &path, attr, at);
-        }
-        self.show(node, branch, b"", attr, at)
-    }
-
-    /// Returns one of the paths of a file.
-    fn a_path(&self, node: &Node) -> Option<PoolPath> {
-        self.nodes.names(node.id).next().map(|(dir, name)| join(&dir, &name))
     }
 
     /// Answers access(2) where the kernel does not check permissions itself: checks the daemon's access to the copy

@@ -16,6 +16,7 @@ use crate::error::{Error, Refusal, Result};
 use crate::fs::beneath;
 use crate::fs::stat::{self, Attr, FileKey};
 use crate::node::{Node, Orphan};
+use crate::path::{PoolPath, join};
 use crate::policy::{self, Category};
 use crate::pool::Pool;
 use acl::At;
@@ -146,6 +147,25 @@ impl Pool {
     /// Returns true if the attributes that the pool shows for a file depend on its path.
     pub(crate) fn needs_path(&self, node: &Node) -> bool {
         node.is_symlinkified() || self.config().inode.uses_path(false)
+    }
+
+    /// Returns the attributes of a file as the pool shows them. Looks up its path only if they depend on it.
+    pub(crate) fn show_file(&self, node: &Node, branch: &Branch, attr: Attr, at: At<'_>) -> Attr {
+        if self.needs_path(node) {
+            let path = self.a_path(node).unwrap_or_default();
+            return self.show(node, branch, &path, attr, at);
+        }
+        self.show(node, branch, b"", attr, at)
+    }
+
+    /// Returns one of the paths of a file.
+    pub(crate) fn a_path(&self, node: &Node) -> Option<PoolPath> {
+        self.nodes.names(node.id).next().map(|(dir, name)| join(&dir, &name))
+    }
+
+    /// Returns whether a file keeps its inode number when it moves. Numbers derived from the path need no keeping.
+    pub(crate) fn keeps_inode_numbers(&self) -> bool {
+        !self.config().inode.uses_path(false)
     }
 }
 
