@@ -3,6 +3,7 @@
 //! A `use` of a module alone makes no arrow; the paths that go through it do. Re-exports are followed to the definition.
 //! A module that re-exports what lies within it does not import it, unless its own code names it.
 
+use super::methods::Types;
 use super::modules::{Binding, FileId, Import, ModuleId, Modules};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,15 +34,24 @@ type Path = Vec<(ModuleId, String)>;
 /// Returns the arrows between a package's files.
 pub(crate) fn arrows(modules: &Modules) -> Arrows {
     let mut arrows = Arrows::new();
+    let types = Types::of(modules);
     for (id, module) in modules.list.iter().enumerate() {
+        let mut add_one = |file: FileId, name: String, line: usize| {
+            if file != module.file {
+                let arrow = arrows.entry((module.file, file)).or_default();
+                arrow.line = if arrow.names.is_empty() { line } else { arrow.line.min(line) };
+                arrow.names.insert(name);
+            }
+        };
+        for call in &module.calls {
+            if let Some((file, name)) = types.called(id, call) {
+                add_one(file, name, call.line);
+            }
+        }
         let mut add = |targets: Vec<Target>, line: usize| {
             for target in targets {
-                let Target::Item(definer, name) = target else { continue };
-                let file = modules.list[definer].file;
-                if file != module.file {
-                    let arrow = arrows.entry((module.file, file)).or_default();
-                    arrow.line = if arrow.names.is_empty() { line } else { arrow.line.min(line) };
-                    arrow.names.insert(name);
+                if let Target::Item(definer, name) = target {
+                    add_one(modules.list[definer].file, name, line);
                 }
             }
         };
@@ -56,6 +66,14 @@ pub(crate) fn arrows(modules: &Modules) -> Arrows {
 }
 
 impl Modules {
+    /// Returns the module that defines the type that a path in a module names, and the type's name.
+    pub(super) fn type_at(&self, module: ModuleId, path: &[String]) -> Option<(ModuleId, String)> {
+        self.resolve(module, path, &mut Path::new()).into_iter().find_map(|target| match target {
+            Target::Item(definer, name) => Some((definer, name)),
+            _ => None,
+        })
+    }
+
     /// Returns what an import makes its module depend on.
     fn imported(&self, module: ModuleId, import: &Import) -> Vec<Target> {
         let names_it = |name: &str| self.list[module].first_names.contains(name);

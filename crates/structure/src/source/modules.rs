@@ -1,5 +1,6 @@
 //! The module tree of a package: what each module defines, imports and mentions.
 
+use super::methods::{Call, Field, Method};
 use std::collections::{HashMap, HashSet};
 
 pub(crate) type FileId = usize;
@@ -25,6 +26,9 @@ pub(crate) struct Module {
     pub(crate) mentions: Vec<Mention>,
     /// The names with which paths in the module's own code begin; `use` declarations do not count.
     pub(crate) first_names: HashSet<String>,
+    pub(crate) methods: Vec<Method>,
+    pub(crate) fields: Vec<Field>,
+    pub(crate) calls: Vec<Call>,
 }
 
 /// What a name stands for.
@@ -68,6 +72,9 @@ impl Modules {
             imports: Vec::new(),
             mentions: Vec::new(),
             first_names: HashSet::new(),
+            methods: Vec::new(),
+            fields: Vec::new(),
+            calls: Vec::new(),
         });
         self.list.len() - 1
     }

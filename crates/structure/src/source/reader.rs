@@ -1,7 +1,9 @@
 //! Reads the files of a package into its module tree.
 
+use super::attributes::{is_for_tests, item_attributes, path_attribute};
+use super::methods::{Call, Chain, Field, Method, Scope, is_type, returned, type_path};
 use super::modules::{Binding, Import, Mention, ModuleId, Modules};
-use super::tokens::{Seen, requires_test};
+use super::tokens::Seen;
 use crate::workspace::{Package, Workspace};
 use proc_macro2::TokenStream;
 use std::path::{Path, PathBuf};
@@ -38,8 +40,17 @@ fn read_file(
     let own_dir = path.parent().unwrap_or(Path::new("")).to_owned();
     let children_dir =
         if is_root || path.ends_with("mod.rs") { own_dir.clone() } else { path.with_extension("") };
-    let mut reader =
-        Reader { workspace, modules, module, own_dir, children_dir, inline: 0, in_function: 0, failed: None };
+    let mut reader = Reader {
+        workspace,
+        modules,
+        module,
+        own_dir,
+        children_dir,
+        inline: 0,
+        in_function: 0,
+        scope: Scope::default(),
+        failed: None,
+    };
     reader.visit_file(&syntax);
     match reader.failed {
         Some(error) => Err(error),
@@ -59,6 +70,7 @@ struct Reader<'a> {
     inline: usize,
     /// How many blocks of functions are around the place.
     in_function: usize,
+    scope: Scope,
     failed: Option<String>,
 }
 
@@ -159,6 +171,59 @@ impl Reader<'_> {
         self.module().import(Import { path, name: Some(local), is_reexport, line });
     }
 
+    /// Reads an `impl` block: which type has which methods, if it is not of a trait, and what they say.
+    fn read_impl(&mut self, block: &syn::ItemImpl) {
+        let own = type_path(&block.self_ty, None);
+        if let (Some(of), None) = (&own, &block.trait_) {
+            let functions = block.items.iter().filter_map(|item| match item {
+                ImplItem::Fn(function) if !is_for_tests(&function.attrs) => Some(function),
+                _ => None,
+            });
+            let methods = functions.map(|function| {
+                let returns = returned(&function.sig.output, own.as_ref());
+                let signature = &function.sig;
+                let parameters = signature.receiver().map(|_| signature.inputs.len() - 1);
+                Method { of: of.clone(), name: signature.ident.to_string(), parameters, returns }
+            });
+            let methods: Vec<Method> = methods.collect();
+            self.module().methods.extend(methods);
+        }
+        let outer = std::mem::replace(&mut self.scope, Scope { own, locals: Vec::new() });
+        visit::visit_item_impl(self, block);
+        self.scope = outer;
+    }
+
+    fn read_fields(&mut self, item: &syn::ItemStruct) {
+        for field in &item.fields {
+            if let (Some(name), Some(has)) = (&field.ident, type_path(&field.ty, None)) {
+                let (of, name) = (item.ident.to_string(), name.to_string());
+                self.module().fields.push(Field { of, name, has });
+            }
+        }
+    }
+
+    /// Reads a function, whose names are its own; `own` is what `self` is in it.
+    fn within(&mut self, own: Option<Vec<String>>, signature: &syn::Signature, read: impl FnOnce(&mut Self)) {
+        let outer = std::mem::replace(&mut self.scope, Scope { own, locals: Vec::new() });
+        self.scope.enter(signature);
+        read(self);
+        self.scope = outer;
+    }
+
+    /// Adds a call of `Self::name` or `Type::name`.
+    fn read_associated(&mut self, names: &[String], line: usize) {
+        let [of @ .., name] = names else { return };
+        let start = match of {
+            [only] if only == "Self" => self.scope.own.clone(),
+            [.., last] if is_type(last) => Some(of.to_vec()),
+            _ => None,
+        };
+        if let Some(start) = start {
+            let on = Some(Chain { start, steps: Vec::new() });
+            self.module().calls.push(Call { on, name: name.clone(), arguments: 0, line });
+        }
+    }
+
     fn read_tokens(&mut self, tokens: &TokenStream, may_define: bool) {
         let seen = Seen::in_stream(tokens);
         let module = self.module();
@@ -180,9 +245,16 @@ impl<'ast> Visit<'ast> for Reader<'_> {
             Item::Use(item) => return self.read_use(item),
             Item::Const(item) => self.define(&item.ident),
             Item::Enum(item) => self.define(&item.ident),
-            Item::Fn(item) => self.define(&item.sig.ident),
+            Item::Fn(function) => {
+                self.define(&function.sig.ident);
+                return self.within(None, &function.sig, |reader| visit::visit_item(reader, item));
+            }
+            Item::Impl(block) => return self.read_impl(block),
             Item::Static(item) => self.define(&item.ident),
-            Item::Struct(item) => self.define(&item.ident),
+            Item::Struct(item) => {
+                self.define(&item.ident);
+                self.read_fields(item);
+            }
             Item::Trait(item) => self.define(&item.ident),
             Item::TraitAlias(item) => self.define(&item.ident),
             Item::Type(item) => self.define(&item.ident),
@@ -221,8 +293,15 @@ impl<'ast> Visit<'ast> for Reader<'_> {
             ImplItem::Macro(item) => &item.attrs,
             _ => return visit::visit_impl_item(self, item),
         };
-        if !is_for_tests(attributes) {
-            visit::visit_impl_item(self, item);
+        if is_for_tests(attributes) {
+            return;
+        }
+        match item {
+            ImplItem::Fn(function) => {
+                let own = self.scope.own.clone();
+                self.within(own, &function.sig, |reader| visit::visit_impl_item(reader, item));
+            }
+            _ => visit::visit_impl_item(self, item),
         }
     }
 
@@ -235,8 +314,35 @@ impl<'ast> Visit<'ast> for Reader<'_> {
 
     fn visit_block(&mut self, block: &'ast syn::Block) {
         self.in_function += 1;
+        let known = self.scope.locals.len();
         visit::visit_block(self, block);
+        self.scope.locals.truncate(known);
         self.in_function -= 1;
+    }
+
+    fn visit_local(&mut self, local: &'ast syn::Local) {
+        visit::visit_local(self, local);
+        let (pattern, typed) = match &local.pat {
+            syn::Pat::Type(typed) => (&*typed.pat, Some(&*typed.ty)),
+            pattern => (pattern, None),
+        };
+        if let syn::Pat::Ident(name) = pattern {
+            let chain = match (typed, &local.init) {
+                (Some(ty), _) => {
+                    type_path(ty, self.scope.own.as_ref()).map(|start| Chain { start, steps: Vec::new() })
+                }
+                (None, Some(init)) => self.scope.chain(&init.expr),
+                (None, None) => None,
+            };
+            self.scope.locals.push((name.ident.to_string(), chain));
+        }
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
+        let (on, name) = (self.scope.chain(&call.receiver), call.method.to_string());
+        let line = call.method.span().start().line;
+        self.module().calls.push(Call { on, name, arguments: call.args.len(), line });
+        visit::visit_expr_method_call(self, call);
     }
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
@@ -246,6 +352,8 @@ impl<'ast> Visit<'ast> for Reader<'_> {
             let module = self.module();
             module.first_names.insert(names[0].clone());
             if names.len() > 1 {
+                self.read_associated(&names, line);
+                let module = self.module();
                 module.mentions.push(Mention { path: names, line });
             }
         }
@@ -265,44 +373,4 @@ impl<'ast> Visit<'ast> for Reader<'_> {
 
     /// `pub(in path)` is no import.
     fn visit_visibility(&mut self, _: &'ast Visibility) {}
-}
-
-/// Returns whether code under these attributes is compiled for tests only.
-fn is_for_tests(attributes: &[Attribute]) -> bool {
-    attributes.iter().any(|attribute| match &attribute.meta {
-        Meta::List(list) => list.path.is_ident("cfg") && requires_test(&list.tokens),
-        Meta::Path(path) => path.is_ident("test"),
-        Meta::NameValue(_) => false,
-    })
-}
-
-fn path_attribute(attributes: &[Attribute]) -> Option<String> {
-    attributes.iter().find_map(|attribute| match &attribute.meta {
-        Meta::NameValue(pair) if pair.path.is_ident("path") => match &pair.value {
-            syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(path), .. }) => Some(path.value()),
-            _ => None,
-        },
-        _ => None,
-    })
-}
-
-fn item_attributes(item: &Item) -> &[Attribute] {
-    match item {
-        Item::Const(item) => &item.attrs,
-        Item::Enum(item) => &item.attrs,
-        Item::ExternCrate(item) => &item.attrs,
-        Item::Fn(item) => &item.attrs,
-        Item::ForeignMod(item) => &item.attrs,
-        Item::Impl(item) => &item.attrs,
-        Item::Macro(item) => &item.attrs,
-        Item::Mod(item) => &item.attrs,
-        Item::Static(item) => &item.attrs,
-        Item::Struct(item) => &item.attrs,
-        Item::Trait(item) => &item.attrs,
-        Item::TraitAlias(item) => &item.attrs,
-        Item::Type(item) => &item.attrs,
-        Item::Union(item) => &item.attrs,
-        Item::Use(item) => &item.attrs,
-        _ => &[],
-    }
 }

@@ -5,5 +5,6 @@ mod crates;
 mod floors;
 mod imports;
 mod limits;
+mod methods;
 mod rig;
 mod unsafe_code;
