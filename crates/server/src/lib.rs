@@ -39,4 +39,6 @@ mod watch;
 
 pub use error::Error;
 pub use progress::Progress;
+#[cfg(feature = "test-switches")]
+pub use start::serve_device;
 pub use start::{Serving, start};

@@ -24,6 +24,7 @@ use crate::takeover;
 use crate::test_switches;
 use crate::watch::{Watch, WatchThread};
 use canopy_config::Config;
+use canopy_config::control_api::SecurityReport;
 use canopy_config::resolve::Plan;
 use canopy_config::values::{IoUring, PosixAcl, WorkerPriority};
 use canopy_fuse::flags::InitFlags;
@@ -41,7 +42,8 @@ use std::sync::{Arc, OnceLock};
 /// A mounted pool that serves requests.
 pub struct Serving {
     running: Running,
-    mounted: Mounted,
+    /// `None` where it serves a device that something else holds.
+    mounted: Option<Mounted>,
     watch_thread: WatchThread,
     pool: Arc<Pool>,
     /// Lets others find the server of the mount.
@@ -76,13 +78,30 @@ impl Serving {
             return;
         }
         // The kernel has ended the connection: the mount is gone, or another has its place.
-        self.mounted.release();
+        if let Some(mounted) = self.mounted {
+            mounted.release();
+        }
     }
 }
 
 /// Opens the branches, mounts, negotiates with the kernel, and starts to serve. When it returns, the pool is usable. If
 /// another process has served it before (`survival`), takes over from that instead of mounting.
 pub fn start(plan: &Plan, survival: Option<&Survival>) -> Result<Serving, Error> {
+    start_over(plan, survival, None)
+}
+
+/// Serves a device that is mounted nowhere, which `other` gives: the other side of a connection to a test. The process
+/// keeps its privileges.
+#[cfg(feature = "test-switches")]
+pub fn serve_device(plan: &Plan, other: OwnedFd) -> Result<Serving, Error> {
+    start_over(plan, None, Some(other))
+}
+
+fn start_over(
+    plan: &Plan,
+    survival: Option<&Survival>,
+    unmounted: Option<OwnedFd>,
+) -> Result<Serving, Error> {
     let before = survival.map(|survival| &survival.ledger).filter(|ledger| ledger.is_serving());
     let (plan, lost) =
         &before.map_or_else(|| (plan.clone(), Vec::new()), |before| takeover::plan_now(plan, before));
@@ -91,12 +110,11 @@ pub fn start(plan: &Plan, survival: Option<&Survival>) -> Result<Serving, Error>
     let mut config = plan.config.clone();
     let branches = open_branches(plan)?;
     let limits = test_switches::kernel_limits()?;
-    let trace =
-        log::open(&config.log_file).map_err(|why| Error::LogFile { path: config.log_file.clone(), why })?;
-    log::trace(config.debug, trace);
-    let (device, mut mounted) = mount_unless_taken_over(plan, device)?;
-    // The mount is made, and there is only one thread yet.
-    let mut security = confine::drop_privileges();
+    start_trace(&config)?;
+    let (device, mut mounted, mut security) = match unmounted {
+        Some(device) => (device, None, SecurityReport::default()),
+        None => mount_and_drop_privileges(plan, device)?,
+    };
     let sandbox = Sandbox::new(&config, &branches);
     security.landlock = sandbox.is_some();
     config.pool.names_only = sandbox.is_some();
@@ -106,20 +124,17 @@ pub fn start(plan: &Plan, survival: Option<&Survival>) -> Result<Serving, Error>
         Some(before) => takeover::adopt_session(device, before, &options)?,
         None => Session::negotiate(device, &options, limits)?,
     };
-    let agreed = *session.agreed();
-    let planned = session.transport();
+    let (agreed, planned) = (*session.agreed(), session.transport());
     let ledger = survival.filter(|_| takeover::is_possible(&agreed, &planned)).map(|it| it.ledger.clone());
     tracing::info!("{planned}; {agreed}");
     complete(&mut config, plan, &agreed);
-    let passthrough = agreed.has(InitFlags::PASSTHROUGH);
     let (threads, affinity) = (worker_count(&config), Affinity::new(&config.threads));
     let pool = Arc::new(Pool::new(config.pool.clone(), branches));
     pool.set_permission_check(judge(&config, &agreed));
     pool.recover();
     let reachable = sandbox.as_ref().map(|sandbox| sandbox.branches().to_vec());
-    let settings =
-        Arc::new(Settings::new(config.clone(), plan.mountpoint.clone(), reachable, ledger.clone()));
-    let ttl = CacheTtl::new(&config, None);
+    let settings = Settings::new(config.clone(), plan.mountpoint.clone(), reachable, ledger.clone());
+    let (settings, ttl) = (Arc::new(settings), CacheTtl::new(&config, None));
     let coherence = Coherence::start(Arc::clone(&pool), Arc::clone(&settings), session.notifier(), ttl)
         .map_err(Error::Thread)?;
     let drops_negative = session.notifier().can_increment_epoch();
@@ -133,7 +148,7 @@ pub fn start(plan: &Plan, survival: Option<&Survival>) -> Result<Serving, Error>
         watch: Arc::downgrade(&watch),
         interrupts: Arc::clone(&interrupts),
     };
-    pool.connect(Arc::new(link), passthrough);
+    pool.connect(Arc::new(link), agreed.has(InitFlags::PASSTHROUGH));
     if let Some(ledger) = &ledger {
         takeover::adopt_records(&pool, ledger);
     }
@@ -175,12 +190,12 @@ pub fn start(plan: &Plan, survival: Option<&Survival>) -> Result<Serving, Error>
     });
     let handler =
         Arc::new(Deadline::new(Arc::clone(&dispatch), Arc::clone(&pool), Arc::clone(&liveness), notifier));
-    if !plan.replaces {
+    if !plan.replaces && mounted.is_some() {
         // Before the first client, who may change options at once.
         attached(&settings);
     }
     // Before the first answer, unless the mount is not attached yet.
-    let badge = create_badge(&mounted);
+    let badge = mounted.as_ref().and_then(create_badge);
     if let Some(ledger) = &ledger {
         ledger.record_session(session.device().as_fd(), &agreed, kernel_opens_dirs);
     }
@@ -190,12 +205,13 @@ pub fn start(plan: &Plan, survival: Option<&Survival>) -> Result<Serving, Error>
         dispatch.control.set_actual_transport(TransportInfo::new(running.transport(), threads));
     }
     report_transport(plan, running.transport(), &planned);
-    let placement = plan.replaces.then(|| mounted.attach()).transpose()?;
+    let replacing = mounted.as_mut().filter(|_| plan.replaces);
+    let placement = replacing.map(Mounted::attach).transpose()?;
     placement.inspect(|_| attached(&settings));
     if let Some(survival) = survival.filter(|_| before.is_some()) {
         takeover::complete(survival, &dispatch.coherence);
     }
-    let badge = badge.or_else(|| create_badge(&mounted));
+    let badge = badge.or_else(|| mounted.as_ref().and_then(create_badge));
     if let Some(badge) = &badge {
         publish_status(&liveness, badge, &dispatch);
     }
@@ -207,13 +223,30 @@ fn open_branches(plan: &Plan) -> Result<Branches, Error> {
     Ok(Branches::open(&plan.config.branches.iter().filter(is_there).cloned().collect())?)
 }
 
-/// Mounts the pool, unless another process has done it, whose device this is.
-fn mount_unless_taken_over(plan: &Plan, device: Option<OwnedFd>) -> Result<(OwnedFd, Mounted), Error> {
-    if let Some(device) = device {
-        return Ok((device, Mounted::adopt(&plan.mountpoint)));
-    }
-    negotiate::offer_uring(plan);
-    Ok(mount::mount(&negotiate::mount_spec(plan))?)
+/// Mounts the pool, unless another process has done it, whose device this is, and gives up the privileges that serving
+/// does not need.
+fn mount_and_drop_privileges(
+    plan: &Plan,
+    device: Option<OwnedFd>,
+) -> Result<(OwnedFd, Option<Mounted>, SecurityReport), Error> {
+    let (device, mounted) = match device {
+        Some(device) => (device, Mounted::adopt(&plan.mountpoint)),
+        None => {
+            negotiate::offer_uring(plan);
+            mount::mount(&negotiate::mount_spec(plan))?
+        }
+    };
+    // The mount is made, and there is only one thread yet.
+    let security = confine::drop_privileges();
+    Ok((device, Some(mounted), security))
+}
+
+/// Opens what is logged of requests, if anything is.
+fn start_trace(config: &Config) -> Result<(), Error> {
+    let trace =
+        log::open(&config.log_file).map_err(|why| Error::LogFile { path: config.log_file.clone(), why })?;
+    log::trace(config.debug, trace);
+    Ok(())
 }
 
 /// Decides whether the kernel opens directories by itself. It may not change its mind later.

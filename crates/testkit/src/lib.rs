@@ -13,6 +13,7 @@ mod cli_bed;
 pub mod cmd;
 mod faulty;
 pub mod files;
+pub mod kernel;
 mod leak_check;
 mod loopfs;
 pub mod model;
