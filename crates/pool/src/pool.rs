@@ -11,12 +11,12 @@ use crate::dir::cache::DirCache;
 use crate::dir::listing::parked::Cursors;
 use crate::export::{InodeSearch, TickGuard};
 use crate::fs::acl::Acls;
-use crate::ids::BranchId;
+use crate::ids::{BranchId, NodeId};
 use crate::kernel::{Kernel, NoKernel};
 use crate::lock::clones::CloneLocks;
+use crate::lock::paths::{PathGuard, Paths, Scope, Uses};
 use crate::lock::rank;
 use crate::lock::ranked::RwLock;
-use crate::lock::tree::TreeLock;
 use crate::node::detached::DetachedFiles;
 use crate::node::handles::records::HandleRecords;
 use crate::node::handles::{FileHandle, Handles};
@@ -25,6 +25,7 @@ use crate::node::pending_cow::PendingCow;
 use crate::relocate::closed::ClosedFiles;
 use crate::relocate::moved::Moved;
 use arc_swap::{ArcSwap, Guard};
+use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -51,7 +52,7 @@ pub struct Pool {
     /// Another process has served the pool before.
     pub(crate) succeeds: AtomicBool,
     pub(crate) cursors: Cursors,
-    pub(crate) tree: TreeLock,
+    pub(crate) paths: Paths,
     pub(crate) clone_locks: CloneLocks,
     pub(crate) kernel: ArcSwap<Arc<dyn Kernel>>,
     pub(crate) dir_cache: DirCache,
@@ -91,7 +92,7 @@ impl Pool {
             handle_records: OnceLock::new(),
             succeeds: AtomicBool::new(false),
             cursors: Cursors::default(),
-            tree: TreeLock::default(),
+            paths: Paths::default(),
             clone_locks: CloneLocks::default(),
             kernel: ArcSwap::from_pointee(Arc::new(NoKernel)),
             dir_cache: DirCache::default(),
@@ -114,6 +115,31 @@ impl Pool {
         pool.bound_memory(memory);
         pool.update_lock_timeout();
         pool
+    }
+
+    /// Keeps what an operation uses of the tree in place. Taken before a path is built.
+    pub(crate) fn using(&self, uses: Uses) -> PathGuard<'_> {
+        self.paths.using(uses, &self.nodes)
+    }
+
+    /// Claims what is about to change in the tree.
+    ///
+    /// Errors: `ETIMEDOUT` if those who use it are waiting for a branch that has a deadline.
+    pub(crate) fn claim(&self, scope: &Scope) -> Result<PathGuard<'_>, Errno> {
+        self.paths.claim(scope, self.stuck_operations.lock_timeout(), &self.nodes).ok_or(Errno::TIMEDOUT)
+    }
+
+    /// Claims what changes when another file takes the place of a node's: the node, and all its names, of which it has so
+    /// many at least. Errors: as [`Pool::claim`].
+    pub(crate) fn claim_file(&self, node: NodeId, names: usize) -> Result<PathGuard<'_>, Errno> {
+        loop {
+            let scope = self.nodes.file_scope(node, names);
+            let held = self.claim(&scope)?;
+            // It may have got a name before it was claimed.
+            if self.nodes.file_scope(node, names) == scope {
+                return Ok(held);
+            }
+        }
     }
 
     /// Returns the current configuration.

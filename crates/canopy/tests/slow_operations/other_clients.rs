@@ -209,7 +209,7 @@ fn cloning_of_parent_directories() {
     transports().into_iter().for_each(|transport| hangs(transport, &long, CLIENTS, &[]));
 }
 
-/// A rename of a directory waits for requests in flight that use names, and delays no other requests.
+/// A rename of a directory waits for requests in flight that use names below it, and for no others, and delays no others.
 #[test]
 fn rename_of_a_directory() {
     for transport in transports() {
@@ -220,6 +220,10 @@ fn rename_of_a_directory() {
         let file = rig.at("busy0/f");
         let truncates = client(move || OpenOptions::new().write(true).truncate(true).open(file));
         assert!(wait_until(PATIENCE, || rig.faulty.hanging() == 1), "{what}");
+        // Beside it, nothing is in flight.
+        fs::create_dir(rig.at("only/aside")).expect("a directory");
+        fs::rename(rig.at("only/aside"), rig.at("only/elsewhere")).expect("a rename");
+        assert_eq!(rig.faulty.hanging(), 1, "{what}");
         let (from, to) = (rig.at("only/busy0"), rig.at("only/renamed"));
         let renames = client(move || fs::rename(from, to));
         std::thread::sleep(Duration::from_millis(200));

@@ -36,8 +36,4 @@ impl StuckOperations {
         self.moving.fetch_add(1, Ordering::Relaxed);
         CopyInProgress(self)
     }
-
-    pub(crate) fn is_stuck(&self) -> bool {
-        self.stuck.load(Ordering::Relaxed) > 0
-    }
 }

@@ -6,6 +6,6 @@ pub mod ranked;
 
 pub(crate) mod clones;
 mod held;
+pub(crate) mod paths;
 pub mod rank;
 pub mod sharded;
-pub(crate) mod tree;

@@ -13,10 +13,10 @@ lock_ranks! {
     /// The order of direct writes and page reads of one open file: exclusive for a direct write, shared for page reads
     /// and for pages that are written back.
     DirectWrites = 110;
-    /// The right to ask for all shards of the tree lock.
-    TreeTurn = 120;
-    /// A shard of the tree lock: shared by operations that use paths, all of them exclusive for renaming a directory.
-    Tree = 130;
+    /// What an operation uses of the tree, or the claim to change a part of it, without a lock.
+    Paths = 120;
+    /// The claims. Held to look whether they touch each other, by what the node table knows.
+    PathClaims = 130;
     /// Cloning directories to a branch, or changing a directory's attributes: held as long as the work takes, without a lock.
     DirClone = 140;
     /// The walk over a branch that looks for an inode number. Held while the walk goes on.

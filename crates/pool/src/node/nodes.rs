@@ -10,9 +10,11 @@ use crate::error::{Error, Result};
 use crate::export::StableId;
 use crate::fs::stat::FileKey;
 use crate::ids::NodeId;
+use crate::lock::paths::{Changing, Scope, Tree};
 use crate::lock::rank;
 use crate::lock::ranked::RwLock;
 use crate::path::{FileName, PoolPath};
+use smallvec::smallvec;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -122,6 +124,19 @@ impl Nodes {
         let names = table.get(id).map(|record| record.names.as_slice()).unwrap_or_default();
         let known = |name: &Name| Some((table.at(name.parent)?.id, name.text().into()));
         names.iter().filter_map(known).collect()
+    }
+
+    /// Returns what changes when another file takes the place of a node's, which has `least` names or more.
+    pub(crate) fn file_scope(&self, id: NodeId, least: usize) -> Scope {
+        // So that a file with tens of thousands of names does not cost a list of them.
+        const MOST: usize = 64;
+        let names = self.known(id);
+        // A name that is not known may be looked up.
+        if names.len() > MOST || names.len() < least {
+            return smallvec![Changing::Everything];
+        }
+        let names = names.iter().map(|(dir, name)| Changing::name(*dir, name));
+        names.chain([Changing::Node(id)]).collect()
     }
 
     pub(crate) fn child(&self, parent: NodeId, name: &[u8]) -> Option<Arc<Node>> {
@@ -405,7 +420,7 @@ impl Nodes {
     }
 
     /// Records that the node's file is now another one, which keeps the inode number that clients know. The caller
-    /// holds the tree lock exclusively, or nothing else knows the new file.
+    /// has claimed it, or nothing else knows the new file.
     pub(crate) fn moved(&self, node: &Node, to: FileKey, number: u64) {
         let mut table = self.table.write();
         let slot = table.slot(node.id);
@@ -436,7 +451,7 @@ impl Nodes {
     /// Detaches a node's names, because the kernel still uses the file that the node has open. The next lookup of a
     /// name makes a new node for the file `to`, which may be the same file. This node keeps the inode number that
     /// clients know; the new one shows it too if the number `stays` with the file. Returns the names. The caller
-    /// holds the tree lock exclusively.
+    /// has claimed it.
     pub(crate) fn names_detached(
         &self,
         node: &Node,
@@ -550,6 +565,29 @@ impl Nodes {
     /// Returns the number of known nodes.
     pub(crate) fn len(&self) -> usize {
         self.table.read().records.len()
+    }
+}
+
+/// Uses the newest name of each directory on the way up.
+impl Tree for Nodes {
+    fn is_within(&self, node: NodeId, dir: NodeId) -> bool {
+        let table = self.table.read();
+        let Some(record) = table.get(node) else { return false };
+        if node == dir || dir == NodeId::ROOT {
+            return true;
+        }
+        let twin = table.twin(&record.node);
+        let names = [Some(record), twin].into_iter().flatten().flat_map(|record| record.names.as_slice());
+        names.into_iter().any(|name| {
+            let mut above = table.records.get(name.parent);
+            while let Some(at) = above {
+                if at.node.id == dir {
+                    return true;
+                }
+                above = at.names.newest().and_then(|name| table.records.get(name.parent));
+            }
+            false
+        })
     }
 }
 

@@ -1,6 +1,7 @@
 //! Reports from the watcher of the branches: changes made outside the pool.
 
 use crate::ids::NodeId;
+use crate::lock::paths::Uses;
 use crate::node::known_tree::KnownTree;
 use crate::pool::Pool;
 use std::sync::atomic::Ordering;
@@ -63,7 +64,7 @@ impl Pool {
     /// Runs `look` while no directory can be renamed through the pool, so that paths on the branches and in the node
     /// table agree. `look` receives the number of such renames so far. It must not call an operation of the pool.
     pub fn with_tree_locked<R>(&self, look: impl FnOnce(u64) -> R) -> R {
-        let _held = self.tree.shared();
-        look(self.tree.moves())
+        let _held = self.using(Uses::EVERYTHING);
+        look(self.paths.moves())
     }
 }

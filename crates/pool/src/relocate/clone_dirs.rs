@@ -4,7 +4,7 @@
 //! attributes, ACLs, flags and times, and then renamed into place. So no client sees an incomplete directory, and a
 //! crash leaves nothing under a real name.
 //!
-//! The caller holds the tree lock, so that no directory on the way is renamed meanwhile.
+//! The caller uses its path, so that no directory on the way is renamed meanwhile.
 
 use super::metadata::{copy_metadata, set_times};
 use crate::fs::beneath::{self, Dir};

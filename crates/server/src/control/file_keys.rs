@@ -20,7 +20,7 @@ pub(crate) fn file_key(pool: &Pool, id: NodeId, name: &[u8]) -> Option<Result<Ve
             [format!("{major}:{minor} {ino} ").as_bytes(), &at.on(&at.branch)].concat()
         }),
         ALLPATHS => {
-            let paths: Vec<Vec<u8>> = pool.holders(&at.path).iter().map(|branch| at.on(branch)).collect();
+            let paths: Vec<Vec<u8>> = pool.holders(id, &at.path).iter().map(|branch| at.on(branch)).collect();
             Ok(paths.join(&0))
         }
         _ => Err(Error::NoAttribute),

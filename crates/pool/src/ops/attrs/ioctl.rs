@@ -9,6 +9,7 @@ use crate::config::Func;
 use crate::error::{Error, Result};
 use crate::fs::beneath;
 use crate::ids::{Caller, NodeId};
+use crate::lock::paths::Uses;
 use crate::ops::resolve::places::Purpose;
 use crate::pool::Pool;
 use canopy_sys::ioctl::fitrim::{self, FITRIM, TrimRange};
@@ -54,7 +55,7 @@ impl Pool {
         }
         let node = self.nodes.get(id)?;
         let trust = if ioctl.writes() { self.trust_to_change(&node) } else { self.trust_to_read(&node) };
-        let _held = self.tree.shared();
+        let _held = self.using(Uses::node(id));
         let branches = self.branches.load();
         let func = if ioctl.writes() { Func::Chmod } else { Func::Getattr };
         let kind = if node.is_dir() { OFlags::DIRECTORY } else { OFlags::NONBLOCK };

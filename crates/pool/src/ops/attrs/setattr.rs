@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::fs::stat::{self, Attr, S_ISGID, S_ISUID, S_IXGRP, Time};
 use crate::fs::{beneath, pinned, xattr};
 use crate::ids::{Caller, HandleId, NodeId};
+use crate::lock::paths::Uses;
 use crate::node::Node;
 use crate::node::handles::FileHandle;
 use crate::ops::resolve::places::{Chosen, Places, Purpose};
@@ -73,7 +74,7 @@ impl Pool {
         let handle = handle.and_then(|h| self.files.get(h).ok()).filter(|h| Arc::ptr_eq(&h.node, &node));
         let with_data = handle.is_some() || is_by_open(&node, caller, set);
         if handle.is_none() && self.knows_copies() {
-            let _held = self.tree.shared();
+            let _held = self.using(Uses::node(node.id));
             self.must_be_current(&self.branches.load(), &node, trust)?;
         }
         let attr = || self.set_attributes(caller, &node, trust, handle.as_deref(), set, with_data);
@@ -97,7 +98,7 @@ impl Pool {
         set: &SetAttr,
         with_data: bool,
     ) -> Result<Attr> {
-        let _held = self.tree.shared();
+        let _held = self.using(Uses::node(node.id));
         let branches = self.branches.load();
         if set.changes_nothing() {
             if node.is_dir() {

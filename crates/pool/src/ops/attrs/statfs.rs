@@ -6,6 +6,7 @@ use crate::config::StatfsMode;
 use crate::error::Result;
 use crate::fs::stat;
 use crate::ids::NodeId;
+use crate::lock::paths::Uses;
 use crate::ops::aggregate::{self, BranchStat, Figures};
 use crate::path::split;
 use crate::pool::Pool;
@@ -18,7 +19,7 @@ impl Pool {
     ///
     /// With `statfs=base`, they may miss what other programs have changed on the branches during the last 10 ms.
     pub fn statfs(&self, id: NodeId) -> Result<Figures> {
-        let _held = self.tree.shared();
+        let _held = self.using(Uses::node(id));
         let branches = self.branches.load();
         let ignore = self.config().statfs_ignore;
         Ok(match self.config().statfs {

@@ -9,6 +9,7 @@ use crate::fs::acl::{ACCESS, is_acl};
 use crate::fs::stat::{self, S_ISGID};
 use crate::fs::{generation, pinned, xattr};
 use crate::ids::{Caller, NodeId};
+use crate::lock::paths::Uses;
 use crate::node::Node;
 use crate::ops::resolve::Place;
 use crate::ops::resolve::places::Purpose;
@@ -47,7 +48,7 @@ impl Pool {
         }
         let node = self.nodes.get(id)?;
         let trust = self.trust_to_read(&node);
-        let _held = self.tree.shared();
+        let _held = self.using(Uses::node(id));
         let branches = self.branches.load();
         // An ACL comes from the same copy as the mode, whose group bits are the ACL's mask.
         let func = if is_acl(name) { Func::Getattr } else { Func::Getxattr };
@@ -69,7 +70,7 @@ impl Pool {
         }
         let node = self.nodes.get(id)?;
         let trust = self.trust_to_read(&node);
-        let _held = self.tree.shared();
+        let _held = self.using(Uses::node(id));
         let branches = self.branches.load();
         self.query(&branches, &node, trust, Func::Listxattr, |of| {
             let length = match of {
@@ -110,7 +111,7 @@ impl Pool {
         let flags = XattrFlags::from_bits(flags).ok_or(Error::Invalid)?;
         let node = self.nodes.get(id)?;
         let trust = self.trust_to_change(&node);
-        let _held = self.tree.shared();
+        let _held = self.using(Uses::node(id));
         let branches = self.branches.load();
         self.on_copies(&branches, &node, trust, (Func::Setxattr, purpose(name)), |place| {
             may_write(caller, name, place)?;
@@ -150,7 +151,7 @@ impl Pool {
         }
         let node = self.nodes.get(id)?;
         let trust = self.trust_to_change(&node);
-        let _held = self.tree.shared();
+        let _held = self.using(Uses::node(id));
         let branches = self.branches.load();
         self.on_copies(&branches, &node, trust, (Func::Removexattr, purpose(name)), |place| {
             may_write(caller, name, place)?;

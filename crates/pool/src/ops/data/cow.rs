@@ -10,6 +10,7 @@
 
 use crate::error::{Error, Result};
 use crate::ids::{Caller, NodeId};
+use crate::lock::paths::Uses;
 use crate::node::{Node, open_file};
 use crate::pool::Pool;
 use rustix::fs::OFlags;
@@ -78,7 +79,7 @@ impl Pool {
     }
 
     fn is_linked(&self, node: &Arc<Node>) -> Result<bool> {
-        let _held = self.tree.shared();
+        let _held = self.using(Uses::node(node.id));
         let attr = self.primary(&self.branches.load(), node)?.attr;
         Ok(attr.is_regular() && attr.nlink > 1)
     }

@@ -8,6 +8,7 @@ use crate::dir::merged::MergedDir;
 use crate::error::{Error, Result};
 use crate::fs::stat::{self, Attr};
 use crate::ids::{Caller, NodeId};
+use crate::lock::paths::Uses;
 use crate::node::Node;
 use crate::node::open_file::{FileLocation, FileUse, OpenFile};
 use crate::node::passthrough::Sharing;
@@ -37,7 +38,7 @@ impl Pool {
     ) -> Result<(Entry, Opened)> {
         let _changes = self.figures.changes();
         let trust = self.cache_trust();
-        let _held = self.tree.shared();
+        let _held = self.using(Uses::name(parent, name));
         let branches = self.branches.load();
         let (path, mut dirs) = self.dirs(&branches, parent, trust)?;
         let chosen = match self.room_for(Func::Create, &path, &dirs, name, &[]) {
@@ -90,7 +91,7 @@ impl Pool {
     pub fn tmpfile(&self, caller: &Caller, parent: NodeId, mode: u32, flags: u32) -> Result<(Entry, Opened)> {
         let _changes = self.figures.changes();
         let trust = self.cache_trust();
-        let _held = self.tree.shared();
+        let _held = self.using(Uses::node(parent));
         let branches = self.branches.load();
         let (path, mut dirs) = self.dirs(&branches, parent, trust)?;
         dirs.first()?;

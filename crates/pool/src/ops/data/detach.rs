@@ -58,8 +58,8 @@ impl Pool {
     /// Moves the names of a node to a new node; returns false if a handle of this node is open for writing.
     fn detach(&self, node: &Arc<Node>, open: &Arc<OpenFile>) -> Result<bool> {
         let names = {
-            // No open can run while the tree is locked.
-            let _held = self.lock_tree()?;
+            // No open of it can run meanwhile.
+            let _held = self.claim_file(node.id, 0)?;
             // Another writer may have come first. The names lead to a newer node then.
             if open.is_detached() {
                 return Ok(true);

@@ -10,6 +10,7 @@ use crate::fs::beneath::{self, ProcPath};
 use crate::fs::stat::{self, Attr, FileKey};
 use crate::ids::{Caller, HandleId, NodeId};
 use crate::kernel::BackingFile;
+use crate::lock::paths::Uses;
 use crate::node::Node;
 use crate::node::handles::FileHandle;
 use crate::node::open_file::{self, FileLocation, FileUse, IdleState, OpenFile};
@@ -76,7 +77,7 @@ impl Pool {
         self.detach_before_write(caller, &node, flags)?;
         // An open for writing waits until a move of the file has finished.
         let _stays = open_file::writes(self.branch_flags(flags)).then(|| node.stay());
-        let _held = self.tree.shared();
+        let _held = self.using(Uses::node(id));
         let branches = self.branches.load();
         if node.is_dir() {
             return Err(Error::IsDirectory);

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::fs::stat;
 use crate::ids::NodeId;
+use crate::lock::paths::Uses;
 use crate::node::Node;
 use crate::path::{join, split};
 use crate::pool::Pool;
@@ -34,7 +35,7 @@ impl Pool {
     fn put_copy_over_link(&self, node: &Arc<Node>, parent: NodeId, name: &[u8]) -> Result<bool> {
         let _alone = node.moving().write();
         let (branch, path, file) = {
-            let _held = self.tree.shared();
+            let _held = self.using(Uses::node(node.id).and(Uses::name(parent, name)));
             let primary = self.primary(&self.branches.load(), node)?;
             let path = join(&self.nodes.dir_path(parent)?, name);
             (primary.branch, path, LeasedFile::hold_if_possible(readable(&primary.fd)?)?)
@@ -48,8 +49,8 @@ impl Pool {
         let _copying = self.stuck_operations.moving();
         let mut copy = Replica::begin(branch.root(), dir, true, JournalEntry::write(branch.root(), &plan)?)?;
         copy.fill(&file, &before, &|| !self.kernel.load().caller_is_killed())?;
-        // From here on, no other request uses a path or opens a file.
-        let _held = self.lock_tree()?;
+        // From here on, no other request uses one of its names or opens it.
+        let _held = self.claim_file(node.id, before.nlink as usize)?;
         let now = stat::of(file.as_fd())?;
         let same = (now.size, now.mtime, now.ctime) == (before.size, before.mtime, before.ctime)
             && self.nodes.dir_path(parent).is_ok_and(|at| at.as_slice() == dir)

@@ -9,6 +9,7 @@
 use crate::branch::health::OpKind;
 use crate::error::Error;
 use crate::fs::{beneath, stat};
+use crate::lock::paths::Uses;
 use crate::node::Node;
 use crate::node::handles::FileHandle;
 use crate::node::open_file::OpenFile;
@@ -60,7 +61,7 @@ impl Pool {
     /// Errors: those of [`LeasedFile::hold`] and of opening the file for writing.
     pub(crate) fn freeze(&self, node: &Arc<Node>) -> Result<FrozenFile<'_>, Errno> {
         let file = {
-            let _held = self.tree.shared();
+            let _held = self.using(Uses::node(node.id));
             let primary = self.primary(&self.branches.load(), node).map_err(Error::errno)?;
             readable(&primary.fd)?
         };

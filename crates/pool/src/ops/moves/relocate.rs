@@ -13,6 +13,7 @@ use crate::fs::beneath;
 use crate::fs::reserved::is_reserved;
 use crate::fs::stat::{self, Attr};
 use crate::ids::{Caller, NodeId};
+use crate::lock::paths::{Changing, Uses};
 use crate::node::Node;
 use crate::ops::moves::spill::{Movable, NotMoved};
 use crate::path::{join, split};
@@ -28,6 +29,7 @@ use canopy_sys::thread::ioprio;
 use rustix::fd::AsFd;
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
+use smallvec::smallvec;
 use std::cell::Cell;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -232,7 +234,7 @@ impl Pool {
         let (name, full) = (link.name, join(&path, link.name));
         let note = FileMove::announce(source, target, link.original, std::slice::from_ref(&full))?;
         let brought = {
-            let _held = self.tree.shared();
+            let _held = self.using(Uses::node(link.node.id).and(Uses::name(link.dir, name)));
             let branches = self.branches.load();
             let mut dirs = MergedDir::open(Symlinks::NEVER, &branches, &path);
             indices(&branches, source, target).and_then(|(from, to)| {
@@ -258,8 +260,8 @@ impl Pool {
         target: &Branch,
     ) -> Result<(), Errno> {
         let Link { node, dir, name, original } = *link;
-        // No other request uses a path or opens a file.
-        let _held = self.lock_tree()?;
+        // No other request uses it.
+        let _held = self.claim_file(node.id, 1)?;
         let branches = self.branches.load();
         let (from, to) = indices(&branches, source, target)?;
         if self.nodes.dir_path(dir).map_err(Error::errno)?.as_slice() != path {
@@ -309,7 +311,7 @@ impl Pool {
         target: &Branch,
     ) -> Result<(), Errno> {
         let path = {
-            let _held = self.tree.shared();
+            let _held = self.using(Uses::node(node.id).and(Uses::name(parent, name)));
             let branches = self.branches.load();
             let (from, to) = indices(&branches, source, target)?;
             let path = join(&self.nodes.dir_path(parent).map_err(Error::errno)?, name);
@@ -325,7 +327,7 @@ impl Pool {
             }
             path
         };
-        let _held = self.lock_tree()?;
+        let _held = self.claim(&smallvec![Changing::name(parent, name), Changing::Below(node.id)])?;
         let _not_cloning = self.lock_for_change(path.clone())?;
         let branches = self.branches.load();
         let (from, _) = indices(&branches, source, target)?;

@@ -10,6 +10,7 @@ use crate::error::{Error, is_full};
 use crate::fs::stat::{self, Attr};
 use crate::fs::{beneath, generation};
 use crate::ids::BranchId;
+use crate::lock::paths::Uses;
 use crate::node::handles::FileHandle;
 use crate::node::open_file::FileLocation;
 use crate::node::{Node, Orphan};
@@ -200,7 +201,7 @@ impl Pool {
         let original = if copy_to.is_some() { Original::Stays } else { Original::Goes };
         let branches = self.branches.load();
         let primary = {
-            let _held = self.tree.shared();
+            let _held = self.using(Uses::node(node.id));
             self.primary(&branches, node).map_err(Error::errno)?
         };
         if self.is_written_past_daemon(node) {
@@ -213,7 +214,7 @@ impl Pool {
         if (source.mode == Mode::Ro && original == Original::Goes) || branches.index_of(source.id).is_none() {
             return Err(Errno::ROFS);
         }
-        // Not under the tree lock, as it may take a while; the names are checked again before they change.
+        // Without keeping its path in place, as it may take a while; the names are checked again before they change.
         let known = self.nodes.names(node.id).map(|(dir, name)| join(&dir, &name));
         let names = links::all_names(source.root(), &primary.attr, known)?;
         let generation = match self.knows_copies() {
@@ -298,7 +299,7 @@ impl Pool {
     ) -> Result<(), NotMoved> {
         let note =
             FileMove::announce(&file.source, target, file.original, &file.names).map_err(NotMoved::Branch)?;
-        if let Err(why) = self.prepare(file, target, still) {
+        if let Err(why) = self.prepare(node, file, target, still) {
             note.erase();
             return Err(why);
         }
@@ -311,8 +312,8 @@ impl Pool {
         if file.original == Original::Stays && file.old_on.contains(&target.id) {
             carry.replace();
         }
-        // From here on, no other request uses a path or opens a file.
-        let held = self.lock_tree().map_err(NotMoved::File)?;
+        // From here on, no other request uses one of its names or opens it.
+        let held = self.claim_file(node.id, file.names.len()).map_err(NotMoved::File)?;
         self.dir_cache.idle_files.close(node);
         let open = node.opened();
         let orphan = node.orphan().is_some();
@@ -425,8 +426,14 @@ impl Pool {
     }
 
     /// Creates the directories of all names on the target, and checks that the leased file is still this one.
-    fn prepare(&self, file: &Movable, target: &Branch, still: &LeasedFile) -> Result<(), NotMoved> {
-        let _held = self.tree.shared();
+    fn prepare(
+        &self,
+        node: &Node,
+        file: &Movable,
+        target: &Branch,
+        still: &LeasedFile,
+    ) -> Result<(), NotMoved> {
+        let _held = self.using(Uses::node(node.id));
         let branches = self.branches.load();
         let index = branches.index_of(target.id).ok_or(NotMoved::Branch(Errno::ROFS))?;
         for name in &file.names {

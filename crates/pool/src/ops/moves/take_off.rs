@@ -8,6 +8,7 @@ use crate::dir::symlinks::Symlinks;
 use crate::error::Error;
 use crate::fs::{beneath, stat};
 use crate::ids::NodeId;
+use crate::lock::paths::Uses;
 use crate::node::Node;
 use crate::path::join;
 use crate::policy::Mode;
@@ -40,7 +41,7 @@ impl Pool {
         let from = branches.index_of(source.id).ok_or(Errno::ROFS)?;
         let path = self.nodes.dir_path(dir).map_err(Error::errno)?;
         let (attr, to, other, disks) = {
-            let _held = self.tree.shared();
+            let _held = self.using(Uses::node(node.id).and(Uses::name(dir, name)));
             let dirs = MergedDir::open(Symlinks::NEVER, &branches, &path);
             let copies = self.copies(&dirs, name);
             let well = |index: usize| branches.as_slice()[index].health.is_well();

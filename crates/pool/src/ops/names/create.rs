@@ -12,6 +12,7 @@ use crate::fs::beneath::Dir;
 use crate::fs::reserved::check_not_reserved;
 use crate::fs::stat::{self, Attr, S_ISGID, S_IXGRP};
 use crate::ids::{Caller, NodeId};
+use crate::lock::paths::Uses;
 use crate::ops::aggregate;
 use crate::path::split;
 use crate::pool::Pool;
@@ -46,7 +47,7 @@ impl Pool {
             rustix::fs::mknodat(dir, name, kind, mode_in(caller, dir, mode)?, device)
         })?;
         if kind == FileType::RegularFile && self.knows_copies() {
-            let _held = self.tree.shared();
+            let _held = self.using(Uses::node(made.node).and(Uses::name(parent, name)));
             let file = self.primary(&self.branches.load(), &self.nodes.get(made.node)?)?;
             let dir = self.nodes.dir_path(parent)?;
             let begun = self.begin_generation(file.fd.as_fd(), &dir, name);
@@ -74,7 +75,7 @@ impl Pool {
     ) -> Result<Entry> {
         let _changes = self.figures.changes();
         let trust = self.cache_trust();
-        let _held = self.tree.shared();
+        let _held = self.using(Uses::name(parent, name));
         let branches = self.branches.load();
         let (path, mut dirs) = self.dirs(&branches, parent, trust)?;
         self.make_on_branches(caller, func, &branches, &path, &mut dirs, name, act)?;

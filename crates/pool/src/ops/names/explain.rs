@@ -7,6 +7,7 @@ use crate::dir::merged::MergedDir;
 use crate::dir::symlinks::Symlinks;
 use crate::error::{Error, Result};
 use crate::ids::NodeId;
+use crate::lock::paths::Uses;
 use crate::ops::resolve::choose::SpaceNeed;
 use crate::path::{join, split};
 use crate::policy::placement::{Order, Set};
@@ -75,7 +76,7 @@ impl Pool {
         {
             return Err(Error::Invalid);
         }
-        let _held = self.tree.shared();
+        let _held = self.using(Uses::node(id));
         let branches = self.branches.load();
         let (node, path) = self.nodes.locate(id)?;
         let path = path.ok_or(Error::Absent)?;

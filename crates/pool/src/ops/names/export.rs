@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::export::{self, Found, StableId, StableTarget};
 use crate::fs::reserved::is_reserved;
 use crate::ids::NodeId;
+use crate::lock::paths::Uses;
 use crate::pool::Pool;
 
 impl Pool {
@@ -49,7 +50,6 @@ impl Pool {
         wanted: StableId,
         trust: CacheTrust,
     ) -> Result<Entry> {
-        let _held = self.tree.shared();
         let mut above = Vec::new();
         let mut found = Err(Error::Stale);
         let mut parent = NodeId::ROOT;
@@ -93,6 +93,8 @@ impl Pool {
         if is_reserved(name) {
             return Err(Error::Stale);
         }
+        // For this part alone: what is found in the end is compared with what is wanted.
+        let _held = self.using(Uses::name(parent, name));
         let (path, dirs) = self.dirs(branches, parent, trust)?;
         self.enter_as(branches, parent, &path, &dirs, name, dir)
     }

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::fs::pinned;
 use crate::fs::reserved::check_not_reserved;
 use crate::ids::{Caller, NodeId};
+use crate::lock::paths::Uses;
 use crate::ops::aggregate;
 use crate::ops::resolve::places::Purpose;
 use crate::pool::Pool;
@@ -24,7 +25,7 @@ impl Pool {
         check_not_reserved(new_name)?;
         let _changes = self.figures.changes();
         let trust = self.cache_trust();
-        let _held = self.tree.shared();
+        let _held = self.using(Uses::node(id).and(Uses::name(new_parent, new_name)));
         let branches = self.branches.load();
         let node = self.nodes.get(id)?;
         if node.is_dir() {

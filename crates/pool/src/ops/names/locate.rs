@@ -5,6 +5,7 @@ use crate::config::Func;
 use crate::dir::merged::MergedDir;
 use crate::error::{Error, Result};
 use crate::ids::NodeId;
+use crate::lock::paths::Uses;
 use crate::path::split;
 use crate::pool::Pool;
 use std::os::unix::ffi::OsStrExt;
@@ -32,7 +33,7 @@ impl Pool {
     ///
     /// Errors: `ENOENT` for a file that has lost its name.
     pub fn locate(&self, id: NodeId) -> Result<Located> {
-        let _held = self.tree.shared();
+        let _held = self.using(Uses::node(id));
         let branches = self.branches.load();
         let (node, path) = self.nodes.locate(id)?;
         let path = path.ok_or(Error::Absent)?;
@@ -46,10 +47,10 @@ impl Pool {
         Ok(Located { path: path.to_vec(), branch, file })
     }
 
-    /// Returns every branch that holds something under a path, in branch order. Asks each branch, which may spin up its
+    /// Returns every branch that holds something under the path of a node, in branch order. Asks each branch, which may spin up its
     /// disk.
-    pub fn holders(&self, path: &[u8]) -> Vec<Vec<u8>> {
-        let _held = self.tree.shared();
+    pub fn holders(&self, id: NodeId, path: &[u8]) -> Vec<Vec<u8>> {
+        let _held = self.using(Uses::node(id));
         let (branches, follow) = (self.branches.load(), self.follow());
         let holds = |branch: &&Branch| match path.is_empty() {
             true => true,

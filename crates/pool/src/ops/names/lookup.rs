@@ -11,6 +11,7 @@ use crate::fs::beneath::{self, ProcPath};
 use crate::fs::reserved::is_reserved;
 use crate::fs::stat::{self, Attr, FileKey, S_IFDIR};
 use crate::ids::{HandleId, NodeId};
+use crate::lock::paths::Uses;
 use crate::node::{Identity, Node};
 use crate::ops::resolve::acl::At;
 use crate::ops::resolve::{is_absent, on_branch};
@@ -50,7 +51,7 @@ impl Pool {
             _ => {}
         }
         let trust = self.cache_trust();
-        let _held = self.tree.shared();
+        let _held = self.using(Uses::name(parent, name));
         let branches = self.branches.load();
         let (path, dirs) = self.dirs(&branches, parent, trust)?;
         self.enter(&branches, parent, &path, &dirs, name)
@@ -183,7 +184,7 @@ impl Pool {
     /// Returns the attributes of a node, or of an open file if a handle is given.
     pub fn getattr(&self, id: NodeId, handle: Option<HandleId>) -> Result<Attr> {
         if let Some(handle) = handle.and_then(|h| self.files.get(h).ok()) {
-            let _held = self.tree.shared();
+            let _held = self.using(Uses::node(handle.node.id));
             let fd = handle.fd();
             let attr = stat::of(fd.as_fd()).map_err(|errno| handle.record_error(errno, OpKind::Read))?;
             let at = At::Opened(fd.as_fd());
@@ -193,7 +194,7 @@ impl Pool {
         // What is remembered of a directory's copies is valid only as far as changes have been processed.
         let exact = self.dir_cache.has_many_copies(&node).then(|| self.cache_trust()).flatten();
         let trust = exact.or_else(|| self.trust_to_read(&node));
-        let _held = self.tree.shared();
+        let _held = self.using(Uses::node(id));
         let branches = self.branches.load();
         match node.is_dir() {
             true => self.dir_attr(&branches, &node, trust, exact.is_some()),
@@ -211,7 +212,7 @@ impl Pool {
             Ok(node) => node,
             Err(error) => return Some(Err(error)),
         };
-        let _held = self.tree.shared();
+        let _held = self.using(Uses::node(id));
         let branches = self.branches.load();
         let searches = |key: FileKey| match branches.iter().filter(|branch| branch.dev == key.dev).count() {
             0 => branches.len(),
@@ -281,7 +282,7 @@ impl Pool {
         let mask = Access::from_bits(mask).ok_or(Error::Invalid)?;
         let node = self.nodes.get(id)?;
         let trust = self.trust_to_choose(Func::Access, &node);
-        let _held = self.tree.shared();
+        let _held = self.using(Uses::node(id));
         let branches = self.branches.load();
         let may = |fd: BorrowedFd<'_>| {
             rustix::fs::accessat(rustix::fs::CWD, ProcPath::of(fd).as_bytes(), mask, AtFlags::EACCESS)
@@ -297,7 +298,7 @@ impl Pool {
     pub fn readlink(&self, id: NodeId) -> Result<Vec<u8>> {
         let node = self.nodes.get(id)?;
         let trust = self.trust_to_choose(Func::Readlink, &node);
-        let _held = self.tree.shared();
+        let _held = self.using(Uses::node(id));
         let branches = self.branches.load();
         if !node.is_symlinkified() && self.acts_on_own_file(Func::Readlink, &branches) {
             let target = self.hinted(&branches, &node, |_, branch, dir, name, key| {

@@ -9,6 +9,7 @@ use crate::export::StableId;
 use crate::fs::reserved::is_reserved;
 use crate::fs::stat::{self, Attr, Time};
 use crate::ids::NodeId;
+use crate::lock::paths::Uses;
 use crate::node::{Node, Orphan};
 use crate::path::join;
 use crate::pool::Pool;
@@ -27,7 +28,7 @@ impl Pool {
     pub fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
         let _changes = self.figures.changes();
         let trust = self.cache_trust();
-        let _held = self.tree.shared();
+        let _held = self.using(Uses::name(parent, name));
         let branches = self.branches.load();
         let (_, dirs) = self.dirs(&branches, parent, trust)?;
         if is_reserved(name) {
@@ -67,7 +68,7 @@ impl Pool {
     pub fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()> {
         let _changes = self.figures.changes();
         let trust = self.cache_trust();
-        let _held = self.tree.shared();
+        let _held = self.using(Uses::name(parent, name));
         let branches = self.branches.load();
         let (path, dirs) = self.dirs(&branches, parent, trust)?;
         if is_reserved(name) {

@@ -14,11 +14,12 @@ use crate::error::{Error, Result};
 use crate::fs::reserved::{check_not_reserved, is_reserved};
 use crate::fs::stat::{self, Attr};
 use crate::ids::{Caller, NodeId};
+use crate::lock::paths::{Changing, PathGuard, Scope, Uses};
 use crate::node::Node;
 use crate::pool::Pool;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -162,7 +163,9 @@ impl Pool {
         // No operation below a directory may be in flight while the directory moves.
         let mut moves_dir =
             self.is_known_dir(parent, name) || exchanges && self.is_known_dir(new_parent, new_name);
-        let mut held = if moves_dir { self.lock_tree()? } else { self.tree.shared() };
+        let names = ((parent, name), (new_parent, new_name));
+        let used = || Uses::name(parent, name).and(Uses::name(new_parent, new_name));
+        let mut held = if moves_dir { self.claim_rename(names.0, names.1)? } else { self.using(used()) };
         let branches = self.branches.load();
         let sides = |trust| -> Result<_> {
             Ok((
@@ -176,7 +179,7 @@ impl Pool {
             // Others may have changed either directory meanwhile: through the pool, of which the cache knows, or on the
             // branches.
             trust = self.cache_trust();
-            held = self.lock_tree()?;
+            held = self.claim_rename(names.0, names.1)?;
             (old, new) = sides(trust)?;
             moves_dir = true;
         }
@@ -198,6 +201,29 @@ impl Pool {
         }
         drop(held);
         result
+    }
+
+    /// Claims what a rename of directories changes: two names, and all below what they lead to.
+    pub(crate) fn claim_rename(&self, old: (NodeId, &[u8]), new: (NodeId, &[u8])) -> Result<PathGuard<'_>> {
+        let scope = || {
+            let mut scope: Scope = smallvec![];
+            for (parent, name) in [old, new] {
+                scope.push(Changing::name(parent, name));
+                scope.extend(self.nodes.child(parent, name).map(|node| match node.is_dir() {
+                    true => Changing::Below(node.id),
+                    false => Changing::Node(node.id),
+                }));
+            }
+            scope
+        };
+        loop {
+            let wanted = scope();
+            let held = self.claim(&wanted)?;
+            // They may have come to lead elsewhere before they were claimed.
+            if scope() == wanted {
+                return Ok(held);
+            }
+        }
     }
 
     /// Returns one of the two names of a rename.
@@ -233,8 +259,8 @@ impl Pool {
         Some(nodes)
     }
 
-    /// Updates the cache after directories have been renamed. The caller has held the tree lock exclusively since
-    /// before the rename, so nobody caches what was there before.
+    /// Updates the cache after directories have been renamed. The caller has claimed them since before the
+    /// rename, so nobody caches what was there before.
     fn places_moved(&self, moved: MovedDirs) {
         let Some(nodes) = moved else { return self.dir_cache.places_changed() };
         nodes.iter().for_each(|node| self.dir_cache.moved(node));

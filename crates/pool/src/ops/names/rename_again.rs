@@ -147,7 +147,7 @@ impl Pool {
     ) -> Result<bool> {
         let _changes = self.figures.changes();
         let trust = self.cache_trust();
-        let _held = self.lock_tree()?;
+        let _held = self.claim_rename(old, new)?;
         let branches = self.branches.load();
         if !intent.is_begun(&branches) {
             return Ok(false);

@@ -27,7 +27,7 @@ use std::sync::atomic::Ordering;
 
 impl ListingVersion {
     fn now(pool: &Pool, node: &Node) -> ListingVersion {
-        ListingVersion { moves: pool.tree.moves(), made: node.dir().made.load(Ordering::Relaxed) }
+        ListingVersion { moves: pool.paths.moves(), made: node.dir().made.load(Ordering::Relaxed) }
     }
 }
 

@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::fs::beneath;
 use crate::fs::stat::Attr;
 use crate::ids::NodeId;
+use crate::lock::paths::Uses;
 use crate::node::Node;
 use crate::node::dir_state::PerBranch;
 use crate::ops::names::lookup::Entry;
@@ -53,7 +54,7 @@ impl Pool {
         let trust = self.cache_trust();
         let node = self.nodes.get(id)?;
         let parked = self.cursors.take(id, position);
-        let _held = self.tree.shared();
+        let _held = self.using(Uses::node(id));
         let Some(mut cursor) = self.cursor(&node, position, parked, trust)? else {
             return Ok(NamesRead::Current);
         };
@@ -82,7 +83,7 @@ impl Pool {
         let known = parked.as_ref().map_or_else(|| node.has_relied_on_entries(), |cursor| cursor.meets_known);
         // Attributes that the kernel holds count only if the pool has been notified of all changes up to now.
         let known = known && trust.is_some();
-        let _held = self.tree.shared();
+        let _held = self.using(Uses::node(id));
         let Some(mut cursor) = self.cursor(&node, position, parked, trust)? else {
             return Ok(NamesRead::Current);
         };
@@ -239,7 +240,7 @@ impl Pool {
 
     /// Calls fsync(2), or fdatasync(2) with `data_only`, for a directory on every branch that holds it.
     pub fn fsyncdir(&self, id: NodeId, data_only: bool) -> Result<()> {
-        let _held = self.tree.shared();
+        let _held = self.using(Uses::node(id));
         let branches = self.branches.load();
         let Ok(path) = self.nodes.dir_path(id) else { return Ok(()) };
         let mut result = Ok(());

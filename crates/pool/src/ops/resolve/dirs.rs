@@ -6,6 +6,7 @@ use crate::dir::merged::{CacheTrust, MergedDir};
 use crate::dir::symlinks::{Symlinkify, Symlinks, device};
 use crate::error::Result;
 use crate::ids::{BranchId, NodeId};
+use crate::lock::paths::Uses;
 use crate::lock::rank;
 use crate::lock::ranked::assert_may_take;
 use crate::node::Node;
@@ -56,7 +57,7 @@ impl Pool {
     pub(crate) fn cache_wanted_dir(&self) {
         let Some(dir) = self.dir_cache.take_wanted() else { return };
         let trust = self.cache_trust();
-        let _held = self.tree.shared();
+        let _held = self.using(Uses::node(dir));
         if trust.is_some() {
             drop(self.dirs(&self.branches.load(), dir, trust));
         }

@@ -3,7 +3,6 @@
 use crate::error::Result;
 use crate::ids::BranchId;
 use crate::lock::clones::CloneGuard;
-use crate::lock::tree::TreeGuard;
 use crate::node::Node;
 use crate::path::PoolPath;
 use crate::pool::Pool;
@@ -27,14 +26,5 @@ impl Pool {
     pub(crate) fn keep_from_cloning(&self, node: &Node) -> Result<Option<CloneGuard<'_>>> {
         let path = if node.is_dir() { self.nodes.locate(node.id)?.1 } else { None };
         Ok(path.map(|path| self.lock_for_change(path)).transpose()?)
-    }
-
-    /// Takes the lock for renaming directories. Errors: as [`Pool::lock_for_clone`].
-    pub(crate) fn lock_tree(&self) -> Result<TreeGuard<'_>, Errno> {
-        let limit = self.stuck_operations.lock_timeout();
-        if limit.is_some() && self.stuck_operations.is_stuck() {
-            return Err(Errno::TIMEDOUT);
-        }
-        self.tree.exclusive(limit).ok_or(Errno::TIMEDOUT)
     }
 }
