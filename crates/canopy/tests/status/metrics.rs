@@ -234,6 +234,45 @@ fn a_socket_answers_and_is_removed() {
     assert!(!path.exists());
 }
 
+/// Neither clients that send nothing, nor those that drip, nor those that do not take their answers.
+#[test]
+fn no_client_keeps_another_out() {
+    let dir = ScratchDir::new("canopy-metrics-", &["p"]);
+    let path = dir.path("socket");
+    let mountpoint = dir.path("p");
+    for place in [path.to_str().unwrap(), "127.0.0.1:0"] {
+        let (server, said) = listening(&[place, mountpoint.to_str().unwrap()]);
+        let address = said.strip_prefix("http://").and_then(|rest| rest.strip_suffix("/metrics"));
+        let (mut files, mut ports) = (Vec::new(), Vec::new());
+        for round in 0..3 {
+            for request in [&b""[..], b"G", b"GET /metrics HTTP/1.1\r\n\r\n"] {
+                for _ in 0..40 {
+                    match address {
+                        Some(address) => {
+                            let mut client = TcpStream::connect(address).unwrap();
+                            client.write_all(request).unwrap();
+                            ports.push(client);
+                        }
+                        None => {
+                            let mut client = UnixStream::connect(&path).unwrap();
+                            // The server may have dropped it already.
+                            let _ = client.write_all(request);
+                            files.push(client);
+                        }
+                    }
+                }
+                let up = match address {
+                    Some(address) => ask(TcpStream::connect(address).unwrap()).sum("canopy_up", &[]),
+                    None => ask(UnixStream::connect(&path).unwrap()).sum("canopy_up", &[]),
+                };
+                assert_eq!(up, 0.0, "round {round}");
+            }
+        }
+        drop((files, ports));
+        stop(server, Signal::TERM);
+    }
+}
+
 #[test]
 fn mistakes_are_one_line_with_a_remedy() {
     let dir = ScratchDir::new("canopy-metrics-", &["p"]);

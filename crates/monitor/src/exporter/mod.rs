@@ -3,19 +3,21 @@
 //! It knows one document, answers one request per connection and reads nothing but the request line. Whoever wants access
 //! from elsewhere, encryption or passwords puts a web server in front.
 
+mod places;
+
 use crate::error::{Error, Result};
+use places::{Client, Connection, Places};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Where to listen.
@@ -51,29 +53,12 @@ impl FromStr for Place {
 /// The media type of the format.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
-/// How long a client may take to send its request, and to take the answer.
+/// How long a client may take to send its request, and again to take the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest request.
 const LONGEST: usize = 8 << 10;
-/// The most requests at a time. Others are turned away.
-const AT_ONCE: usize = 8;
-
-/// A connection of either kind.
-trait Connection: Read + Write + Send + 'static {
-    fn set_patience(&self, time: Duration) -> io::Result<()>;
-}
-
-impl Connection for TcpStream {
-    fn set_patience(&self, time: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(time)).and_then(|()| self.set_write_timeout(Some(time)))
-    }
-}
-
-impl Connection for UnixStream {
-    fn set_patience(&self, time: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(time)).and_then(|()| self.set_write_timeout(Some(time)))
-    }
-}
+/// The most requests at a time.
+const AT_ONCE: usize = 64;
 
 /// Serves what `document` returns until a signal arrives.
 pub(crate) fn serve(
@@ -83,7 +68,7 @@ pub(crate) fn serve(
     let mut signals =
         Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(Error::system("cannot wait for signals"))?;
     let failed = |why| Error::Listen { place: shown(place), why };
-    let server = Arc::new(Server { document, active: AtomicUsize::new(0) });
+    let server = Arc::new(Server::new(document));
     let (failure, ends) = channel();
     let handle = signals.handle();
     match place {
@@ -144,12 +129,33 @@ fn bind(path: &Path) -> Result<UnixListener> {
     UnixListener::bind(path).map_err(failed)
 }
 
+/// What was returned last, and when the making of it began.
+type Last = Option<(Instant, Result<String, String>)>;
+
 struct Server<D> {
     document: D,
-    active: AtomicUsize,
+    last: Mutex<Last>,
+    places: Places,
 }
 
 impl<D: Fn() -> Result<String> + Send + Sync + 'static> Server<D> {
+    fn new(document: D) -> Server<D> {
+        Server { document, last: Mutex::default(), places: Places::new(AT_ONCE) }
+    }
+
+    /// Returns a document that was made after this call. However many ask, one is made at a time, for all who wait for it.
+    fn document(&self) -> Result<String, String> {
+        let asked = Instant::now();
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, made)) = last.as_ref().filter(|(began, _)| *began >= asked) {
+            return made.clone();
+        }
+        let began = Instant::now();
+        let made = (self.document)().map_err(|why| why.to_string());
+        *last = Some((began, made.clone()));
+        made
+    }
+
     /// Answers each connection on a thread of its own. Returns after an error that does not pass.
     fn accept<C: Connection>(
         self: Arc<Self>,
@@ -170,30 +176,26 @@ impl<D: Fn() -> Result<String> + Send + Sync + 'static> Server<D> {
         }
     }
 
-    fn begin<C: Connection>(self: &Arc<Self>, client: C) {
-        if self.active.fetch_add(1, Ordering::Relaxed) >= AT_ONCE {
-            self.active.fetch_sub(1, Ordering::Relaxed);
-            return;
-        }
-        let server = Arc::clone(self);
+    fn begin<C: Connection>(self: &Arc<Self>, connection: C) {
+        let client = self.places.take(connection);
+        let (server, other) = (Arc::clone(self), Arc::clone(&client));
         let answer = move || {
             // A client that went away is not told.
-            let _ = server.answer(client);
-            server.active.fetch_sub(1, Ordering::Relaxed);
+            let _ = server.answer(&client);
+            server.places.leave(&client);
         };
         if std::thread::Builder::new().spawn(answer).is_err() {
-            self.active.fetch_sub(1, Ordering::Relaxed);
+            self.places.leave(&other);
         }
     }
 
-    fn answer(&self, mut client: impl Connection) -> io::Result<()> {
-        client.set_patience(PATIENCE)?;
-        let request = read_head(&mut client)?;
+    fn answer(&self, client: &Client) -> io::Result<()> {
+        let request = client.awaited(PATIENCE, |talk| read_head(talk))?;
         let mut words = request.lines().next().unwrap_or_default().split(' ');
         let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
         let path = target.split('?').next().unwrap_or_default();
         let (status, kind, body) = match (method, path) {
-            ("GET" | "HEAD", "/metrics") => match (self.document)() {
+            ("GET" | "HEAD", "/metrics") => match self.document() {
                 Ok(text) => ("200 OK", OPENMETRICS, text),
                 Err(why) => ("500 Internal Server Error", PLAIN, format!("{why}\n")),
             },
@@ -206,21 +208,23 @@ impl<D: Fn() -> Result<String> + Send + Sync + 'static> Server<D> {
             "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{allow}Connection: close\r\n\r\n",
             body.len()
         );
-        client.write_all(head.as_bytes())?;
-        if method != "HEAD" {
-            client.write_all(body.as_bytes())?;
-        }
-        client.flush()
+        client.awaited(PATIENCE, |talk| {
+            talk.write_all(head.as_bytes())?;
+            if method != "HEAD" {
+                talk.write_all(body.as_bytes())?;
+            }
+            Ok(())
+        })
     }
 }
 
 /// Reads until the empty line that ends the head of a request.
 fn read_head(client: &mut impl Read) -> io::Result<String> {
-    let (began, mut head) = (Instant::now(), Vec::new());
+    let mut head = Vec::new();
     let mut buffer = [0; 1024];
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
         let length = client.read(&mut buffer)?;
-        if length == 0 || head.len() + length > LONGEST || began.elapsed() > PATIENCE {
+        if length == 0 || head.len() + length > LONGEST {
             return Err(ErrorKind::InvalidData.into());
         }
         head.extend_from_slice(&buffer[..length]);
@@ -236,6 +240,7 @@ fn is_shortage(why: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
     fn only_this_machine_can_ask() {
@@ -257,12 +262,15 @@ mod tests {
 
     #[test]
     fn requests_are_answered_as_http_says() {
-        let server = Server { document: || Ok("# EOF\n".to_owned()), active: AtomicUsize::new(0) };
+        let server = Server::new(|| Ok("# EOF\n".to_owned()));
         let ask = |request: &str| {
             let (mut client, other) = UnixStream::pair().unwrap();
             client.write_all(request.as_bytes()).unwrap();
             client.shutdown(std::net::Shutdown::Write).unwrap();
-            let answered = server.answer(other);
+            let place = server.places.take(other);
+            let answered = server.answer(&place);
+            server.places.leave(&place);
+            drop(place);
             let mut answer = String::new();
             // The end of a connection with a request that was not read to its end is an error.
             let _ = client.read_to_string(&mut answer);
@@ -287,6 +295,22 @@ mod tests {
         for request in ["GET /metrics HTTP/1.1\r\n", &endless[..2 * LONGEST]] {
             assert_eq!(ask(request), (false, String::new()));
         }
+    }
+
+    #[test]
+    fn one_document_is_made_for_all_who_wait_for_it() {
+        let made = AtomicUsize::new(0);
+        let server = Arc::new(Server::new(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            Ok(made.fetch_add(1, Ordering::Relaxed).to_string())
+        }));
+        let asks = [(); 40].map(|()| {
+            let server = Arc::clone(&server);
+            std::thread::spawn(move || server.document().unwrap().parse::<usize>().unwrap())
+        });
+        let last = asks.map(|ask| ask.join().unwrap()).into_iter().max().unwrap();
+        assert!(last < 20, "{last}");
+        assert_eq!(server.document(), Ok((last + 1).to_string()), "one that was made before is not returned");
     }
 
     #[test]
