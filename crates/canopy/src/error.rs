@@ -110,7 +110,7 @@ pub enum Error {
     ReadOnlyKey { key: String },
     #[error("pool {path} is mounted read-only, and so are its options (mount -o remount,rw {path})", path = .0.display())]
     PoolReadOnly(PathBuf),
-    #[error("{key} of pool {path} cannot be changed: only its owner and root may do that (sudo canopy set ...)", path = .path.display())]
+    #[error("{key} of pool {path} cannot be changed: only its owner and root may do that (sudo canopy set ..., outside of containers)", path = .path.display())]
     NotOwner { key: String, path: PathBuf },
     #[error("{key} of pool {path}: {why} (the pool's log may say more)", path = .path.display())]
     Control { key: String, path: PathBuf, why: String },

@@ -32,6 +32,9 @@ pub struct Known {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct HandleId(pub u64);
 
+/// Stands for an id that a request does not carry.
+pub(crate) const UNKNOWN: u32 = u32::MAX;
+
 /// The client that sent a request; new files belong to it. An id of -1 is unknown; see `ops::caller`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Caller {

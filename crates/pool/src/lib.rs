@@ -7,6 +7,7 @@
 pub mod branch;
 pub mod config;
 mod dir;
+pub mod door;
 pub mod error;
 mod export;
 mod fs;

@@ -9,9 +9,10 @@ use crate::branch::{Branch, Branches, LiveBranches};
 use crate::config::{Config, MemoryBound};
 use crate::dir::cache::DirCache;
 use crate::dir::listing::parked::Cursors;
+use crate::door::{Act, Door, Look};
 use crate::export::{InodeSearch, TickGuard};
 use crate::fs::acl::Acls;
-use crate::ids::{BranchId, NodeId};
+use crate::ids::{BranchId, Caller, NodeId};
 use crate::kernel::{Kernel, NoKernel};
 use crate::lock::clones::CloneLocks;
 use crate::lock::paths::{PathGuard, Paths, Scope, Uses};
@@ -57,6 +58,7 @@ pub struct Pool {
     pub(crate) kernel: ArcSwap<Arc<dyn Kernel>>,
     pub(crate) dir_cache: DirCache,
     pub(crate) acls: Acls,
+    door: Door,
     pub(crate) pending_cow: PendingCow,
     pub(crate) headroom: Headroom,
     /// Threads that are to look up again a file that has passthrough readers.
@@ -97,6 +99,7 @@ impl Pool {
             kernel: ArcSwap::from_pointee(Arc::new(NoKernel)),
             dir_cache: DirCache::default(),
             acls: Acls::default(),
+            door: Door::default(),
             pending_cow: PendingCow::default(),
             headroom: Headroom::default(),
             pending_detach: PendingCow::default(),
@@ -172,5 +175,17 @@ impl Pool {
         let timeout = self.config().branch_timeout;
         let all = self.branches.all();
         all.iter().filter_map(|branch| Some((branch.clone(), branch.deadline(timeout)?))).collect()
+    }
+
+    /// Sets who looks at the callers' namespaces. Must be called before the first request.
+    pub fn set_witness(&self, witness: Box<Look>) {
+        self.door.set_witness(witness);
+    }
+
+    /// Returns whether the caller may do something that is not about the rights of a file.
+    ///
+    /// Errors: `EACCES` or `EPERM`, as the kernel has it for the act.
+    pub fn admits(&self, caller: &Caller, act: Act) -> Result<(), Errno> {
+        self.door.admits(caller, act)
     }
 }

@@ -34,6 +34,7 @@ use canopy_fuse::transport::WorkerGrowth;
 use canopy_fuse::{Agreed, Session, SessionOptions, Transport};
 use canopy_pool::branch::{BranchSpec, Branches};
 use canopy_pool::config::{PassthroughIo, XattrMode};
+use canopy_pool::door::Look;
 use canopy_pool::{PermissionCheck, Pool};
 use rustix::fd::AsFd;
 use std::os::fd::OwnedFd;
@@ -111,8 +112,8 @@ fn start_over(
     let branches = open_branches(plan)?;
     let limits = test_switches::kernel_limits()?;
     start_trace(&config)?;
-    let (device, mut mounted, mut security) = match unmounted {
-        Some(device) => (device, None, SecurityReport::default()),
+    let (device, mut mounted, (mut security, witness)) = match unmounted {
+        Some(device) => (device, None, (SecurityReport::default(), None)),
         None => mount_and_drop_privileges(plan, device)?,
     };
     let sandbox = Sandbox::new(&config, &branches);
@@ -129,9 +130,7 @@ fn start_over(
     tracing::info!("{planned}; {agreed}");
     complete(&mut config, plan, &agreed);
     let (threads, affinity) = (worker_count(&config), Affinity::new(&config.threads));
-    let pool = Arc::new(Pool::new(config.pool.clone(), branches));
-    pool.set_permission_check(judge(&config, &agreed));
-    pool.recover();
+    let pool = make_pool(&config, branches, &agreed, witness);
     let reachable = sandbox.as_ref().map(|sandbox| sandbox.branches().to_vec());
     let settings = Settings::new(config.clone(), plan.mountpoint.clone(), reachable, ledger.clone());
     let (settings, ttl) = (Arc::new(settings), CacheTtl::new(&config, None));
@@ -228,7 +227,7 @@ fn open_branches(plan: &Plan) -> Result<Branches, Error> {
 fn mount_and_drop_privileges(
     plan: &Plan,
     device: Option<OwnedFd>,
-) -> Result<(OwnedFd, Option<Mounted>, SecurityReport), Error> {
+) -> Result<(OwnedFd, Option<Mounted>, (SecurityReport, Option<Box<Look>>)), Error> {
     let (device, mounted) = match device {
         Some(device) => (device, Mounted::adopt(&plan.mountpoint)),
         None => {
@@ -237,8 +236,19 @@ fn mount_and_drop_privileges(
         }
     };
     // The mount is made, and there is only one thread yet.
-    let security = confine::drop_privileges();
-    Ok((device, Some(mounted), security))
+    let (security, witness) = confine::drop_privileges().map_err(Error::Thread)?;
+    Ok((device, Some(mounted), (security, Some(witness))))
+}
+
+/// Makes the pool, which decides about callers as the kernel lets it, and finishes what a crash has interrupted.
+fn make_pool(config: &Config, branches: Branches, agreed: &Agreed, witness: Option<Box<Look>>) -> Arc<Pool> {
+    let pool = Pool::new(config.pool.clone(), branches);
+    pool.set_permission_check(judge(config, agreed));
+    if let Some(witness) = witness {
+        pool.set_witness(witness);
+    }
+    pool.recover();
+    Arc::new(pool)
 }
 
 /// Opens what is logged of requests, if anything is.

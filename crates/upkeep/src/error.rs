@@ -32,7 +32,7 @@ pub enum Error {
     Glob { glob: String, why: String },
     #[error("no branch has room for the files below {}", .0.display())]
     NoRoom(PathBuf),
-    #[error("files of pool {} move only for its owner and root (sudo canopy ...)", .0.display())]
+    #[error("files of pool {} move only for its owner and root (sudo canopy ..., outside of containers)", .0.display())]
     NotOwner(PathBuf),
     #[error("pool {path} is mounted read-only (mount -o remount,rw {path})", path = .0.display())]
     PoolReadOnly(PathBuf),

@@ -49,7 +49,7 @@ fn the_control_file_is_empty_and_not_listed() {
         // `ls -la` uses readdirplus and looks up each name.
         assert!(!run("ls", ["-laR".as_ref(), pool.path().as_os_str()]).contains("5 Nov .mergerfs"));
         let meta = fs::symlink_metadata(pool.control_file()).expect("stat");
-        assert_eq!((meta.mode(), meta.len(), meta.nlink()), (0o100_664, 0, 1));
+        assert_eq!((meta.mode(), meta.len(), meta.nlink()), (0o100_644, 0, 1));
         assert_eq!((meta.uid(), meta.gid(), meta.blocks(), meta.blksize()), (0, 0, 0, 512));
         assert!(meta.mtime() > 0 && meta.mtime() == meta.atime() && meta.mtime() == meta.ctime());
         assert_eq!(pool.get("version"), env!("CARGO_PKG_VERSION"));

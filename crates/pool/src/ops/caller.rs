@@ -6,24 +6,22 @@
 //!
 //! `/proc` shows the ids of the process. On an idmapped mount these differ from the owners of the files, and no request
 //! carries the mapping. The pool then treats no caller as an owner unless it has the capability, which is safe.
+//!
+//! What is not about the rights of a file, [`crate::door`] decides.
 
+use crate::door::task::Task;
 use crate::fs::stat::Attr;
-use crate::ids::Caller;
+use crate::ids::{Caller, UNKNOWN};
 
-/// Stands for an id that the request does not carry.
-const UNKNOWN: u32 = u32::MAX;
 /// Bit positions of capabilities (include/uapi/linux/capability.h).
 const CAP_FOWNER: u32 = 3;
 const CAP_FSETID: u32 = 4;
-const CAP_LINUX_IMMUTABLE: u32 = 9;
-const CAP_SYS_ADMIN: u32 = 21;
 
 impl Caller {
     /// Returns the caller's filesystem uid, or `None` if it cannot be determined.
-    pub fn fsuid(&self) -> Option<u32> {
+    pub(crate) fn fsuid(&self) -> Option<u32> {
         match self.uid {
-            // Real, effective, saved, filesystem.
-            UNKNOWN => numbers(&self.status()?, "Uid:").nth(3),
+            UNKNOWN => self.task()?.fsuid(),
             uid => Some(uid),
         }
     }
@@ -31,7 +29,7 @@ impl Caller {
     /// Returns the caller with both ids filled in, which creating a file requires; `None` if they cannot be determined.
     pub(crate) fn with_ids(&self) -> Option<Caller> {
         let gid = match self.gid {
-            UNKNOWN => numbers(&self.status()?, "Gid:").nth(3)?,
+            UNKNOWN => self.task()?.fsgid()?,
             gid => gid,
         };
         Some(Caller { uid: self.fsuid()?, gid, ..*self })
@@ -39,7 +37,7 @@ impl Caller {
 
     /// Returns whether the caller has the rights of the file's owner (fs/inode.c inode_owner_or_capable).
     pub(crate) fn owner_or_capable(&self, attr: &Attr) -> bool {
-        self.fsuid() == Some(attr.uid) || self.has(CAP_FOWNER, Reach::File(attr))
+        self.fsuid() == Some(attr.uid) || self.has(CAP_FOWNER, attr)
     }
 
     /// Returns whether the kernel has itself checked what older kernels leave to the filesystem. A kernel that omits
@@ -53,20 +51,15 @@ impl Caller {
         if self.gid == gid || self.uid == 0 {
             return true;
         }
-        let Some(status) = self.status() else { return false };
-        (self.gid == UNKNOWN && numbers(&status, "Gid:").nth(3) == Some(gid))
-            || (self.uid == UNKNOWN && numbers(&status, "Uid:").nth(3) == Some(0))
-            || numbers(&status, "Groups:").any(|group| group == gid)
-    }
-
-    /// Returns whether the caller may set and clear the immutable and append-only flags.
-    pub(crate) fn may_set_file_flags(&self) -> bool {
-        self.has(CAP_LINUX_IMMUTABLE, Reach::System)
+        let Some(task) = self.task() else { return false };
+        (self.gid == UNKNOWN && task.fsgid() == Some(gid))
+            || (self.uid == UNKNOWN && task.fsuid() == Some(0))
+            || task.groups().any(|group| group == gid)
     }
 
     /// Returns whether set-id bits survive the caller's changes of a file.
     pub(crate) fn keeps_set_id(&self, attr: &Attr) -> bool {
-        self.has(CAP_FSETID, Reach::File(attr))
+        self.has(CAP_FSETID, attr)
     }
 
     /// Returns whether a file that the caller creates in a setgid directory may keep the setgid bit (fs/inode.c
@@ -77,55 +70,35 @@ impl Caller {
 
     /// Returns whether the request carries other ids than those of the process, as on an idmapped mount.
     fn is_mapped(&self) -> bool {
-        let Some(status) = self.status() else { return false };
-        let differs = |name, id| numbers(&status, name).nth(3).is_some_and(|own| own != id);
-        differs("Uid:", self.uid) || differs("Gid:", self.gid)
+        let Some(task) = self.task() else { return false };
+        let differs = |own: Option<u32>, id| own.is_some_and(|own| own != id);
+        differs(task.fsuid(), self.uid) || differs(task.fsgid(), self.gid)
     }
 
-    /// Returns whether the caller may administer a whole filesystem.
-    pub(crate) fn has_sys_admin(&self) -> bool {
-        self.has(CAP_SYS_ADMIN, Reach::System)
-    }
-
-    /// Returns whether the caller may read attributes in `trusted.*`.
-    pub(crate) fn may_read_trusted(&self) -> bool {
-        self.has(CAP_SYS_ADMIN, Reach::System)
-    }
-
-    /// Returns whether the caller has a capability over `reach`. If `/proc` has no entry for the caller, root has all
+    /// Returns whether the caller has a capability over a file. If `/proc` has no entry for the caller, root has all
     /// capabilities and other users have none.
-    fn has(&self, capability: u32, reach: Reach<'_>) -> bool {
-        let Some(status) = self.status() else { return self.uid == 0 };
-        let mask = field(&status, "CapEff:").and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
-        mask.is_some_and(|mask| mask & (1 << capability) != 0) && self.reaches(reach)
+    fn has(&self, capability: u32, over: &Attr) -> bool {
+        let Some(task) = self.task() else { return self.uid == 0 };
+        task.capabilities().is_some_and(|mask| mask & (1 << capability) != 0) && self.reaches(over)
     }
 
-    /// Returns whether the caller's capabilities extend to `reach`. In a user namespace they extend to files whose
-    /// owner and group are mapped into it (kernel/capability.c privileged_wrt_inode_uidgid), and not to the system.
-    fn reaches(&self, reach: Reach<'_>) -> bool {
+    /// Returns whether the caller's capabilities extend to a file. In a user namespace they extend to files whose
+    /// owner and group are mapped into it (kernel/capability.c privileged_wrt_inode_uidgid).
+    ///
+    /// A namespace with the same map as the daemon's has all the ids that the daemon's has, be it another: each line counts
+    /// as many ids, and none is mapped twice.
+    fn reaches(&self, file: &Attr) -> bool {
         let reaches = |map: &str, id: u32| {
             let read = |process: &str| std::fs::read_to_string(format!("/proc/{process}/{map}")).ok();
             let Some(theirs) = read(&self.pid.to_string()) else { return false };
-            // A namespace with the same map as the daemon's counts as the daemon's.
-            read("self").as_ref() == Some(&theirs) || matches!(reach, Reach::File(_)) && maps_to(&theirs, id)
+            read("self").as_ref() == Some(&theirs) || maps_to(&theirs, id)
         };
-        let (uid, gid) = match reach {
-            Reach::System => (0, 0),
-            Reach::File(attr) => (attr.uid, attr.gid),
-        };
-        reaches("uid_map", uid) && reaches("gid_map", gid)
+        reaches("uid_map", file.uid) && reaches("gid_map", file.gid)
     }
 
-    fn status(&self) -> Option<String> {
-        std::fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()
+    fn task(&self) -> Option<Task> {
+        Task::read(self.pid)
     }
-}
-
-/// What a capability has to cover.
-#[derive(Clone, Copy)]
-enum Reach<'a> {
-    System,
-    File(&'a Attr),
 }
 
 /// Returns whether the map of a user namespace contains an outer id. Each line holds the first id inside, the first
@@ -137,14 +110,6 @@ fn maps_to(map: &str, id: u32) -> bool {
         let (Some(first), Some(count)) = (numbers.next(), numbers.next()) else { return false };
         (first..first + count).contains(&u64::from(id))
     })
-}
-
-fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
-    status.lines().find_map(|line| line.strip_prefix(name))
-}
-
-fn numbers<'a>(status: &'a str, name: &str) -> impl Iterator<Item = u32> + 'a {
-    field(status, name).unwrap_or_default().split_ascii_whitespace().filter_map(|number| number.parse().ok())
 }
 
 #[cfg(test)]
@@ -171,7 +136,6 @@ mod tests {
     fn ids_in_the_header_are_used() {
         assert_eq!(caller(7, 8, 0).fsuid(), Some(7));
         assert!(caller(7, 8, 0).is_in_group(8) && !caller(7, 8, 0).is_in_group(9));
-        assert!(caller(0, 0, 0).may_set_file_flags() && !caller(7, 0, 0).may_set_file_flags());
         let sevens = Attr { uid: 7, ..Attr::default() };
         assert!(
             caller(7, 8, 0).owner_or_capable(&sevens)
@@ -185,8 +149,8 @@ mod tests {
         let gone = caller(UNKNOWN, UNKNOWN, 0);
         assert_eq!((gone.fsuid(), gone.with_ids()), (None, None));
         let attr = Attr::default();
-        assert!(!gone.is_in_group(0) && !gone.may_set_file_flags() && !gone.owner_or_capable(&attr));
-        assert!(!gone.keeps_set_id(&attr) && !gone.may_read_trusted());
+        assert!(!gone.is_in_group(0) && !gone.owner_or_capable(&attr));
+        assert!(!gone.keeps_set_id(&attr));
     }
 
     #[test]

@@ -20,6 +20,11 @@ use tempfile::TempDir;
 
 pub const ROOT: Caller = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
 
+/// Root as this process, who administers the pool. Of a caller without a process nothing is proved.
+pub fn administrator() -> Caller {
+    Caller { pid: std::process::id(), ..ROOT }
+}
+
 /// Makes a temporary directory, in memory if possible, because the tests make many files.
 pub fn home() -> TempDir {
     let shm = Path::new("/dev/shm");

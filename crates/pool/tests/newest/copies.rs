@@ -1,6 +1,6 @@
 //! Rules about copies, on plain directories: which copy of a file is the newest, and that only this one is shown.
 
-use crate::common::{Made, ROOT, TestKernel, pool};
+use crate::common::{Made, ROOT, TestKernel, administrator, pool};
 use canopy_pool::branch::{BranchList, BranchSpec, Branches, Mode};
 use canopy_pool::config::Config;
 use canopy_pool::generation::{ATTRIBUTE, Generation};
@@ -114,7 +114,10 @@ impl Bed {
         let (dir, name) = self.place(path);
         let [from, to] = [from, to].map(|branch| self.made.branches[branch].as_os_str().as_bytes());
         let wish = Relocation { name, from, to, rate: 0, idle: false, what: What::Copy };
-        self.pool().ioctl(&ROOT, dir, RELOCATE, &wish.to_bytes().unwrap()).map(drop).map_err(Error::errno)
+        self.pool()
+            .ioctl(&administrator(), dir, RELOCATE, &wish.to_bytes().unwrap())
+            .map(drop)
+            .map_err(Error::errno)
     }
 
     /// Has the pool take a copy off a branch.
@@ -126,7 +129,10 @@ impl Bed {
         let (dir, name) = self.place(path);
         let [from, to] = [from, to].map(|branch| self.made.branches[branch].as_os_str().as_bytes());
         let wish = Relocation { name, from, to, rate: 0, idle: false, what };
-        self.pool().ioctl(&ROOT, dir, RELOCATE, &wish.to_bytes().unwrap()).map(drop).map_err(Error::errno)
+        self.pool()
+            .ioctl(&administrator(), dir, RELOCATE, &wish.to_bytes().unwrap())
+            .map(drop)
+            .map_err(Error::errno)
     }
 
     fn link(&self, from: &str, to: &str) {

@@ -41,7 +41,7 @@ fn ask(
     let mut relocation =
         Relocation { name: name.as_bytes(), from, to, rate: 0, idle: true, what: What::Move };
     how(&mut relocation);
-    let caller = canopy_pool::Caller { uid, ..common::ROOT };
+    let caller = canopy_pool::Caller { uid, ..common::administrator() };
     let done = disks.pool.ioctl(&caller, dir, RELOCATE, &relocation.to_bytes().expect("names that fit"));
     client.forget();
     done.map(|answer| assert!(answer.bytes().is_empty())).map_err(|error| error.errno())
@@ -205,7 +205,7 @@ fn modes_of_branches_are_respected() {
         let [from, to] = [0, 1].map(|index: usize| paths[index].as_os_str().as_bytes());
         let bytes =
             Relocation { name: b"f", from, to, rate: 0, idle: false, what: What::Move }.to_bytes().unwrap();
-        let done = pool.ioctl(&common::ROOT, NodeId::ROOT, RELOCATE, &bytes).map(drop);
+        let done = pool.ioctl(&common::administrator(), NodeId::ROOT, RELOCATE, &bytes).map(drop);
         assert_eq!(done.map_err(|error| error.errno()), expected, "{modes:?}");
     }
     assert!(paths[1].join("f").exists());

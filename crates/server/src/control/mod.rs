@@ -36,7 +36,8 @@ use canopy_fuse::flags::InitFlags;
 use canopy_fuse::transport::Served;
 use canopy_fuse::{NodeId, Op, Replied, Reply, Request};
 use canopy_pool::config::{Func, PassthroughIo};
-use canopy_pool::{Caller, ClosedSince, Pool};
+use canopy_pool::door::Act;
+use canopy_pool::{ClosedSince, Pool};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
@@ -53,7 +54,9 @@ pub(crate) const NODE: NodeId = NodeId(u64::MAX - 1);
 
 const XATTR_CREATE: u32 = 1;
 const STATX_BASIC_STATS: u32 = 0x7ff;
-const ENTRY_MODE: u32 = 0o100_664;
+/// The owner may write because the kernel asks the mode as well, if the pool has it check permissions. Who may change an
+/// option does not follow from it ([`canopy_pool::door`]).
+const ENTRY_MODE: u32 = 0o100_644;
 
 /// The control file, by which users query and change a running pool.
 pub(crate) struct Control {
@@ -146,21 +149,15 @@ impl Control {
                 };
                 reply.statx(&StatxOut::new(stat, ttl.attr))
             }
-            // Users see no names of files that they cannot see otherwise.
-            Op::Getxattr { name, .. } if !may_ask(name.to_bytes(), &convert::caller(&request.header, 0)) => {
-                reply.error(Errno::ACCESS.raw_os_error())
-            }
-            Op::Getxattr { name, .. } => match self.get(name.to_bytes()) {
+            Op::Getxattr { name, .. } => match self.read(request, name.to_bytes()) {
                 Ok(value) => reply.xattr(&value),
                 Err(errno) => reply.error(errno.raw_os_error()),
             },
             Op::Listxattr { .. } => reply.xattr(&self.list()),
-            // Needed only where the kernel does not check permissions. Where it does, the group may change options as
-            // well.
-            Op::Setxattr { .. } if !self.may_change(request.header.uid) => {
-                reply.error(Errno::ACCESS.raw_os_error())
+            Op::Setxattr { name, value, flags, .. } => {
+                let may = self.pool.admits(&convert::caller(&request.header, 0), Act::Configure);
+                done(reply, may.and_then(|()| self.set(name.to_bytes(), value, flags)))
             }
-            Op::Setxattr { name, value, flags, .. } => done(reply, self.set(name.to_bytes(), value, flags)),
             Op::Removexattr { .. } => reply.error(Errno::NODATA.raw_os_error()),
             Op::Access { .. } => reply.ok(),
             // The file cannot be opened or removed, and has nothing but its attributes.
@@ -168,10 +165,12 @@ impl Control {
         }
     }
 
-    fn may_change(&self, uid: u32) -> bool {
-        self.settings.config().mount.permissions_check
-            || uid == 0
-            || uid == rustix::process::getuid().as_raw()
+    /// Returns the value of a key, unless it names files and the caller may not learn them.
+    fn read(&self, request: &Request<'_>, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        if names_files(name) {
+            self.pool.admits(&convert::caller(&request.header, 0), Act::LearnNames)?;
+        }
+        self.get(name)
     }
 
     /// Returns the value of a key, listed or not. `_` and `-` are interchangeable.
@@ -417,11 +416,9 @@ impl Control {
     }
 }
 
-/// Returns whether a caller may read a key. Only root and the owner of the pool learn names of files.
-fn may_ask(name: &[u8], caller: &Caller) -> bool {
-    let names_files = key_of(name).is_some_and(|key| key.starts_with(CLOSED.as_bytes()));
-    let is_own = |uid| uid == 0 || uid == rustix::process::getuid().as_raw();
-    !names_files || caller.fsuid().is_some_and(is_own)
+/// Returns whether the value of a key names files.
+fn names_files(name: &[u8]) -> bool {
+    key_of(name).is_some_and(|key| key.starts_with(CLOSED.as_bytes()))
 }
 
 fn errno_of(error: &OptionError) -> Errno {

@@ -6,6 +6,7 @@
 
 use crate::branch::health::OpKind;
 use crate::config::Func;
+use crate::door::Act;
 use crate::error::{Error, Result};
 use crate::fs::beneath;
 use crate::ids::{Caller, NodeId};
@@ -80,8 +81,8 @@ impl Pool {
                 return Err(Errno::PERM);
             }
             let changed = guarded_bits(ioctl, &buffer) != current_guarded_bits(file.as_fd(), ioctl)?;
-            if changed && !caller.may_set_file_flags() {
-                return Err(Errno::PERM);
+            if changed {
+                self.admits(caller, Act::GuardFlags)?;
             }
             flag_ioctl(file.as_fd(), ioctl, &mut buffer.clone())
         })?;
@@ -98,9 +99,7 @@ impl Pool {
     fn trim(&self, caller: &Caller, input: &[u8]) -> Result<IoctlAnswer> {
         let input = input.first_chunk::<{ TrimRange::SIZE }>().ok_or(Error::Invalid)?;
         // The branches would check the daemon's rights.
-        if !caller.has_sys_admin() {
-            return Err(Error::NotPermitted);
-        }
+        self.admits(caller, Act::Trim)?;
         let range = TrimRange::from_bytes(*input);
         let branches = self.branches.load();
         let (mut trimmed, mut failed): (Option<u64>, _) = (None, Ok(()));

@@ -4,6 +4,7 @@ use crate::branch::Branches;
 use crate::branch::health::OpKind;
 use crate::config::{Func, XattrMode};
 use crate::dir::merged::CacheTrust;
+use crate::door::Act;
 use crate::error::{Error, Result};
 use crate::fs::acl::{ACCESS, is_acl};
 use crate::fs::stat::{self, S_ISGID};
@@ -83,7 +84,7 @@ impl Pool {
             let mut sees_trusted = None;
             Ok(retain(&mut buffer[..length], |name| {
                 let hidden = name.starts_with(b"trusted.")
-                    && !*sees_trusted.get_or_insert_with(|| caller.may_read_trusted());
+                    && !*sees_trusted.get_or_insert_with(|| self.admits(caller, Act::SeeTrusted).is_ok());
                 !hidden && !is_own(name)
             }))
         })

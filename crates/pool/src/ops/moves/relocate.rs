@@ -8,6 +8,7 @@ use crate::branch::space::Space;
 use crate::branch::{Branch, Branches};
 use crate::dir::merged::MergedDir;
 use crate::dir::symlinks::Symlinks;
+use crate::door::Act;
 use crate::error::{Error, Result};
 use crate::fs::beneath;
 use crate::fs::reserved::is_reserved;
@@ -66,7 +67,7 @@ impl Pool {
     /// whichever is named, is compared with it, and stands for it.
     ///
     /// Errors:
-    /// - `EACCES` for a caller other than root and the owner of the pool
+    /// - `EACCES` for a caller who does not administer the pool
     /// - `EINVAL` for a branch that the pool does not have
     /// - `EROFS` when a branch may not be changed, or creates nothing
     /// - `ESTALE` when the entry is not on the old branch; if it is to be dropped, when no other holds it
@@ -82,10 +83,7 @@ impl Pool {
     /// - `ENOTEMPTY` when the old branch holds something in the directory
     /// - `EAGAIN` when it has changed meanwhile, `EINTR` when a signal has arrived
     pub(crate) fn relocate(&self, caller: &Caller, dir: NodeId, wish: &Relocation<'_>) -> Result<()> {
-        // Most kernels leave the caller's ids out of the request.
-        if !caller.fsuid().is_some_and(|uid| uid == 0 || uid == rustix::process::getuid().as_raw()) {
-            return Err(Errno::ACCESS.into());
-        }
+        self.admits(caller, Act::Relocate)?;
         if matches!(wish.name, b"" | b"." | b"..") || wish.name.contains(&b'/') {
             return Err(Error::Invalid);
         }

@@ -3,9 +3,12 @@
 //!
 //! All of these are properties of threads, which new threads inherit.
 
+mod witness;
+
 use canopy_config::Config;
 use canopy_config::control_api::SecurityReport;
 use canopy_pool::branch::Branches;
+use canopy_pool::door::Look;
 use landlock::{
     ABI, Access as _, AccessFs, CompatLevel, Compatible as _, PathBeneath, Ruleset, RulesetAttr as _,
     RulesetCreated, RulesetCreatedAttr as _, RulesetError, make_bitflags,
@@ -51,8 +54,10 @@ const NEEDED: [(Caps, &str); 12] = [
 const SEE_CALLERS: (Caps, &str) = (Caps::SYS_PTRACE, "sys_ptrace");
 
 /// Drops the capabilities that serving does not need. To be called while there is a single thread, after everything
-/// that needs more. Failures here do not fail the mount.
-pub(crate) fn drop_privileges() -> SecurityReport {
+/// that needs more. Failures here do not fail the mount. Also returns what looks at callers, for which a thread keeps what
+/// it needs.
+pub(crate) fn drop_privileges() -> io::Result<(SecurityReport, Box<Look>)> {
+    let witness = witness::start()?;
     let hidden = hides_processes();
     let needed: Vec<_> = NEEDED.into_iter().chain(hidden.then_some(SEE_CALLERS)).collect();
     let keep = needed.iter().fold(Caps::empty(), |all, (cap, _)| all | *cap);
@@ -69,7 +74,7 @@ pub(crate) fn drop_privileges() -> SecurityReport {
     let others = held - keep;
     let others = others.iter().map(|cap| format!("{}", cap.bits().trailing_zeros()));
     let capabilities = names.chain(others).collect();
-    SecurityReport { capabilities, no_new_privs: true, ..SecurityReport::default() }
+    Ok((SecurityReport { capabilities, no_new_privs: true, ..SecurityReport::default() }, witness))
 }
 
 fn drop_all_but(keep: Caps) -> Result<(), Errno> {
