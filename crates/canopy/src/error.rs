@@ -39,6 +39,9 @@ pub enum Error {
     BranchUnreadable { path: PathBuf, why: io::Error },
     #[error("branch {path} is a mount whose server is gone (umount -l {path})", path = .0.display())]
     BranchDead(PathBuf),
+    #[error("branch {path} has not answered for {seconds} s, and the pool is not mounted (mount it without, and add it later: \
+             canopy set MOUNT branches=+{path})", path = .path.display())]
+    BranchSilent { path: PathBuf, seconds: u64 },
     #[error(
         "branch {} is already a branch of pool {pool}{} (canopy get {pool} branches shows them; to change its mode, give the whole list)",
         .branch.display(), if .branch == .other { String::new() } else { format!(", as {}", .other.display()) },

@@ -217,9 +217,13 @@ fn start_over(
     Ok(Serving { running, mounted, watch_thread, pool, _badge: badge, dispatch, placement })
 }
 
+/// Opens the branches, and completes what a crash has interrupted on them. A root may keep this waiting, so nothing is
+/// mounted yet: nobody would serve it.
 fn open_branches(plan: &Plan) -> Result<Branches, Error> {
     let is_there = |spec: &&BranchSpec| !plan.missing.contains(&spec.path);
-    Ok(Branches::open(&plan.config.branches.iter().filter(is_there).cloned().collect())?)
+    let branches = Branches::open(&plan.config.branches.iter().filter(is_there).cloned().collect())?;
+    canopy_pool::recover(&branches);
+    Ok(branches)
 }
 
 /// Mounts the pool, unless another process has done it, whose device this is, and gives up the privileges that serving
@@ -240,14 +244,13 @@ fn mount_and_drop_privileges(
     Ok((device, Some(mounted), (security, Some(witness))))
 }
 
-/// Makes the pool, which decides about callers as the kernel lets it, and finishes what a crash has interrupted.
+/// Makes the pool, which decides about callers as the kernel lets it.
 fn make_pool(config: &Config, branches: Branches, agreed: &Agreed, witness: Option<Box<Look>>) -> Arc<Pool> {
     let pool = Pool::new(config.pool.clone(), branches);
     pool.set_permission_check(judge(config, agreed));
     if let Some(witness) = witness {
         pool.set_witness(witness);
     }
-    pool.recover();
     Arc::new(pool)
 }
 

@@ -16,7 +16,8 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 /// The environment variable that marks the child. Its value is the process id of the parent, so that a copy in another
 /// process's environment has no effect.
@@ -24,6 +25,9 @@ const PARENT_VARIABLE: &str = "CANOPY_BACKGROUND_OF";
 
 /// The time for the rest of the start, which is the default of systemd.
 const START_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// How long a child may take to end that has failed.
+const ENDED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Returns whether this process is the background child.
 pub fn is_child() -> bool {
@@ -63,8 +67,11 @@ pub fn start() -> Result<(), Error> {
                 return Ok(());
             }
             ("error", text) => {
-                // So that the child is gone when this process exits.
-                let _ = child.wait();
+                // So that the child is gone when this process exits, unless a branch keeps it from ending.
+                let until = Instant::now() + ENDED_WITHIN;
+                while matches!(child.try_wait(), Ok(None)) && Instant::now() < until {
+                    sleep(Duration::from_millis(5));
+                }
                 return Err(Error::Background(text.to_owned()));
             }
             ("warning", text) => eprint_line(text),

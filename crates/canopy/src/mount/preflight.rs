@@ -5,6 +5,7 @@ use crate::error::{self, Error};
 use canopy_config::overlap::{is_visible_below, refuse_overlap};
 use canopy_config::resolve::Plan;
 use canopy_config::{Config, Mount, pool_loops};
+use canopy_monitor::probe::{self, Answer};
 use canopy_pool::branch::size;
 use canopy_pool::branch::{BranchSpec, Mode};
 use canopy_sys::mountinfo::{self, MountEntry};
@@ -16,6 +17,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Findings that are not errors.
 #[derive(Default, Debug)]
@@ -64,8 +66,41 @@ pub fn check(plan: &mut Plan) -> Result<Findings, Error> {
     Ok(findings)
 }
 
+/// How long a branch may take to answer. A disk that spins up, or a server that fails over, takes less.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
+
+/// Asks the branches that another program or machine serves, at the same time and in processes that can be left behind: a
+/// process that waits for such a root may not end before it answers, signals or not.
+fn require_answers(plan: &Plan) -> Result<(), Error> {
+    let mounts = mountinfo::list().unwrap_or_default();
+    let paths = plan.config.branches.iter().map(|spec| spec.path.as_path());
+    let asked: Vec<&Path> = paths.filter(|path| may_be_silent(path, &mounts)).collect();
+    let queries = probe::start_all("branch", asked.iter().copied())
+        .map_err(Error::system("cannot start a process that asks the branches"))?;
+    let deadline = Instant::now() + ANSWERED_WITHIN;
+    for (path, query) in asked.into_iter().zip(queries) {
+        if let Answer::TimedOut = probe::answer::<serde_json::Value>(query, deadline) {
+            return Err(Error::BranchSilent { path: path.to_owned(), seconds: ANSWERED_WITHIN.as_secs() });
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether a path is on a mount that something else than this machine's kernel serves. Judged by its text: the path
+/// itself may not answer.
+fn may_be_silent(path: &Path, mounts: &[MountEntry]) -> bool {
+    let longest = mounts.iter().filter(|mounted| path.starts_with(&mounted.mountpoint));
+    // Of several at one place, the last is on top.
+    let on = longest.max_by_key(|mounted| mounted.mountpoint.as_os_str().len());
+    let of_kernel = ["tmpfs", "ramfs", "overlay", "btrfs", "zfs", "bcachefs"];
+    on.is_some_and(|on| {
+        on.fstype == "fuseblk" || on.device.0 == 0 && !of_kernel.contains(&on.fstype.as_str())
+    })
+}
+
 /// Opens the branches. Missing ones are an error, unless the pool may be mounted without them.
 fn branches(plan: &mut Plan, findings: &mut Findings) -> Result<Vec<Directory>, Error> {
+    require_answers(plan)?;
     let mut there = Vec::new();
     for spec in plan.config.branches.iter() {
         match Directory::branch(&spec.path) {
@@ -386,6 +421,38 @@ mod tests {
         assert!(text.contains("a/b lies inside branch"), "{text}");
         assert!(text.contains("c is given twice"), "{text}");
         assert!(text.contains("d are the same directory"), "{text}");
+    }
+
+    #[test]
+    fn only_branches_that_others_serve_are_asked_first() {
+        let mount = |mountpoint: &str, major, fstype: &str| MountEntry {
+            mountpoint: mountpoint.into(),
+            device: (major, 1),
+            fstype: fstype.into(),
+            ..mountinfo::list().unwrap().remove(0)
+        };
+        let mounts = [
+            mount("/", 8, "ext4"),
+            mount("/mnt", 0, "btrfs"),
+            mount("/mnt/nas", 0, "nfs4"),
+            mount("/mnt/nas/disk", 8, "xfs"),
+            mount("/pool", 0, "fuse.canopy"),
+            mount("/ntfs", 8, "fuseblk"),
+            mount("/over", 0, "fuse.sshfs"),
+            mount("/over", 0, "tmpfs"),
+        ];
+        for (path, asked) in [
+            ("/home", false),
+            ("/mnt/a", false),
+            ("/mnt/nas/films", true),
+            ("/mnt/nasty", false),
+            ("/mnt/nas/disk/b", false),
+            ("/pool/c", true),
+            ("/ntfs", true),
+            ("/over/d", false),
+        ] {
+            assert_eq!(may_be_silent(Path::new(path), &mounts), asked, "{path}");
+        }
     }
 
     #[test]

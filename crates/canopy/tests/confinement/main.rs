@@ -1,8 +1,7 @@
-//! The privileges that the daemon drops, that it still serves every request, and whom it lets change a pool.
+//! The privileges that the daemon drops, and that it still serves every request.
 
 #![forbid(unsafe_code)]
 
-mod door;
 mod landlock;
 mod privileges;
 mod rig;

@@ -6,6 +6,7 @@
 mod acl;
 mod branch_acls;
 mod denials;
+mod door;
 mod inode_flags;
 mod mergerfs_defects;
 mod new_entries;

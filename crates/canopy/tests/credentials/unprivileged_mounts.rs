@@ -138,6 +138,27 @@ fn nobody_else_can_access_a_users_pool() {
     assert!(lines[0] == "secret" && denied(lines[1]) && denied(lines[2]), "{}", done.describe());
 }
 
+/// Its user is the administrator, but not as root of a user namespace.
+#[test]
+fn a_users_pool_is_changed_by_its_user() {
+    let home = Home::new();
+    let done = home.run_beside(
+        "$user ./canopy mount -o minfreespace=0,category.create=ff a:b pool
+         trap '$user ./canopy umount \"$1/pool\"' EXIT
+         $user sh -c 'echo text > pool/file'
+         here=$PWD
+         $user ./canopy set \"$here/pool\" cache.files=off
+         $user ./canopy get \"$here/pool\" cache.files
+         $user ./canopy move \"$here/pool\" \"$here/pool/file\" --to \"$here/b\" >/dev/null 2>&1; ls b
+         $user unshare -Ur ./canopy set \"$here/pool\" cache.files=full 2>&1 || :
+         $user ./canopy get \"$here/pool\" cache.files",
+    );
+    let lines: Vec<&str> = done.stdout.lines().collect();
+    assert!(done.success() && lines.len() == 4, "{}", done.describe());
+    assert_eq!((lines[0], lines[1], lines[3]), ("off", "file", "off"), "{}", done.describe());
+    assert!(lines[2].contains("only its owner and root"), "{}", done.describe());
+}
+
 /// An unprivileged daemon has only its user's permissions, so the kernel's checks may be off while no other user has
 /// access.
 #[test]

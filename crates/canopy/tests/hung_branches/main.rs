@@ -5,6 +5,7 @@
 mod fio;
 mod late_answers;
 mod local_disk;
+mod mount;
 mod other_branches;
 mod rig;
 mod timeout_option;

@@ -11,6 +11,9 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
+use std::sync::mpsc::sync_channel;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Follows `UNDER_CONSTRUCTION` in the name of an entry, where the names of things under construction have a number.
 const NOTE: &[u8] = b"move.";
@@ -148,10 +151,21 @@ impl Drop for JournalEntry {
     }
 }
 
+/// How long a root may take to be listed. A disk that spins up, or a million names on it, take less.
+const LISTED_WITHIN: Duration = Duration::from_secs(20);
+
 /// Finds the entries that a crash has left on a branch, and locks them.
+///
+/// Errors: `ETIMEDOUT` for a root that does not answer, or lists without end.
 pub(crate) fn leftovers(root: BorrowedFd<'_>) -> Result<Vec<(JournalEntry, Option<Plan>)>, Errno> {
-    let prefix = [UNDER_CONSTRUCTION, NOTE].concat();
-    let names = names_with_prefix(root, &prefix)?;
+    // Only listing is left to a thread that may be late: what it finds is then of no use to anybody.
+    let (dir, (found, names)) = (root.try_clone_to_owned().map_err(|_| Errno::NFILE)?, sync_channel(1));
+    let list = move || {
+        let prefix = [UNDER_CONSTRUCTION, NOTE].concat();
+        let _ = found.send(list_until(dir.as_fd(), &prefix, Some(Instant::now() + LISTED_WITHIN)));
+    };
+    thread::Builder::new().name("canopy-recover".into()).spawn(list).map_err(|_| Errno::AGAIN)?;
+    let names = names.recv_timeout(LISTED_WITHIN + Duration::from_secs(1)).map_err(|_| Errno::TIMEDOUT)??;
     Ok(names.into_iter().filter_map(|name| claim(root, name)).collect())
 }
 
@@ -186,12 +200,21 @@ fn claim(root: BorrowedFd<'_>, name: Vec<u8>) -> Option<(JournalEntry, Option<Pl
 
 /// Returns the names in a directory that begin with `prefix`.
 pub(crate) fn names_with_prefix(dir: BorrowedFd<'_>, prefix: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
+    list_until(dir, prefix, None)
+}
+
+fn list_until(dir: BorrowedFd<'_>, prefix: &[u8], latest: Option<Instant>) -> Result<Vec<Vec<u8>>, Errno> {
     let dir = beneath::open(dir, b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
     let mut names = Vec::new();
     let mut buffer = [MaybeUninit::uninit(); 8192];
     let mut entries = RawDir::new(&dir, &mut buffer);
+    let mut seen = 0_u32;
     while let Some(entry) = entries.next() {
         let entry = entry?;
+        seen = seen.wrapping_add(1);
+        if seen.is_multiple_of(1024) && latest.is_some_and(|latest| Instant::now() > latest) {
+            return Err(Errno::TIMEDOUT);
+        }
         let name = entry.file_name().to_bytes();
         if name.starts_with(prefix) {
             names.push(name.to_vec());
@@ -203,6 +226,19 @@ pub(crate) fn names_with_prefix(dir: BorrowedFd<'_>, prefix: &[u8]) -> Result<Ve
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_listing_that_takes_too_long_ends() {
+        let tmp = tempfile::tempdir().unwrap();
+        for number in 0..3000 {
+            std::fs::write(tmp.path().join(format!("n{number}")), "").unwrap();
+        }
+        let dir = std::fs::File::open(tmp.path()).unwrap();
+        let list = |latest| list_until(dir.as_fd(), b"n", latest).map(|names| names.len());
+        assert_eq!(list(None), Ok(3000));
+        assert_eq!(list(Some(Instant::now() + LISTED_WITHIN)), Ok(3000));
+        assert_eq!(list(Some(Instant::now())), Err(Errno::TIMEDOUT));
+    }
 
     #[test]
     fn an_entry_parses_back() {

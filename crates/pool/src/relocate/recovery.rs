@@ -18,7 +18,9 @@ use std::os::unix::ffi::OsStrExt;
 
 /// Finishes or undoes interrupted moves between branches, according to the journal entries in the branches' roots.
 /// Costs a listing of each root where there is nothing to do. Leaves entries of living writers alone.
-pub(crate) fn recover(branches: &Branches) {
+///
+/// For branches that no pool of this process uses yet. To be called before the pool is mounted: a root may keep it waiting.
+pub fn recover(branches: &Branches) {
     for branch in branches.iter() {
         match journal::leftovers(branch.root()) {
             Ok(entries) => {
@@ -29,6 +31,10 @@ pub(crate) fn recover(branches: &Branches) {
                     }
                 }
             }
+            Err(Errno::TIMEDOUT) => tracing::warn!(
+                "branch {}: its root does not answer, or lists without end: interrupted moves on it are not completed",
+                branch.path.display()
+            ),
             Err(errno) => {
                 tracing::warn!("{}: cannot look for leftovers of a crash: {errno}", branch.path.display());
             }

@@ -1,6 +1,5 @@
 //! Who may change a pool: callers of all kinds at every entrance, as `docs/containers.md` has it.
 
-use super::rig::BINARY;
 use canopy_config::options::{self, Changes};
 use canopy_testkit::cmd::run_within;
 use canopy_testkit::{LoopFs, PATIENCE, Pool};
@@ -8,6 +7,8 @@ use rustix::process::DumpableBehavior;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_canopy");
 
 /// What Docker leaves to root of a container.
 const DOCKER: &str = "-all,+chown,+dac_override,+fsetid,+fowner,+mknod,+net_raw,+setgid,+setuid,+setfcap,+setpcap,\
