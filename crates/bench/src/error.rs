@@ -1,5 +1,6 @@
 //! Errors of the benchmark. Each message is one line.
 
+use canopy_sys::shown::Show as _;
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 
@@ -15,19 +16,19 @@ pub enum Error {
     NoPool { options: String, why: String },
     #[error("cannot start the filesystem of --against {command:?}: {why}")]
     NoAgainst { command: String, why: String },
-    #[error("{program} in {} failed: {why}", .dir.display())]
+    #[error("{program} in {} failed: {why}", .dir.shown())]
     Program { program: String, dir: PathBuf, why: String },
-    #[error("serving {} failed: {why}", .mountpoint.display())]
+    #[error("serving {} failed: {why}", .mountpoint.shown())]
     Serve { mountpoint: PathBuf, why: String },
     #[error("cannot start the floor server: {why}")]
     NoFloor { why: String },
-    #[error("the server at {} exited while it was being measured: {why}", .point.display())]
+    #[error("the server at {} exited while it was being measured: {why}", .point.shown())]
     ServerEnded { point: PathBuf, why: String },
-    #[error("{} cannot be used: {why}", .path.display())]
+    #[error("{} cannot be used: {why}", .path.shown())]
     Unusable { path: PathBuf, why: String },
-    #[error("cannot {what} {}: {errno}", .path.display())]
+    #[error("cannot {what} {}: {errno}", .path.shown())]
     Failed { what: &'static str, path: PathBuf, errno: Errno },
-    #[error("listing {} returned {found} entries instead of {expected}", .path.display())]
+    #[error("listing {} returned {found} entries instead of {expected}", .path.shown())]
     Listing { path: PathBuf, found: usize, expected: usize },
 }
 

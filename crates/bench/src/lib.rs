@@ -5,6 +5,7 @@
 //! server.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod error;
 pub mod floor;

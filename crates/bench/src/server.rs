@@ -5,6 +5,7 @@ use crate::interrupt::KillGuard;
 use crate::testbed::Testbed;
 use canopy_fuse::mount::unmount_path;
 use canopy_sys::mountinfo;
+use canopy_sys::shown::Show as _;
 use rustix::process::Pid;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -159,7 +160,7 @@ impl Drop for Server {
         if mountinfo::at(&self.point).ok().flatten().is_some_and(|mounted| mounted.is_fuse())
             && let Err(error) = unmount_path(&self.point, true)
         {
-            eprintln!("canopy: {} cannot be unmounted: {error}", self.point.display());
+            eprintln!("canopy: {} cannot be unmounted: {error}", self.point.shown());
         }
         if !self.exits_within(PATIENCE / 4) {
             let _ = self.child.kill();

@@ -4,6 +4,7 @@ use crate::error::{Error, ErrorContext};
 use crate::interrupt::Interrupt;
 use canopy_fuse::mount::unmount_path;
 use canopy_sys::mountinfo;
+use canopy_sys::shown::Show as _;
 use rustix::mount::MountFlags;
 use std::cell::RefCell;
 use std::fs::{self, Permissions};
@@ -195,7 +196,7 @@ fn create_numbered(root: &Path, count: usize) -> Result<Vec<PathBuf>, Error> {
 fn require_space_on(path: &Path, need: u64) -> Result<(), Error> {
     let unusable = |errno: rustix::io::Errno| Error::Unusable { path: path.into(), why: errno.to_string() };
     let space = rustix::fs::statvfs(path).map_err(unusable)?;
-    require(path.display().to_string(), space.f_bavail.saturating_mul(space.f_frsize), need)
+    require(path.shown().to_string(), space.f_bavail.saturating_mul(space.f_frsize), need)
 }
 
 fn require_memory(need: u64) -> Result<(), Error> {
@@ -230,7 +231,7 @@ impl Tmpfs {
 impl Drop for Tmpfs {
     fn drop(&mut self) {
         if let Err(error) = unmount_path(&self.0, true) {
-            eprintln!("canopy: {} cannot be unmounted: {error}", self.0.display());
+            eprintln!("canopy: {} cannot be unmounted: {error}", self.0.shown());
         }
     }
 }

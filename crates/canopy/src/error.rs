@@ -2,6 +2,7 @@
 
 use canopy_config::error::OptionError;
 use canopy_config::text::{one_line, os_error};
+use canopy_sys::shown::Show as _;
 use rustix::io::Errno;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -23,42 +24,42 @@ pub enum Error {
     Setup(#[from] canopy_setup::Error),
     #[error("branches '{instruction}': {why}")]
     Branches { instruction: String, why: String },
-    #[error("branch {path} {}", missing(.0, "; or mount without it: -o allow-missing-branches=true"), path = .0.display())]
+    #[error("branch {path} {}", missing(.0, "; or mount without it: -o allow-missing-branches=true"), path = .0.shown())]
     BranchMissing(PathBuf),
     /// The same, for a branch that is added to a running pool.
-    #[error("branch {path} {}", missing(.0, ""), path = .0.display())]
+    #[error("branch {path} {}", missing(.0, ""), path = .0.shown())]
     NewBranchMissing(PathBuf),
     #[error(
         "{} not mounted within {seconds} s (a branch that needs no mount is marked by: touch BRANCH/.mergerfs.branch)",
         named(.branches)
     )]
     BranchesNotMounted { branches: Vec<PathBuf>, seconds: u64 },
-    #[error("branch {} is not a directory", .0.display())]
+    #[error("branch {} is not a directory", .0.shown())]
     BranchNotDirectory(PathBuf),
-    #[error("branch {path} cannot be read: {why} (its owner or root must allow it)", path = .path.display())]
+    #[error("branch {path} cannot be read: {why} (its owner or root must allow it)", path = .path.shown())]
     BranchUnreadable { path: PathBuf, why: io::Error },
-    #[error("branch {path} is a mount whose server is gone (umount -l {path})", path = .0.display())]
+    #[error("branch {path} is a mount whose server is gone (umount -l {path})", path = .0.shown())]
     BranchDead(PathBuf),
     #[error("branch {path} has not answered for {seconds} s, and the pool is not mounted (mount it without, and add it later: \
-             canopy set MOUNT branches=+{path})", path = .path.display())]
+             canopy set MOUNT branches=+{path})", path = .path.shown())]
     BranchSilent { path: PathBuf, seconds: u64 },
     #[error(
         "branch {} is already a branch of pool {pool}{} (canopy get {pool} branches shows them; to change its mode, give the whole list)",
-        .branch.display(), if .branch == .other { String::new() } else { format!(", as {}", .other.display()) },
-        pool = .pool.display()
+        .branch.shown(), if .branch == .other { String::new() } else { format!(", as {}", .other.shown()) },
+        pool = .pool.shown()
     )]
     BranchTwice { branch: PathBuf, other: PathBuf, pool: PathBuf },
-    #[error("mountpoint {path} does not exist (create it: mkdir -p {path})", path = .0.display())]
+    #[error("mountpoint {path} does not exist (create it: mkdir -p {path})", path = .0.shown())]
     MountpointMissing(PathBuf),
-    #[error("mountpoint {} is not a directory", .0.display())]
+    #[error("mountpoint {} is not a directory", .0.shown())]
     MountpointNotDirectory(PathBuf),
-    #[error("mountpoint {} cannot be used: {why}", .path.display())]
+    #[error("mountpoint {} cannot be used: {why}", .path.shown())]
     Mountpoint { path: PathBuf, why: io::Error },
-    #[error("mountpoint {path} holds a dead mount that cannot be removed: {why} (as root: umount -l {path})", path = .path.display())]
+    #[error("mountpoint {path} holds a dead mount that cannot be removed: {why} (as root: umount -l {path})", path = .path.shown())]
     DeadMount { path: PathBuf, why: String },
     #[error(
         "the pool on {pool} cannot be replaced: {} mounted in it (unmount that first; -o lazy-umount-mountpoint=true detaches all of it)",
-        are_listed(.within), pool = .pool.display()
+        are_listed(.within), pool = .pool.shown()
     )]
     MountsWithin { pool: PathBuf, within: Vec<PathBuf> },
     #[error("/dev/fuse does not exist (load the kernel module: modprobe fuse)")]
@@ -67,67 +68,67 @@ pub enum Error {
     FuseDevice(io::Error),
     #[error("fusermount3 is not installed, and only root can mount without it (install the package fuse3)")]
     NoFusermount,
-    #[error("{path} is not mounted", path = .0.display())]
+    #[error("{path} is not mounted", path = .0.shown())]
     NotMounted(PathBuf),
-    #[error("{path} is a mount of type {fstype}, not a pool (use umount)", path = .path.display())]
+    #[error("{path} is a mount of type {fstype}, not a pool (use umount)", path = .path.shown())]
     NotAPool { path: PathBuf, fstype: String },
-    #[error("{path} is in use (fuser -vm {path} shows the processes; canopy umount --lazy {path} does not wait for them)", path = .0.display())]
+    #[error("{path} is in use (fuser -vm {path} shows the processes; canopy umount --lazy {path} does not wait for them)", path = .0.shown())]
     Busy(PathBuf),
-    #[error("{path} cannot be unmounted: {why}", path = .path.display())]
+    #[error("{path} cannot be unmounted: {why}", path = .path.shown())]
     Unmount { path: PathBuf, why: String },
-    #[error("{path} cannot be remounted: {}", remount_refusal(*.why, .path), path = .path.display())]
+    #[error("{path} cannot be remounted: {}", remount_refusal(*.why, .path), path = .path.shown())]
     Remount { path: PathBuf, why: Errno },
-    #[error("a remount only changes mount flags, so {} keeps its other options: {}", .path.display(), .others.join(", "))]
+    #[error("a remount only changes mount flags, so {} keeps its other options: {}", .path.shown(), .others.join(", "))]
     RemountOptions { path: PathBuf, others: Vec<String> },
     #[error("setuid={user}: {why}")]
     User { user: String, why: String },
-    #[error("{path} is not the mountpoint of a pool (findmnt -t fuse.canopy,fuse.mergerfs lists pools)", path = .0.display())]
+    #[error("{path} is not the mountpoint of a pool (findmnt -t fuse.canopy,fuse.mergerfs lists pools)", path = .0.shown())]
     NoPool(PathBuf),
-    #[error("the server of pool {path} has ended (canopy umount {path}, and mount it again)", path = .0.display())]
+    #[error("the server of pool {path} has ended (canopy umount {path}, and mount it again)", path = .0.shown())]
     PoolDead(PathBuf),
-    #[error("pool {path} cannot be served by another process without survive=true (canopy umount {path}, and mount it again)", path = .0.display())]
+    #[error("pool {path} cannot be served by another process without survive=true (canopy umount {path}, and mount it again)", path = .0.shown())]
     NotSurviving(PathBuf),
-    #[error("pool {path} is served on by the program that has served it: {why}", path = .path.display())]
+    #[error("pool {path} is served on by the program that has served it: {why}", path = .path.shown())]
     NotUpgraded { path: PathBuf, why: String },
     #[error("the program that has served the pool before cannot be executed: {0}")]
     Handover(String),
-    #[error("pool {path} does not answer, because of xattr=nosys (unmount it, and mount it with another value)", path = .0.display())]
+    #[error("pool {path} does not answer, because of xattr=nosys (unmount it, and mount it with another value)", path = .0.shown())]
     PoolMute(PathBuf),
     #[error("unknown key '{key}'{}", .nearest.as_ref().map_or_else(|| " (canopy list MOUNT shows them all)".to_owned(), |name| format!(" (did you mean '{name}'?)")))]
     UnknownKey { key: String, nearest: Option<String> },
-    #[error("'{key}' has no value: write {key}=VALUE (canopy get {path} {key} shows the current one)", path = .path.display())]
+    #[error("'{key}' has no value: write {key}=VALUE (canopy get {path} {key} shows the current one)", path = .path.shown())]
     NoValue { key: String, path: PathBuf },
-    #[error("pool {path} was not mounted from a config file that can be changed (mount it with canopy mount NAME or -o config=FILE; without --persist a change holds until the pool is unmounted)", path = .0.display())]
+    #[error("pool {path} was not mounted from a config file that can be changed (mount it with canopy mount NAME or -o config=FILE; without --persist a change holds until the pool is unmounted)", path = .0.shown())]
     NoConfigFile(PathBuf),
-    #[error("pool {path} has read {file}, but the command that mounted it names another file or none (write {key} where the next mount finds it, or leave out --persist)", path = .path.display(), file = .file.display())]
+    #[error("pool {path} has read {file}, but the command that mounted it names another file or none (write {key} where the next mount finds it, or leave out --persist)", path = .path.shown(), file = .file.shown())]
     OtherConfigFile { key: String, file: PathBuf, path: PathBuf },
     #[error("{key} cannot be kept in a config file (use canopy set without --persist)")]
     NotPersistent { key: String },
-    #[error("{file} cannot be written: {why}; and the pool cannot be restored: {kept} (canopy get shows its values)", file = .file.display())]
+    #[error("{file} cannot be written: {why}; and the pool cannot be restored: {kept} (canopy get shows its values)", file = .file.shown())]
     HalfPersisted { file: PathBuf, why: String, kept: String },
-    #[error("{key} cannot be changed while the pool runs (canopy umount {path}, and mount it with -o {pair})", path = .path.display())]
+    #[error("{key} cannot be changed while the pool runs (canopy umount {path}, and mount it with -o {pair})", path = .path.shown())]
     FixedKey { key: String, pair: String, path: PathBuf },
-    #[error("{key} is a flag of the mount (mount -o remount,{key} {path})", path = .path.display())]
+    #[error("{key} is a flag of the mount (mount -o remount,{key} {path})", path = .path.shown())]
     FlagKey { key: String, path: PathBuf },
     #[error("{key} describes the pool and cannot be set")]
     ReadOnlyKey { key: String },
-    #[error("pool {path} is mounted read-only, and so are its options (mount -o remount,rw {path})", path = .0.display())]
+    #[error("pool {path} is mounted read-only, and so are its options (mount -o remount,rw {path})", path = .0.shown())]
     PoolReadOnly(PathBuf),
-    #[error("{key} of pool {path} cannot be changed: only its owner and root may do that (sudo canopy set ..., outside of containers)", path = .path.display())]
+    #[error("{key} of pool {path} cannot be changed: only its owner and root may do that (sudo canopy set ..., outside of containers)", path = .path.shown())]
     NotOwner { key: String, path: PathBuf },
-    #[error("{key} of pool {path}: {why} (the pool's log may say more)", path = .path.display())]
+    #[error("{key} of pool {path}: {why} (the pool's log may say more)", path = .path.shown())]
     Control { key: String, path: PathBuf, why: String },
-    #[error("pool {path} is served by another program, or another version of this one, and does not answer (canopy umount {path}, and mount it again)", path = .0.display())]
+    #[error("pool {path} is served by another program, or another version of this one, and does not answer (canopy umount {path}, and mount it again)", path = .0.shown())]
     NotCanopy(PathBuf),
-    #[error("{} cannot be looked up: {why}", .path.display())]
+    #[error("{} cannot be looked up: {why}", .path.shown())]
     Explain { path: PathBuf, why: String },
-    #[error("{} is not on a pool (findmnt -t fuse.canopy,fuse.mergerfs lists pools)", .0.display())]
+    #[error("{} is not on a pool (findmnt -t fuse.canopy,fuse.mergerfs lists pools)", .0.shown())]
     OnNoPool(PathBuf),
     #[error("'{word}' is not a function: must be one of {known}{}", .nearest.as_ref().map_or_else(String::new, |name| format!(" (did you mean '{name}'?)")))]
     NoFunction { word: String, known: String, nearest: Option<String> },
-    #[error("{path} cannot be written: {why}", path = .path.display())]
+    #[error("{path} cannot be written: {why}", path = .path.shown())]
     Output { path: PathBuf, why: io::Error },
-    #[error("{path} already exists (choose another name, or remove it: rm {path})", path = .0.display())]
+    #[error("{path} already exists (choose another name, or remove it: rm {path})", path = .0.shown())]
     OutputExists(PathBuf),
     #[error("{what}: {why}")]
     System { what: &'static str, why: io::Error },
@@ -136,7 +137,7 @@ pub enum Error {
     Background(String),
     #[error("the daemon exited before the pool was usable ({0}); canopy mount -f shows more")]
     BackgroundDied(std::process::ExitStatus),
-    #[error("mounting on {} failed: {why}", .mountpoint.display())]
+    #[error("mounting on {} failed: {why}", .mountpoint.shown())]
     Serve { mountpoint: PathBuf, why: String },
 }
 
@@ -168,7 +169,7 @@ impl Error {
 
 fn named(branches: &[PathBuf]) -> String {
     match branches {
-        [one] => format!("branch {} is", one.display()),
+        [one] => format!("branch {} is", one.shown()),
         _ => format!("branches {} are", listed(branches)),
     }
 }
@@ -179,7 +180,7 @@ fn missing(path: &Path, otherwise: &str) -> String {
         true => format!(
             "matches no directory (mount the disks it stands for, or name an existing directory{otherwise})"
         ),
-        false => format!("does not exist (create it: mkdir -p {}{otherwise})", path.display()),
+        false => format!("does not exist (create it: mkdir -p {}{otherwise})", path.shown()),
     }
 }
 
@@ -191,7 +192,7 @@ pub fn is_pattern(path: &Path) -> bool {
 fn remount_refusal(why: Errno, path: &Path) -> String {
     match why {
         Errno::BUSY => {
-            format!("files on it are open for writing (fuser -vm {} shows the processes)", path.display())
+            format!("files on it are open for writing (fuser -vm {} shows the processes)", path.shown())
         }
         Errno::PERM => {
             "only root can do that, and a container cannot change flags that were set outside".into()
@@ -205,7 +206,7 @@ fn are_listed(mounts: &[PathBuf]) -> String {
 }
 
 fn listed(paths: &[PathBuf]) -> String {
-    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+    paths.iter().map(|path| path.shown().to_string()).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

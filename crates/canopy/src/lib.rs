@@ -1,5 +1,6 @@
 //! The program: command line, commands, and the life of the daemon.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod cli;
 pub mod commands;

@@ -4,6 +4,7 @@ use crate::program_name::Name;
 use crate::text::one_line;
 use crate::values::ValueError;
 use canopy_pool::branch::BranchError;
+use canopy_sys::shown::Show as _;
 use rustix::io::Errno;
 use std::io;
 use std::path::PathBuf;
@@ -16,37 +17,37 @@ pub enum Error {
     NoBranch(Name),
     #[error("no mountpoint given: {}", .0.usage())]
     NoMountpoint(Name),
-    #[error("no pool is called '{name}': {file} does not exist{}", .nearest.as_ref().map_or_else(|| format!(" (for a directory, write ./{name})"), |name| format!(" (did you mean '{name}'?)")), file = .file.display())]
+    #[error("no pool is called '{name}': {file} does not exist{}", .nearest.as_ref().map_or_else(|| format!(" (for a directory, write ./{name})"), |name| format!(" (did you mean '{name}'?)")), file = .file.shown())]
     NoSuchPool { name: String, file: PathBuf, nearest: Option<String> },
-    #[error("the branches of pool {name} are in {}: give only its name, and a mountpoint if it differs", .file.display())]
+    #[error("the branches of pool {name} are in {}: give only its name, and a mountpoint if it differs", .file.shown())]
     NamedBranches { name: String, file: PathBuf },
-    #[error("branch {} is the mountpoint itself (mount the pool somewhere else)", .0.display())]
+    #[error("branch {} is the mountpoint itself (mount the pool somewhere else)", .0.shown())]
     BranchIsMountpoint(PathBuf),
     #[error(
         "mountpoint {} lies inside branch {}, so the pool would contain itself (choose a mountpoint outside every branch)",
-        .mountpoint.display(), .branch.display()
+        .mountpoint.shown(), .branch.shown()
     )]
     MountpointInBranch { mountpoint: PathBuf, branch: PathBuf },
     #[error(
         "branch {} lies inside mountpoint {}, so the pool would hide it (choose another mountpoint)",
-        .branch.display(), .mountpoint.display()
+        .branch.shown(), .mountpoint.shown()
     )]
     BranchInMountpoint { branch: PathBuf, mountpoint: PathBuf },
     #[error(
         "branch {branch} is on pool {pool}, whose branch {inner} leads to {mountpoint}: the pools would contain each other (leave out {branch}, or remove {inner} from {pool})",
-        branch = .branch.display(), pool = .pool.display(), inner = .inner.display(), mountpoint = .mountpoint.display()
+        branch = .branch.shown(), pool = .pool.shown(), inner = .inner.shown(), mountpoint = .mountpoint.shown()
     )]
     PoolLoop { branch: PathBuf, pool: PathBuf, inner: PathBuf, mountpoint: PathBuf },
     #[error(
         "branch {branch} is a bind mount of pool {} itself (name a directory outside the pool)",
-        .mountpoint.display(), branch = .branch.display()
+        .mountpoint.shown(), branch = .branch.shown()
     )]
     BranchIsOwnPool { branch: PathBuf, mountpoint: PathBuf },
-    #[error("{key} in {file} would have no effect: the command line of the mount, or another key of the file, overrides it (change it there; nothing was changed)", file = .file.display())]
+    #[error("{key} in {file} would have no effect: the command line of the mount, or another key of the file, overrides it (change it there; nothing was changed)", file = .file.shown())]
     Overridden { key: String, file: PathBuf },
-    #[error("{file} cannot be written: {why} (nothing was changed; without --persist a change lasts until the pool is unmounted)", file = .file.display())]
+    #[error("{file} cannot be written: {why} (nothing was changed; without --persist a change lasts until the pool is unmounted)", file = .file.shown())]
     Persist { file: PathBuf, why: String },
-    #[error("mountpoint {} cannot be used: {why}", .path.display())]
+    #[error("mountpoint {} cannot be used: {why}", .path.shown())]
     Mountpoint { path: PathBuf, why: io::Error },
 }
 
@@ -107,11 +108,11 @@ fn remedy(nearest: &Option<String>, otherwise: &str) -> String {
 /// Why a file was not applied, or only in part.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FileError {
-    #[error("config file {path} cannot be read: {why}", path = .path.display())]
+    #[error("config file {path} cannot be read: {why}", path = .path.shown())]
     Unreadable { path: PathBuf, errno: i32, why: String },
-    #[error("config file {}: too many levels of config (files can be nested {levels} deep)", .path.display())]
+    #[error("config file {}: too many levels of config (files can be nested {levels} deep)", .path.shown())]
     TooDeep { path: PathBuf, levels: u32 },
-    #[error("config file {} is in the pool that reads it (move it out of the pool)", .0.display())]
+    #[error("config file {} is in the pool that reads it (move it out of the pool)", .0.shown())]
     InPool(PathBuf),
     #[error("option config: no file was loaded yet, so none can be reloaded (name a file)")]
     NothingLoaded,
@@ -121,7 +122,7 @@ pub enum FileError {
 
 /// A line that was not applied.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{}:{line}: {what}", .file.display())]
+#[error("{}:{line}: {what}", .file.shown())]
 pub struct Mistake {
     pub file: PathBuf,
     pub line: usize,

@@ -6,6 +6,7 @@
 //! rules. `overlap` and `pool_loops` refuse directories that
 //! cannot be branches. `control_api` defines the control interface of a running pool, for the server and its clients.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod control_api;
 pub mod error;

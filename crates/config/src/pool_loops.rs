@@ -8,6 +8,7 @@ use crate::control_api::{self, BranchReport, PoolReport, SRCMOUNTS, STATUS};
 use crate::error::Error;
 use crate::overlap::is_visible_below;
 use canopy_sys::mountinfo::{self, MountEntry};
+use canopy_sys::shown::Show as _;
 use rustix::fs::{major, minor};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -88,7 +89,7 @@ fn branches_of(pool: &Path) -> Vec<InnerBranch> {
     });
     let reply = asking.ok().and_then(|_| answer.recv_timeout(REPLY_TIMEOUT).ok());
     let Some([status, sources]) = reply else {
-        tracing::warn!("pool {} does not answer: its branches are not known", pool.display());
+        tracing::warn!("pool {} does not answer: its branches are not known", pool.shown());
         return Vec::new();
     };
     if let Some(report) = status.and_then(|json| serde_json::from_slice::<PoolReport>(&json).ok()) {

@@ -1,22 +1,17 @@
 //! Text for one line of a terminal or a log.
 
+use canopy_sys::shown::Show as _;
+
 /// Returns the text of a system error without its number.
 pub fn os_error(error: impl std::fmt::Display) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
 
-/// Escapes control characters, so that a text stays on one line and cannot control a terminal.
+/// Escapes control characters and what misleads ([`canopy_sys::shown`]), so that a text stays on one line, cannot control a
+/// terminal and is what it looks like.
 pub fn one_line(text: &str) -> String {
-    let mut line = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() {
-            line.extend(c.escape_default());
-        } else {
-            line.push(c);
-        }
-    }
-    line
+    text.shown().to_string()
 }
 
 /// Formats bytes with a unit and at most four digits: `1.5G`, `300M`, `0B`.

@@ -360,7 +360,7 @@ impl Value for Option<PathBuf> {
         Ok(Some(PathBuf::from(text)))
     }
     fn render(&self) -> String {
-        self.as_deref().map(|path| path.display().to_string()).unwrap_or_default()
+        self.as_deref().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default()
     }
     fn accepted() -> String {
         "a path".into()
@@ -376,7 +376,7 @@ impl Value for PathBuf {
         }
     }
     fn render(&self) -> String {
-        self.display().to_string()
+        self.to_string_lossy().into_owned()
     }
     fn accepted() -> String {
         "a path or nothing".into()

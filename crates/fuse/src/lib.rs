@@ -7,6 +7,7 @@
 //!
 //! This crate does not depend on what is served.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![warn(missing_docs)]
 
 pub mod abi;

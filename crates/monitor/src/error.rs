@@ -1,6 +1,7 @@
 //! Why a command fails. Each message is one line with a remedy where there is one.
 
 use canopy_config::text::os_error;
+use canopy_sys::shown::Show as _;
 use std::io;
 use std::path::PathBuf;
 
@@ -10,9 +11,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     #[error(transparent)]
     Config(#[from] canopy_config::Error),
-    #[error("{} is not the mountpoint of a pool (findmnt -t fuse.canopy,fuse.mergerfs lists pools)", .0.display())]
+    #[error("{} is not the mountpoint of a pool (findmnt -t fuse.canopy,fuse.mergerfs lists pools)", .0.shown())]
     NoPool(PathBuf),
-    #[error("several pools are mounted: name one (canopy top {})", .0.display())]
+    #[error("several pools are mounted: name one (canopy top {})", .0.shown())]
     ManyPools(PathBuf),
     #[error("canopy top needs a terminal (canopy metrics prints the figures once)")]
     NoTerminal,
@@ -20,9 +21,9 @@ pub enum Error {
     NoPools,
     #[error("cannot listen on {place}: {}", os_error(.why))]
     Listen { place: String, why: io::Error },
-    #[error("{} exists and is not a socket (choose another path)", .0.display())]
+    #[error("{} exists and is not a socket (choose another path)", .0.shown())]
     NoSocket(PathBuf),
-    #[error("{} is in use by another process (choose another path)", .0.display())]
+    #[error("{} is in use by another process (choose another path)", .0.shown())]
     SocketInUse(PathBuf),
     #[error("{what}: {}", os_error(.why))]
     System { what: &'static str, why: io::Error },

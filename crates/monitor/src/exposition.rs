@@ -173,7 +173,7 @@ impl Exposition {
 }
 
 fn text_of(path: &OsText) -> String {
-    path.to_os_string().to_string_lossy().into_owned()
+    path.one_line()
 }
 
 fn seconds(time: Duration) -> f64 {
@@ -215,7 +215,7 @@ mod tests {
     fn pools_that_do_not_answer_are_down() {
         let text = text(&[observation("/a"), observation("/b \"c\\\n")]);
         let expected = "# TYPE canopy_up gauge\n# HELP canopy_up 1 if the daemon of the pool answers, else 0.\n\
-                        canopy_up{pool=\"/a\"} 0\ncanopy_up{pool=\"/b \\\"c\\\\\\n\"} 0\n# EOF\n";
+                        canopy_up{pool=\"/a\"} 0\ncanopy_up{pool=\"/b \\\"c\\\\\\\\n\"} 0\n# EOF\n";
         assert_eq!(text, expected);
     }
 

@@ -3,6 +3,7 @@
 //! Whatever a disk or a daemon may not answer is asked by a child process with a deadline ([`probe`]), so that a command
 //! neither hangs nor stays behind.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod deadline_command;
 mod error;

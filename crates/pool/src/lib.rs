@@ -3,6 +3,7 @@
 //! It does not know the FUSE protocol; its operations run on plain directories, without a mount. [`Pool`] is the
 //! filesystem; `ops/` has its operations, one file per group.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod branch;
 pub mod config;

@@ -3,6 +3,7 @@
 use canopy_fuse::mount::MountError;
 use canopy_fuse::session::SessionError;
 use canopy_pool::branch::BranchError;
+use canopy_sys::shown::Show as _;
 use std::io;
 use std::path::PathBuf;
 
@@ -22,11 +23,11 @@ pub enum Error {
     Confine(io::Error),
     #[error(
         "branch {} lies outside the branches that landlock=true confines pool {pool} to (canopy umount {pool}, then mount it with this branch too)",
-        .branch.display(), pool = .pool.display()
+        .branch.shown(), pool = .pool.shown()
     )]
     OutsideOfLandlock { branch: PathBuf, pool: PathBuf },
     #[error("environment variable {variable}: {why}")]
     Environment { variable: &'static str, why: String },
-    #[error("log.file {} cannot be written: {why}", .path.display())]
+    #[error("log.file {} cannot be written: {why}", .path.shown())]
     LogFile { path: PathBuf, why: io::Error },
 }

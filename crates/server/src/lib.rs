@@ -13,6 +13,7 @@
 //! - `translate` converts between the types of the protocol and the pool, and lists the properties of each operation.
 //! - `kernel_link` is what the pool asks of the kernel.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod affinity;
 pub mod badge;

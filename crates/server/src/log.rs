@@ -4,6 +4,7 @@ use crate::error::Error;
 use arc_swap::ArcSwapOption;
 use canopy_config::program_name;
 use canopy_fuse::transport::TRACE_TARGET as TARGET;
+use canopy_sys::shown::legible;
 use rustix::fs::OFlags;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -57,14 +58,14 @@ pub fn start(destination: Destination) -> Result<(), Error> {
 /// Closes the connection to syslog, which is opened again when something is logged. For a process that is about to fork
 /// another which shares its descriptors: each would close and reopen the connection under a number that the other knows.
 pub fn before_fork() {
-    canopy_sys::syslog::reopen(program_name::current().as_c_str());
+    canopy_sys::process::syslog::reopen(program_name::current().as_c_str());
 }
 
 type Boxed = Box<dyn Layer<Registry> + Send + Sync>;
 
 fn layer(destination: Destination) -> Option<Boxed> {
     if destination == Destination::Stderr {
-        let layer = fmt::layer().compact().with_target(false).with_writer(io::stderr);
+        let layer = fmt::layer().compact().with_target(false).with_writer(|| Legible(io::stderr()));
         return Some(layer.with_ansi(io::stderr().is_terminal()).boxed());
     }
     if let Ok(journal) = tracing_journald::layer() {
@@ -128,6 +129,21 @@ pub fn trace(on: bool, file: Option<Arc<File>>) {
     let _ = filters.file.reload(file);
 }
 
+/// Writes lines with what misleads in names escaped, wherever the names come from.
+struct Legible<W>(W);
+
+impl<W: Write> Write for Legible<W> {
+    /// A line comes in one piece.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.0.write_all(legible(&String::from_utf8_lossy(line)).as_bytes())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
 /// Writes to the current trace file.
 struct ToFile;
 
@@ -136,7 +152,7 @@ impl<'a> MakeWriter<'a> for ToFile {
 
     fn make_writer(&'a self) -> Self::Writer {
         match FILE.load_full() {
-            Some(file) => Box::new(file),
+            Some(file) => Box::new(Legible(file)),
             None => Box::new(io::sink()),
         }
     }

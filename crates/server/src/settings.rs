@@ -8,6 +8,7 @@ use canopy_config::Config;
 use canopy_pool::branch::BranchList;
 use canopy_pool::lock::ranked::{Mutex, MutexGuard};
 use canopy_sys::mountinfo;
+use canopy_sys::shown::Show as _;
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -88,7 +89,7 @@ impl Settings {
         if let Some(ledger) = &self.ledger
             && !ledger.record_mountpoint(branch, mountpoint)
         {
-            tracing::warn!("{}: no room to record its mount for a process that takes over", branch.display());
+            tracing::warn!("{}: no room to record its mount for a process that takes over", branch.shown());
         }
     }
 

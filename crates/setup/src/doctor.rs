@@ -1,6 +1,7 @@
 //! What is amiss on a machine that has pools, and how to mend it.
 
 use crate::fstab::{Line, unescape};
+use canopy_sys::shown::Show as _;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -159,7 +160,7 @@ fn limits(facts: &Facts, found: &mut Vec<Finding>) {
     }
     let ahead = |branch: &&Branch| branch.changed.is_some_and(|changed| changed > facts.now + AHEAD);
     for branch in facts.branches.iter().filter(ahead) {
-        let path = branch.path.display();
+        let path = branch.path.shown();
         let text = format!("{path} was changed in the future, by the clock of this machine or of its server");
         let mend = format!("set the clock that is wrong; then touch {path}");
         found.push(finding("clock-differs", Level::Warning, text, mend));
@@ -237,7 +238,7 @@ fn disk_of<'l>(lines: &'l [Line], branch: &Path) -> Option<&'l Line> {
 
 fn branches(facts: &Facts, found: &mut Vec<Finding>) {
     for branch in &facts.branches {
-        let (path, fstype) = (branch.path.display(), &branch.fstype);
+        let (path, fstype) = (branch.path.shown(), &branch.fstype);
         let lacks = match fstype.as_str() {
             "vfat" | "exfat" => "owners, permissions, links and extended attributes",
             "ntfs" | "ntfs3" | "fuseblk" => "owners and permissions as Linux has them",
@@ -251,10 +252,10 @@ fn branches(facts: &Facts, found: &mut Vec<Finding>) {
     }
     if let Some(file) = &facts.spindown {
         let spinning: Vec<String> =
-            facts.branches.iter().filter(|one| one.spins).map(|one| one.path.display().to_string()).collect();
+            facts.branches.iter().filter(|one| one.spins).map(|one| one.path.shown().to_string()).collect();
         if !spinning.is_empty() {
             let text =
-                format!("{} sends disks to sleep, perhaps those of {}", file.display(), spinning.join(", "));
+                format!("{} sends disks to sleep, perhaps those of {}", file.shown(), spinning.join(", "));
             let mend = "nothing, if ten seconds for the first access are fine; otherwise turn it off there";
             found.push(finding("disks-sleep", Level::Note, text, mend));
         }
@@ -262,7 +263,7 @@ fn branches(facts: &Facts, found: &mut Vec<Finding>) {
 }
 
 fn bind(bind: &Bind) -> Finding {
-    let (branch, at) = (bind.branch.display(), bind.at.display());
+    let (branch, at) = (bind.branch.shown(), bind.at.shown());
     let text = format!(
         "process {} ({}) has the branch {branch} at {at}, without its pool: it misses files of other branches, and files that move",
         bind.pid, bind.program

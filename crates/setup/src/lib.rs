@@ -6,6 +6,7 @@
 //! `canopy init` and `canopy migrate`. Except for `machine`, `examine` and `commands`, nothing here asks the system or changes
 //! it.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod commands;
 pub mod doctor;

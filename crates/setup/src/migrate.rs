@@ -94,7 +94,7 @@ fn option(piece: &str) -> Result<Option<(String, String)>, String> {
 
 fn config_option(file: &str) -> Option<(String, String)> {
     let toml = toml_path(Path::new(file))?;
-    Some((format!("config={}", toml.display()), "its new file".into()))
+    Some((format!("config={}", toml.to_string_lossy()), "its new file".into()))
 }
 
 /// Returns the path of the new file for a file of options; `None` if it is TOML, which mergerfs does not read.

@@ -1,6 +1,7 @@
 //! What a pool could consist of, and what would hurt.
 
 use crate::machine::Filesystem;
+use canopy_sys::shown::Show as _;
 use std::path::Path;
 
 /// A filesystem and whether it is proposed as a branch.
@@ -38,7 +39,7 @@ pub fn candidates(mut found: Vec<Filesystem>) -> Vec<Candidate> {
 pub fn warnings(branches: &[Filesystem]) -> Vec<String> {
     let mut found = Vec::new();
     for (index, branch) in branches.iter().enumerate() {
-        let (path, fstype) = (branch.path.display(), &branch.fstype);
+        let (path, fstype) = (branch.path.shown(), &branch.fstype);
         if branch.read_only {
             found.push(format!("{path} is mounted read-only: the pool cannot write there."));
         }
@@ -47,7 +48,7 @@ pub fn warnings(branches: &[Filesystem]) -> Vec<String> {
         } else if branch.is_directory() {
             found.push(format!(
                 "{path} is a directory on {}: if a disk should be mounted there, mount it first.",
-                branch.mountpoint.display()
+                branch.mountpoint.shown()
             ));
         }
         if !branch.has_owners() {
@@ -61,7 +62,7 @@ pub fn warnings(branches: &[Filesystem]) -> Vec<String> {
             ));
         }
         for other in &branches[..index] {
-            let other_path = other.path.display();
+            let other_path = other.path.shown();
             if other.path == branch.path {
                 found.push(format!("{path} is given twice."));
             } else if branch.path.starts_with(&other.path) || other.path.starts_with(&branch.path) {
@@ -80,15 +81,15 @@ pub fn warnings(branches: &[Filesystem]) -> Vec<String> {
 
 /// Returns why a mountpoint cannot be used with these branches.
 pub fn refuse_mountpoint(mountpoint: &Path, branches: &[Filesystem]) -> Option<String> {
-    let place = mountpoint.display();
+    let place = mountpoint.shown();
     if !mountpoint.is_absolute() {
         return Some(format!("mountpoint {place} is not an absolute path"));
     }
     let inside = branches.iter().find(|one| mountpoint.starts_with(&one.path) && one.path != Path::new("/"));
     let over = branches.iter().find(|one| one.path.starts_with(mountpoint));
     match (inside, over) {
-        (_, Some(one)) => Some(format!("the pool at {place} would hide its branch {}", one.path.display())),
-        (Some(one), None) => Some(format!("mountpoint {place} lies in the branch {}", one.path.display())),
+        (_, Some(one)) => Some(format!("the pool at {place} would hide its branch {}", one.path.shown())),
+        (Some(one), None) => Some(format!("mountpoint {place} lies in the branch {}", one.path.shown())),
         (None, None) => None,
     }
 }

@@ -1,7 +1,9 @@
-//! System calls that rustix does not wrap.
+//! System calls that rustix does not wrap, and how names are shown.
 //!
 //! Apart from the preload library, this is the only crate with `unsafe` code. All its functions are safe to call, and
 //! each `unsafe` block says why it is sound.
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod creds;
 pub mod detached_mount;
@@ -18,7 +20,7 @@ pub mod mountinfo;
 pub mod page_buf;
 pub mod process;
 pub mod sched;
-pub mod syslog;
+pub mod shown;
 pub mod thread;
 pub mod truncate;
 pub mod xattr;

@@ -1,11 +1,13 @@
 //! Output for people: at most 80 columns, colours only on a terminal that supports them.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 use anstyle::{AnsiColor, Style};
 use canopy_config::program_name;
 pub use canopy_config::text::bytes;
+use canopy_sys::shown::{legible, misleads};
 use comfy_table::{ContentArrangement, Table, presets};
-use std::io::Write;
+use std::io::{IsTerminal as _, Write};
 use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
 
 /// The width of a line.
@@ -37,13 +39,20 @@ pub fn fitted(text: &str, columns: usize) -> String {
     text.chars().take_while(fits).collect()
 }
 
-/// Writes to stdout. A closed pipe, as with `head`, is not an error.
+/// Writes to stdout, with what misleads escaped ([`legible`]). A closed pipe, as with `head`, is not an error.
 pub fn print(text: &str) {
-    print_bytes(text.as_bytes());
+    write_all(legible(text).as_bytes());
 }
 
-/// Writes bytes to stdout as they are.
-pub fn print_bytes(bytes: &[u8]) {
+/// Writes to stdout what programs read, and people at a terminal: bytes as they are, or legible.
+pub fn print_exactly(bytes: &[u8]) {
+    match std::io::stdout().is_terminal() {
+        true => print(&String::from_utf8_lossy(bytes)),
+        false => write_all(bytes),
+    }
+}
+
+fn write_all(bytes: &[u8]) {
     let mut stdout = std::io::stdout();
     // A question has no end of line, and is to be seen.
     let _ = stdout.write_all(bytes).and_then(|()| stdout.flush());
@@ -51,17 +60,33 @@ pub fn print_bytes(bytes: &[u8]) {
 
 /// Writes to stdout, with styles only on a terminal that supports them (`NO_COLOR`, `TERM=dumb`).
 pub fn print_styled(text: &str) {
-    let _ = anstream::stdout().write_all(text.as_bytes());
+    let _ = anstream::stdout().write_all(legible(text).as_bytes());
 }
 
 /// Writes a line to stderr, prefixed with the name that the program was called by.
 pub fn eprint_line(line: &str) {
-    eprintln!("{}: {line}", program_name::current().as_str());
+    eprintln!("{}: {}", program_name::current().as_str(), legible(line));
 }
 
 /// Prints a value as indented JSON. Maps in it must have string keys.
 pub fn print_json(value: &impl serde::Serialize) {
-    print(&format!("{}\n", serde_json::to_string_pretty(value).unwrap_or_default()));
+    print(&format!("{}\n", json_text(&serde_json::to_string_pretty(value).unwrap_or_default())));
+}
+
+/// Returns JSON with the escapes of JSON for what misleads and for control characters: only strings have them, and they
+/// keep their value.
+pub fn json_text(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    let mut before = ' ';
+    for c in json.chars() {
+        if misleads(before, c) || (c.is_control() && !c.is_ascii_whitespace()) {
+            c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| text.push_str(&format!("\\u{unit:04x}")));
+        } else {
+            text.push(c);
+        }
+        before = c;
+    }
+    text
 }
 
 /// Formats a table without borders, at most [`WIDTH`] wide. Long cells are wrapped. Columns in `to_the_right` are aligned
@@ -113,6 +138,15 @@ mod tests {
         assert_eq!(paragraph("a ", &styled(BAD, "b")), "a \x1b[31mb\x1b[0m\n");
         let long = paragraph("- ", &"/path".repeat(40));
         assert!(long.lines().count() == 3 && long.lines().all(|line| line.len() <= WIDTH), "{long}");
+    }
+
+    #[test]
+    fn json_keeps_names_and_misleads_nobody() {
+        let name = "a\u{202e}4pm\u{e0041}\u{9b}\u{85}\n\"\u{e9}.exe";
+        let json = serde_json::to_string_pretty(&[name]).unwrap();
+        let text = json_text(&json);
+        assert_eq!(serde_json::from_str::<Vec<String>>(&text).unwrap(), [name]);
+        assert_eq!(text, "[\n  \"a\\u202e4pm\\udb40\\udc41\\u009b\\u0085\\n\\\"\u{e9}.exe\"\n]");
     }
 
     #[test]

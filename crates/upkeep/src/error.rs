@@ -1,6 +1,7 @@
 //! Why a command fails as a whole. Each message is one line with a remedy where there is one.
 
 use canopy_config::text::os_error;
+use canopy_sys::shown::Show as _;
 use std::io;
 use std::path::PathBuf;
 
@@ -8,45 +9,45 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{} is not on a pool (findmnt -t fuse.canopy,fuse.mergerfs lists pools)", .0.display())]
+    #[error("{} is not on a pool (findmnt -t fuse.canopy,fuse.mergerfs lists pools)", .0.shown())]
     OnNoPool(PathBuf),
-    #[error("pool {path} is served by another program, or another version of this one, and does not answer (canopy umount {path}, and mount it again)", path = .0.display())]
+    #[error("pool {path} is served by another program, or another version of this one, and does not answer (canopy umount {path}, and mount it again)", path = .0.shown())]
     NotCanopy(PathBuf),
-    #[error("the server of pool {path} has ended (canopy umount {path}, and mount it again)", path = .0.display())]
+    #[error("the server of pool {path} has ended (canopy umount {path}, and mount it again)", path = .0.shown())]
     PoolDead(PathBuf),
-    #[error("{}: {}", .path.display(), os_error(.why))]
+    #[error("{}: {}", .path.shown(), os_error(.why))]
     Path { path: PathBuf, why: io::Error },
     #[error(transparent)]
     Config(#[from] canopy_config::Error),
-    #[error("{} is not the mountpoint of a pool (findmnt -t fuse.canopy,fuse.mergerfs lists pools)", .0.display())]
+    #[error("{} is not the mountpoint of a pool (findmnt -t fuse.canopy,fuse.mergerfs lists pools)", .0.shown())]
     NoPool(PathBuf),
-    #[error("{} is on another pool than {}", .path.display(), .pool.display())]
+    #[error("{} is on another pool than {}", .path.shown(), .pool.shown())]
     OtherPool { path: PathBuf, pool: PathBuf },
-    #[error("{branch} is not a branch of pool {pool} (canopy get {pool} branches shows them)", branch = .branch.display(), pool = .pool.display())]
+    #[error("{branch} is not a branch of pool {pool} (canopy get {pool} branches shows them)", branch = .branch.shown(), pool = .pool.shown())]
     NoBranch { branch: PathBuf, pool: PathBuf },
-    #[error("branch {branch} cannot be used: {why}", branch = .branch.display())]
+    #[error("branch {branch} cannot be used: {why}", branch = .branch.shown())]
     Branch { branch: PathBuf, why: &'static str },
-    #[error("branches of pool {} cannot be changed: {why}", .pool.display())]
+    #[error("branches of pool {} cannot be changed: {why}", .pool.shown())]
     SetBranches { pool: PathBuf, why: io::Error },
     #[error("'{glob}' is not a pattern: {why}")]
     Glob { glob: String, why: String },
-    #[error("no branch has room for the files below {}", .0.display())]
+    #[error("no branch has room for the files below {}", .0.shown())]
     NoRoom(PathBuf),
-    #[error("files of pool {} move only for its owner and root (sudo canopy ..., outside of containers)", .0.display())]
+    #[error("files of pool {} move only for its owner and root (sudo canopy ..., outside of containers)", .0.shown())]
     NotOwner(PathBuf),
-    #[error("pool {path} is mounted read-only (mount -o remount,rw {path})", path = .0.display())]
+    #[error("pool {path} is mounted read-only (mount -o remount,rw {path})", path = .0.shown())]
     PoolReadOnly(PathBuf),
-    #[error("pool {path} has neither tiers nor rules (canopy set {path} tiers=..., or docs/tiers.md)", path = .0.display())]
+    #[error("pool {path} has neither tiers nor rules (canopy set {path} tiers=..., or docs/tiers.md)", path = .0.shown())]
     NoTiers(PathBuf),
-    #[error("another canopy tier works on pool {} (canopy status shows it)", .0.display())]
+    #[error("another canopy tier works on pool {} (canopy status shows it)", .0.shown())]
     AnotherMover(PathBuf),
     #[error("--json cannot ask which copy is right (--fix newest, largest or nonroot)")]
     AskInJson,
     #[error("no pool is mounted")]
     NoPools,
-    #[error("{} is not mounted", .0.display())]
+    #[error("{} is not mounted", .0.shown())]
     NotMounted(PathBuf),
-    #[error("{key} of pool {}: {}", .pool.display(), os_error(.why))]
+    #[error("{key} of pool {}: {}", .pool.shown(), os_error(.why))]
     Key { key: String, pool: PathBuf, why: io::Error },
     #[error("{0} of {1} stay where they are")]
     Left(u64, u64),
@@ -64,9 +65,9 @@ pub enum Error {
     Stopped,
     #[error("{what}: {why}")]
     System { what: &'static str, why: io::Error },
-    #[error("branch {branch} cannot be removed from the pool: {why}", branch = .branch.display())]
+    #[error("branch {branch} cannot be removed from the pool: {why}", branch = .branch.shown())]
     Remove { branch: PathBuf, why: String },
-    #[error("{} is not a directory", .0.display())]
+    #[error("{} is not a directory", .0.shown())]
     NotDirectory(PathBuf),
     #[error("{failed} of {all} could not be looked at", all = .all, failed = .failed)]
     Incomplete { failed: u64, all: u64 },

@@ -6,6 +6,7 @@
 //! nobody has open, `verify` stores checksums and mends, and `fsck` repairs. So a command keeps no state:
 //! stopped anywhere and run again, it looks at the branches and goes on.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod columns;
 mod copies;

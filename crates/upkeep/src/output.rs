@@ -2,6 +2,7 @@
 
 use crate::pool_link::PoolLink;
 use canopy_config::text::one_line;
+use canopy_sys::shown::Show as _;
 pub(crate) use canopy_terminal::{print, print_json};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -13,13 +14,13 @@ pub(crate) fn complain(line: &str) {
 
 /// Returns a path on one line.
 pub(crate) fn shown(path: &Path) -> String {
-    one_line(&path.to_string_lossy())
+    path.shown().to_string()
 }
 
 /// Reports the branches that are left out.
 pub(crate) fn report_missing(pool: &PoolLink) {
     for path in pool.missing() {
-        complain(&format!("branch {} is left out: the pool does not rely on it", path.display()));
+        complain(&format!("branch {} is left out: the pool does not rely on it", path.shown()));
     }
 }
 

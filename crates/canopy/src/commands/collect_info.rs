@@ -4,6 +4,7 @@ use crate::error::Error;
 use crate::terminal;
 use canopy_monitor::deadline_command;
 use canopy_sys::mountinfo;
+use canopy_sys::shown::Show as _;
 use clap::Args;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
@@ -83,7 +84,7 @@ pub fn run(args: &CollectInfoArgs) -> Result<(), Error> {
         io::ErrorKind::AlreadyExists => Error::OutputExists(path.clone()),
         _ => failed(why),
     })?;
-    terminal::print(&format!("writing to {}:\n", path.display()));
+    terminal::print(&format!("writing to {}:\n", path.shown()));
     for (title, text) in sections() {
         file.write_all(section(&title, &text).as_bytes()).map_err(failed)?;
         terminal::print(&format!("  {title}\n"));
@@ -122,7 +123,7 @@ fn sections() -> impl Iterator<Item = (String, String)> {
     });
     let configs = fs::read_dir("/etc/canopy").into_iter().flatten().flatten().map(|entry| entry.path());
     let files = FILES.into_iter().map(PathBuf::from).chain(configs).filter(|path| path.is_file());
-    let files = files.map(|path| (path.display().to_string(), contents(&path)));
+    let files = files.map(|path| (path.shown().to_string(), contents(&path)));
     own_status.chain(gets).chain(programs).chain(files).map(|(title, text)| (title, without_secrets(&text)))
 }
 

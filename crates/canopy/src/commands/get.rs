@@ -42,6 +42,6 @@ pub fn run(args: &GetArgs) -> Result<(), Error> {
         }
     }
     text.push(b'\n');
-    terminal::print_bytes(&text);
+    terminal::print_exactly(&text);
     Ok(())
 }

@@ -18,6 +18,7 @@ use canopy_server::Error as StartError;
 use canopy_server::survival::{Refusal, Survival};
 use canopy_server::{log, takeover, test_switches};
 use canopy_sys::mountinfo;
+use canopy_sys::shown::Show as _;
 use clap::Args;
 use rustix::fs::{Mode, OFlags};
 use std::ffi::OsString;
@@ -295,7 +296,7 @@ fn serve_once(
     if let (Some((source, root)), Some(shown)) = (before, session.placement) {
         // Writes the dirty pages of the old pool to the branches.
         root.map(rustix::fs::syncfs);
-        let place = plan.mountpoint.display();
+        let place = plan.mountpoint.shown();
         let text = match shown {
             Placement::OnTop => Some(preflight::hidden_pool_warning(&plan.mountpoint)),
             Placement::Replaced if plan.config.detach_mountpoint => None,
@@ -316,11 +317,11 @@ fn serve_once(
     }
     tracing::info!(
         "{} is on {}: {}",
-        plan.config.branches,
-        plan.mountpoint.display(),
+        plan.config.branches.to_os_string().shown(),
+        plan.mountpoint.shown(),
         resolve::summary(plan)
     );
-    let status = format!("{} is on {}", plan.fsname.to_string_lossy(), plan.mountpoint.display());
+    let status = format!("{} is on {}", plan.fsname.shown(), plan.mountpoint.shown());
     if reporter.take().is_some_and(|reporter| reporter.ready(&status).is_err()) {
         // Nobody would know of a pool whose mount command has been killed.
         tracing::warn!("the mount command was killed: unmounting again");
@@ -341,7 +342,7 @@ fn serve_once(
     }
     ending.wait_for_unmount();
     systemd::notify(&["STOPPING=1"]);
-    tracing::info!("{} has ended", plan.mountpoint.display());
+    tracing::info!("{} has ended", plan.mountpoint.shown());
     Ok(())
 }
 

@@ -79,7 +79,7 @@ pub fn run(args: &ProbeArgs) {
         "space" => serde_json::to_vec(&space(&args.path).map_err(Failure::from)),
         _ => serde_json::to_vec(&branch(&args.path).map_err(Failure::from)),
     };
-    crate::terminal::print(&String::from_utf8_lossy(&json.unwrap_or_default()));
+    crate::terminal::print_exactly(&json.unwrap_or_default());
 }
 
 fn pool(path: &Path) -> Result<PoolReport, Error> {

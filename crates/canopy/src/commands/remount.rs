@@ -14,6 +14,7 @@ use canopy_config::source::command_line::split_group;
 use canopy_config::{Config, resolve};
 use canopy_fuse::mount::{ATIME_FLAGS, MountFlags, remount};
 use canopy_sys::mountinfo::{self, MountEntry};
+use canopy_sys::shown::Show as _;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -63,7 +64,7 @@ pub fn run(args: &RemountArgs) -> Result<(), Error> {
         eprint_line(&format!(
             "{} cannot be changed by a remount: unmount {}, and mount it again",
             missed.option_words(),
-            path.display()
+            path.shown()
         ));
     }
     if !others.is_empty() {
@@ -133,7 +134,7 @@ fn other_values(path: &Path, wanted: &mut Config) -> Vec<String> {
     let as_command = |spec: &&options::Spec| {
         let pair = format!("{}={}", spec.name, spec.render(wanted).unwrap_or_default());
         match spec.changes {
-            Changes::Live => format!("canopy set {} {pair}", path.display()),
+            Changes::Live => format!("canopy set {} {pair}", path.shown()),
             Changes::AtMount => format!("{pair} at the next mount"),
         }
     };

@@ -6,6 +6,7 @@ use crate::terminal::eprint_line;
 use canopy_config::source::named;
 use canopy_server::badge;
 use canopy_sys::mountinfo::{self, MountEntry};
+use canopy_sys::shown::Show as _;
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, pidfd_open};
@@ -56,7 +57,7 @@ pub fn run(args: &UmountArgs) -> Result<(), Error> {
     unmount::unmount(&path, args.lazy)?;
     let deadline = Instant::now() + PATIENCE;
     if !servers.into_iter().all(|server| exits_before(server, deadline)) {
-        eprint_line(&format!("{} is unmounted, but its daemon has not exited yet", path.display()));
+        eprint_line(&format!("{} is unmounted, but its daemon has not exited yet", path.shown()));
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::terminal::print;
 use canopy_config::control_api::{COMMAND, OsText, PoolReport, STATUS, SurvivalReport};
 use canopy_server::survival::FORM;
+use canopy_sys::shown::Show as _;
 use clap::Args;
 use std::ffi::OsStr;
 use std::fs;
@@ -50,14 +51,14 @@ pub fn run(args: &UpgradeArgs, parse_cmdline: fn(&[u8]) -> Option<MountArgs>) ->
         "cannot read which program serves the pool (as root: sudo canopy upgrade ...)",
     ))?;
     let installed = identity(&program)
-        .map_err(|why| refused(format!("{} is not there any more: {why}", program.display())))?;
+        .map_err(|why| refused(format!("{} is not there any more: {why}", program.shown())))?;
     if identity(Path::new("/proc/self/exe")).ok() != Some(installed) {
         let other = "is another program than this one";
-        return Err(refused(format!("{} {other} (use its own command upgrade)", program.display())));
+        return Err(refused(format!("{} {other} (use its own command upgrade)", program.shown())));
     }
     let serves = identity(Path::new(&format!("/proc/{}/exe", report.pid))).ok();
     if serves == Some(installed) && !args.force {
-        print(&format!("canopy {} serves {} already\n", report.version, args.mount.display()));
+        print(&format!("canopy {} serves {} already\n", report.version, args.mount.shown()));
         return Ok(());
     }
     if before.form != FORM {
@@ -74,7 +75,7 @@ pub fn run(args: &UpgradeArgs, parse_cmdline: fn(&[u8]) -> Option<MountArgs>) ->
     while Instant::now() < until {
         let (report, now) = status(&pool, &args.mount)?;
         if now.upgrades > before.upgrades {
-            let (version, path, pause) = (report.version, args.mount.display(), now.upgrade_pause_ms);
+            let (version, path, pause) = (report.version, args.mount.shown(), now.upgrade_pause_ms);
             print(&format!("canopy {version} serves {path} now, after {pause:.0} ms without answers\n"));
             return Ok(());
         }

@@ -10,6 +10,7 @@ use crate::error::Error;
 use canopy_server::survival::{Refusal, Survival};
 use canopy_server::test_switches;
 use canopy_sys::process::{Child, Ended, Event, Forked, Forker, block_signal};
+use canopy_sys::shown::Show as _;
 use rustix::io::Errno;
 use rustix::process::Signal;
 use std::mem::ManuallyDrop;
@@ -190,7 +191,7 @@ impl Keeper {
             return;
         }
         let error = handover::hand_over(&self.program, &self.directory, &mut self.survival, &self.forker);
-        tracing::error!("{} cannot take over: {error}", self.program.display());
+        tracing::error!("{} cannot take over: {error}", self.program.shown());
         let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
         self.survival.ledger.record_refusal(Refusal::Program(errno));
     }

@@ -7,6 +7,7 @@ use canopy_fuse::mount::sync_served;
 use canopy_server::survival::Ledger;
 use canopy_sys::mountinfo;
 use canopy_sys::process::{block_signal, catch_signals};
+use canopy_sys::shown::Show as _;
 use rustix::process::Signal;
 use signal_hook::consts::{
     SIGALRM, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU, SIGXFSZ,
@@ -122,7 +123,7 @@ impl SignalWatch {
                     }
                     (1, 1) => {}
                     _ => {
-                        tracing::info!("{name}: unmounting {}", pool.mountpoint.display());
+                        tracing::info!("{name}: unmounting {}", pool.mountpoint.shown());
                         let (pool, unmount) = (pool.clone(), shared.clone());
                         // In another thread, so that a second signal works even if this hangs.
                         let stop = thread::Builder::new().name("stop".into());
@@ -149,24 +150,24 @@ fn end(pool: &PoolMount, ending: &Ending) {
     if pool.device.is_some() && there.as_ref().map(|mounted| mounted.device) != pool.device {
         match there {
             Some(_) => {
-                tracing::warn!("another mount covers {}: this pool exits without unmounting", path.display())
+                tracing::warn!("another mount covers {}: this pool exits without unmounting", path.shown())
             }
-            None => tracing::info!("{} was unmounted already", path.display()),
+            None => tracing::info!("{} was unmounted already", path.shown()),
         }
         thread::sleep(GRACE);
         std::process::exit(0);
     }
     // The dirty pages of the pool reach the branches.
     if let Err(error) = sync_served(path) {
-        tracing::debug!("syncfs of {}: {error}", path.display());
+        tracing::debug!("syncfs of {}: {error}", path.shown());
     }
     ending.set(true);
     match unmount::unmount_own(path, false) {
-        Ok(()) => tracing::info!("{} unmounted", path.display()),
+        Ok(()) => tracing::info!("{} unmounted", path.shown()),
         Err(Error::Busy(_)) => {
             tracing::warn!(
                 "{} is in use: it is detached now, and ends in {} s or at a second signal",
-                path.display(),
+                path.shown(),
                 GRACE.as_secs()
             );
             if let Err(error) = unmount::unmount_own(path, true) {

@@ -9,6 +9,7 @@ use canopy_monitor::probe::{self, Answer};
 use canopy_pool::branch::size;
 use canopy_pool::branch::{BranchSpec, Mode};
 use canopy_sys::mountinfo::{self, MountEntry};
+use canopy_sys::shown::Show as _;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
@@ -61,7 +62,7 @@ pub fn check(plan: &mut Plan) -> Result<Findings, Error> {
         findings.warnings.push(hidden_pool_warning(&plan.mountpoint));
     }
     if !over_pool && fs::read_dir(&place.path).is_ok_and(|mut entries| entries.next().is_some()) {
-        findings.details.push(format!("{} is not empty: the pool hides its contents", place.path.display()));
+        findings.details.push(format!("{} is not empty: the pool hides its contents", place.path.shown()));
     }
     Ok(findings)
 }
@@ -120,7 +121,7 @@ fn branches(plan: &mut Plan, findings: &mut Findings) -> Result<Vec<Directory>, 
 
 /// Returns the warning for a branch that a pool is mounted without.
 fn missing_branch_warning(path: &Path) -> String {
-    let branch = path.display();
+    let branch = path.shown();
     match error::is_pattern(path) {
         true => format!(
             "branch {branch} matches no directory: the pool is mounted without it (add it when it does: \
@@ -219,7 +220,7 @@ fn refuse_loops(
 fn warn_of_overlaps(branches: &[Directory], findings: &mut Findings) {
     for (index, branch) in branches.iter().enumerate() {
         for other in &branches[..index] {
-            let (a, b) = (other.path.display(), branch.path.display());
+            let (a, b) = (other.path.shown(), branch.path.shown());
             if branch.identity == other.identity {
                 findings.warnings.push(if other.path == branch.path {
                     format!("branch {b} is given twice")
@@ -249,7 +250,7 @@ fn mountpoint(path: &Path, findings: &mut Findings) -> Result<PathBuf, Error> {
     while let Some(dead) = dead_mount(path)? {
         unmount::unmount(&dead, true)
             .map_err(|error| Error::DeadMount { path: dead.clone(), why: error.line() })?;
-        findings.warnings.push(format!("a dead mount was left at {}: removed", dead.display()));
+        findings.warnings.push(format!("a dead mount was left at {}: removed", dead.shown()));
     }
     let real = path.canonicalize().map_err(|why| mountpoint_error(path, why))?;
     if !fs::metadata(&real).map_err(|why| mountpoint_error(path, why))?.is_dir() {
@@ -262,7 +263,7 @@ fn mountpoint(path: &Path, findings: &mut Findings) -> Result<PathBuf, Error> {
 fn detach_mount(mountpoint: &Path) -> Result<(), Error> {
     if let Ok(Some(mounted)) = mountinfo::at(mountpoint) {
         unmount::unmount(mountpoint, true)?;
-        tracing::info!("{}: detached a mount of type {}", mountpoint.display(), mounted.fstype);
+        tracing::info!("{}: detached a mount of type {}", mountpoint.shown(), mounted.fstype);
     }
     Ok(())
 }
@@ -290,7 +291,7 @@ fn can_replace() -> bool {
 pub fn hidden_pool_warning(mountpoint: &Path) -> String {
     format!(
         "{} already has a pool, which this one hides: it cannot be replaced here (canopy umount {0} ends the topmost)",
-        mountpoint.display()
+        mountpoint.shown()
     )
 }
 

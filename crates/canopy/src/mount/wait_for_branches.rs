@@ -3,6 +3,7 @@
 use crate::error::Error;
 use canopy_config::BranchesWait;
 use canopy_config::control_api;
+use canopy_sys::shown::Show as _;
 use rustix::fs::lgetxattr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -28,7 +29,7 @@ pub fn wait(wait: &BranchesWait, branches: &[PathBuf], mountpoint: &Path) -> Res
     }
     let device = fs::metadata(mountpoint).map_or_else(
         |why| {
-            tracing::error!("{}: {why}", mountpoint.display());
+            tracing::error!("{}: {why}", mountpoint.shown());
             0
         },
         |meta| meta.dev(),
@@ -41,7 +42,7 @@ pub fn wait(wait: &BranchesWait, branches: &[PathBuf], mountpoint: &Path) -> Res
         missing.retain(|branch| {
             let ready = is_mounted(branch, device);
             if ready {
-                tracing::info!("branch {} is ready", branch.display());
+                tracing::info!("branch {} is ready", branch.shown());
             }
             !ready
         });
@@ -53,7 +54,7 @@ pub fn wait(wait: &BranchesWait, branches: &[PathBuf], mountpoint: &Path) -> Res
             logged = true;
             missing
                 .iter()
-                .for_each(|branch| tracing::info!("branch {} is not ready: waiting", branch.display()));
+                .for_each(|branch| tracing::info!("branch {} is not ready: waiting", branch.shown()));
         }
         thread::sleep(PAUSE.min(left));
     }
@@ -91,13 +92,13 @@ fn mount_from_fstab(branch: &Path) {
     // A branch may be a pool itself, which must not notify systemd for this one.
     command.arg(branch).stdin(Stdio::null()).env_remove("NOTIFY_SOCKET");
     match command.output() {
-        Ok(output) if output.status.success() => tracing::info!("branch {}: mounted", branch.display()),
+        Ok(output) if output.status.success() => tracing::info!("branch {}: mounted", branch.shown()),
         Ok(output) => {
             let why = String::from_utf8_lossy(&output.stderr);
             let why = why.split_whitespace().collect::<Vec<_>>().join(" ");
-            tracing::warn!("branch {} cannot be mounted: {why}", branch.display());
+            tracing::warn!("branch {} cannot be mounted: {why}", branch.shown());
         }
-        Err(why) => tracing::warn!("branch {} cannot be mounted: mount: {why}", branch.display()),
+        Err(why) => tracing::warn!("branch {} cannot be mounted: mount: {why}", branch.shown()),
     }
 }
 

@@ -11,6 +11,7 @@ mod fsck;
 mod kills;
 mod look;
 mod moves;
+mod names;
 mod rig;
 mod share;
 mod tools;

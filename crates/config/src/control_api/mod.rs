@@ -6,6 +6,7 @@
 
 pub mod metrics;
 
+use canopy_sys::shown::Show as _;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -110,7 +111,7 @@ impl OsText {
 
     /// Returns the text on one line, for messages.
     pub fn one_line(&self) -> String {
-        crate::text::one_line(&self.to_os_string().to_string_lossy())
+        self.to_os_string().shown().to_string()
     }
 }
 

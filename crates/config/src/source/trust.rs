@@ -1,5 +1,6 @@
 //! Who else can change a config file.
 
+use canopy_sys::shown::Show as _;
 use rustix::process::{getegid, geteuid};
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -20,11 +21,11 @@ pub(super) fn writable_by_others(path: &Path) -> Option<String> {
         .filter_map(|place| Some((PathBuf::from(place), fs::metadata(place).ok()?)))
         .find(|(_, meta)| is_writable_by_others(meta, geteuid().as_raw(), getegid().as_raw()))?;
     let what = if meta.is_dir() { "the directory it is reached through" } else { "it" };
-    let place = place.display();
+    let place = place.shown();
     Some(format!(
         "config file {}: others may change {what} (uid {}, gid {}, mode {:04o}) and so what is mounted (chown root \
          {place}; chmod go-w {place})",
-        path.display(),
+        path.shown(),
         meta.uid(),
         meta.gid(),
         meta.mode() & 0o7777

@@ -1,5 +1,6 @@
 //! A mount that this process owns.
 
+use canopy_sys::shown::Show as _;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -161,7 +162,7 @@ impl Drop for Mounted {
             return;
         }
         if let Err(error) = self.take_down(true) {
-            tracing::error!(%error, path = %self.path.display(), "cannot unmount");
+            tracing::error!(%error, path = %self.path.shown(), "cannot unmount");
         }
     }
 }

@@ -6,6 +6,7 @@
 mod places;
 
 use crate::error::{Error, Result};
+use canopy_sys::shown::Show as _;
 use places::{Client, Connection, Places};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -82,7 +83,7 @@ pub(crate) fn serve(
         }
         Place::Socket(path) => {
             let listener = bind(path)?;
-            canopy_terminal::print(&format!("{}\n", path.display()));
+            canopy_terminal::print(&format!("{}\n", path.shown()));
             std::thread::spawn(move || {
                 server.accept(&failure, || listener.accept().map(|(client, _)| client))
             });
@@ -107,13 +108,13 @@ pub(crate) fn serve(
 fn shown(place: &Place) -> String {
     match place {
         Place::Port(address) => address.to_string(),
-        Place::Socket(path) => path.display().to_string(),
+        Place::Socket(path) => path.shown().to_string(),
     }
 }
 
 /// Makes the socket, in the place of one that nobody listens on any more.
 fn bind(path: &Path) -> Result<UnixListener> {
-    let failed = |why| Error::Listen { place: path.display().to_string(), why };
+    let failed = |why| Error::Listen { place: path.shown().to_string(), why };
     if let Ok(there) = path.symlink_metadata() {
         if !there.file_type().is_socket() {
             return Err(Error::NoSocket(path.to_owned()));

@@ -24,6 +24,7 @@ use crate::ids::BranchId;
 use crate::lock::rank;
 use crate::lock::ranked::Mutex;
 use canopy_sys::sched;
+use canopy_sys::shown::Show as _;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::time::{ClockId, clock_gettime};
@@ -279,7 +280,7 @@ fn check(shared: &Shared, branch: &Branch) {
         tracing::warn!(
             "{}: little room is left, and {} files are written by passthrough: writing to these fails with \
              \"no space left\" when the room is used up; files opened from now on are not affected",
-            branch.path.display(),
+            branch.path.shown(),
             watched.files.len()
         );
     }

@@ -226,9 +226,10 @@ impl FromIterator<BranchSpec> for BranchList {
     }
 }
 
+/// As option text, exact but for what is not UTF-8.
 impl fmt::Display for BranchList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.to_os_string().display(), f)
+        f.write_str(&self.to_os_string().to_string_lossy())
     }
 }
 

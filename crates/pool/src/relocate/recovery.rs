@@ -10,6 +10,7 @@ use crate::fs::reserved::is_reserved;
 use crate::fs::stat::{self, Attr};
 use crate::fs::{beneath, generation};
 use crate::path::{PoolPath, split};
+use canopy_sys::shown::Show as _;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{AtFlags, OFlags, RawDir};
 use rustix::io::Errno;
@@ -36,7 +37,7 @@ pub fn recover(branches: &Branches) {
                 branch.path.display()
             ),
             Err(errno) => {
-                tracing::warn!("{}: cannot look for leftovers of a crash: {errno}", branch.path.display());
+                tracing::warn!("{}: cannot look for leftovers of a crash: {errno}", branch.path.shown());
             }
         }
     }
@@ -72,8 +73,8 @@ fn finish(branches: &Branches, target: &Branch, plan: &Plan, writer: &[u8]) -> b
         // While the other branch is missing, clients see only one of the two files.
         tracing::info!(
             "{}: a move from {} was interrupted; the next mount with that branch will finish it",
-            target.path.display(),
-            String::from_utf8_lossy(&plan.source)
+            target.path.shown(),
+            plan.source.shown()
         );
         return false;
     };
@@ -100,14 +101,14 @@ fn finish(branches: &Branches, target: &Branch, plan: &Plan, writer: &[u8]) -> b
             tracing::warn!(
                 "{}: the copies on {} and {} differ: one was changed while the pool was not \
                                  mounted",
-                String::from_utf8_lossy(name),
-                source.path.display(),
-                target.path.display()
+                name.shown(),
+                source.path.shown(),
+                target.path.shown()
             );
             Ok(())
         };
         if let Err(errno) = removed() {
-            let (name, branch) = (String::from_utf8_lossy(name), surplus.path.display());
+            let (name, branch) = (name.shown(), surplus.path.shown());
             tracing::warn!("{name}: its second copy on {branch} cannot be removed: {errno}");
             finished = false;
         }

@@ -14,6 +14,7 @@ use canopy_pool::branch::{Branch, BranchId, Branches};
 use canopy_pool::lock::ranked::Mutex;
 use canopy_sys::detached_mount::clone_with_atime;
 use canopy_sys::mountinfo::{self, MountEntry};
+use canopy_sys::shown::Show as _;
 use rustix::mount::MountAttrFlags as Attr;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -100,7 +101,7 @@ fn how_to_read(branch: &Branch, pool_flags: MountFlags) -> Option<AtimePolicy> {
         Ok(copy) => return Some(AtimePolicy::PrivateMount(copy)),
         Err(why) => why,
     };
-    let (path, words) = (branch.path.display(), pool_flags.option_words());
+    let (path, words) = (branch.path.shown(), pool_flags.option_words());
     if pool_flags.contains(MountFlags::NOATIME) {
         tracing::info!("branch {path}: read with O_NOATIME, because its mount cannot be cloned: {why}");
         return Some(AtimePolicy::NoAtime);

@@ -16,6 +16,7 @@ use crate::lock_rank as rank;
 use canopy_pool::Pool;
 use canopy_pool::branch::{Branch, BranchId};
 use canopy_pool::lock::ranked::Mutex;
+use canopy_sys::shown::Show as _;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -201,7 +202,7 @@ impl Liveness {
             let stays = found.contains_key(id);
             if !stays && let Some(branch) = self.pool.branches().by_id(*id) {
                 let seconds = since.elapsed().as_secs();
-                tracing::warn!("branch {} has answered, after {seconds} s", branch.path.display());
+                tracing::warn!("branch {} has answered, after {seconds} s", branch.path.shown());
             }
             stays
         });
@@ -262,7 +263,7 @@ impl Liveness {
         let thread = std::thread::Builder::new().name("canopy-probe".into());
         let started = thread.spawn(move || ask_repeatedly(&liveness, &their_probe));
         if let Err(why) = &started {
-            let path = probe.branch.path.display();
+            let path = probe.branch.path.shown();
             tracing::error!("cannot watch whether branch {path} answers: {why}");
         }
         started.is_ok()
@@ -291,7 +292,7 @@ impl Liveness {
             ask_once(&liveness, &their_probe);
         });
         if let Err(why) = started {
-            tracing::error!("cannot ask whether branch {} answers: {why}", probe.branch.path.display());
+            tracing::error!("cannot ask whether branch {} answers: {why}", probe.branch.path.shown());
             probe.state.lock().asked_at = None;
         }
     }
@@ -333,7 +334,7 @@ impl Liveness {
         if std::mem::replace(&mut state.silent, silent) == silent {
             return;
         }
-        let path = probe.branch.path.display();
+        let path = probe.branch.path.shown();
         if silent {
             self.silent.fetch_add(1, Ordering::Relaxed);
             tracing::warn!("branch {path} does not answer: it is left out until it does");
@@ -352,7 +353,7 @@ fn tell_hung(memory: &mut Memory, branch: &Branch, condition: &Condition) {
     }
     let now = Instant::now();
     memory.told.insert(branch.id, now.checked_sub(condition.quiet).unwrap_or(now));
-    let path = branch.path.display();
+    let path = branch.path.shown();
     let disks: Vec<String> = condition.disks.iter().map(|disk| format!("; {disk}")).collect();
     let outlook = match condition.deadline {
         None => "With branch-timeout=SECONDS requests fail instead of waiting".to_owned(),

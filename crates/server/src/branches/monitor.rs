@@ -16,6 +16,7 @@ use canopy_pool::branch::Branch;
 use canopy_pool::branch::health::{CheckResult, Health};
 use canopy_pool::lock::ranked::Mutex;
 use canopy_sys::mountinfo::{self, MountEntry};
+use canopy_sys::shown::Show as _;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::collections::HashSet;
@@ -76,7 +77,7 @@ impl BranchMonitor {
             let Some((topology, illness)) = topology.upgrade().zip(news) else { return };
             // What the pool has cached of its space may be out of date.
             topology.pool.forget_space();
-            let path = branch.path.display();
+            let path = branch.path.shown();
             match illness.health {
                 Health::Well => tracing::info!("branch {path} is well again: it takes part in everything"),
                 // Logged when it is removed.
@@ -108,7 +109,7 @@ impl BranchMonitor {
                         branch.health.inherit(&gone.health);
                     }
                     topology.forget_gone(&path);
-                    tracing::info!("branch {} is back: it takes part in everything", path.display());
+                    tracing::info!("branch {} is back: it takes part in everything", path.shown());
                     topology.coherence.invalidate_names();
                 }
                 Err(_) => {
@@ -129,7 +130,7 @@ impl BranchMonitor {
             monitor.in_progress.lock().remove(&their_path);
         });
         if let Err(why) = started {
-            tracing::warn!("branch {} cannot be checked: {why}", path.display());
+            tracing::warn!("branch {} cannot be checked: {why}", path.shown());
             self.in_progress.lock().remove(&path);
         }
     }

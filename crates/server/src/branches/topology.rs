@@ -17,6 +17,7 @@ use canopy_pool::branch::health::{BranchHealth, Health, HealthReport};
 use canopy_pool::branch::{Branch, BranchId, BranchList, BranchSpec, Branches};
 use canopy_pool::lock::ranked::Mutex;
 use canopy_sys::mountinfo;
+use canopy_sys::shown::Show as _;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -74,7 +75,7 @@ impl Topology {
         for (path, mountpoint) in gone {
             tracing::warn!(
                 "branch {}: its mount is not there any more; the pool goes on without it until it is back",
-                path.display()
+                path.shown()
             );
             let health = Arc::new(BranchHealth::default());
             health.look(|| Err((Health::Gone, Errno::NODEV)));
@@ -159,7 +160,7 @@ impl Topology {
             if more_often_than_before || is_taken {
                 tracing::warn!(
                     "branch {} is given twice: it is the same directory as another branch",
-                    path.display()
+                    path.shown()
                 );
                 return Err(Errno::EXIST);
             }
@@ -214,7 +215,7 @@ impl Topology {
             };
             lines.push(format!(
                 "branch {}: {why}; the pool goes on without it until it is back",
-                path.display()
+                path.shown()
             ));
             let mountpoint =
                 self.mounts.lock().get(&branch.id).map_or_else(|| path.clone(), |on| on.mountpoint.clone());
@@ -287,7 +288,7 @@ impl Topology {
 fn exists(spec: &BranchSpec) -> bool {
     let missing = matches!(rustix::fs::stat(&spec.path), Err(Errno::NOENT));
     if missing {
-        tracing::warn!("branch {} does not exist: it takes part once it does", spec.path.display());
+        tracing::warn!("branch {} does not exist: it takes part once it does", spec.path.shown());
     }
     !missing
 }

@@ -38,6 +38,7 @@ use canopy_fuse::{NodeId, Op, Replied, Reply, Request};
 use canopy_pool::config::{Func, PassthroughIo};
 use canopy_pool::door::Act;
 use canopy_pool::{ClosedSince, Pool};
+use canopy_sys::shown::Show as _;
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
@@ -325,7 +326,7 @@ impl Control {
             || path.parent().is_some_and(|dir| in_pool(dir.metadata()));
         let opened = if within { Ok(None) } else { log::open(path) };
         let file = opened.map_err(|why| {
-            tracing::warn!("log.file {}: {why}", path.display());
+            tracing::warn!("log.file {}: {why}", path.shown());
             Errno::from_io_error(&why).unwrap_or(Errno::IO)
         })?;
         if within || file.as_ref().is_some_and(|file| in_pool(file.metadata())) {
@@ -392,7 +393,7 @@ impl Control {
             b"upgrade" => self.hand_over()?,
             _ => return Err(Errno::NODATA),
         }
-        tracing::info!("command {}", String::from_utf8_lossy(command));
+        tracing::info!("command {}", command.shown());
         Ok(())
     }
 

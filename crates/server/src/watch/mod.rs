@@ -24,6 +24,7 @@ use canopy_pool::config::{FollowSymlinks, Func};
 use canopy_pool::lock::ranked::{Mutex, MutexGuard};
 use canopy_pool::policy;
 use canopy_sys::sched;
+use canopy_sys::shown::Show as _;
 use events::{EventReader, Remaining};
 use filesystems::Filesystems;
 pub(crate) use filesystems::Unwatched;
@@ -309,7 +310,7 @@ impl State {
         lines.extend(self.filesystems.unwatched().iter().map(|Unwatched { branch, why, .. }| {
             format!(
                 "changes on branch {} are not watched, so names are cached briefly: {why}",
-                branch.display()
+                branch.shown()
             )
         }));
         (!lines.is_empty()).then_some(lines)

@@ -9,6 +9,7 @@ use crate::pool_file::{PoolFile, WAYS, Way};
 use crate::proposal::{self, Candidate};
 use canopy_config::source::named::NamedPool;
 use canopy_config::text::os_error;
+use canopy_sys::shown::Show as _;
 use canopy_terminal::{BOLD, WARNING, bytes, paragraph, print, print_styled, styled, table};
 use clap::Args;
 use std::collections::BTreeSet;
@@ -70,7 +71,7 @@ pub fn run(args: &InitArgs) -> Result<(), Error> {
         Error::Refused(format!("'{}' cannot be the name of a pool (a word without / and .)", args.name))
     })?;
     if named.file.exists() {
-        let (file, name) = (named.file.display(), &args.name);
+        let (file, name) = (named.file.shown(), &args.name);
         return Err(Error::Refused(format!(
             "{file} exists already (canopy mount {name} mounts it; edit it, or take another name)"
         )));
@@ -91,7 +92,7 @@ pub fn run(args: &InitArgs) -> Result<(), Error> {
     let text = pool.render().map_err(|refused| {
         Error::Refused(format!(
             "{} cannot be written in a list of branches (rename it, or make a link to it)",
-            refused.0.display()
+            refused.0.shown()
         ))
     })?;
     let plan = Plan {
@@ -162,7 +163,7 @@ fn choose_branches(args: &InitArgs, asks: bool) -> Result<Vec<Filesystem>, Error
             false => Ok(proposed),
         };
     }
-    let paths: Vec<String> = proposed.iter().map(|one| one.path.display().to_string()).collect();
+    let paths: Vec<String> = proposed.iter().map(|one| one.path.shown().to_string()).collect();
     loop {
         let answer = ask(&format!("\nBranches, separated by blanks [{}]:", paths.join(" ")), "")?;
         if answer.is_empty() && !proposed.is_empty() {
@@ -179,9 +180,8 @@ fn choose_branches(args: &InitArgs, asks: bool) -> Result<Vec<Filesystem>, Error
 }
 
 fn look_at(path: &Path) -> Result<Filesystem, Error> {
-    machine::directory(path).map_err(|why| {
-        Error::Refused(format!("branch {} cannot be used: {}", path.display(), os_error(&why)))
-    })
+    machine::directory(path)
+        .map_err(|why| Error::Refused(format!("branch {} cannot be used: {}", path.shown(), os_error(&why))))
 }
 
 fn listing(candidates: &[Candidate]) -> String {
@@ -189,7 +189,7 @@ fn listing(candidates: &[Candidate]) -> String {
         let filesystem = &one.filesystem;
         let disks: Vec<&str> = filesystem.disks.iter().map(String::as_str).collect();
         vec![
-            filesystem.path.display().to_string(),
+            filesystem.path.shown().to_string(),
             filesystem.label.clone().unwrap_or_default(),
             filesystem.fstype.clone(),
             bytes(filesystem.size),
@@ -253,15 +253,15 @@ fn fstab_line(
 ) -> Result<FstabChange, Error> {
     let path = args.fstab_file.clone();
     let before = fs::read_to_string(&path)
-        .map_err(|why| Error::Refused(format!("{} cannot be read: {}", path.display(), os_error(&why))))?;
+        .map_err(|why| Error::Refused(format!("{} cannot be read: {}", path.shown(), os_error(&why))))?;
     let lines = fstab::parse(&before);
     if let Some(line) = lines.iter().find(|line| Path::new(&fstab::unescape(&line.mountpoint)) == mountpoint)
     {
-        let place = mountpoint.display();
+        let place = mountpoint.shown();
         return Err(Error::Refused(format!(
             "line {} of {} mounts {place} already (change that line)",
             line.number,
-            path.display()
+            path.shown()
         )));
     }
     let mut options = vec!["nofail".to_owned()];
@@ -272,7 +272,7 @@ fn fstab_line(
         options.push(format!("x-systemd.requires-mounts-for={}", fstab::escape(disk)));
     }
     let place = mountpoint.to_str().ok_or_else(|| Error::Refused("the mountpoint must be text".into()))?;
-    let line = Line::for_pool(&file.display().to_string(), place, &options.join(","));
+    let line = Line::for_pool(&file.to_string_lossy(), place, &options.join(","));
     Ok(FstabChange { path, before, line: line.render() })
 }
 
@@ -290,25 +290,25 @@ impl Plan {
         let mut shown = format!(
             "\n{}\n  {}:\n{}",
             styled(BOLD, "To be written"),
-            self.file.display(),
+            self.file.shown(),
             indented(&self.text)
         );
         if let Some(fstab) = &self.fstab {
-            let path = fstab.path.display();
+            let path = fstab.path.shown();
             shown.push_str(&format!(
                 "  a line at the end of {path} (kept as {path}.before-canopy):\n    {}\n",
                 fstab.line
             ));
         }
         if !self.mountpoint.exists() {
-            shown.push_str(&format!("  the directory {}\n", self.mountpoint.display()));
+            shown.push_str(&format!("  the directory {}\n", self.mountpoint.shown()));
         }
         shown
     }
 
     fn write(&self) -> Result<(), Error> {
         let failed = |path: &Path| {
-            let path = path.display().to_string();
+            let path = path.shown().to_string();
             move |why: io::Error| {
                 Error::Refused(format!("{path} cannot be written: {} (run it as root)", os_error(&why)))
             }
@@ -349,7 +349,7 @@ fn replace_keeping(path: &Path, before: &str, after: &str) -> io::Result<()> {
 }
 
 fn next_steps(name: &str, plan: &Plan, boot: Boot) -> String {
-    let place = plan.mountpoint.display();
+    let place = plan.mountpoint.shown();
     let first = match boot {
         Boot::Fstab => format!("  mount {place}    # from now on also at boot\n"),
         Boot::Unit => format!("  systemctl enable --now canopy@{name}\n"),

@@ -6,6 +6,7 @@
 use crate::error::Error;
 use crate::migrate::{self, FOR_BETTER, FOR_WORSE, Migration};
 use canopy_config::text::os_error;
+use canopy_sys::shown::Show as _;
 use canopy_terminal::{BOLD, paragraph, print, print_styled, styled};
 use clap::Args;
 use std::collections::BTreeSet;
@@ -81,7 +82,7 @@ pub fn run(args: &MigrateArgs) -> Result<(), Error> {
     }
     print(&match args.write {
         true => {
-            let list: String = written.iter().map(|path| format!("  {}\n", path.display())).collect();
+            let list: String = written.iter().map(|path| format!("  {}\n", path.shown())).collect();
             format!("\nWritten:\n{list}canopy migrate --switch puts them in place; --undo takes that back.\n")
         }
         false => "\nNothing was written (canopy migrate --write writes new files beside these).\n".into(),
@@ -90,7 +91,7 @@ pub fn run(args: &MigrateArgs) -> Result<(), Error> {
 }
 
 fn cannot(what: &str, path: &Path, why: &io::Error) -> Error {
-    Error::Refused(format!("{} cannot {what}: {}", path.display(), os_error(why)))
+    Error::Refused(format!("{} cannot {what}: {}", path.shown(), os_error(why)))
 }
 
 /// Returns the fstab of this machine and the units that an administrator has written.
@@ -126,7 +127,7 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
 }
 
 fn shown(path: &Path, target: &Path, migration: &Migration) -> String {
-    let mut shown = format!("{}\n", styled(BOLD, &format!("{} -> {}", path.display(), target.display())));
+    let mut shown = format!("{}\n", styled(BOLD, &format!("{} -> {}", path.shown(), target.shown())));
     for (old, new) in &migration.lines {
         // Such lines are copied, so they are not wrapped.
         shown.push_str(&format!("- {old}\n+ {new}\n"));
@@ -147,7 +148,7 @@ fn shown(path: &Path, target: &Path, migration: &Migration) -> String {
 fn write_new(target: &Path, text: &str, like: &Path) -> Result<(), Error> {
     let is_ours = target.to_string_lossy().ends_with(NEW);
     if !is_ours && fs::read_to_string(target).is_ok_and(|there| there != text) {
-        return Err(Error::Refused(format!("{} exists already (move it away)", target.display())));
+        return Err(Error::Refused(format!("{} exists already (move it away)", target.shown())));
     }
     let permissions = fs::metadata(like).map_err(|why| cannot("be read", like, &why))?.permissions();
     fs::write(target, text)
@@ -167,13 +168,13 @@ fn exchange(args: &MigrateArgs, files: &[PathBuf]) -> Result<(), Error> {
         if args.switch && outgoing.exists() {
             return Err(Error::Refused(format!(
                 "{} exists already (canopy migrate --undo, or move it away)",
-                outgoing.display()
+                outgoing.shown()
             )));
         }
         // A copy and then a rename, so that there is a file at every moment.
         fs::copy(path, &outgoing).map_err(|why| cannot("be kept", path, &why))?;
         fs::rename(&incoming, path).map_err(|why| cannot("be replaced", path, &why))?;
-        print(&format!("{} is in place; what was there is {}\n", path.display(), outgoing.display()));
+        print(&format!("{} is in place; what was there is {}\n", path.shown(), outgoing.shown()));
         exchanged += 1;
     }
     if exchanged == 0 {

@@ -6,6 +6,7 @@ mod exec;
 mod fork;
 pub mod local_time;
 mod shared_words;
+pub mod syslog;
 
 pub use exec::exec;
 pub use fork::{Child, Ended, Event, Forked, Forker, block_signal, catch_signals};

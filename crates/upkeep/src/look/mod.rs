@@ -4,6 +4,7 @@ mod du;
 mod ls;
 mod which;
 
+use canopy_sys::shown::Show as _;
 pub use du::{DuArgs, du};
 pub use ls::{LsArgs, ls};
 pub use which::{WhichArgs, which};
@@ -23,7 +24,7 @@ struct Failures(u64);
 impl Failures {
     fn add(&mut self, path: &Path, errno: Errno) {
         self.0 += 1;
-        complain(&format!("{}: {}", path.display(), os_error(errno)));
+        complain(&format!("{}: {}", path.shown(), os_error(errno)));
     }
 }
 

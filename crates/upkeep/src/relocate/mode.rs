@@ -6,6 +6,7 @@ use crate::pool_link::PoolLink;
 use canopy_config::control_api::{self, attribute, control_file};
 use canopy_config::{Config, source};
 use canopy_pool::branch::{BranchList, Mode};
+use canopy_sys::shown::Show as _;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
@@ -79,7 +80,7 @@ impl<'p> NoCreation<'p> {
 impl Drop for NoCreation<'_> {
     fn drop(&mut self) {
         if let Err(why) = change(self.pool, &self.branch, Mode::Nc, self.before) {
-            complain(&format!("{why}; branch {} keeps the mode NC", self.branch.display()));
+            complain(&format!("{why}; branch {} keeps the mode NC", self.branch.shown()));
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::node::passthrough::{self, OpenFlags, Sharing};
 use crate::ops::attrs::setattr;
 use crate::path::join;
 use crate::pool::Pool;
+use canopy_sys::shown::Show as _;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Advice, Mode, OFlags};
 use rustix::io::Errno;
@@ -346,13 +347,13 @@ impl Pool {
                     tracing::warn!(
                         "passthrough is off for {}: it is itself a stacked filesystem \
                          (passthrough.max-stack-depth=2 allows one level)",
-                        branch.path.display()
+                        branch.path.shown()
                     );
                 }
                 None
             }
             Err(errno) => {
-                tracing::debug!("no passthrough for a file on {}: {errno}", branch.path.display());
+                tracing::debug!("no passthrough for a file on {}: {errno}", branch.path.shown());
                 None
             }
         }

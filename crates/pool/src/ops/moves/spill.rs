@@ -23,6 +23,7 @@ use crate::relocate::file::{FileMove, can_leave};
 use crate::relocate::journal::Original;
 use crate::relocate::lease::LeasedFile;
 use crate::relocate::links;
+use canopy_sys::shown::Show as _;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -157,11 +158,9 @@ impl Pool {
                 Ok((file, target)) => {
                     tracing::info!(
                         "{}: moved to {}, for {} is full",
-                        file.names
-                            .first()
-                            .map_or("a file without a name".into(), |n| String::from_utf8_lossy(n)),
-                        target.path.display(),
-                        file.source.path.display()
+                        file.names.first().map_or("a file without a name".shown(), |name| name.shown()),
+                        target.path.shown(),
+                        file.source.path.shown()
                     );
                     return true;
                 }
@@ -188,7 +187,7 @@ impl Pool {
             tracing::warn!(
                 "{}: files stay there when it is full, for its filesystem gives no leases: who writes them could not be \
                  told from who does not",
-                branch.path.display()
+                branch.path.shown()
             );
         }
     }

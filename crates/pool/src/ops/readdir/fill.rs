@@ -19,6 +19,7 @@ use crate::inode_number::DirentInodes;
 use crate::node::{Identity, Node};
 use crate::ops::resolve::dirs::KnownCopies;
 use crate::pool::Pool;
+use canopy_sys::shown::Show as _;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -159,7 +160,7 @@ impl Cursor {
             let branch = &self.branches[self.sources[self.reading].index];
             branch.record_error(errno, OpKind::Read);
             self.incomplete = true;
-            tracing::warn!("the listing of a directory on {} is incomplete: {errno}", branch.path.display());
+            tracing::warn!("the listing of a directory on {} is incomplete: {errno}", branch.path.shown());
         }
         self.reading += 1;
         if self.reading < self.sources.len() {
