@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 
-use super::clone::CloneArgs;
+use super::clone::Clone;
 
 /// umount2(2), called by a child process.
 ///
@@ -44,7 +44,7 @@ impl Caller {
     /// thread, and is killed when this thread ends.
     ///
     /// # Errors
-    /// Those of clone(2); `ENOSYS` before Linux 5.3.
+    /// Those of clone(2).
     pub fn getxattr(path: &CStr, name: &CStr) -> Result<Caller, Errno> {
         let call = || {
             let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
@@ -94,9 +94,9 @@ fn start(call: impl FnOnce() -> Result<(), Errno>) -> Result<Pid, Errno> {
     // The table of descriptors is shared first: close_range(2) then gives the child an empty one of its own and closes
     // nothing, while closing copies would wait for a branch that hangs (a network filesystem's flush). Without a signal at
     // its exit the child is no concern of whoever waits for other children, and is not lost where SIGCHLD is ignored.
-    let args = CloneArgs { flags: libc::CLONE_FILES as u64, ..CloneArgs::default() };
+    let clone = Clone { flags: libc::CLONE_FILES, ..Clone::default() };
     // SAFETY: the child makes system calls alone and then exits.
-    let child = unsafe { args.start() };
+    let child = unsafe { clone.start() };
     if child == Ok(None) {
         // SAFETY: the child uses no descriptor from before, and exits without running anything of this process.
         unsafe {

@@ -1,33 +1,41 @@
-//! clone3(2).
+//! clone(2), and not clone3(2), whose flags no seccomp(2) filter can see: those of systemd's `RestrictNamespaces=` and of some
+//! containers refuse it.
 
 use rustix::io::Errno;
 use rustix::process::Pid;
+use std::os::raw::c_int;
+use std::sync::atomic::AtomicU32;
 
 use crate::errno::last_errno;
 
-/// `struct clone_args` in its first version (include/uapi/linux/sched.h, Linux 5.3).
-#[repr(C)]
+/// How a process is to be started.
 #[derive(Default)]
-pub(super) struct CloneArgs {
-    pub(super) flags: u64,
-    pub(super) pidfd: u64,
-    pub(super) child_tid: u64,
-    pub(super) parent_tid: u64,
-    pub(super) exit_signal: u64,
-    pub(super) stack: u64,
-    pub(super) stack_size: u64,
-    pub(super) tls: u64,
+pub(super) struct Clone<'a> {
+    /// Of clone(2), without a signal.
+    pub(super) flags: c_int,
+    /// What the parent gets when the child has ended; 0 for none.
+    pub(super) exit_signal: c_int,
+    /// Where the kernel writes the child's id, as the flags say.
+    pub(super) thread_id: Option<&'a AtomicU32>,
 }
 
-impl CloneArgs {
+impl Clone<'_> {
     /// Starts a process that continues here on a copy of this stack, as after fork(2). Returns `None` in it.
     ///
     /// # Safety
-    /// Without `CLONE_VM`. The addresses, if any, are valid in both processes. If there are other threads, the child may
-    /// make system calls only: they may have held any lock when memory was copied.
+    /// Without `CLONE_VM`. The word is valid in both processes until they end. If there are other threads, the child may make
+    /// system calls only: they may have held any lock when memory was copied.
     pub(super) unsafe fn start(&self) -> Result<Option<Pid>, Errno> {
-        // SAFETY: the kernel reads the structure, which outlives the call. The caller answers for the rest.
-        match unsafe { libc::syscall(libc::SYS_clone3, std::ptr::from_ref(self), size_of::<CloneArgs>()) } {
+        let word = self.thread_id.map_or(std::ptr::null_mut(), AtomicU32::as_ptr);
+        let flags = i64::from(self.flags | self.exit_signal);
+        let (stack, tls) = (std::ptr::null_mut::<u8>(), std::ptr::null_mut::<u8>());
+        // The order of the last two differs. The TLS of this thread goes on in the child.
+        #[cfg(not(target_arch = "aarch64"))]
+        let (fourth, fifth) = (word.cast::<u8>(), tls);
+        #[cfg(target_arch = "aarch64")]
+        let (fourth, fifth) = (tls, word.cast::<u8>());
+        // SAFETY: the word is valid, and the stack of the caller is used where none is given. The caller answers for the rest.
+        match unsafe { libc::syscall(libc::SYS_clone, flags, stack, word, fourth, fifth) } {
             -1 => Err(last_errno()),
             child => Ok(i32::try_from(child).ok().and_then(Pid::from_raw)),
         }

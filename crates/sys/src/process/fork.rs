@@ -7,7 +7,7 @@
 //! Signals change the same word, so that one wait for it misses nothing.
 
 use super::SharedWords;
-use super::clone::CloneArgs;
+use super::clone::Clone;
 use super::exec::exec;
 use crate::errno::last_errno;
 use rustix::io::Errno;
@@ -172,27 +172,23 @@ impl Forker {
     /// Forks a child that shares the table of descriptors. `execve` gives either a table of its own again.
     ///
     /// # Errors
-    /// `ENOSYS` before Linux 5.3; `EAGAIN` and `ENOMEM` (clone(2)).
+    /// `EAGAIN` and `ENOMEM` (clone(2)).
     pub fn fork(&self) -> io::Result<Forked> {
         let word = first_thread().ok_or(Errno::INVAL)?;
-        let address = (word.as_ptr() as usize) as u64;
         // Children whose last threads have ended since.
         while let Ok(Some(_)) = waitpid(None, WaitOptions::NOHANG) {}
         if let Some(fatal) = fatal_signal() {
             fatal.store(0, Ordering::Relaxed);
         }
-        let flags = libc::CLONE_FILES | libc::CLONE_PARENT_SETTID | libc::CLONE_CHILD_CLEARTID;
-        let args = CloneArgs {
-            flags: flags.cast_unsigned().into(),
-            exit_signal: libc::SIGCHLD.cast_unsigned().into(),
-            parent_tid: address,
-            child_tid: address,
-            ..CloneArgs::default()
+        let clone = Clone {
+            flags: libc::CLONE_FILES | libc::CLONE_PARENT_SETTID | libc::CLONE_CHILD_CLEARTID,
+            exit_signal: libc::SIGCHLD,
+            thread_id: Some(word),
         };
         // SAFETY: without CLONE_VM the child continues here on a copy of this stack, like after fork(2). There is no
         // other thread, so no lock of the C library or of Rust is held by one that the child lacks. (The C library's
         // atfork handlers do not run; they take and release such locks.) The word outlives both processes.
-        match unsafe { args.start() }? {
+        match unsafe { clone.start() }? {
             None => {
                 for signal in STOP_SIGNALS.into_iter().chain([libc::SIGCHLD]) {
                     handle(signal, libc::SIG_DFL);
