@@ -19,7 +19,7 @@ mod affinity;
 pub mod badge;
 mod branches;
 mod coherence;
-mod confine;
+pub mod confine;
 mod control;
 mod deadline;
 mod dispatch;

@@ -2,11 +2,12 @@
 //!
 //! The keeper is the process that was told to mount. It forks the one that serves, with which it shares the table of
 //! descriptors, waits, and forks another when that one dies. It runs nothing that a request could reach, and allocates
-//! nothing while it waits.
+//! nothing and has no capability in force while it waits.
 
 use super::handover::{self, Handover};
 use super::signals::{self, STOP_ASKED};
 use crate::error::Error;
+use canopy_server::confine::{self, Resting};
 use canopy_server::survival::{Refusal, Survival};
 use canopy_server::test_switches;
 use canopy_sys::process::{Child, Ended, Event, Forked, Forker, block_signal};
@@ -88,6 +89,7 @@ enum Start {
 
 impl Keeper {
     fn new(forker: Forker, survival: Survival, directory: PathBuf) -> Result<Keeper, Error> {
+        confine::limit_keeper();
         let program = handover::installed("self").map_err(Error::system("cannot find the own program"))?;
         let (survival, deaths) = (ManuallyDrop::new(survival), vec![None; test_switches::max_deaths()]);
         Ok(Keeper { forker, survival, program, directory, stop_asked: false, deaths })
@@ -213,11 +215,16 @@ impl Keeper {
     /// Waits until the process that serves has ended, but for threads that cannot. Passes on what asks the pool to stop.
     fn wait(&mut self, server: &Child) -> Ended {
         let (mut linger, mut ending_since) = (None, Instant::now());
+        let mut resting = Some(Resting::begin());
         loop {
             match server.wait(linger) {
                 Event::Ended(ended) => return ended,
                 Event::Stop => self.pass_on_stop(server),
-                Event::Ending => (linger, ending_since) = (Some(LINGER), Instant::now()),
+                Event::Ending => {
+                    // Under hidepid, only who has its capabilities sees the threads of a process.
+                    drop(resting.take());
+                    (linger, ending_since) = (Some(LINGER), Instant::now());
+                }
                 // A process that exits by itself may take its time.
                 Event::Timeout if self.survival.ledger.is_ending() => {}
                 // What a worker still does, the next process must not do again meanwhile.

@@ -159,3 +159,32 @@ fn without_the_option_there_is_one_process() {
     let maps = fs::read_to_string(format!("/proc/{}/maps", server(&rig.pool))).unwrap();
     assert!(maps.contains("/memfd:canopy-records (deleted)"), "{maps}");
 }
+
+/// The keeper runs with no capability while it waits, and may give no more to what it starts than a server needs to begin.
+#[test]
+fn the_keeper_has_no_capability_in_force() {
+    let rig = Rig::new(&["a"], "");
+    let keeper = keeper(&rig.pool);
+    let capabilities = |process: i32, set: &str| {
+        let status = fs::read_to_string(format!("/proc/{process}/status")).expect("a process");
+        let line = status.lines().find_map(|line| line.strip_prefix(set)?.strip_prefix(':'));
+        u64::from_str_radix(line.expect("a set of capabilities").trim(), 16).expect("a number")
+    };
+    let limits = ["CapPrm", "CapBnd"].map(|set| capabilities(keeper, set));
+    // CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID, SETGID, SETUID, SETPCAP, LINUX_IMMUTABLE, SYS_PTRACE, SYS_ADMIN,
+    // SYS_NICE, SYS_RESOURCE, MKNOD, SETFCAP.
+    let allowed =
+        [0, 1, 2, 3, 4, 6, 7, 8, 9, 19, 21, 23, 24, 27, 31].iter().fold(0, |all, cap| all | 1_u64 << cap);
+    for round in 0..3 {
+        // It waits again soon after it has started a process.
+        assert!(cmd::wait_until(PATIENCE, || capabilities(keeper, "CapEff") == 0), "round {round}");
+        assert_eq!(capabilities(keeper, "CapInh") | capabilities(keeper, "CapAmb"), 0);
+        assert_eq!(limits.map(|set| set & !allowed), [0, 0], "{limits:x?}");
+        assert_eq!(["CapPrm", "CapBnd"].map(|set| capabilities(keeper, set)), limits, "round {round}");
+        // The server has what it needs all the same.
+        assert!(capabilities(server(&rig.pool), "CapEff") & 1 << 21 != 0);
+        fs::write(rig.path("file"), "data").expect("a file");
+        std::os::unix::fs::chown(rig.path("file"), Some(1000), Some(1000)).expect("chown");
+        rig.kill(Signal::KILL);
+    }
+}

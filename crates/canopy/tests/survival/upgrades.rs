@@ -99,6 +99,12 @@ fn the_installed_program_takes_over() {
         unlinked.write_all_at(b"+", round).unwrap();
         assert_eq!(pool.get("category.create"), "ff");
         assert_eq!(keeper(pool), keeper_before);
+        let rests = || {
+            fs::read_to_string(format!("/proc/{keeper_before}/status"))
+                .unwrap()
+                .contains("CapEff:\t0000000000000000\n")
+        };
+        assert!(cmd::wait_until(PATIENCE, rests), "a keeper that waits has no capability in force");
     }
     let mut text = String::new();
     File::open(pool.path().join("open")).unwrap().read_to_string(&mut text).unwrap();

@@ -53,6 +53,59 @@ const NEEDED: [(Caps, &str); 12] = [
 /// Where /proc hides processes from other users, reading those of the callers needs this as well.
 const SEE_CALLERS: (Caps, &str) = (Caps::SYS_PTRACE, "sys_ptrace");
 
+/// What a process needs besides until it serves: to drop the others, and for limits and the `oom_score_adj`.
+const TO_START: Caps = Caps::SETPCAP.union(Caps::SYS_RESOURCE);
+
+/// Drops what neither the keeper of a pool needs nor the processes that it starts. They get what it is permitted to have, as
+/// does a program that it executes (capabilities(7): as root, all of the bounding set), so it cannot give up more for good. To be
+/// called while there is a single thread. Failures do not fail the mount.
+pub fn limit_keeper() {
+    let keep = NEEDED.into_iter().chain([SEE_CALLERS]).fold(TO_START, |all, (cap, _)| all | cap);
+    let _ = clear_ambient_capability_set();
+    let limited = capabilities(None).and_then(|now| {
+        if now.effective.contains(Caps::SETPCAP) {
+            drop_from_bounding_set(keep);
+        }
+        set_effective(now.permitted & keep, now.permitted & keep)
+    });
+    if let Err(errno) = limited {
+        tracing::warn!("the keeper cannot drop the capabilities that are not needed: {errno}");
+    }
+}
+
+/// While this exists, this thread may take its capabilities back but has none in force: a keeper that waits.
+#[derive(Debug)]
+pub struct Resting(());
+
+impl Resting {
+    #[must_use]
+    pub fn begin() -> Resting {
+        let _ = capabilities(None).and_then(|now| set_effective(Caps::empty(), now.permitted));
+        Resting(())
+    }
+}
+
+impl Drop for Resting {
+    fn drop(&mut self) {
+        let _ = capabilities(None).and_then(|now| set_effective(now.permitted, now.permitted));
+    }
+}
+
+fn set_effective(effective: Caps, permitted: Caps) -> Result<(), Errno> {
+    let inheritable = Caps::empty();
+    set_capabilities(None, rustix::thread::CapabilitySets { effective, permitted, inheritable })
+}
+
+fn drop_from_bounding_set(keep: Caps) {
+    for number in 0..u64::BITS {
+        let cap = Caps::from_bits_retain(1 << number);
+        // EINVAL: beyond the last capability that the kernel knows.
+        if !keep.contains(cap) && remove_capability_from_bounding_set(cap) == Err(Errno::INVAL) {
+            break;
+        }
+    }
+}
+
 /// Drops the capabilities that serving does not need. To be called while there is a single thread, after everything
 /// that needs more. Failures here do not fail the mount. Also returns what looks at callers, for which a thread keeps what
 /// it needs.
@@ -87,22 +140,12 @@ fn drop_all_but(keep: Caps) -> Result<(), Errno> {
         let bits = Bits::NO_SETUID_FIXUP | Bits::NO_ROOT | Bits::NO_CAP_AMBIENT_RAISE;
         let locked = Bits::NO_SETUID_FIXUP_LOCKED | Bits::NO_ROOT_LOCKED | Bits::NO_CAP_AMBIENT_RAISE_LOCKED;
         set_capabilities_secure_bits(capabilities_secure_bits()? | bits | locked)?;
-        for number in 0..u64::BITS {
-            let cap = Caps::from_bits_retain(1 << number);
-            // EINVAL: beyond the last capability that the kernel knows.
-            if !keep.contains(cap) && remove_capability_from_bounding_set(cap) == Err(Errno::INVAL) {
-                break;
-            }
-        }
+        drop_from_bounding_set(keep);
     } else if !capabilities_secure_bits()?.contains(Bits::NO_SETUID_FIXUP) {
         // Worker threads set it themselves, if they may.
         keep |= Caps::SETPCAP;
     }
-    let (effective, permitted) = (now.effective & keep, now.permitted & keep);
-    set_capabilities(
-        None,
-        rustix::thread::CapabilitySets { effective, permitted, inheritable: Caps::empty() },
-    )
+    set_effective(now.effective & keep, now.permitted & keep)
 }
 
 /// Returns whether /proc hides processes of other users (hidepid in proc(5)).
