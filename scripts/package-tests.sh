@@ -145,7 +145,7 @@ inside() {
     step "purge"
     # The file is the administrator's.
     expect "stay in /etc/canopy" apt purge canopy
-    rm /etc/canopy/media.toml /etc/fstab.before-canopy
+    rm /etc/canopy/media.toml /etc/fstab.canopy-*
     # A purge after that, as of somebody who never described a pool, leaves nothing.
     apt install "$package"/2/canopy_*.deb >/dev/null 2>&1
     ln -s /usr/lib/systemd/system/canopy@.service /etc/systemd/system/multi-user.target.wants/canopy@media.service

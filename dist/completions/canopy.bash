@@ -1095,7 +1095,7 @@ _canopy() {
             return 0
             ;;
         canopy__subcmd__init)
-            opts="-b -m -y -h --branch --mountpoint --way --boot --yes --fstab-file --help"
+            opts="-b -m -y -h --branch --mountpoint --way --boot --yes --undo --fstab-file --unit-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1126,6 +1126,10 @@ _canopy() {
                     return 0
                     ;;
                 --fstab-file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --unit-dir)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -40,7 +40,7 @@ complete -c canopy -n "__fish_canopy_needs_command" -f -a "fsck" -d 'Find and re
 complete -c canopy -n "__fish_canopy_needs_command" -f -a "collect-info" -d 'Gather information for a bug report'
 complete -c canopy -n "__fish_canopy_needs_command" -f -a "options" -d 'List the options for -o with their defaults and values'
 complete -c canopy -n "__fish_canopy_needs_command" -f -a "bench" -d 'Measure how fast a pool is, compared with its own branch'
-complete -c canopy -n "__fish_canopy_needs_command" -f -a "init" -d 'Describe a new pool: look at the disks, ask, show, write'
+complete -c canopy -n "__fish_canopy_needs_command" -f -a "init" -d 'Set up a new pool, step by step'
 complete -c canopy -n "__fish_canopy_needs_command" -f -a "migrate" -d 'Turn what mergerfs is configured with into Canopy\'s'
 complete -c canopy -n "__fish_canopy_needs_command" -f -a "doctor" -d 'Look for what is amiss on this machine, and say how to mend it'
 complete -c canopy -n "__fish_canopy_needs_command" -f -a "which" -d 'Show which branches hold a file, and how its copies differ'
@@ -127,11 +127,13 @@ complete -c canopy -n "__fish_canopy_using_subcommand init" -l boot -d 'Mounted 
 unit\t''
 nothing\t''"
 complete -c canopy -n "__fish_canopy_using_subcommand init" -l fstab-file -d 'The file for --boot fstab' -r -F
-complete -c canopy -n "__fish_canopy_using_subcommand init" -s y -l yes -d 'Ask nothing; what is not given is the default'
+complete -c canopy -n "__fish_canopy_using_subcommand init" -l unit-dir -d 'The directory for --boot unit' -r -F
+complete -c canopy -n "__fish_canopy_using_subcommand init" -s y -l yes -d 'Do not ask; use defaults for whatever is not given'
+complete -c canopy -n "__fish_canopy_using_subcommand init" -l undo -d 'Take back what init wrote for this pool'
 complete -c canopy -n "__fish_canopy_using_subcommand init" -s h -l help -d 'Print help'
 complete -c canopy -n "__fish_canopy_using_subcommand migrate" -l write -d 'Write FILE.canopy beside each file'
 complete -c canopy -n "__fish_canopy_using_subcommand migrate" -l switch -d 'Put FILE.canopy in the place of FILE'
-complete -c canopy -n "__fish_canopy_using_subcommand migrate" -l undo -d 'Put back what --switch has replaced'
+complete -c canopy -n "__fish_canopy_using_subcommand migrate" -l undo -d 'Take back the lines that --switch has changed'
 complete -c canopy -n "__fish_canopy_using_subcommand migrate" -s h -l help -d 'Print help'
 complete -c canopy -n "__fish_canopy_using_subcommand doctor" -l fstab-file -d 'The fstab to look at' -r -F
 complete -c canopy -n "__fish_canopy_using_subcommand doctor" -l json -d 'Print JSON, for programs'
@@ -279,7 +281,7 @@ complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_
 complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "collect-info" -d 'Gather information for a bug report'
 complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "options" -d 'List the options for -o with their defaults and values'
 complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "bench" -d 'Measure how fast a pool is, compared with its own branch'
-complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "init" -d 'Describe a new pool: look at the disks, ask, show, write'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "init" -d 'Set up a new pool, step by step'
 complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "migrate" -d 'Turn what mergerfs is configured with into Canopy\'s'
 complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "doctor" -d 'Look for what is amiss on this machine, and say how to mend it'
 complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "which" -d 'Show which branches hold a file, and how its copies differ'

@@ -1,7 +1,6 @@
 //! What is amiss on a machine that has pools, and how to mend it.
 
-use crate::fstab::{Line, unescape};
-use canopy_sys::shown::Show as _;
+use crate::fstab::{Line, disk_of, unescape};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -225,15 +224,6 @@ fn fstab(facts: &Facts, found: &mut Vec<Finding>) {
 /// Returns whether waiting for `path` waits for what is mounted at `mountpoint`.
 fn covers(path: &Path, mountpoint: &Path) -> bool {
     path.starts_with(mountpoint)
-}
-
-/// Returns the line that mounts the disk of a branch, unless that is the root.
-fn disk_of<'l>(lines: &'l [Line], branch: &Path) -> Option<&'l Line> {
-    let holds = |line: &&Line| {
-        let place = PathBuf::from(unescape(&line.mountpoint));
-        place != Path::new("/") && !line.is_pool() && branch.starts_with(place)
-    };
-    lines.iter().filter(holds).max_by_key(|line| line.mountpoint.len())
 }
 
 fn branches(facts: &Facts, found: &mut Vec<Finding>) {

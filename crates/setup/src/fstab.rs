@@ -1,8 +1,10 @@
 //! Lines of fstab(5).
 
 use canopy_config::source::command_line;
+use canopy_sys::mountinfo::MountEntry;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
 /// A line that describes a mount. Fields are as written, with their escapes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -67,6 +69,32 @@ impl Line {
             fields.into_iter().map(String::as_str).filter(|field| !field.is_empty()).collect();
         fields.join(" ")
     }
+}
+
+/// Returns the line that mounts the disk of a branch, unless that is the root.
+pub fn disk_of<'l>(lines: &'l [Line], branch: &Path) -> Option<&'l Line> {
+    let holds = |line: &&Line| {
+        let place = PathBuf::from(unescape(&line.mountpoint));
+        place != Path::new("/") && !line.is_pool() && branch.starts_with(place)
+    };
+    lines.iter().filter(holds).max_by_key(|line| line.mountpoint.len())
+}
+
+/// Returns the lines for disks that should be mounted, and are not: neither those of systemd's automounts nor what is mounted
+/// by hand, nor swap and pools.
+pub fn disks_away<'l>(lines: &'l [Line], mounts: &[MountEntry]) -> Vec<&'l Line> {
+    let wanted = |line: &&Line| {
+        let place = PathBuf::from(unescape(&line.mountpoint));
+        place.is_absolute()
+            && !line.is_pool()
+            && !["noauto", "x-systemd.automount", "bind", "rbind"]
+                .iter()
+                .any(|option| line.has_option(option))
+            && !["swap", "tmpfs", "proc", "sysfs", "devpts", "none", "auto.none"]
+                .contains(&line.fstype.as_str())
+            && !mounts.iter().any(|mounted| mounted.mountpoint == place)
+    };
+    lines.iter().filter(wanted).collect()
 }
 
 /// Returns the mounts of a file.

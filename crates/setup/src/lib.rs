@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+pub mod at_boot;
 pub mod commands;
 pub mod doctor;
 mod error;
@@ -16,6 +17,10 @@ pub mod fstab;
 pub mod machine;
 pub mod migrate;
 pub mod pool_file;
+pub mod program;
 pub mod proposal;
+pub mod system_file;
+pub mod unit;
+pub mod unused_disks;
 
 pub use error::Error;

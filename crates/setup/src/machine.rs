@@ -116,7 +116,8 @@ fn is_system_path(path: &Path) -> bool {
     path == Path::new("/") || path == Path::new("/home") || below.iter().any(|dir| path.starts_with(dir))
 }
 
-fn system_disks(mounts: &[MountEntry]) -> BTreeSet<String> {
+/// Returns the disks that hold the system.
+pub fn system_disks(mounts: &[MountEntry]) -> BTreeSet<String> {
     let system = mounts
         .iter()
         .filter(|mounted| ["/", "/usr", "/boot"].iter().any(|path| mounted.mountpoint == Path::new(path)));

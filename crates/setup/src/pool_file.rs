@@ -10,7 +10,10 @@ pub struct Way {
     pub word: &'static str,
     /// The policy of `category.create`.
     pub policy: &'static str,
+    /// Where a new file goes.
     pub meaning: &'static str,
+    /// Another option that it needs, and why.
+    also: Option<(&'static str, &'static str)>,
 }
 
 /// The first is the default.
@@ -18,15 +21,25 @@ pub const WAYS: [Way; 4] = [
     Way {
         word: "spread",
         policy: "pfrd",
-        meaning: "anywhere: at random, the more often the more space a disk has free",
+        meaning: "to a random disk; emptier disks are chosen more often",
+        also: None,
     },
-    Way { word: "most-free", policy: "mfs", meaning: "the disk with the most free space" },
+    Way { word: "most-free", policy: "mfs", meaning: "to the disk with the most free space", also: None },
     Way {
         word: "together",
         policy: "mspmfs",
-        meaning: "beside its directory, as long as there is space; else as most-free",
+        meaning: "to a disk that has their directory, as long as there is space; then to the one with the most free space",
+        also: Some((
+            "ignorepponrename",
+            "A file that is renamed stays on its disk, which gets the directory. Otherwise renames fail (EXDEV).",
+        )),
     },
-    Way { word: "fill", policy: "ff", meaning: "the first disk until it is full, then the next" },
+    Way {
+        word: "fill",
+        policy: "ff",
+        meaning: "to the first disk until it is full, then to the next",
+        also: None,
+    },
 ];
 
 /// A pool to be described.
@@ -35,8 +48,8 @@ pub struct PoolFile {
     pub branches: Vec<PathBuf>,
     pub mountpoint: PathBuf,
     pub way: Way,
-    /// Space to leave free on each disk, as an option takes it.
-    pub min_free: String,
+    /// Space to leave free on each disk, in bytes.
+    pub min_free: u64,
 }
 
 /// A path that a configuration file cannot hold.
@@ -50,20 +63,30 @@ impl PoolFile {
         for path in &self.branches {
             branches.push_str(&format!("    {},\n", quote(path)?));
         }
+        let also = self.way.also.map(|(option, why)| format!("# {why}\n{option} = true\n"));
         Ok(format!(
             "# Written by canopy init. `canopy options` lists what else a pool can be told.\n\
              branches = [\n{branches}]\n\
              mountpoint = {}\n\
-             # Where a new file goes: {}.\n\
-             \"category.create\" = {}\n\
+             # New files go {}.\n\
+             \"category.create\" = {}\n{}\
              # A disk with less free space than this gets no new files.\n\
              minfreespace = {}\n",
             quote(&self.mountpoint)?,
             self.way.meaning,
             text(self.way.policy),
-            text(&self.min_free),
+            also.unwrap_or_default(),
+            text(&size(self.min_free)),
         ))
     }
+}
+
+/// Writes a size in the largest unit that divides it.
+fn size(bytes: u64) -> String {
+    let unit = [(1_u64 << 30, "G"), (1 << 20, "M")]
+        .into_iter()
+        .find(|(unit, _)| bytes != 0 && bytes.is_multiple_of(*unit));
+    unit.map_or_else(|| bytes.to_string(), |(unit, letter)| format!("{}{letter}", bytes / unit))
 }
 
 /// Writes a path as TOML. Branches are separated by colons elsewhere, and the characters of patterns are not literal.
@@ -89,7 +112,7 @@ mod tests {
                 branches: vec!["/no/disk 1".into(), "/no/\"disk\" 2".into()],
                 mountpoint: "/mnt/media".into(),
                 way,
-                min_free: "4G".into(),
+                min_free: 4 << 30,
             };
             let path = dir.path().join("media.toml");
             std::fs::write(&path, pool.render().expect("text")).expect("a file");
@@ -99,6 +122,9 @@ mod tests {
             assert_eq!(config.mountpoint.as_deref(), Some(Path::new("/mnt/media")));
             let create = canopy_config::options::find("category.create").expect("an option");
             assert_eq!(create.render(&config).as_deref(), Some(way.policy));
+            // Renames succeed whichever way is chosen.
+            let preserves = way.policy.starts_with("ep") || way.policy.starts_with("msp");
+            assert_eq!(preserves, config.pool.ignore_path_preservation);
         }
     }
 

@@ -1,7 +1,8 @@
 //! What a pool could consist of, and what would hurt.
 
+use crate::fstab::{self, Line};
 use crate::machine::Filesystem;
-use canopy_sys::shown::Show as _;
+use canopy_config::text::bytes;
 use std::path::Path;
 
 /// A filesystem and whether it is proposed as a branch.
@@ -24,7 +25,7 @@ pub fn candidates(mut found: Vec<Filesystem>) -> Vec<Candidate> {
         } else if one.on_system_disk {
             Some("is on the system's disk")
         } else if !one.has_owners() {
-            Some("knows no owners and links")
+            Some("cannot store Unix owners, permissions and links")
         } else if found.iter().any(larger) {
             Some("shares its disk with a larger one")
         } else {
@@ -35,16 +36,67 @@ pub fn candidates(mut found: Vec<Filesystem>) -> Vec<Candidate> {
     found.into_iter().zip(reasons).map(|(filesystem, left_out)| Candidate { filesystem, left_out }).collect()
 }
 
+/// Returns the line of fstab for the disk of a branch, if that is not mounted.
+fn away<'l>(branch: &Filesystem, lines: &'l [Line]) -> Option<&'l Line> {
+    let line = fstab::disk_of(lines, &branch.path)?;
+    let place = fstab::unescape(&line.mountpoint);
+    (branch.mountpoint != Path::new(&place)).then_some(line)
+}
+
+/// Returns why these cannot be the branches of one pool.
+pub fn refuse_branches(branches: &[Filesystem]) -> Option<String> {
+    let pairs = branches
+        .iter()
+        .enumerate()
+        .flat_map(|(index, one)| branches[..index].iter().map(move |other| (other, one)));
+    pairs.into_iter().find_map(|(one, other)| {
+        let (path, other_path) = (one.path.display(), other.path.display());
+        if one.path == other.path {
+            Some(format!("branch {path} is given twice"))
+        } else if one.path.starts_with(&other.path) {
+            Some(format!("branch {path} is inside the branch {other_path}: files would appear twice"))
+        } else if other.path.starts_with(&one.path) {
+            Some(format!("branch {other_path} is inside the branch {path}: files would appear twice"))
+        } else {
+            None
+        }
+    })
+}
+
+/// Free space that each disk keeps by default, and that small ones keep.
+const MIN_FREE: u64 = 4 << 30;
+const SHARE_OF_SMALL: u64 = 20;
+
+/// Returns the free space that each disk should keep: 4 GiB, or a twentieth of the smallest disk if that is less.
+pub fn min_free(branches: &[Filesystem]) -> u64 {
+    let smallest = branches.iter().filter(|one| !one.read_only).map(|one| one.size).min().unwrap_or(u64::MAX);
+    let share = smallest / SHARE_OF_SMALL;
+    // Whole units are easier to read.
+    let unit = if share >= 1 << 30 {
+        1 << 30
+    } else if share >= 1 << 20 {
+        1 << 20
+    } else {
+        1
+    };
+    (share / unit * unit).min(MIN_FREE)
+}
+
 /// Returns what will hurt if these are the branches of a pool, each in a sentence.
-pub fn warnings(branches: &[Filesystem]) -> Vec<String> {
+pub fn warnings(branches: &[Filesystem], lines: &[Line], min_free: u64) -> Vec<String> {
     let mut found = Vec::new();
     for (index, branch) in branches.iter().enumerate() {
         let (path, fstype) = (branch.path.shown(), &branch.fstype);
         if branch.read_only {
             found.push(format!("{path} is mounted read-only: the pool cannot write there."));
         }
-        if branch.on_system_disk {
+        if branch.on_system_disk && away(branch, lines).is_none() {
             found.push(format!("{path} is on the system's disk: a full pool then fills the system, too."));
+        } else if let Some(line) = away(branch, lines) {
+            let place = line.mountpoint.clone();
+            found.push(format!(
+                "{place} is in fstab but not mounted: until it is, new files for {path} go to the disk below it (mount {place})."
+            ));
         } else if branch.is_directory() {
             found.push(format!(
                 "{path} is a directory on {}: if a disk should be mounted there, mount it first.",
@@ -62,12 +114,8 @@ pub fn warnings(branches: &[Filesystem]) -> Vec<String> {
             ));
         }
         for other in &branches[..index] {
-            let other_path = other.path.shown();
-            if other.path == branch.path {
-                found.push(format!("{path} is given twice."));
-            } else if branch.path.starts_with(&other.path) || other.path.starts_with(&branch.path) {
-                found.push(format!("{other_path} and {path} lie in one another: files would appear twice."));
-            } else if branch.mountpoint == other.mountpoint {
+            let other_path = other.path.display();
+            if branch.mountpoint == other.mountpoint {
                 found.push(format!(
                     "{other_path} and {path} are on one filesystem: its free space counts twice."
                 ));
@@ -75,6 +123,23 @@ pub fn warnings(branches: &[Filesystem]) -> Vec<String> {
                 found.push(format!("{other_path} and {path} are on one disk: if it fails, both are lost."));
             }
         }
+    }
+    let is_full = |branch: &&Filesystem| branch.available <= min_free;
+    let full: Vec<String> =
+        branches.iter().filter(is_full).map(|one| one.path.display().to_string()).collect();
+    let wanted = bytes(min_free);
+    if full.is_empty() {
+        return found;
+    }
+    if full.len() == branches.len() {
+        found.push(format!(
+            "every disk has less than {wanted} free (minfreespace): nothing can be created in the pool."
+        ));
+    } else {
+        found.push(format!(
+            "{} has less than {wanted} free (minfreespace), so no new files go there.",
+            full.join(", ")
+        ));
     }
     found
 }
@@ -104,8 +169,8 @@ mod tests {
             mountpoint: path.into(),
             fstype: fstype.into(),
             label: None,
-            size,
-            available: size / 2,
+            size: size << 40,
+            available: size << 39,
             read_only: false,
             disks: [disk.to_owned()].into(),
             on_system_disk: disk == "sda",
@@ -139,7 +204,7 @@ mod tests {
                 ("/mnt/d2", ""),
                 ("/mnt/d3", ""),
                 ("/mnt/d4", "shares its disk with a larger one"),
-                ("/mnt/stick", "knows no owners and links"),
+                ("/mnt/stick", "cannot store Unix owners, permissions and links"),
                 ("/srv", "is on the system's disk"),
             ]
         );
@@ -148,7 +213,7 @@ mod tests {
     #[test]
     fn what_hurts_is_said() {
         let good = [filesystem("/mnt/d1", "ext4", "sdb", 1), filesystem("/mnt/d2", "btrfs", "sdc", 1)];
-        assert_eq!(warnings(&good), Vec::<String>::new());
+        assert_eq!(warnings(&good, &[], 0), Vec::<String>::new());
         let mut directory = filesystem("/mnt/d1/x", "ext4", "sdb", 1);
         directory.mountpoint = "/mnt/d1".into();
         let bad = [
@@ -158,9 +223,14 @@ mod tests {
             filesystem("/srv", "ext4", "sda", 1),
             filesystem("/mnt/stick", "exfat", "sdd", 1),
         ];
-        let said = warnings(&bad).join("\n");
+        let said = warnings(&bad, &[], 0).join("\n");
+        let lines = fstab::parse("LABEL=a / ext4 defaults 0 1\nLABEL=b /mnt/d2 ext4 nofail 0 2\n");
+        let mut away = filesystem("/mnt/d2", "ext4", "sda", 1);
+        away.mountpoint = "/".into();
+        let about_away = warnings(&[away], &lines, 0).join("\n");
+        assert!(about_away.contains("/mnt/d2 is in fstab but not mounted"), "{about_away}");
+        assert!(!about_away.contains("system's disk"), "{about_away}");
         for needle in [
-            "in one another",
             "/mnt/d1b are on one disk",
             "/srv is on the system's",
             "exfat, which keeps no owners",
@@ -168,6 +238,52 @@ mod tests {
         ] {
             assert!(said.contains(needle), "no {needle} in {said}");
         }
+    }
+
+    #[test]
+    fn branches_are_apart() {
+        let one = |path: &str| filesystem(path, "ext4", "sdb", 1);
+        for (paths, refused) in [
+            (["/mnt/d1", "/mnt/d2"], None),
+            (["/mnt/d1", "/mnt/d10"], None),
+            (["/mnt/d1", "/mnt/d1"], Some("twice")),
+            (["/mnt/d1/x", "/mnt/d1"], Some("inside")),
+            (["/mnt/d1", "/mnt/d1/x"], Some("inside")),
+        ] {
+            let said = refuse_branches(&paths.map(one));
+            let matches = said
+                .as_deref()
+                .map_or(refused.is_none(), |said| refused.is_some_and(|word| said.contains(word)));
+            assert!(matches, "{paths:?}: {said:?}");
+        }
+    }
+
+    #[test]
+    fn small_disks_keep_less_free() {
+        let sized = |sizes: &[u64]| -> Vec<Filesystem> {
+            let one = |&size: &u64| Filesystem {
+                size,
+                available: size / 10 * 9,
+                ..filesystem("/d", "ext4", "sdb", 1)
+            };
+            sizes.iter().map(one).collect()
+        };
+        const GIB: u64 = 1 << 30;
+        for (sizes, expected) in [
+            (vec![4096 * GIB, 8192 * GIB], 4 * GIB),
+            (vec![80 * GIB], 4 * GIB),
+            (vec![79 * GIB], 3 * GIB),
+            (vec![2 * GIB, 8192 * GIB], 102 << 20),
+            (vec![100 << 20], 5 << 20),
+            (vec![1 << 20], (1 << 20) / 20),
+            (vec![], 4 * GIB),
+        ] {
+            let branches = sized(&sizes);
+            assert_eq!(min_free(&branches), expected, "{sizes:?}");
+            assert!(warnings(&branches, &[], expected).iter().all(|said| !said.contains("minfreespace")));
+        }
+        let full = warnings(&sized(&[GIB]), &[], GIB).join(" ");
+        assert!(full.contains("nothing can be created"), "{full}");
     }
 
     #[test]

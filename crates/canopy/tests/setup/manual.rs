@@ -31,7 +31,7 @@ exec chroot . /usr/bin/env -i HOME=/root PATH=/bin-of-canopy:/usr/sbin:/usr/bin:
     . ./commands
     echo pools: $(findmnt -rno TARGET -t fuse.canopy)
     cat /etc/fstab
-    ls -A /etc/canopy
+    ls -A /etc/canopy | grep -v "^media.toml.canopy-"  || true
     echo files: /mnt/disk*/films/film.mkv'
 "#;
 

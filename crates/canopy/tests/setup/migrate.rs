@@ -40,14 +40,26 @@ fn fstab_is_written_beside_and_can_be_taken_back() {
 
     bed.stdout("migrate @fstab --switch");
     assert_eq!(fs::read_to_string(bed.path("fstab")).unwrap(), new);
-    assert_eq!(fs::read_to_string(bed.path("fstab.before-canopy")).unwrap(), old);
+    assert_eq!(fs::metadata(bed.path("fstab")).unwrap().permissions().mode() & 0o777, 0o640);
     assert_eq!(bed.stdout("migrate @fstab"), "nothing here mounts with mergerfs");
+    // A line that is added later stays, there and back.
+    let later = "/dev/sdz1 /mnt/new ext4 nofail 0 2\n";
+    bed.write("fstab", &format!("{new}{later}"));
     bed.stdout("migrate @fstab --undo");
-    assert_eq!(fs::read_to_string(bed.path("fstab")).unwrap(), old);
-    assert!(!bed.path("fstab.before-canopy").exists());
-    // And there again, without losing anything.
+    assert_eq!(fs::read_to_string(bed.path("fstab")).unwrap(), format!("{old}{later}"));
     bed.stdout("migrate @fstab --switch");
-    assert_eq!(fs::read_to_string(bed.path("fstab")).unwrap(), new);
+    assert_eq!(fs::read_to_string(bed.path("fstab")).unwrap(), format!("{new}{later}"));
+    bed.stdout("migrate @fstab --undo");
+    // A new form that does not know of a line is not put in place.
+    bed.stdout("migrate @fstab --write");
+    bed.write("fstab", &format!("{old}{later}{later}"));
+    let error = bed.error("migrate @fstab --switch");
+    assert!(error.contains("was changed later"), "{error}");
+    assert_eq!(fs::read_to_string(bed.path("fstab")).unwrap(), format!("{old}{later}{later}"));
+    // Each change has kept what was there.
+    let names = fs::read_dir(bed.dir()).unwrap().map(|entry| entry.unwrap().file_name());
+    let kept = names.filter(|name| name.to_string_lossy().starts_with("fstab.canopy-")).count();
+    assert_eq!(kept, 4);
 }
 
 #[test]
@@ -59,7 +71,13 @@ fn units_are_written_beside() {
     bed.write("other.service", "[Service]\nExecStart=/bin/true\n");
     bed.stdout("migrate @pool.service @other.service --write");
     let new = fs::read_to_string(bed.path("pool.service.canopy")).unwrap();
-    assert!(new.contains("ExecStart=/usr/bin/canopy mount -o category.create=ff,allow-missing-branches=true /mnt/a:/mnt/b /mnt/p\n"), "{new}");
+    let line = "mount -o category.create=ff,allow-missing-branches=true /mnt/a:/mnt/b /mnt/p";
+    assert!(new.contains(&format!("\nExecStart={} {line}\n", bed.program().display())), "{new}");
+    // A script is told of and left.
+    bed.write("shell.service", "[Service]\nExecStart=/bin/sh -c \"mergerfs /mnt/a /mnt/p\"\n");
+    let done = bed.run("migrate @shell.service --write");
+    assert!(done.code() == Some(1) && done.stdout.contains("inside a script"), "{}", done.describe());
+    assert!(!bed.path("shell.service.canopy").exists());
     assert!(!bed.path("other.service.canopy").exists());
 }
 

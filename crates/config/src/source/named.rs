@@ -71,12 +71,21 @@ impl NamedPool {
 
     /// Returns the error for a pool whose file does not exist.
     pub fn not_found(self) -> Error {
-        let known = fs::read_dir(directory()).into_iter().flatten().flatten().map(|entry| entry.path());
-        let known = known.filter(|path| file::is_toml(path));
-        let names = known.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()));
+        let names = all().into_iter().map(|pool| pool.name);
         let nearest = options::closest(&self.name, names);
         Error::NoSuchPool { name: self.name, file: self.file, nearest }
     }
+}
+
+/// Returns all pools that have a file, by name.
+pub fn all() -> Vec<NamedPool> {
+    let files = fs::read_dir(directory()).into_iter().flatten().flatten().map(|entry| entry.path());
+    let files = files.filter(|path| file::is_toml(path));
+    let mut pools: Vec<NamedPool> = files
+        .filter_map(|file| Some(NamedPool { name: file.file_stem()?.to_str()?.to_owned(), file }))
+        .collect();
+    pools.sort_by(|a, b| a.name.cmp(&b.name));
+    pools
 }
 
 /// Restores the name of a pool. mount(8) turns the name into a path if the working directory contains a file of that

@@ -14,7 +14,7 @@ use super::named::is_name;
 use crate::Config;
 use crate::error::Error;
 use crate::options::{self, Spec};
-use rustix::fs::{FlockOperation, Gid, Uid, flock};
+use rustix::fs::{FlockOperation, Gid, Uid, XattrFlags, fgetxattr, flistxattr, flock, fsetxattr};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -128,6 +128,22 @@ fn is_same(typed: &Path, file: &Path) -> bool {
     file.ends_with(parts.collect::<PathBuf>()) && typed.file_name().is_some()
 }
 
+/// Copies extended attributes, as far as the filesystem has any.
+pub fn copy_xattrs(from: &File, to: &File) -> io::Result<()> {
+    let mut names = vec![0; 64 << 10];
+    let Ok(length) = flistxattr(from, &mut names) else { return Ok(()) };
+    let mut value = vec![0; 64 << 10];
+    for name in names[..length].split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
+        let length = fgetxattr(from, name, &mut value)?;
+        match fsetxattr(to, name, &value[..length], XattrFlags::empty()) {
+            // The system sets labels by itself, and may allow nobody to.
+            Err(_) if name.starts_with(b"security.") => {}
+            result => result?,
+        }
+    }
+    Ok(())
+}
+
 /// A config file about to be replaced. Until `commit`, the old file stays as it is.
 pub struct Rewrite {
     /// The path with all symlinks resolved.
@@ -154,7 +170,8 @@ impl Rewrite {
         }
     }
 
-    /// Writes the new text to a file in the same directory, with the owner and the mode of the old file.
+    /// Writes the new text to a file in the same directory, with the owner, the mode, and the attributes of the old file:
+    /// its ACL and its label.
     pub fn write_new(&mut self, text: &[u8]) -> io::Result<()> {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
         let dir = self.path.parent().unwrap_or(Path::new("/"));
@@ -165,6 +182,7 @@ impl Rewrite {
         let meta = self.lock.metadata()?;
         rustix::fs::fchown(new.as_file(), Some(Uid::from_raw(meta.uid())), Some(Gid::from_raw(meta.gid())))?;
         new.as_file().set_permissions(meta.permissions())?;
+        copy_xattrs(&self.lock, new.as_file())?;
         new.as_file().sync_all()?;
         self.new = Some(new);
         Ok(())
@@ -310,6 +328,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (file, link) = (dir.path().join("real"), dir.path().join("link"));
         fs::write(&file, "old").unwrap();
+        let named = rustix::fs::setxattr(&file, "user.mine", b"kept", XattrFlags::empty()).is_ok();
         std::os::unix::fs::symlink("real", &link).unwrap();
         let names = || fs::read_dir(dir.path()).unwrap().count();
         let (mut rewrite, text) = Rewrite::begin(&link).unwrap();
@@ -323,6 +342,9 @@ mod tests {
         rewrite.commit().unwrap();
         assert_eq!((fs::read(&file).unwrap(), names()), (b"new".to_vec(), 2));
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        let mut value = [0; 8];
+        let length = rustix::fs::getxattr(&file, "user.mine", &mut value);
+        assert!(!named || length.is_ok_and(|length| &value[..length] == b"kept"));
         let (mut rewrite, _) = Rewrite::begin(&link).unwrap();
         dir.close().unwrap();
         let why = rewrite.write_new(b"newer").unwrap_err().to_string();

@@ -1,18 +1,20 @@
 //! `canopy migrate`: shows what mergerfs's configuration becomes, and writes it beside the old.
 //!
-//! FILE.canopy is the new form of FILE. `--switch` puts it in the place of FILE, which becomes FILE.before-canopy; `--undo`
-//! goes back. A file of options gets a new name, so nothing is replaced.
+//! FILE.canopy is the new form of FILE. `--switch` puts it in the place of FILE, if nothing else in FILE has changed since;
+//! `--undo` takes those lines back, and only those. Each keeps what FILE was. A file of options gets a new name, so nothing
+//! is replaced.
 
 use crate::error::Error;
 use crate::migrate::{self, FOR_BETTER, FOR_WORSE, Migration};
-use canopy_config::text::os_error;
-use canopy_sys::shown::Show as _;
+use crate::program;
+use crate::system_file::{self, Edit, cannot};
 use canopy_terminal::{BOLD, paragraph, print, print_styled, styled};
 use clap::Args;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Turn what mergerfs is configured with into Canopy's
@@ -28,22 +30,23 @@ pub struct MigrateArgs {
     /// Put FILE.canopy in the place of FILE
     #[arg(long, conflicts_with = "write")]
     pub switch: bool,
-    /// Put back what --switch has replaced
+    /// Take back the lines that --switch has changed
     #[arg(long, conflicts_with_all = ["write", "switch"])]
     pub undo: bool,
 }
 
 const NOTES: &str = "\
 Shows the new lines, and what becomes of each option that does not stay as it
-is. Nothing is mounted or unmounted. The disks do not change.
+is. Nothing is mounted or unmounted. A copy of each file that is changed is
+kept, with the date in its name. Exits with 1 if something has to be changed by
+hand.
 
 Examples:
   canopy migrate                 # looks only
   canopy migrate --write         # writes /etc/fstab.canopy and the like
-  canopy migrate --switch        # takes them; --undo takes that back";
+  canopy migrate --switch        # takes them; --undo takes these lines back";
 
 const NEW: &str = ".canopy";
-const OLD: &str = ".before-canopy";
 const UNITS: &str = "/etc/systemd/system";
 
 pub fn run(args: &MigrateArgs) -> Result<(), Error> {
@@ -51,21 +54,26 @@ pub fn run(args: &MigrateArgs) -> Result<(), Error> {
     if args.switch || args.undo {
         return exchange(args, &files);
     }
+    let program = program::installed();
     let mut queue = files;
     let (mut seen, mut written, mut mounts) = (BTreeSet::new(), Vec::new(), false);
-    let mut found = 0;
+    let (mut found, mut by_hand) = (0, 0);
     while let Some(path) = (!queue.is_empty()).then(|| queue.remove(0)) {
         if !seen.insert(path.clone()) {
             continue;
         }
-        let text = fs::read_to_string(&path).map_err(|why| cannot("be read", &path, &why))?;
-        let Some((migration, target)) = migration(&path, &text) else { continue };
+        let text = system_file::read(&path)?;
+        let Some((migration, target)) = migration(&path, &text, &program) else { continue };
         found += 1;
+        by_hand += migration.by_hand.len();
         mounts |= migration.mounts;
         // Files of options are named by other lines.
         let named = migration.changes.iter().filter_map(|change| change.old.strip_prefix("config="));
         queue.extend(named.map(PathBuf::from).filter(|file| file.is_file()));
         print_styled(&shown(&path, &target, &migration));
+        if migration.lines.is_empty() {
+            continue;
+        }
         if args.write {
             write_new(&target, &migration.text, &path)?;
             written.push(target);
@@ -75,28 +83,36 @@ pub fn run(args: &MigrateArgs) -> Result<(), Error> {
         print("nothing here mounts with mergerfs\n");
         return Ok(());
     }
-    if mounts {
+    if mounts && found > by_hand {
         print_styled(&format!("{}\n", styled(BOLD, "For every pool")));
         print(&paragraph("  better: ", FOR_BETTER));
         print(&paragraph("  worse:  ", FOR_WORSE));
     }
-    print(&match args.write {
+    print(&match args.write && !written.is_empty() {
         true => {
-            let list: String = written.iter().map(|path| format!("  {}\n", path.shown())).collect();
-            format!("\nWritten:\n{list}canopy migrate --switch puts them in place; --undo takes that back.\n")
+            let list: String = written.iter().map(|path| format!("  {}\n", path.display())).collect();
+            format!(
+                "\nWritten:\n{list}canopy migrate --switch puts them in place; --undo takes these lines back.\n"
+            )
         }
+        false if args.write => "\nNothing was written.\n".into(),
         false => "\nNothing was written (canopy migrate --write writes new files beside these).\n".into(),
     });
-    Ok(())
-}
-
-fn cannot(what: &str, path: &Path, why: &io::Error) -> Error {
-    Error::Refused(format!("{} cannot {what}: {}", path.shown(), os_error(why)))
+    match by_hand {
+        0 => Ok(()),
+        1 => Err(Error::Refused("one thing has to be changed by hand (see above)".into())),
+        _ => Err(Error::Refused(format!("{by_hand} things have to be changed by hand (see above)"))),
+    }
 }
 
 /// Returns the fstab of this machine and the units that an administrator has written.
 fn files_of_machine() -> Vec<PathBuf> {
-    let units = fs::read_dir(UNITS).into_iter().flatten().flatten().map(|entry| entry.path());
+    let within = |dir: &Path| -> Vec<PathBuf> {
+        fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+    };
+    // Drop-ins of a unit are in a directory of its own.
+    let units = within(Path::new(UNITS)).into_iter();
+    let units = units.flat_map(|path| if path.is_dir() { within(&path) } else { vec![path] });
     let mut units: Vec<PathBuf> = units.filter(|path| is_unit(path) && path.is_file()).collect();
     units.sort();
     let fstab = PathBuf::from("/etc/fstab");
@@ -104,13 +120,20 @@ fn files_of_machine() -> Vec<PathBuf> {
 }
 
 fn is_unit(path: &Path) -> bool {
-    path.extension().is_some_and(|ending| ending == "service" || ending == "mount")
+    let ends = |path: &Path, ending: &str| path.extension().is_some_and(|found| found == ending);
+    let drop_in = || {
+        path.parent().is_some_and(|dir| {
+            let unit = dir.file_stem().map(Path::new);
+            ends(dir, "d") && unit.is_some_and(|unit| ends(unit, "service") || ends(unit, "mount"))
+        })
+    };
+    ends(path, "service") || ends(path, "mount") || ends(path, "conf") && drop_in()
 }
 
 /// Returns the new form of a file and its path; `None` if there is nothing to change.
-fn migration(path: &Path, text: &str) -> Option<(Migration, PathBuf)> {
+fn migration(path: &Path, text: &str, program: &str) -> Option<(Migration, PathBuf)> {
     if is_unit(path) {
-        return Some((migrate::unit(text)?, with_ending(path, NEW)));
+        return Some((migrate::unit(text, program)?, with_ending(path, NEW)));
     }
     let is_fstab = path.file_name().is_some_and(|name| name.to_string_lossy().contains("fstab"));
     match (is_fstab, migrate::toml_path(path)) {
@@ -127,7 +150,11 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
 }
 
 fn shown(path: &Path, target: &Path, migration: &Migration) -> String {
-    let mut shown = format!("{}\n", styled(BOLD, &format!("{} -> {}", path.shown(), target.shown())));
+    let title = match migration.lines.is_empty() {
+        true => path.display().to_string(),
+        false => format!("{} -> {}", path.display(), target.display()),
+    };
+    let mut shown = format!("{}\n", styled(BOLD, &title));
     for (old, new) in &migration.lines {
         // Such lines are copied, so they are not wrapped.
         shown.push_str(&format!("- {old}\n+ {new}\n"));
@@ -135,10 +162,14 @@ fn shown(path: &Path, target: &Path, migration: &Migration) -> String {
     for change in &migration.changes {
         let what = match (&change.new, change.old.is_empty()) {
             (Some(new), true) => format!("{new} is added: {}", change.why),
+            (Some(new), false) if *new == change.old => format!("{new} stays: {}", change.why),
             (Some(new), false) => format!("{} becomes {new}: {}", change.old, change.why),
             (None, _) => format!("{} is left out: {}", change.old, change.why),
         };
         shown.push_str(&paragraph("  ", &what));
+    }
+    for what in &migration.by_hand {
+        shown.push_str(&paragraph("  ", what));
     }
     shown + "\n"
 }
@@ -151,40 +182,67 @@ fn write_new(target: &Path, text: &str, like: &Path) -> Result<(), Error> {
         return Err(Error::Refused(format!("{} exists already (move it away)", target.shown())));
     }
     let permissions = fs::metadata(like).map_err(|why| cannot("be read", like, &why))?.permissions();
-    fs::write(target, text)
-        .and_then(|()| fs::set_permissions(target, permissions))
+    let mut options = File::options();
+    // Nobody else may read it before it has the permissions of the old one.
+    let opened = options.write(true).create(true).truncate(true).mode(0o600).open(target);
+    opened
+        .and_then(|mut file| {
+            file.write_all(text.as_bytes())?;
+            file.set_permissions(permissions)
+        })
         .map_err(|why| cannot("be written", target, &why))
 }
 
-/// Puts new files in place, or the old ones back. What is in place becomes the other, so nothing is lost.
+/// Puts new lines in place, or the old ones back.
 fn exchange(args: &MigrateArgs, files: &[PathBuf]) -> Result<(), Error> {
-    let (from, to) = if args.switch { (NEW, OLD) } else { (OLD, NEW) };
     let mut exchanged = 0;
     for path in files {
-        let (incoming, outgoing) = (with_ending(path, from), with_ending(path, to));
-        if !incoming.is_file() {
-            continue;
+        let Some(edit) = (if args.switch { switch(path)? } else { undo(path)? }) else { continue };
+        print(&edit.shown());
+        let kept = edit.apply()?;
+        if args.switch {
+            // It is in place now.
+            let new = with_ending(path, NEW);
+            fs::remove_file(&new).map_err(|why| cannot("be removed", &new, &why))?;
         }
-        if args.switch && outgoing.exists() {
-            return Err(Error::Refused(format!(
-                "{} exists already (canopy migrate --undo, or move it away)",
-                outgoing.shown()
-            )));
-        }
-        // A copy and then a rename, so that there is a file at every moment.
-        fs::copy(path, &outgoing).map_err(|why| cannot("be kept", path, &why))?;
-        fs::rename(&incoming, path).map_err(|why| cannot("be replaced", path, &why))?;
-        print(&format!("{} is in place; what was there is {}\n", path.shown(), outgoing.shown()));
+        print(&format!("{} is changed; what it was is {}\n\n", path.display(), kept.display()));
         exchanged += 1;
     }
     if exchanged == 0 {
-        let how = if args.switch {
-            "canopy migrate --write writes new files first"
-        } else {
-            "nothing was switched"
-        };
-        return Err(Error::Refused(format!("there is nothing to exchange ({how})")));
+        return Err(Error::Refused(match args.switch {
+            true => "there is nothing to put in place (canopy migrate --write writes new files first)".into(),
+            false => "there is nothing to take back (nothing was switched)".into(),
+        }));
     }
     print("systemd reads them after: systemctl daemon-reload\n");
     Ok(())
+}
+
+/// Returns the change that puts FILE.canopy in the place of FILE; `None` if there is no FILE.canopy.
+fn switch(path: &Path) -> Result<Option<Edit>, Error> {
+    let new = with_ending(path, NEW);
+    if !new.is_file() {
+        return Ok(None);
+    }
+    let (before, after) = (system_file::read(path)?, system_file::read(&new)?);
+    // The new lines may have been edited by hand. All others must be those of FILE.
+    if migrate::undo(&after) != before {
+        let (path, new) = (path.display(), new.display());
+        return Err(Error::Refused(format!(
+            "{path} and {new} differ in more than mergerfs's lines, so {path} was changed later (canopy migrate --write writes {new} anew)"
+        )));
+    }
+    Ok(Some(Edit { path: path.to_owned(), before, after }))
+}
+
+/// Returns the change that takes back what --switch did to FILE, and writes FILE.canopy for a later --switch; `None` if there
+/// is nothing to take back.
+fn undo(path: &Path) -> Result<Option<Edit>, Error> {
+    let before = system_file::read(path)?;
+    let after = migrate::undo(&before);
+    if after == before {
+        return Ok(None);
+    }
+    write_new(&with_ending(path, NEW), &before, path)?;
+    Ok(Some(Edit { path: path.to_owned(), before, after }))
 }

@@ -1,8 +1,12 @@
 //! What mergerfs was configured with, as Canopy's configuration.
 //!
-//! Lines of fstab, systemd units, and files of options. Whatever is not mergerfs's stays as it is, byte for byte.
+//! Lines of fstab, systemd units, and files of options. Whatever is not mergerfs's stays as it is, byte for byte. What a line
+//! was stays above it as a comment, so that it can be taken back whatever else is edited.
+
+mod units;
 
 use crate::fstab::{self, Line};
+use crate::unit::continues;
 use canopy_config::options;
 use canopy_config::source::command_line::{pieces, split_group};
 use canopy_config::{Config, source};
@@ -18,6 +22,9 @@ const OF_MOUNT: [&str; 15] = [
 ];
 /// Keeps what the names of mergerfs imply.
 const ALLOW_MISSING: &str = "allow-missing-branches=true";
+
+/// What a converted line was is written above it, behind this.
+const WAS: &str = "#canopy-was:";
 
 /// What becomes of one option.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -36,6 +43,8 @@ pub struct Migration {
     pub lines: Vec<(String, String)>,
     /// Only options that do not stay as they are.
     pub changes: Vec<Change>,
+    /// What has to be changed by hand, each in a sentence.
+    pub by_hand: Vec<String>,
     /// Whether it mounts a pool. A file of options does not.
     pub mounts: bool,
 }
@@ -72,10 +81,10 @@ fn option(piece: &str) -> Result<Option<(String, String)>, String> {
         return Ok(None);
     }
     let Some(spec) = options::find(key) else {
-        return Err("unknown here; mergerfs ignores or refuses it, too, unless it is newer".into());
+        return Err("Canopy has no such option".into());
     };
     if spec.is_ignored() {
-        return Err("has no effect here: what it was for happens by itself".into());
+        return Err("not needed: Canopy always does this".into());
     }
     if spec.name == "config" {
         return Ok(config_option(value.unwrap_or_default()));
@@ -83,11 +92,15 @@ fn option(piece: &str) -> Result<Option<(String, String)>, String> {
     let items = split_group(OsStr::from_bytes(piece.as_bytes()));
     let pair = items.into_iter().next().unwrap_or_default();
     if let Err(error) = source::set_pair(&mut Config::default(), &pair) {
-        return Err(format!("is refused here: {}", error.lines().join("; ")));
+        let default = spec.render(&Config::default()).filter(|default| !default.is_empty());
+        return Err(match (value, default) {
+            (Some(""), Some(default)) => format!("it needs a value ({default} is the default)"),
+            _ => format!("Canopy does not take it: {}", error.lines().join("; ")),
+        });
     }
     if spec.has_name(key) && spec.name != key {
         let new = value.map_or_else(|| spec.name.to_string(), |value| format!("{}={value}", spec.name));
-        return Ok(Some((new, "its name here".into())));
+        return Ok(Some((new, "its name in Canopy".into())));
     }
     Ok(None)
 }
@@ -120,91 +133,71 @@ pub fn fstab(text: &str) -> Option<Migration> {
         new.source = old.source.strip_prefix("mergerfs#").unwrap_or(&old.source).to_owned();
         new.fstype = "canopy".into();
         new.options = with_implied(options(&old.options, &mut changes), &mut changes).join(",");
-        replacements.push((old.number, new.render()));
+        let was = text.lines().nth(old.number - 1).unwrap_or_default();
+        replacements.push((old.number, format!("{WAS} {was}\n{}", new.render())));
         lines.push((old.render(), new.render()));
     }
     let text = fstab::replace(text, &replacements);
-    (!lines.is_empty()).then_some(Migration { text, lines, changes, mounts: true })
+    (!lines.is_empty()).then_some(Migration { text, lines, changes, by_hand: Vec::new(), mounts: true })
 }
 
-/// Converts a unit of systemd, a service or a mount; `None` if it mounts nothing as mergerfs.
-pub fn unit(text: &str) -> Option<Migration> {
-    let is_mount = text.lines().any(|line| {
-        assignment(line, "Type").is_some_and(|kind| matches!(kind, "mergerfs" | "fuse.mergerfs"))
-    });
-    let (mut changes, mut lines, mut new_text) = (Vec::new(), Vec::new(), String::new());
-    let mut has_options = false;
-    for line in logical_lines(text) {
-        let new = if is_mount && assignment(&line, "Type").is_some() {
-            Some("Type=canopy".to_owned())
-        } else if let Some(list) = assignment(&line, "Options").filter(|_| is_mount) {
-            has_options = true;
-            Some(format!("Options={}", with_implied(options(list, &mut changes), &mut changes).join(",")))
-        } else {
-            assignment(&line, "ExecStart").and_then(|command| exec_start(command, &mut changes))
+/// Converts a unit of systemd, a service or a mount; `None` if it has nothing to do with mergerfs. `program` is Canopy's
+/// path.
+pub fn unit(text: &str, program: &str) -> Option<Migration> {
+    units::convert(text, program)
+}
+
+/// Takes back what became of mergerfs's lines of an fstab or a unit. All other lines stay as they are now.
+pub fn undo(text: &str) -> String {
+    let mut old = String::with_capacity(text.len());
+    let mut lines = text.split_inclusive('\n').peekable();
+    while let Some(line) = lines.next() {
+        let Some(was) = line.strip_prefix(WAS) else {
+            old.push_str(line);
+            continue;
         };
-        match new {
-            Some(new) => {
-                new_text.push_str(&format!("{new}\n"));
-                lines.push((line.trim_end().replace("\\\n", " "), new));
+        let was = was.strip_prefix(' ').unwrap_or(was);
+        let added = was.trim().is_empty();
+        if !added {
+            old.push_str(was);
+        }
+        // What it became follows the last of its lines.
+        if lines.peek().is_some_and(|next| next.starts_with(WAS)) {
+            continue;
+        }
+        let whole = if added { "Options=" } else { last_logical(&old) };
+        while let Some(new) = lines.next_if(|next| is_successor(whole, next)) {
+            if !continues(new) {
+                break;
             }
-            None => new_text.push_str(&line),
         }
     }
-    if is_mount && !has_options {
-        let options = format!("Options={}", with_implied(Vec::new(), &mut changes).join(","));
-        new_text = new_text.replacen("Type=canopy\n", &format!("Type=canopy\n{options}\n"), 1);
-    }
-    (!lines.is_empty()).then_some(Migration { text: new_text, lines, changes, mounts: true })
+    old
 }
 
-/// Returns the value of `KEY=VALUE`.
-fn assignment<'l>(line: &'l str, key: &str) -> Option<&'l str> {
-    Some(line.trim().strip_prefix(key)?.trim_start().strip_prefix('=')?.trim())
-}
-
-/// Splits a unit into lines, those that a backslash continues in one.
-fn logical_lines(text: &str) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    let mut continues = false;
-    for line in text.split_inclusive('\n') {
-        match lines.last_mut().filter(|_| continues) {
-            Some(last) => last.push_str(line),
-            None => lines.push(line.to_owned()),
+/// Returns the text from the beginning of its last logical line on.
+fn last_logical(text: &str) -> &str {
+    let mut start = text.trim_end_matches('\n').rfind('\n').map_or(0, |at| at + 1);
+    while start > 0 {
+        let above = text[..start - 1].rfind('\n').map_or(0, |at| at + 1);
+        let line = &text[above..start];
+        if !continues(line) && !line.trim_start().starts_with(['#', ';']) {
+            break;
         }
-        continues = line.trim_end_matches('\n').ends_with('\\');
+        start = above;
     }
-    lines
+    &text[start..]
 }
 
-/// Converts a command that starts mergerfs; `None` if it is another's.
-fn exec_start(command: &str, changes: &mut Vec<Change>) -> Option<String> {
-    let joined = command.replace("\\\n", " ");
-    let mut words = joined.split_whitespace();
-    let first = words.next()?;
-    let program = first.trim_start_matches(['-', '@', ':', '+', '!', '|']);
-    if Path::new(program).file_name()? != "mergerfs" {
-        return None;
+/// Returns whether a line is what `old` became: a mount at the same place, or the same key of a unit.
+fn is_successor(old: &str, new: &str) -> bool {
+    if let ([old], [new]) = (&fstab::parse(old)[..], &fstab::parse(new)[..])
+        && old.is_mergerfs()
+    {
+        return new.fstype.ends_with("canopy") && new.mountpoint == old.mountpoint;
     }
-    let prefix = &first[..first.len() - program.len()];
-    let mut new = vec![format!("ExecStart={prefix}/usr/bin/canopy mount")];
-    let (mut given, mut rest) = (Vec::new(), Vec::new());
-    while let Some(word) = words.next() {
-        match word {
-            "-f" => new.push(word.into()),
-            "-o" => given.extend(options(words.next().unwrap_or_default(), changes)),
-            _ if word.starts_with("-o") => given.extend(options(&word[2..], changes)),
-            _ if word.starts_with('-') && word.len() > 1 => changes.push(Change {
-                old: word.into(),
-                new: None,
-                why: "a switch that mergerfs ignores, or that has no effect here".into(),
-            }),
-            _ => rest.push(word.to_owned()),
-        }
-    }
-    new.push(format!("-o {}", with_implied(given, changes).join(",")));
-    new.extend(rest);
-    Some(new.join(" "))
+    let key = |line: &str| line.split_once('=').map(|(key, _)| key.trim().to_owned());
+    key(new).is_some_and(|new| Some(new) == key(old))
 }
 
 /// Converts a file of options to TOML.
@@ -226,7 +219,7 @@ pub fn options_file(text: &str) -> Migration {
             lines.push((trimmed.to_owned(), new));
         }
     }
-    Migration { text: new_text, lines, changes, mounts: false }
+    Migration { text: new_text, lines, changes, by_hand: Vec::new(), mounts: false }
 }
 
 fn toml_line(option: &str) -> String {
@@ -258,22 +251,24 @@ mod tests {
         let text = "/dev/sda1 / ext4 defaults 0 1\n\
             /mnt/disk* /mnt/media fuse.mergerfs defaults,nofail,use_ino,cache.files=partial,dropcacheonclose=true,category.create=mfs,moveonenospc=true,frob=1,func.getattr=nonsense,x-systemd.requires=/mnt/disk1 0 0\n";
         let done = fstab(text).expect("a line of mergerfs");
-        assert!(
-            done.text
-                .starts_with("/dev/sda1 / ext4 defaults 0 1\n/mnt/disk* /mnt/media canopy defaults,nofail,"),
-            "{}",
-            done.text
-        );
+        assert!(done.text.contains("\n/mnt/disk* /mnt/media canopy defaults,nofail,"), "{}", done.text);
         for kept in ["category.create=mfs", "x-systemd.requires=/mnt/disk1", ALLOW_MISSING] {
             assert!(done.text.contains(kept), "no {kept} in {}", done.text);
         }
-        for (left_out, why) in [("frob=1", "unknown"), ("func.getattr=nonsense", "refused")] {
-            assert!(!done.text.contains(left_out));
+        for (left_out, why) in [("frob=1", "no such option"), ("func.getattr=nonsense", "not take it")] {
+            assert!(!done.text.lines().last().is_some_and(|line| line.contains(left_out)));
             let change = done.changes.iter().find(|change| change.old == left_out).expect(left_out);
             assert!(change.new.is_none() && change.why.contains(why), "{change:?}");
         }
         assert_eq!(fstab("/dev/sda1 / ext4 defaults 0 1\n"), None);
         assert_eq!(fstab(&done.text), None, "nothing is left to convert");
+        assert_eq!(undo(&done.text), text);
+        // Whatever else was edited stays, and so does the line itself if it mounts something else now.
+        let edited =
+            done.text.replace("canopy defaults,", "canopy ro,") + "/dev/sdb1 /mnt/new ext4 nofail 0 2\n";
+        assert_eq!(undo(&edited), format!("{text}/dev/sdb1 /mnt/new ext4 nofail 0 2\n"));
+        let gone = format!("{WAS} /a:/b /p fuse.mergerfs ro 0 0\n/c /q canopy ro 0 0\n");
+        assert_eq!(undo(&gone), "/a:/b /p fuse.mergerfs ro 0 0\n/c /q canopy ro 0 0\n");
     }
 
     #[test]
@@ -287,19 +282,6 @@ mod tests {
             source::set_pair(&mut config, &item).expect("an option");
         }
         assert!(config.ignored.is_empty(), "{:?}", config.ignored);
-    }
-
-    #[test]
-    fn units_become_canopys() {
-        let service = "[Service]\nType=forking\nExecStart=-/usr/bin/mergerfs -s \\\n  -o cache.files=off,category.create=mfs \\\n  /mnt/d1:/mnt/d2 /mnt/media\nExecStop=/bin/fusermount -uz /mnt/media\n";
-        let done = unit(service).expect("a service of mergerfs");
-        assert!(done.text.contains("ExecStart=-/usr/bin/canopy mount -o cache.files=off,category.create=mfs,allow-missing-branches=true /mnt/d1:/mnt/d2 /mnt/media\nExecStop=/bin/fusermount"), "{}", done.text);
-        assert!(done.changes.iter().any(|change| change.old == "-s" && change.new.is_none()));
-        let mount = "[Mount]\nWhat=/mnt/d1:/mnt/d2\nWhere=/mnt/media\nType=fuse.mergerfs\n";
-        let done = unit(mount).expect("a mount of mergerfs");
-        assert!(done.text.ends_with("Type=canopy\nOptions=allow-missing-branches=true\n"), "{}", done.text);
-        assert_eq!(unit("[Service]\nExecStart=/usr/bin/true mergerfs\n"), None);
-        assert_eq!(unit(&done.text), None);
     }
 
     #[test]

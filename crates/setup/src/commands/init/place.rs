@@ -1,0 +1,67 @@
+//! Where a pool may appear.
+
+use crate::error::Error;
+use crate::fstab::{self, Line};
+use crate::machine::Filesystem;
+use crate::proposal;
+use canopy_config::Config;
+use canopy_config::source::{file, named};
+use canopy_sys::mountinfo;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Returns why a pool of these branches cannot be mounted at a path.
+pub(super) fn refused(path: &Path, branches: &[Filesystem], lines: &[Line]) -> Result<Option<String>, Error> {
+    let shown = path.display();
+    if let Some(why) = proposal::refuse_mountpoint(path, branches) {
+        return Ok(Some(why));
+    }
+    // Through links, too.
+    let place = resolved(path);
+    if let Some(why) = proposal::refuse_mountpoint(&place, branches) {
+        return Ok(Some(why));
+    }
+    let of_fstab = lines.iter().find(|line| {
+        [path, &place].iter().any(|place| Path::new(&fstab::unescape(&line.mountpoint)) == *place)
+    });
+    if let Some(line) = of_fstab {
+        return Ok(Some(format!("line {} of fstab mounts {} at {shown} already", line.number, line.source)));
+    }
+    let mounts = mountinfo::list().map_err(Error::Mounts)?;
+    if let Some(mounted) = mounts.iter().rev().find(|mounted| mounted.mountpoint == place) {
+        return Ok(Some(match mounted.is_pool() {
+            true => format!("a pool is mounted at {shown} already"),
+            false => {
+                format!("a filesystem is mounted at {shown} ({}), which the pool would hide", mounted.fstype)
+            }
+        }));
+    }
+    let other =
+        named::all().into_iter().find(|pool| mountpoint(&pool.file).is_some_and(|there| there == place));
+    if let Some(other) = other {
+        return Ok(Some(format!("the pool {} is to be mounted at {shown} already", other.name)));
+    }
+    Ok(match fs::read_dir(path) {
+        Ok(mut list) => {
+            list.next().is_some().then(|| format!("{shown} has files, which the pool would hide"))
+        }
+        Err(_) if fs::symlink_metadata(path).is_ok() => {
+            Some(format!("{shown} is not a directory that can be read"))
+        }
+        Err(_) => None,
+    })
+}
+
+fn mountpoint(file: &Path) -> Option<PathBuf> {
+    let mut config = Config::default();
+    // Mistakes in other lines do not matter.
+    let _ = file::load(&mut config, file.as_os_str());
+    config.mountpoint.map(|path| resolved(&path))
+}
+
+/// Resolves the part of a path that exists.
+fn resolved(path: &Path) -> PathBuf {
+    let existing = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
+    let Some((above, real)) = existing else { return path.to_owned() };
+    path.strip_prefix(above).map_or_else(|_| path.to_owned(), |rest| real.join(rest).components().collect())
+}
