@@ -445,7 +445,7 @@ _canopy() {
             return 0
             ;;
         canopy__subcmd__doctor)
-            opts="-h --json --fstab-file --help"
+            opts="-y -h --json --fix --yes --fstab-file --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

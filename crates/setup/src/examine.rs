@@ -1,9 +1,9 @@
 //! Gathers what `doctor` judges.
 
-use crate::doctor::{Bind, Branch, Facts};
-use crate::fstab::{self, Line};
+use crate::doctor::{Bind, Branch, Facts, RunningPool};
+use crate::expected;
+use crate::fstab;
 use crate::machine;
-use canopy_sys::glob;
 use canopy_sys::mountinfo::{self, MountEntry};
 use rustix::process::{Resource, geteuid, getrlimit};
 use std::collections::BTreeSet;
@@ -12,10 +12,25 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Returns what the machine says. `branches` are those of mounted pools that answer, each with the type of its filesystem.
-pub fn facts(fstab_file: &Path, branches: Vec<(PathBuf, String)>) -> Facts {
+/// A mounted pool that answers, by its mountpoint.
+pub struct Answering {
+    pub mountpoint: PathBuf,
+    /// All branches, each with the type of its filesystem if it answers well. Others keep whoever asks waiting.
+    pub branches: Vec<(PathBuf, Option<String>)>,
+}
+
+const UNITS: &str = "/etc/systemd/system";
+
+/// Returns what the machine says.
+pub fn facts(fstab_file: &Path, answering: &[Answering]) -> Facts {
     let lines = fs::read_to_string(fstab_file).map(|text| fstab::parse(&text)).unwrap_or_default();
-    let branches: Vec<Branch> = branches.into_iter().map(|(path, fstype)| look_at(path, fstype)).collect();
+    let mounts = mountinfo::list().unwrap_or_default();
+    let branches: Vec<Branch> = answering.iter().flat_map(branches_of).collect();
+    let running = answering.iter().map(|pool| RunningPool {
+        mountpoint: pool.mountpoint.clone(),
+        branches: pool.branches.iter().map(|(path, _)| path.clone()).collect(),
+        root: root_of(&pool.mountpoint),
+    });
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     Facts {
         linux: release(),
@@ -28,8 +43,12 @@ pub fn facts(fstab_file: &Path, branches: Vec<(PathBuf, String)>) -> Facts {
             .is_some_and(|text| text.lines().any(|line| line.trim() == "user_allow_other")),
         has_fusermount: in_path("fusermount3"),
         now,
-        branches_of_lines: lines.iter().flat_map(branches_of).collect(),
+        pools: expected::pools(fstab_file, &lines, Path::new(UNITS), &mounts),
+        running: running.collect(),
+        fstab_file: fstab_file.to_owned(),
         fstab: lines,
+        mounts,
+        parity: read("/etc/snapraid.conf").map(|text| parity(&text)).unwrap_or_default(),
         binds: binds(&branches),
         branches,
         spindown: spindown(),
@@ -51,33 +70,33 @@ fn in_path(program: &str) -> bool {
     std::env::split_paths(&path).any(|dir| dir.join(program).exists())
 }
 
-fn look_at(path: PathBuf, fstype: String) -> Branch {
-    let changed = fs::metadata(&path).ok().and_then(|found| u64::try_from(found.mtime()).ok());
-    let turns =
-        |disk: &String| read(&format!("/sys/block/{disk}/queue/rotational")).is_some_and(|flag| flag == "1");
-    let spins = machine::directory(&path).is_ok_and(|found| found.disks.iter().any(turns));
-    Branch { path, fstype, changed, spins }
+fn branches_of(pool: &Answering) -> impl Iterator<Item = Branch> {
+    let answering = pool.branches.iter().filter_map(|(path, fstype)| Some((path, fstype.as_ref()?)));
+    answering.map(|(path, fstype)| Branch {
+        pool: pool.mountpoint.clone(),
+        path: path.clone(),
+        root: root_of(path),
+        fstype: fstype.clone(),
+        changed: fs::metadata(path).ok().and_then(|found| u64::try_from(found.mtime()).ok()),
+        spins: machine::directory(path).is_ok_and(|found| found.disks.iter().any(|disk| spins(disk))),
+    })
 }
 
-/// Returns the branches of a line of fstab, with its number.
-fn branches_of(line: &Line) -> Vec<(usize, PathBuf)> {
-    if !line.is_pool() {
-        return Vec::new();
-    }
-    let source = fstab::unescape(line.source.strip_prefix("mergerfs#").unwrap_or(&line.source));
-    let mut config = canopy_config::Config::default();
-    // A mistake in the line is for mount(8) to tell.
-    let _ = match canopy_config::source::named::NamedPool::find(&source) {
-        Some(named) => canopy_config::source::file::load(&mut config, named.file.as_os_str()),
-        None => canopy_config::source::set(&mut config, "branches", &source),
-    };
-    let paths = config.branches.iter().flat_map(|branch| {
-        match branch.path.to_string_lossy().contains(['*', '?', '[']) {
-            true => glob::directories(branch.path.as_os_str()).unwrap_or_default(),
-            false => vec![branch.path.clone()],
-        }
-    });
-    paths.map(|path| (line.number, path)).collect()
+fn spins(disk: &str) -> bool {
+    read(&format!("/sys/block/{disk}/queue/rotational")).is_some_and(|flag| flag == "1")
+}
+
+/// Returns owner, group and mode of a directory.
+fn root_of(path: &Path) -> Option<(u32, u32, u32)> {
+    let found = fs::metadata(path).ok()?;
+    Some((found.uid(), found.gid(), found.mode() & 0o7777))
+}
+
+/// Returns the files that SnapRAID's configuration names for parity: `parity`, `2-parity` and so on, each with a list.
+fn parity(text: &str) -> Vec<PathBuf> {
+    let lines = text.lines().filter_map(|line| line.trim().split_once(char::is_whitespace));
+    let lists = lines.filter(|(key, _)| *key == "parity" || key.ends_with("-parity"));
+    lists.flat_map(|(_, list)| list.trim().split(',').map(PathBuf::from)).collect()
 }
 
 /// Returns what containers have of the branches. A container is a process whose root is another filesystem; services with
@@ -130,4 +149,16 @@ fn spindown() -> Option<PathBuf> {
         .into_iter()
         .find(|(path, key)| says(path, key))
         .map(|(path, _)| path.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parity_files_are_read() {
+        let text = "# parity /no\nparity /mnt/p1/a.parity,/mnt/p2/a.parity\n2-parity  /mnt/p3/b c\ncontent /mnt/d1/x\n";
+        let expected = ["/mnt/p1/a.parity", "/mnt/p2/a.parity", "/mnt/p3/b c"].map(PathBuf::from);
+        assert_eq!(parity(text), expected);
+    }
 }

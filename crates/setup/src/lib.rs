@@ -1,10 +1,11 @@
 //! Setting up pools on a machine.
 //!
 //! `machine` looks at what is mounted, and `fstab` reads and writes lines of fstab(5). From these `proposal` says what a
-//! pool could consist of, and what would hurt; `pool_file` writes its description. `migrate` turns what mergerfs was
-//! configured with into lines for Canopy. `doctor` finds what is amiss in what `examine` gathers. `commands` has
-//! `canopy init` and `canopy migrate`. Except for `machine`, `examine` and `commands`, nothing here asks the system or changes
-//! it.
+//! pool could consist of, and what would hurt; `pool_file` writes its description, and `at_boot` what mounts it. `migrate`
+//! turns what mergerfs was configured with into lines for Canopy; `unit` knows the syntax of systemd's units. `expected`
+//! lists the pools that should be there, and `doctor` finds what is wrong in what `examine` gathers. `commands` has `canopy
+//! init` and `canopy migrate`. Files that belong to the system are changed by `system_file` only. What judges and proposes
+//! neither asks the system nor changes it.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -13,6 +14,7 @@ pub mod commands;
 pub mod doctor;
 mod error;
 pub mod examine;
+pub mod expected;
 pub mod fstab;
 pub mod machine;
 pub mod migrate;

@@ -1,56 +1,102 @@
-//! `canopy doctor`: looks for what is amiss on this machine, and says how to mend it.
+//! `canopy doctor`: looks for what is wrong on this machine, and says how to fix it, or does so.
 
-use super::status::model::{BranchStatus, Health, PoolStatus, WarningCode};
+use super::status::model::{BranchStatus, Health, PoolStatus, State, WarningCode};
 use super::status::{self, StatusArgs};
-use crate::terminal::{BAD, BOLD, WARNING, eprint_line, paragraph, print_json, print_styled, styled};
+use crate::error::Error;
+use crate::terminal::{BAD, BOLD, WARNING, eprint_line, paragraph, print, print_json, print_styled, styled};
+use canopy_setup::commands::fix::fix;
 use canopy_setup::doctor::{Finding, Level, findings};
-use canopy_setup::examine;
+use canopy_setup::examine::{self, Answering};
 use clap::Args;
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Look for what is amiss on this machine, and say how to mend it
+/// Find what is wrong on this machine, and how to fix it
 #[derive(Args, Debug)]
 #[command(after_help = NOTES)]
 pub struct DoctorArgs {
     /// Print JSON, for programs
     #[arg(long)]
     pub json: bool,
+    /// Do what it advises, one by one, after a question
+    #[arg(long, conflicts_with = "json")]
+    pub fix: bool,
+    /// Do not ask
+    #[arg(short, long, requires = "fix")]
+    pub yes: bool,
     /// The fstab to look at
     #[arg(long, value_name = "FILE", default_value = "/etc/fstab")]
     pub fstab_file: PathBuf,
 }
 
 const NOTES: &str = "\
-Looks at the kernel, limits, fstab, containers, and every mounted pool with its
-branches. A note needs nothing to be done. Exits with 0 if there are only notes,
-with 1 if there are warnings or problems. Changes nothing.
+Looks at the kernel, limits, fstab, containers, the pools that should be
+mounted, and every mounted pool with its branches. Changes nothing without
+--fix.
+
+Exit status: 0 if nothing is wrong (there may be notes), 1 if there are warnings
+or problems, 2 if the command line is wrong.
 
 Examples:
   canopy doctor
   canopy doctor --json | jq -r '.[] | select(.level != \"note\") | .mend'";
 
 pub fn run(args: &DoctorArgs) -> ExitCode {
-    let pools = match status::look(&StatusArgs { mount: None, json: true }) {
-        Ok(status) => status.pools,
+    let done = look(args).and_then(|found| if args.fix { fix_all(args, &found) } else { Ok(found) });
+    let found = match done {
+        Ok(found) => found,
         Err(error) => {
             error.lines().iter().for_each(|line| eprint_line(line));
             return ExitCode::FAILURE;
         }
     };
-    // A branch that does not answer well is not asked again: it would keep this process waiting.
-    let answers =
-        |branch: &&BranchStatus| matches!(branch.health, Health::Ok | Health::ReadOnly | Health::Errors);
-    let branches = pools.iter().flat_map(|pool| pool.branches.iter().filter(answers));
-    let branches = branches.filter_map(|one| Some((one.path.to_path(), one.facts.as_ref()?.fstype.clone())));
-    let mut found = findings(&examine::facts(&args.fstab_file, branches.collect()));
-    found.extend(pools.iter().flat_map(warnings));
-    found.sort_by_key(|finding| std::cmp::Reverse(finding.level));
     match args.json {
         true => print_json(&found),
         false => print_styled(&shown(&found)),
     }
     ExitCode::from(u8::from(found.iter().any(|finding| finding.level > Level::Note)))
+}
+
+fn look(args: &DoctorArgs) -> Result<Vec<Finding>, Error> {
+    let pools = status::look(&StatusArgs { mount: None, json: true })?.pools;
+    let serving = pools.iter().filter(|pool| pool.state == State::Serving);
+    let answering: Vec<Answering> = serving.map(answering).collect();
+    let mut found = findings(&examine::facts(&args.fstab_file, &answering));
+    found.extend(pools.iter().flat_map(warnings));
+    found.sort_by_key(|finding| std::cmp::Reverse(finding.level));
+    Ok(found)
+}
+
+fn answering(pool: &PoolStatus) -> Answering {
+    // A branch that does not answer well is not asked again: it would keep this process waiting.
+    let well =
+        |branch: &BranchStatus| matches!(branch.health, Health::Ok | Health::ReadOnly | Health::Errors);
+    let fstype = |branch: &BranchStatus| {
+        let facts = branch.facts.as_ref().filter(|_| well(branch))?;
+        Some(facts.fstype.clone())
+    };
+    let branches = pool.branches.iter().map(|one| (one.path.to_path(), fstype(one)));
+    Answering { mountpoint: pool.mountpoint.to_path(), branches: branches.collect() }
+}
+
+/// Does what the findings advise, as far as a program can. Returns what is left.
+fn fix_all(args: &DoctorArgs, found: &[Finding]) -> Result<Vec<Finding>, Error> {
+    if !args.yes && !io::stdin().is_terminal() {
+        return Err(
+            canopy_setup::Error::Refused("--fix asks at a terminal (--yes does not ask)".into()).into()
+        );
+    }
+    let mut done = 0;
+    for finding in found.iter().filter(|finding| finding.action.is_some()) {
+        match fix(finding, &args.fstab_file, args.yes) {
+            Ok(fixed) => done += usize::from(fixed),
+            // The next one does not depend on it.
+            Err(error) => eprint_line(&format!("canopy: {error}")),
+        }
+        print("\n");
+    }
+    if done == 0 { Ok(found.to_vec()) } else { look(args) }
 }
 
 fn shown(found: &[Finding]) -> String {
@@ -63,13 +109,13 @@ fn shown(found: &[Finding]) -> String {
         };
         let words = paragraph(word, &finding.text);
         text.push_str(&words.replacen(word, &styled(style, word), 1));
-        text.push_str(&paragraph("   mend: ", &finding.mend));
+        text.push_str(&paragraph("    fix: ", &finding.mend));
     }
-    let amiss = found.iter().filter(|finding| finding.level > Level::Note).count();
-    text.push_str(&match amiss {
-        0 => "nothing is amiss\n".to_owned(),
-        1 => "1 thing is amiss\n".to_owned(),
-        _ => format!("{amiss} things are amiss\n"),
+    let wrong = found.iter().filter(|finding| finding.level > Level::Note).count();
+    text.push_str(&match wrong {
+        0 => "nothing is wrong\n".to_owned(),
+        1 => "1 thing is wrong\n".to_owned(),
+        _ => format!("{wrong} things are wrong\n"),
     });
     text
 }
@@ -81,6 +127,6 @@ fn warnings(pool: &PoolStatus) -> impl Iterator<Item = Finding> {
         let word =
             WarningCode::ALL.iter().find(|(code, ..)| *code == warning.code).map_or("", |(_, word, _)| word);
         let (text, mend) = (format!("{place}: {}", warning.text), warning.mend.clone());
-        Finding { code: word.into(), level: Level::Warning, text, mend }
+        Finding { code: word.into(), level: Level::Warning, text, mend, action: None }
     })
 }

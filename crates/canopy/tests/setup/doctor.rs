@@ -3,6 +3,8 @@
 use super::{assert_plain, bed};
 use canopy_testkit::cmd::{in_mount_namespace, run_within, wait_until};
 use canopy_testkit::{LoopFs, Pool};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::process::Stdio;
 
 /// Returns code, level, text and mend of each finding, and the exit status.
@@ -20,12 +22,12 @@ fn findings(bed: &canopy_testkit::CliBed) -> (Vec<[String; 4]>, Option<i32>) {
 fn the_exit_status_is_that_of_the_findings() {
     let bed = bed(&[]);
     let (found, status) = findings(&bed);
-    let amiss = found.iter().any(|[_, level, ..]| level != "note");
-    assert_eq!(status, Some(i32::from(amiss)), "{found:?}");
+    let wrong = found.iter().any(|[_, level, ..]| level != "note");
+    assert_eq!(status, Some(i32::from(wrong)), "{found:?}");
     let text = bed.run("doctor --fstab-file @fstab");
     assert_plain(&text.stdout);
-    assert!(text.stdout.contains("amiss") && text.stderr.is_empty(), "{}", text.describe());
-    // A pool that the machine may not start without is amiss anywhere.
+    assert!(text.stdout.contains("wrong") && text.stderr.is_empty(), "{}", text.describe());
+    // A pool that the machine may not start without is wrong anywhere.
     let disk = LoopFs::ext4(32 << 20);
     let place = disk.path().display();
     bed.write(
@@ -37,6 +39,76 @@ fn the_exit_status_is_that_of_the_findings() {
         assert!(found.iter().any(|[found, ..]| found == code), "no {code} in {found:?}");
     }
     assert_eq!(status, Some(1));
+}
+
+#[test]
+fn pools_and_disks_that_should_be_mounted_are_found() {
+    let bed = bed(&["a", "b", "disk", "pool"]);
+    bed.stdout("init media -b @a -b @b -m @pool --fstab-file @fstab --yes");
+    let about = |wanted: &str, word: &str| {
+        let (found, status) = findings(&bed);
+        let found = found.into_iter().find(|[code, _, text, _]| code == wanted && text.contains(word));
+        assert!(found.is_none() || status == Some(1), "{found:?}");
+        found.map(|[_, level, _, mend]| (level, bed.shorten(&mend)))
+    };
+    let advice = ("problem".to_owned(), "mount --fstab @fstab @pool".to_owned());
+    assert_eq!(about("pool-not-mounted", "the pool media is not mounted"), Some(advice));
+    bed.ok("mount media -o minfreespace=0");
+    assert_eq!(about("pool-not-mounted", "media"), None);
+    // Below one branch a disk should be mounted, and another one has come.
+    let fstab = fs::read_to_string(bed.path("fstab")).unwrap();
+    let disk = bed.path("b").display().to_string();
+    bed.write("fstab", &format!("{fstab}LABEL=none {disk} ext4 nofail 0 2\n"));
+    let advice = ("problem".to_owned(), "mount --fstab @fstab @b".to_owned());
+    assert_eq!(about("disk-not-mounted", &disk), Some(advice));
+    let file = fs::read_to_string(bed.path("etc/media.toml")).unwrap();
+    let pattern = bed.path("d*k").display().to_string();
+    let none = bed.path("none*").display().to_string();
+    bed.write(
+        "etc/media.toml",
+        &file.replace("branches = [", &format!("branches = [\n{pattern:?},\n{none:?},")),
+    );
+    let advice = ("warning".to_owned(), "canopy set @pool 'branches=+@disk'".to_owned());
+    assert_eq!(about("branch-lacking", "disk"), Some(advice));
+    assert!(about("pattern-matches-nothing", &none).is_some());
+    bed.umount("media");
+}
+
+#[test]
+fn what_is_advised_is_done() {
+    let bed = bed(&["pool"]);
+    let disks = [LoopFs::ext4(32 << 20), LoopFs::ext4(32 << 20)];
+    let [a, b] = [disks[0].path().display().to_string(), disks[1].path().display().to_string()];
+    std::os::unix::fs::chown(&b, Some(7), Some(8)).unwrap();
+    bed.ok(&format!("mount -o minfreespace=0 {a}:{b} @pool"));
+    let pool = bed.path("pool").display().to_string();
+    bed.write("fstab", &format!("# mine\n/dev/x {a} ext4 defaults 0 2\n{a}:{b} {pool} canopy ro 0 0\n"));
+    let codes = || {
+        let about_mine = |[_, _, text, _]: &[String; 4]| text.contains(&pool) || text.contains(&a);
+        let mine = findings(&bed).0.into_iter().filter(about_mine);
+        mine.map(|[code, ..]| code).collect::<Vec<_>>()
+    };
+    let fixed = ["fstab-nofail", "fstab-order", "fstab-disk-nofail", "roots-differ"];
+    let before = codes();
+    assert!(fixed.iter().all(|code| before.iter().any(|found| found == code)), "{before:?}");
+    let done = bed.run("doctor --fix --fstab-file @fstab");
+    assert!(done.code() == Some(1) && done.stderr.contains("--yes does not ask"), "{}", done.describe());
+    // Pools of other tests are not there, in a namespace of its own.
+    let script = "findmnt -rno TARGET -t fuse.canopy,fuse.mergerfs | while read -r pool; do
+            [ \"$pool\" = \"$3\" ] || umount -l \"$pool\"
+        done
+        exec \"$1\" doctor --fix --yes --fstab-file \"$2\"";
+    let mut command = in_mount_namespace(script);
+    command.arg(bed.program()).arg(bed.path("fstab")).arg(&pool).env("CANOPY_CONFIG_DIR", bed.path("etc"));
+    let done = run_within(&mut command, super::PATIENCE);
+    assert!(done.stderr.is_empty() && done.stdout.contains("chown"), "{}", done.describe());
+    let after = codes();
+    assert!(!fixed.iter().any(|code| after.iter().any(|found| found == code)), "{after:?}");
+    let fstab = fs::read_to_string(bed.path("fstab")).unwrap();
+    let line = format!("{a}:{b} {pool} canopy ro,nofail,x-systemd.after={a} 0 0");
+    assert_eq!(fstab, format!("# mine\n/dev/x {a} ext4 nofail 0 2\n{line}\n"));
+    assert_eq!(fs::metadata(&a).unwrap().uid(), fs::metadata(&b).unwrap().uid());
+    bed.umount("@pool");
 }
 
 #[test]

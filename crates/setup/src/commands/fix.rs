@@ -1,0 +1,95 @@
+//! What `canopy doctor --fix` does, one finding after the other.
+
+use super::ask::confirm;
+use crate::doctor::{Action, Finding};
+use crate::error::Error;
+use crate::fstab;
+use crate::system_file::{self, Edit};
+use canopy_config::text::os_error;
+use canopy_terminal::{paragraph, print};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Does what a finding advises, after a question unless `yes`. Returns whether it was done.
+pub fn fix(finding: &Finding, fstab_file: &Path, yes: bool) -> Result<bool, Error> {
+    let Some(action) = &finding.action else { return Ok(false) };
+    print(&paragraph("", &finding.text));
+    let edit = match action {
+        Action::Run(commands) => {
+            commands.iter().for_each(|words| print(&format!("    {}\n", words.join(" "))));
+            None
+        }
+        Action::AddOption { line, mountpoint, option } => {
+            let edit = with_option(fstab_file, *line, mountpoint, option)?;
+            print(&format!("  in {} (a copy is kept beside it):\n{}", edit.path.display(), edit.shown()));
+            Some(edit)
+        }
+    };
+    if !yes && !confirm("Do this?")? {
+        return Ok(false);
+    }
+    match (action, edit) {
+        (_, Some(edit)) => drop(edit.apply()?),
+        (Action::Run(commands), None) => commands.iter().try_for_each(|words| run(words))?,
+        (Action::AddOption { .. }, None) => {}
+    }
+    Ok(true)
+}
+
+/// Returns the change of fstab. The file is read now, because other lines may have been changed before.
+fn with_option(file: &Path, line: usize, mountpoint: &str, option: &str) -> Result<Edit, Error> {
+    let before = system_file::read(file)?;
+    let found =
+        fstab::parse(&before).into_iter().find(|one| one.number == line && one.mountpoint == mountpoint);
+    let Some(mut found) = found else {
+        return Err(Error::Refused(format!(
+            "{} was changed meanwhile (run the command again)",
+            file.display()
+        )));
+    };
+    found.options = match found.options.as_str() {
+        "defaults" | "" => option.to_owned(),
+        others => format!("{others},{option}"),
+    };
+    let after = fstab::replace(&before, &[(line, found.render())]);
+    Ok(Edit { path: file.to_owned(), before, after })
+}
+
+fn run(words: &[String]) -> Result<(), Error> {
+    let shown = words.join(" ");
+    let Some((first, rest)) = words.split_first() else { return Ok(()) };
+    let program = match first.as_str() {
+        "canopy" => std::env::current_exe().unwrap_or_else(|_| PathBuf::from(first)),
+        _ => PathBuf::from(first),
+    };
+    let status = Command::new(program).args(rest).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(Error::Refused(format!("{shown}: {status}"))),
+        Err(why) => Err(Error::Refused(format!("{shown} cannot be run: {}", os_error(&why)))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_added_to_their_line_only() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("fstab");
+        let text = "# mine\nUUID=1  /mnt/d1  ext4 defaults 0 2 # one\n/mnt/d1\t/mnt/m canopy ro 0 0";
+        std::fs::write(&file, text).expect("a file");
+        for (line, mountpoint, option) in
+            [(2, "/mnt/d1", "nofail"), (3, "/mnt/m", "nofail"), (3, "/mnt/m", "x-systemd.after=/mnt/d1")]
+        {
+            with_option(&file, line, mountpoint, option).expect("a change").apply().expect("a copy");
+        }
+        let now = std::fs::read_to_string(&file).expect("the file");
+        assert_eq!(
+            now,
+            "# mine\nUUID=1 /mnt/d1 ext4 nofail 0 2 # one\n/mnt/d1 /mnt/m canopy ro,nofail,x-systemd.after=/mnt/d1 0 0\n"
+        );
+        assert!(with_option(&file, 2, "/mnt/other", "nofail").is_err());
+    }
+}

@@ -1,0 +1,139 @@
+//! Whether pools are mounted at boot: after their disks, and without one that is dead.
+
+use super::{Action, Facts, Finding, Level, finding};
+use crate::fstab::{Line, disk_of, unescape};
+use crate::unit::mount_unit;
+use std::path::Path;
+
+/// How a line waits for a mount.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Waits {
+    Not,
+    /// It waits until the mount is there or has failed.
+    After,
+    /// It fails with the mount.
+    Requires,
+}
+
+const FOR_UNITS: [(&str, Waits); 3] = [
+    ("x-systemd.after", Waits::After),
+    ("x-systemd.wants", Waits::Not),
+    ("x-systemd.requires", Waits::Requires),
+];
+const FOR_PATHS: [(&str, Waits); 2] =
+    [("x-systemd.wants-mounts-for", Waits::After), ("x-systemd.requires-mounts-for", Waits::Requires)];
+
+pub(super) fn look(facts: &Facts, found: &mut Vec<Finding>) {
+    for line in facts.fstab.iter().filter(|line| line.is_pool() && !line.has_option("noauto")) {
+        let place = line_of(facts, line);
+        if !line.has_option("nofail") {
+            let text =
+                format!("{place} lacks nofail: if the pool cannot be mounted, the machine does not start");
+            found.push(with_option(finding("fstab-nofail", Level::Warning, text, ""), line, "nofail"));
+        }
+        let mine = facts.pools.iter().filter(|pool| pool.line == Some(line.number));
+        for branch in mine.flat_map(|pool| &pool.branches) {
+            if let Some(disk) = disk_of(&facts.fstab, branch) {
+                found.extend(about_disk(facts, line, disk));
+            }
+        }
+    }
+}
+
+/// Judges a disk of a pool, and how the pool waits for it.
+fn about_disk(facts: &Facts, line: &Line, disk: &Line) -> Vec<Finding> {
+    let mut found = Vec::new();
+    // What is mounted by hand, or by the first access, is not mounted at boot.
+    if disk.has_option("noauto") || disk.has_option("x-systemd.automount") {
+        return found;
+    }
+    let (place, mountpoint) = (line_of(facts, line), &disk.mountpoint);
+    match waits(line, disk) {
+        Waits::Not => {
+            let text = format!("{place} may be mounted before its disk {mountpoint}");
+            let option = format!("x-systemd.after={mountpoint}");
+            found.push(with_option(finding("fstab-order", Level::Warning, text, ""), line, &option));
+        }
+        Waits::Requires => {
+            let text =
+                format!("{place} requires its disk {mountpoint}: if that is dead, the pool is not mounted");
+            let mend = format!("x-systemd.after={mountpoint} instead, unless this is meant");
+            found.push(finding("fstab-requires-disk", Level::Note, text, mend));
+        }
+        Waits::After => {}
+    }
+    if !disk.has_option("nofail") {
+        let text =
+            format!("{} lacks nofail: without this disk the machine does not start", line_of(facts, disk));
+        found.push(with_option(finding("fstab-disk-nofail", Level::Warning, text, ""), disk, "nofail"));
+    }
+    found
+}
+
+/// Returns how a line waits for what another mounts: by its path, that of something in it, or its unit.
+fn waits(line: &Line, disk: &Line) -> Waits {
+    let mountpoint = unescape(&disk.mountpoint);
+    let mountpoint = Path::new(&mountpoint);
+    let unit = mount_unit(&mountpoint.to_string_lossy());
+    let units =
+        FOR_UNITS.iter().flat_map(|(name, waits)| line.options_named(name).map(move |value| (value, *waits)));
+    let units = units.filter(|(value, _)| Path::new(&unescape(value)) == mountpoint || *value == unit);
+    let paths =
+        FOR_PATHS.iter().flat_map(|(name, waits)| line.options_named(name).map(move |value| (value, *waits)));
+    let paths = paths.filter(|(value, _)| Path::new(&unescape(value)).starts_with(mountpoint));
+    units.chain(paths).map(|(_, waits)| waits).max().unwrap_or(Waits::Not)
+}
+
+fn line_of(facts: &Facts, line: &Line) -> String {
+    format!("line {} of {} ({})", line.number, facts.fstab_file.display(), line.mountpoint)
+}
+
+fn with_option(mut finding: Finding, line: &Line, option: &str) -> Finding {
+    finding.mend = format!("add {option} to its options");
+    finding.by(Action::AddOption {
+        line: line.number,
+        mountpoint: line.mountpoint.clone(),
+        option: option.into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{codes, good};
+    use super::*;
+    use crate::expected::Pool;
+    use crate::fstab;
+
+    #[test]
+    fn order_in_fstab_is_checked() {
+        let facts = |pool: &str, disk: &str| Facts {
+            fstab: fstab::parse(&format!(
+                "/dev/sdb1 /mnt/d\\0401 ext4 {disk} 0 2\n/mnt/d\\0401:/srv/x /mnt/media canopy {pool} 0 0\n"
+            )),
+            mounts: canopy_sys::mountinfo::parse(b"30 1 8:17 / /mnt/d\\0401 rw - ext4 /dev/sdb1 rw\n"),
+            pools: vec![Pool {
+                line: Some(2),
+                branches: vec!["/mnt/d 1".into(), "/srv/x".into()],
+                mounted: true,
+                ..Pool::default()
+            }],
+            ..good()
+        };
+        let table: [(&str, &str, &[&str]); 11] = [
+            ("defaults", "defaults", &["fstab-nofail", "fstab-order", "fstab-disk-nofail"]),
+            ("nofail,x-systemd.after=/mnt/d\\0401", "nofail", &[]),
+            ("nofail,x-systemd.after=mnt-d\\x201.mount", "nofail", &[]),
+            ("nofail,x-systemd.wants-mounts-for=/mnt/d\\0401/x", "nofail", &[]),
+            ("nofail,x-systemd.requires-mounts-for=/mnt/d\\0401", "nofail", &["fstab-requires-disk"]),
+            ("nofail,x-systemd.requires=mnt-d\\x201.mount", "nofail", &["fstab-requires-disk"]),
+            ("nofail,x-systemd.requires-mounts-for=/mnt", "nofail", &["fstab-order"]),
+            ("nofail,x-systemd.after=mnt-d2.mount", "nofail", &["fstab-order"]),
+            ("noauto", "defaults", &[]),
+            ("nofail", "noauto", &[]),
+            ("nofail", "defaults,x-systemd.automount", &[]),
+        ];
+        for (pool, disk, expected) in table {
+            assert_eq!(codes(&facts(pool, disk)), expected, "{pool} {disk}");
+        }
+    }
+}

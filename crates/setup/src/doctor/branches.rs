@@ -1,0 +1,133 @@
+//! The branches of mounted pools, and who else uses them.
+
+use super::{Action, Bind, Branch, Facts, Finding, Level, RunningPool, finding};
+
+pub(super) fn look(facts: &Facts, found: &mut Vec<Finding>) {
+    found.extend(facts.binds.iter().map(bind));
+    found.extend(facts.running.iter().filter_map(|pool| roots(facts, pool)));
+    found.extend(facts.branches.iter().filter_map(|branch| parity(facts, branch)));
+    for branch in &facts.branches {
+        let (path, fstype) = (branch.path.display(), &branch.fstype);
+        let lacks = match fstype.as_str() {
+            "vfat" | "exfat" => "owners, permissions, links and extended attributes",
+            "ntfs" | "ntfs3" | "fuseblk" => "owners and permissions as Linux has them",
+            _ => continue,
+        };
+        let text = format!("{path} is {fstype}, which has no {lacks}: files lose them there");
+        let pool = branch.pool.display();
+        let mend = format!(
+            "keep it for reading (canopy set {pool} 'branches=-{path}', and then 'branches=+{path}=RO'), or make an ext4 or \
+             XFS of it"
+        );
+        found.push(finding("branch-lacks-features", Level::Warning, text, mend));
+    }
+    if let Some(file) = &facts.spindown {
+        let spinning: Vec<String> =
+            facts.branches.iter().filter(|one| one.spins).map(|one| one.path.display().to_string()).collect();
+        if !spinning.is_empty() {
+            let text =
+                format!("{} sends disks to sleep, perhaps those of {}", file.display(), spinning.join(", "));
+            let mend = "nothing, if ten seconds for the first access are fine; otherwise turn it off there";
+            found.push(finding("disks-sleep", Level::Note, text, mend));
+        }
+    }
+}
+
+fn bind(bind: &Bind) -> Finding {
+    let (branch, at) = (bind.branch.display(), bind.at.display());
+    let text = format!(
+        "process {} ({}) has the branch {branch} at {at}, without its pool: it misses files of other branches, and files that move",
+        bind.pid, bind.program
+    );
+    finding(
+        "container-binds-branch",
+        Level::Warning,
+        text,
+        "give the container the pool's mountpoint instead",
+    )
+}
+
+/// Finds roots of branches that differ: whether somebody may create files at the top of the pool depends on the disk.
+fn roots(facts: &Facts, pool: &RunningPool) -> Option<Finding> {
+    let shown = pool.root?;
+    let differs =
+        |branch: &&Branch| branch.pool == pool.mountpoint && branch.root.is_some_and(|root| root != shown);
+    let describe = |(user, group, mode): (u32, u32, u32)| format!("{user}:{group} {mode:o}");
+    let others = facts.branches.iter().filter(differs);
+    let others: Vec<String> = others
+        .filter_map(|branch| Some(format!("{} ({})", branch.path.display(), describe(branch.root?))))
+        .collect();
+    if others.is_empty() {
+        return None;
+    }
+    let place = pool.mountpoint.display().to_string();
+    let text = format!(
+        "{place} shows owner and mode {}, but {} differ: who may create files there depends on the disk",
+        describe(shown),
+        others.join(", ")
+    );
+    let (owner, mode) = (format!("{}:{}", shown.0, shown.1), format!("{:o}", shown.2));
+    // The pool changes all of its disks.
+    let mend = format!("chown {owner} {place}; chmod {mode} {place}");
+    let commands = [["chown", &owner, &place], ["chmod", &mode, &place]];
+    let commands = commands.map(|command| command.map(str::to_owned).to_vec());
+    Some(finding("roots-differ", Level::Warning, text, mend).by(Action::Run(commands.to_vec())))
+}
+
+fn parity(facts: &Facts, branch: &Branch) -> Option<Finding> {
+    let file = facts.parity.iter().find(|file| file.starts_with(&branch.path))?;
+    let (path, pool) = (branch.path.display(), branch.pool.display().to_string());
+    let text = format!(
+        "{path} has SnapRAID's parity ({}) and is a branch of {pool}: new files take the space that parity needs",
+        file.display()
+    );
+    let instruction = format!("branches=-{path}");
+    let mend = format!("move its other files to other disks, then canopy set {pool} '{instruction}'");
+    Some(finding("parity-is-branch", Level::Warning, text, mend))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::findings;
+    use super::super::tests::{branch, codes, good};
+    use super::*;
+
+    #[test]
+    fn roots_that_differ_are_found() {
+        let rooted = |path: &str, root| Branch { root, ..branch(path, "ext4") };
+        let facts = |second| Facts {
+            running: vec![RunningPool {
+                mountpoint: "/mnt/pool".into(),
+                branches: vec!["/mnt/d1".into(), "/mnt/d2".into()],
+                root: Some((0, 0, 0o755)),
+            }],
+            branches: vec![rooted("/mnt/d1", Some((0, 0, 0o755))), rooted("/mnt/d2", second)],
+            ..good()
+        };
+        for (second, expected) in [
+            (Some((0, 0, 0o755)), 0),
+            (None, 0),
+            (Some((1000, 0, 0o755)), 1),
+            (Some((0, 7, 0o755)), 1),
+            (Some((0, 0, 0o2775)), 1),
+        ] {
+            let found = findings(&facts(second));
+            assert_eq!(found.iter().filter(|one| one.code == "roots-differ").count(), expected, "{found:?}");
+            assert_eq!(found.len(), expected);
+            for one in found {
+                assert_eq!(one.mend, "chown 0:0 /mnt/pool; chmod 755 /mnt/pool");
+            }
+        }
+    }
+
+    #[test]
+    fn parity_on_a_branch_is_found() {
+        let facts = |parity: &str| Facts {
+            branches: vec![branch("/mnt/d1", "ext4")],
+            parity: vec![parity.into()],
+            ..good()
+        };
+        assert_eq!(codes(&facts("/mnt/d1/snapraid.parity")), ["parity-is-branch"]);
+        assert_eq!(codes(&facts("/mnt/d10/snapraid.parity")), Vec::<String>::new());
+    }
+}
