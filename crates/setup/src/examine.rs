@@ -99,45 +99,82 @@ fn parity(text: &str) -> Vec<PathBuf> {
     lists.flat_map(|(_, list)| list.trim().split(',').map(PathBuf::from)).collect()
 }
 
-/// Returns what containers have of the branches. A container is a process whose root is another filesystem; services with
-/// a mount namespace of their own see the machine's root.
+/// Returns what other mount namespaces have of the branches apart from their pools: containers, which have another root, and
+/// services that bind a branch to a place that this namespace does not have.
 fn binds(branches: &[Branch]) -> Vec<Bind> {
     let Ok(mine) = mountinfo::list() else { return Vec::new() };
-    let places = branches.iter().filter_map(|branch| {
-        let mounted = mountinfo::holding_in(&mine, &branch.path)?;
-        Some((branch, mounted.device, mounted.inside(&branch.path)))
-    });
-    let places: Vec<_> = places.collect();
-    let root_of = |mounts: &[MountEntry]| {
-        let root = mounts.iter().rev().find(|mounted| mounted.mountpoint == Path::new("/"));
-        root.map(|root| (root.device, root.root.clone()))
-    };
-    let my_root = root_of(&mine);
+    let places: Vec<Place<'_>> = branches.iter().filter_map(|branch| Place::new(branch, &mine)).collect();
+    let my_root = root_in(&mine);
     let (mut seen, mut found) = (BTreeSet::new(), BTreeSet::new());
     for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let pid = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok());
         let Some(pid) = pid else { continue };
         let Ok(listed) = fs::read(process.path().join("mountinfo")) else { continue };
         let listed = mountinfo::parse(&listed);
-        let root = root_of(&listed);
+        let root = root_in(&listed);
         // Threads of the kernel and processes that end have none.
-        if root.is_none() || root == my_root {
+        if root.is_none() {
             continue;
         }
+        let is_container = root != my_root;
         let program = fs::read_to_string(process.path().join("comm")).unwrap_or_default().trim().to_owned();
-        for there in listed {
-            let held = places
-                .iter()
-                .find(|(_, device, root)| there.device == *device && there.root.starts_with(root));
-            if let Some((branch, ..)) = held
-                && seen.insert((there.id, branch.path.clone()))
+        for there in &listed {
+            let held = places.iter().find(|place| {
+                let alone =
+                    if is_container { !place.has_pool(&listed) } else { place.is_elsewhere(there, &mine) };
+                alone && place.is_in(there)
+            });
+            if let Some(place) = held
+                && seen.insert((there.id, place.branch.path.clone()))
             {
-                let (branch, at) = (branch.path.clone(), there.mountpoint);
+                let (branch, at) = (place.branch.path.clone(), there.mountpoint.clone());
                 found.insert(Bind { branch, at, pid, program: program.clone() });
             }
         }
     }
     found.into_iter().collect()
+}
+
+/// Returns what is mounted as the root of a mount namespace.
+fn root_in(mounts: &[MountEntry]) -> Option<((u32, u32), PathBuf)> {
+    let root = mounts.iter().rev().find(|mounted| mounted.mountpoint == Path::new("/"))?;
+    Some((root.device, root.root.clone()))
+}
+
+/// A branch, and where it is on its filesystem.
+struct Place<'a> {
+    branch: &'a Branch,
+    mounted: &'a MountEntry,
+    root: PathBuf,
+    pool: Option<(u32, u32)>,
+}
+
+impl<'a> Place<'a> {
+    fn new(branch: &'a Branch, mounts: &'a [MountEntry]) -> Option<Place<'a>> {
+        let mounted = mountinfo::holding_in(mounts, &branch.path)?;
+        let pool = mounts.iter().rev().find(|mounted| mounted.mountpoint == branch.pool);
+        let pool = pool.filter(|pool| pool.is_pool()).map(|pool| pool.device);
+        Some(Place { branch, mounted, root: mounted.inside(&branch.path), pool })
+    }
+
+    /// Returns whether a mount shows the branch or a part of it.
+    fn is_in(&self, there: &MountEntry) -> bool {
+        there.device == self.mounted.device && there.root.starts_with(&self.root)
+    }
+
+    /// Returns whether a mount shows it at a place where this namespace, with the mounts `mine`, does not.
+    fn is_elsewhere(&self, there: &MountEntry, mine: &[MountEntry]) -> bool {
+        let inside = there.root.strip_prefix(&self.mounted.root);
+        let is_same = |here: &MountEntry| {
+            (here.device, &here.root, &here.mountpoint) == (there.device, &there.root, &there.mountpoint)
+        };
+        inside.is_ok_and(|inside| there.mountpoint != self.mounted.mountpoint.join(inside))
+            && !mine.iter().any(is_same)
+    }
+
+    fn has_pool(&self, mounts: &[MountEntry]) -> bool {
+        mounts.iter().any(|mounted| mounted.is_pool() && Some(mounted.device) == self.pool)
+    }
 }
 
 /// Returns the file that tells a program to send disks to sleep.
@@ -160,5 +197,38 @@ mod tests {
         let text = "# parity /no\nparity /mnt/p1/a.parity,/mnt/p2/a.parity\n2-parity  /mnt/p3/b c\ncontent /mnt/d1/x\n";
         let expected = ["/mnt/p1/a.parity", "/mnt/p2/a.parity", "/mnt/p3/b c"].map(PathBuf::from);
         assert_eq!(parity(text), expected);
+    }
+
+    #[test]
+    fn a_branch_is_recognized_in_other_namespaces() {
+        let mine = mountinfo::parse(
+            b"30 1 8:17 / /mnt/d1 rw - ext4 /dev/sdb1 rw\n32 1 8:17 /media /srv/here rw - ext4 /dev/sdb1 rw\n31 1 0:50 / /mnt/pool rw - fuse.canopy media rw\n",
+        );
+        let branch = Branch {
+            pool: "/mnt/pool".into(),
+            path: "/mnt/d1/media".into(),
+            root: None,
+            fstype: "ext4".into(),
+            changed: None,
+            spins: false,
+        };
+        let place = Place::new(&branch, &mine).expect("its filesystem");
+        let there = |line: &str| mountinfo::parse(line.as_bytes()).remove(0);
+        for (line, within, elsewhere) in [
+            ("40 1 8:17 /media /data rw - ext4 /dev/sdb1 rw", true, true),
+            ("40 1 8:17 /media /srv/here rw - ext4 /dev/sdb1 rw", true, false),
+            ("40 1 8:17 /media/films /data rw - ext4 /dev/sdb1 rw", true, true),
+            ("40 1 8:17 /media/films /mnt/d1/media/films ro - ext4 /dev/sdb1 rw", true, false),
+            ("40 1 8:17 /media2 /data rw - ext4 /dev/sdb1 rw", false, true),
+            ("40 1 8:33 /media /data rw - ext4 /dev/sdc1 rw", false, true),
+        ] {
+            let there = there(line);
+            assert_eq!(
+                (place.is_in(&there), place.is_elsewhere(&there, &mine)),
+                (within, elsewhere),
+                "{line}"
+            );
+        }
+        assert!(place.has_pool(&mine) && !place.has_pool(&[there("40 1 0:51 / /p rw - fuse.canopy x rw")]));
     }
 }

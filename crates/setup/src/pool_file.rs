@@ -71,7 +71,9 @@ impl PoolFile {
              # New files go {}.\n\
              \"category.create\" = {}\n{}\
              # A disk with less free space than this gets no new files.\n\
-             minfreespace = {}\n",
+             minfreespace = {}\n\
+             # A disk that is missing keeps the others from nothing. It is added when it is there.\n\
+             allow-missing-branches = true\n",
             quote(&self.mountpoint)?,
             self.way.meaning,
             text(self.way.policy),
@@ -122,6 +124,8 @@ mod tests {
             assert_eq!(config.mountpoint.as_deref(), Some(Path::new("/mnt/media")));
             let create = canopy_config::options::find("category.create").expect("an option");
             assert_eq!(create.render(&config).as_deref(), Some(way.policy));
+            // These directories do not exist.
+            assert!(config.allow_missing);
             // Renames succeed whichever way is chosen.
             let preserves = way.policy.starts_with("ep") || way.policy.starts_with("msp");
             assert_eq!(preserves, config.pool.ignore_path_preservation);

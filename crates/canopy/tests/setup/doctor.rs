@@ -113,29 +113,39 @@ fn what_is_advised_is_done() {
 
 #[test]
 fn a_container_with_a_single_branch_is_found() {
-    let bed = bed(&["there"]);
+    let bed = bed(&["there", "data"]);
     let disks = [LoopFs::ext4(32 << 20), LoopFs::ext4(32 << 20)];
     let builder = Pool::builder(env!("CARGO_BIN_EXE_canopy"));
     let pool = builder.branch(disks[0].path()).branch(disks[1].path()).option("minfreespace=0").mount();
     let about = |code: &str| {
         let place = disks[0].path().display().to_string();
         findings(&bed).0.into_iter().any(|[found, _, text, mend]| {
-            found == code && text.contains(&place) && text.contains("at /data") && mend.contains("mountpoint")
+            found == code
+                && text.contains(&place)
+                && text.contains("/data instead of its pool")
+                && mend.contains("mountpoint")
         })
     };
-    assert!(!about("container-binds-branch"));
+    let is_seen_during = |script: &str, dir: &str| {
+        assert!(!about("container-binds-branch"), "it has not begun");
+        let mut container = in_mount_namespace(script);
+        container.arg(bed.path(dir)).arg(disks[0].path());
+        let mut container =
+            container.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("a container");
+        let seen = wait_until(super::PATIENCE, || about("container-binds-branch"));
+        drop(container.stdin.take());
+        container.wait().expect("its end");
+        assert!(!about("container-binds-branch"), "it has ended");
+        seen
+    };
     // A root of its own, which has programs and the branch.
-    let script = "mount -t tmpfs root $1; cd $1; mkdir usr data; mount --bind /usr usr; mount --bind $2 data
+    let container =
+        "mount -t tmpfs root $1; cd $1; mkdir usr data; mount --bind /usr usr; mount --bind $2 data
         for link in bin lib lib64; do [ ! -e /$link ] || cp -P /$link .; done
         exec chroot . /usr/bin/cat";
-    let mut container = in_mount_namespace(script);
-    container.arg(bed.path("there")).arg(disks[0].path());
-    let mut container = container.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("a container");
-    let seen = wait_until(super::PATIENCE, || about("container-binds-branch"));
-    drop(container.stdin.take());
-    container.wait().expect("its end");
-    assert!(seen);
-    assert!(!about("container-binds-branch"), "the container has ended");
+    assert!(is_seen_during(container, "there"));
+    // The root of the machine, and the branch at one more place.
+    assert!(is_seen_during("mount --bind $2 $1; exec cat", "data"));
     pool.umount();
 }
 

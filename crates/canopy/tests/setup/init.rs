@@ -29,6 +29,10 @@ fn a_script_describes_a_pool_and_mounts_it() {
     fs::write(bed.path("pool/film"), "data").unwrap();
     assert!(bed.path("a/film").exists() || bed.path("b/film").exists());
     bed.umount("media");
+    // A disk that is dead keeps the others from nothing.
+    fs::rename(bed.path("b"), bed.path("away")).unwrap();
+    bed.ok("mount media");
+    bed.umount("media");
     // A second time would replace it.
     let error = bed.error("init media -b @a -m @pool --yes");
     assert!(error.contains("exists already") && error.lines().count() == 1, "{error}");

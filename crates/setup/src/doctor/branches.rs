@@ -36,7 +36,7 @@ pub(super) fn look(facts: &Facts, found: &mut Vec<Finding>) {
 fn bind(bind: &Bind) -> Finding {
     let (branch, at) = (bind.branch.display(), bind.at.display());
     let text = format!(
-        "process {} ({}) has the branch {branch} at {at}, without its pool: it misses files of other branches, and files that move",
+        "process {} ({}) uses the branch {branch} at {at} instead of its pool: it misses files of other branches, and files that move",
         bind.pid, bind.program
     );
     finding(

@@ -153,7 +153,16 @@ fn exec_start(words: &[Word], program: &str, changes: &mut Vec<Change>) -> Optio
                 why: "a switch that does nothing in mergerfs, or that Canopy does not need".into(),
             }),
             // With its quotes, specifiers and variables.
-            _ => rest.push(word.raw.clone()),
+            value => {
+                if replaces && has_variable(value) {
+                    changes.push(Change {
+                        old: word.raw.clone(),
+                        new: Some(word.raw.clone()),
+                        why: VARIABLE.into(),
+                    });
+                }
+                rest.push(word.raw.clone());
+            }
         }
     }
     // What a variable holds may end with anything, so the others are apart from it.
