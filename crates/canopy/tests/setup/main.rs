@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod boot;
 mod doctor;
 mod init;
 mod manual;
