@@ -117,6 +117,34 @@ pub fn replace(text: &str, replacements: &[(usize, String)]) -> String {
     replaced
 }
 
+/// Replaces fields of a line, counted from 0. What is between fields stays, so that columns that somebody has aligned and
+/// comments are kept. A field that is missing is appended.
+pub fn with_fields(line: &str, new: &[(usize, &str)]) -> String {
+    let mut changed = String::with_capacity(line.len());
+    let (mut rest, mut index) = (line, 0);
+    loop {
+        let field = rest.trim_start();
+        changed.push_str(&rest[..rest.len() - field.len()]);
+        if field.is_empty() {
+            break;
+        }
+        let length = field.find(char::is_whitespace).unwrap_or(field.len());
+        let replaced =
+            new.iter().find(|(wanted, _)| *wanted == index).map_or(&field[..length], |(_, new)| new);
+        changed.push_str(replaced);
+        (rest, index) = (&field[length..], index + 1);
+    }
+    for (_, field) in new.iter().filter(|(wanted, _)| *wanted >= index) {
+        changed.push_str(&format!(" {field}"));
+    }
+    changed
+}
+
+/// The fields of a line.
+pub const SOURCE: usize = 0;
+pub const FSTYPE: usize = 2;
+pub const OPTIONS: usize = 3;
+
 /// Appends a line, after one that may lack its end.
 pub fn append(text: &str, line: &str) -> String {
     let gap = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
@@ -171,6 +199,19 @@ mod tests {
             "{changed}"
         );
         assert_eq!(replace(FSTAB, &[]), FSTAB);
+    }
+
+    #[test]
+    fn fields_are_replaced_in_place() {
+        let line = "UUID=1\t/mnt/d1   ext4  defaults  0 2 # mine ";
+        for (new, expected) in [
+            (&[(OPTIONS, "ro,nofail")][..], "UUID=1\t/mnt/d1   ext4  ro,nofail  0 2 # mine "),
+            (&[(FSTYPE, "xfs"), (SOURCE, "/dev/x")], "/dev/x\t/mnt/d1   xfs  defaults  0 2 # mine "),
+            (&[], line),
+        ] {
+            assert_eq!(with_fields(line, new), expected);
+        }
+        assert_eq!(with_fields("/a /b ext4", &[(OPTIONS, "ro")]), "/a /b ext4 ro");
     }
 
     #[test]

@@ -50,6 +50,12 @@ fn fstab_is_written_beside_and_can_be_taken_back() {
     bed.stdout("migrate @fstab --switch");
     assert_eq!(fs::read_to_string(bed.path("fstab")).unwrap(), format!("{new}{later}"));
     bed.stdout("migrate @fstab --undo");
+    // The last line may lack its end.
+    bed.write("bare-fstab", old.trim_end());
+    bed.stdout("migrate @bare-fstab --write");
+    bed.stdout("migrate @bare-fstab --switch");
+    bed.stdout("migrate @bare-fstab --undo");
+    assert_eq!(fs::read_to_string(bed.path("bare-fstab")).unwrap(), old);
     // A new form that does not know of a line is not put in place.
     bed.stdout("migrate @fstab --write");
     bed.write("fstab", &format!("{old}{later}{later}"));

@@ -41,17 +41,18 @@ fn with_option(file: &Path, line: usize, mountpoint: &str, option: &str) -> Resu
     let before = system_file::read(file)?;
     let found =
         fstab::parse(&before).into_iter().find(|one| one.number == line && one.mountpoint == mountpoint);
-    let Some(mut found) = found else {
+    let Some(found) = found else {
         return Err(Error::Refused(format!(
             "{} was changed meanwhile (run the command again)",
             file.display()
         )));
     };
-    found.options = match found.options.as_str() {
-        "defaults" | "" => option.to_owned(),
+    let options = match found.options.as_str() {
+        "defaults" => option.to_owned(),
         others => format!("{others},{option}"),
     };
-    let after = fstab::replace(&before, &[(line, found.render())]);
+    let raw = before.lines().nth(line - 1).unwrap_or_default();
+    let after = fstab::replace(&before, &[(line, fstab::with_fields(raw, &[(fstab::OPTIONS, &options)]))]);
     Ok(Edit { path: file.to_owned(), before, after })
 }
 
@@ -88,7 +89,7 @@ mod tests {
         let now = std::fs::read_to_string(&file).expect("the file");
         assert_eq!(
             now,
-            "# mine\nUUID=1 /mnt/d1 ext4 nofail 0 2 # one\n/mnt/d1 /mnt/m canopy ro,nofail,x-systemd.after=/mnt/d1 0 0\n"
+            "# mine\nUUID=1  /mnt/d1  ext4 nofail 0 2 # one\n/mnt/d1\t/mnt/m canopy ro,nofail,x-systemd.after=/mnt/d1 0 0\n"
         );
         assert!(with_option(&file, 2, "/mnt/other", "nofail").is_err());
     }

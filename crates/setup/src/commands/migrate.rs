@@ -159,6 +159,7 @@ fn shown(path: &Path, target: &Path, migration: &Migration) -> String {
         // Such lines are copied, so they are not wrapped.
         shown.push_str(&format!("- {old}\n+ {new}\n"));
     }
+    let mut told = BTreeSet::new();
     for change in &migration.changes {
         let what = match (&change.new, change.old.is_empty()) {
             (Some(new), true) => format!("{new} is added: {}", change.why),
@@ -166,7 +167,10 @@ fn shown(path: &Path, target: &Path, migration: &Migration) -> String {
             (Some(new), false) => format!("{} becomes {new}: {}", change.old, change.why),
             (None, _) => format!("{} is left out: {}", change.old, change.why),
         };
-        shown.push_str(&paragraph("  ", &what));
+        // Several lines may have the same.
+        if told.insert(what.clone()) {
+            shown.push_str(&paragraph("  ", &what));
+        }
     }
     for what in &migration.by_hand {
         shown.push_str(&paragraph("  ", what));
@@ -225,8 +229,9 @@ fn switch(path: &Path) -> Result<Option<Edit>, Error> {
         return Ok(None);
     }
     let (before, after) = (system_file::read(path)?, system_file::read(&new)?);
-    // The new lines may have been edited by hand. All others must be those of FILE.
-    if migrate::undo(&after) != before {
+    // The new lines may have been edited by hand. All others must be those of FILE. The last may have had no end.
+    let text = |text: &str| text.trim_end_matches('\n').to_owned();
+    if text(&migrate::undo(&after)) != text(&before) {
         let (path, new) = (path.display(), new.display());
         return Err(Error::Refused(format!(
             "{path} and {new} differ in more than mergerfs's lines, so {path} was changed later (canopy migrate --write writes {new} anew)"

@@ -84,7 +84,7 @@ fn option(piece: &str) -> Result<Option<(String, String)>, String> {
         return Err("Canopy has no such option".into());
     };
     if spec.is_ignored() {
-        return Err("not needed: Canopy always does this".into());
+        return Err("not needed, Canopy always does this".into());
     }
     if spec.name == "config" {
         return Ok(config_option(value.unwrap_or_default()));
@@ -129,13 +129,13 @@ fn with_implied(mut kept: Vec<String>, changes: &mut Vec<Change>) -> Vec<String>
 pub fn fstab(text: &str) -> Option<Migration> {
     let (mut changes, mut lines, mut replacements) = (Vec::new(), Vec::new(), Vec::new());
     for old in fstab::parse(text).into_iter().filter(Line::is_mergerfs) {
-        let mut new = old.clone();
-        new.source = old.source.strip_prefix("mergerfs#").unwrap_or(&old.source).to_owned();
-        new.fstype = "canopy".into();
-        new.options = with_implied(options(&old.options, &mut changes), &mut changes).join(",");
         let was = text.lines().nth(old.number - 1).unwrap_or_default();
-        replacements.push((old.number, format!("{WAS} {was}\n{}", new.render())));
-        lines.push((old.render(), new.render()));
+        let source = old.source.strip_prefix("mergerfs#").unwrap_or(&old.source);
+        let options = with_implied(options(&old.options, &mut changes), &mut changes).join(",");
+        let fields = [(fstab::SOURCE, source), (fstab::FSTYPE, "canopy"), (fstab::OPTIONS, &options)];
+        let new = fstab::with_fields(was, &fields);
+        replacements.push((old.number, format!("{WAS} {was}\n{new}")));
+        lines.push((was.to_owned(), new));
     }
     let text = fstab::replace(text, &replacements);
     (!lines.is_empty()).then_some(Migration { text, lines, changes, by_hand: Vec::new(), mounts: true })
