@@ -1,6 +1,7 @@
 //! The pools that this machine should have: those with a file, and those of fstab.
 
 use crate::fstab::{self, Line};
+use crate::unit::{Assignment, assignments};
 use canopy_config::Config;
 use canopy_config::source::{self, file, named};
 use canopy_sys::glob;
@@ -26,6 +27,8 @@ pub struct Pool {
     pub described_in: PathBuf,
     pub mountpoint: PathBuf,
     pub boot: Boot,
+    /// What drop-ins let its unit wait for, as names of units and as paths.
+    pub unit_waits_for: Vec<String>,
     /// The number of its line in fstab.
     pub line: Option<usize>,
     /// The branches that it would have now, with patterns resolved.
@@ -74,6 +77,7 @@ pub fn pools(fstab_file: &Path, lines: &[Line], units: &Path, mounts: &[MountEnt
         let mut pool = Pool::new(&config, &named.file);
         if is_enabled(units, &named.name) {
             pool.boot = Boot::Unit;
+            pool.unit_waits_for = waits_of(units, &named.name);
         }
         found.push(Pool { name: Some(named.name), ..pool });
     }
@@ -119,6 +123,22 @@ fn is_enabled(units: &Path, name: &str) -> bool {
     let mut targets = targets
         .filter(|path| path.extension().is_some_and(|ending| ending == "wants" || ending == "requires"));
     targets.any(|target| target.join(format!("canopy@{name}.service")).is_symlink())
+}
+
+/// Returns what the drop-ins of a pool's unit name in its order: those of the pool, and those of all pools.
+fn waits_of(units: &Path, name: &str) -> Vec<String> {
+    let dirs = [format!("canopy@{name}.service.d"), "canopy@.service.d".to_owned()];
+    let files =
+        dirs.iter().flat_map(|dir| std::fs::read_dir(units.join(dir)).into_iter().flatten().flatten());
+    let files = files
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|ending| ending == "conf"));
+    let texts = files.filter_map(|path| std::fs::read_to_string(path).ok());
+    let found: Vec<Assignment> = texts.flat_map(|text| assignments(&text)).collect();
+    let orders =
+        |one: &&Assignment| matches!(one.key.as_str(), "After" | "RequiresMountsFor" | "WantsMountsFor");
+    let words = found.iter().filter(orders).flat_map(|one| one.value.split_whitespace());
+    words.map(str::to_owned).collect()
 }
 
 #[cfg(test)]
@@ -172,5 +192,16 @@ mod tests {
         fs::create_dir(&wants).expect("a directory");
         std::os::unix::fs::symlink("/no/such", wants.join("canopy@media.service")).expect("a link");
         assert!(is_enabled(dir.path(), "media") && !is_enabled(dir.path(), "other"));
+        for (place, text) in [
+            ("canopy@media.service.d/disks.conf", "[Unit]\nAfter=mnt-d1.mount \\\n mnt-d2.mount\n"),
+            ("canopy@.service.d/all.conf", "[Unit]\nRequiresMountsFor=/mnt/d3\n"),
+            ("canopy@media.service.d/disks.conf.canopy-20260101-000000", "[Unit]\nAfter=no.mount\n"),
+        ] {
+            let place = dir.path().join(place);
+            fs::create_dir_all(place.parent().expect("its directory")).expect("a directory");
+            fs::write(place, text).expect("a drop-in");
+        }
+        assert_eq!(waits_of(dir.path(), "media"), ["mnt-d1.mount", "mnt-d2.mount", "/mnt/d3"]);
+        assert_eq!(waits_of(dir.path(), "other"), ["/mnt/d3"]);
     }
 }

@@ -1,6 +1,7 @@
 //! Whether pools are mounted at boot: after their disks, and without one that is dead.
 
 use super::{Action, Facts, Finding, Level, finding};
+use crate::expected::{Boot, Pool};
 use crate::fstab::{Line, disk_of, unescape};
 use crate::unit::mount_unit;
 use std::path::Path;
@@ -24,6 +25,7 @@ const FOR_PATHS: [(&str, Waits); 2] =
     [("x-systemd.wants-mounts-for", Waits::After), ("x-systemd.requires-mounts-for", Waits::Requires)];
 
 pub(super) fn look(facts: &Facts, found: &mut Vec<Finding>) {
+    found.extend(facts.pools.iter().flat_map(|pool| by_unit(facts, pool)));
     for line in facts.fstab.iter().filter(|line| line.is_pool() && !line.has_option("noauto")) {
         let place = line_of(facts, line);
         if !line.has_option("nofail") {
@@ -38,6 +40,31 @@ pub(super) fn look(facts: &Facts, found: &mut Vec<Finding>) {
             }
         }
     }
+}
+
+/// Judges whether the unit of a pool waits for its disks. It does for those without nofail, which are part of local-fs.target.
+fn by_unit(facts: &Facts, pool: &Pool) -> Vec<Finding> {
+    let Some(name) = pool.name.as_ref().filter(|_| pool.boot == Boot::Unit) else { return Vec::new() };
+    let later = |disk: &&Line| {
+        let mountpoint = unescape(&disk.mountpoint);
+        let unit = mount_unit(&mountpoint.to_string_lossy());
+        let waits =
+            pool.unit_waits_for.iter().any(|wait| *wait == unit || Path::new(wait).starts_with(&mountpoint));
+        let by_hand = disk.has_option("noauto") || disk.has_option("x-systemd.automount");
+        disk.has_option("nofail") && !by_hand && !waits
+    };
+    let disks = pool.branches.iter().filter_map(|branch| disk_of(&facts.fstab, branch)).filter(later);
+    let found = disks.map(|disk| {
+        let (mountpoint, unit) =
+            (unescape(&disk.mountpoint), mount_unit(&unescape(&disk.mountpoint).to_string_lossy()));
+        let mountpoint = Path::new(&mountpoint).display();
+        let text = format!("canopy@{name}.service may mount the pool before its disk {mountpoint}");
+        let mend = format!(
+            "systemctl edit canopy@{name}, and write there: [Unit] and, on the next line, After={unit}"
+        );
+        finding("unit-order", Level::Warning, text, mend)
+    });
+    found.collect()
 }
 
 /// Judges a disk of a pool, and how the pool waits for it.
@@ -101,7 +128,6 @@ fn with_option(mut finding: Finding, line: &Line, option: &str) -> Finding {
 mod tests {
     use super::super::tests::{codes, good};
     use super::*;
-    use crate::expected::Pool;
     use crate::fstab;
 
     #[test]
@@ -134,6 +160,34 @@ mod tests {
         ];
         for (pool, disk, expected) in table {
             assert_eq!(codes(&facts(pool, disk)), expected, "{pool} {disk}");
+        }
+    }
+
+    #[test]
+    fn a_unit_waits_for_disks_that_do_not_hold_up_the_boot() {
+        let facts = |disk: &str, waits: &[&str]| Facts {
+            fstab: fstab::parse(&format!("/dev/sdb1 /mnt/d1 ext4 {disk} 0 2\n")),
+            mounts: canopy_sys::mountinfo::parse(b"30 1 8:17 / /mnt/d1 rw - ext4 /dev/sdb1 rw\n"),
+            pools: vec![Pool {
+                name: Some("media".into()),
+                boot: Boot::Unit,
+                branches: vec!["/mnt/d1/media".into()],
+                unit_waits_for: waits.iter().map(|&wait| wait.to_owned()).collect(),
+                mounted: true,
+                ..Pool::default()
+            }],
+            ..good()
+        };
+        let table: [(&str, &[&str], &[&str]); 6] = [
+            ("nofail", &[], &["unit-order"]),
+            ("nofail", &["mnt-d2.mount"], &["unit-order"]),
+            ("nofail", &["mnt-d1.mount"], &[]),
+            ("nofail", &["/mnt/d1/media"], &[]),
+            ("defaults", &[], &[]),
+            ("nofail,noauto", &[], &[]),
+        ];
+        for (disk, waits, expected) in table {
+            assert_eq!(codes(&facts(disk, waits)), expected, "{disk} {waits:?}");
         }
     }
 }
