@@ -99,8 +99,8 @@ pub enum Refusal {
     /// ENOENT: no branch holds the path, or there is no branch.
     #[error("no branch holds the path")]
     NotFound,
-    /// ENOSPC: a branch was below its minfreespace.
-    #[error("every usable branch is below its minfreespace")]
+    /// ENOSPC: a branch was below its minfreespace, or had no free inode.
+    #[error("every usable branch is below its minfreespace or out of inodes")]
     NoSpace,
     /// EROFS: a branch was excluded by its mode, is unhealthy, or is mounted read-only.
     #[error("no branch may be written to")]

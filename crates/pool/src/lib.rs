@@ -28,6 +28,7 @@ pub use dir::listing::cursor::{DirEntry, NamesRead};
 pub use error::{Error, Result};
 pub use fs::acl::PermissionCheck;
 pub use fs::beneath::pretend_no_openat2;
+pub use fs::filesystem_id::FilesystemId;
 pub use fs::pinned::pretend_older_kernel;
 pub use fs::reserved::{is_reserved, temporary_name};
 pub use fs::stat::{Attr, Time};

@@ -6,6 +6,7 @@ use canopy_config::control_api::{
     self, BranchReport, CLOSED, CONTROL_FILE, ClosedReport, PoolReport, STATUS,
 };
 use canopy_config::source::{self, named};
+use canopy_pool::FilesystemId;
 use canopy_pool::generation::{self, Generation};
 use canopy_pool::policy::placement::Placement;
 use canopy_sys::mountinfo::{self, MountEntry};
@@ -191,6 +192,11 @@ impl BranchLink {
     /// Files may move to it.
     pub(crate) fn takes(&self) -> bool {
         self.gives() && self.mode == "RW"
+    }
+
+    /// Returns the filesystem that it is on, if it can be looked at.
+    pub(crate) fn filesystem(&self) -> Option<u64> {
+        self.root().ok().map(|root| FilesystemId::of(root).filesystem)
     }
 
     pub(crate) fn root(&self) -> Result<BorrowedFd<'_>, Errno> {

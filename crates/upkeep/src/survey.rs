@@ -104,9 +104,9 @@ pub(crate) fn up_to_date(pool: &PoolLink, path: &Path, copies: &[FileCopy]) -> V
     copies.iter().filter(counts).copied().collect()
 }
 
-/// Returns the disks that copies are on.
-pub(crate) fn disks_of(copies: &[FileCopy]) -> BTreeSet<u64> {
-    copies.iter().map(|copy| copy.stat.st_dev).collect()
+/// Returns the disks that copies are on, as the filesystems of their branches.
+pub(crate) fn disks_of(pool: &PoolLink, copies: &[FileCopy]) -> BTreeSet<u64> {
+    copies.iter().filter_map(|copy| pool.branches[copy.branch].filesystem()).collect()
 }
 
 /// Lists a directory of the pool, in the order of the names.

@@ -177,6 +177,7 @@ fn verdict(branch: &BranchVerdict, report: &ExplainReport) -> String {
         Verdict::BelowMinFree => {
             format!("refused: less than its minfreespace of {}", bytes(branch.min_free))
         }
+        Verdict::NoInodes => "refused: its filesystem has no free inode (df -i)".into(),
     }
 }
 

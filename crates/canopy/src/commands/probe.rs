@@ -8,6 +8,7 @@ use crate::mount_lookup;
 use canopy_config::control_api::{EXPLAIN, ExplainReport, METRICS, OsText, PoolReport, STATUS};
 use canopy_monitor::probe::{Cause, Failure};
 use canopy_monitor::{BranchSpace, DaemonFigures};
+use canopy_pool::FilesystemId;
 use canopy_pool::disk::Disk;
 use canopy_sys::mountinfo;
 use clap::Args;
@@ -36,6 +37,8 @@ pub struct ProbeArgs {
 pub struct BranchFacts {
     pub dev: u64,
     pub ino: u64,
+    /// Equal for branches on one filesystem, as subvolumes are.
+    pub filesystem: u64,
     pub fstype: String,
     pub source: OsText,
     /// The mountpoint of its filesystem.
@@ -129,6 +132,7 @@ fn branch(path: &Path) -> io::Result<BranchFacts> {
     Ok(BranchFacts {
         dev: meta.dev(),
         ino: meta.ino(),
+        filesystem: filesystem(path)?,
         errors: errors(&mounted),
         fstype: mounted.fstype,
         source: OsText::from(mounted.source.as_os_str()),
@@ -142,6 +146,11 @@ fn branch(path: &Path) -> io::Result<BranchFacts> {
         read_only: space.f_flag.contains(StatVfsMountFlags::RDONLY),
         marked: wait_for_branches::is_marked(path, wait_for_branches::BRANCH),
     })
+}
+
+fn filesystem(path: &Path) -> io::Result<u64> {
+    let dir = rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    Ok(FilesystemId::of(dir.as_fd()).filesystem)
 }
 
 /// Returns the errors that the filesystem has counted since it was made (ext4) or the counters were reset (btrfs).

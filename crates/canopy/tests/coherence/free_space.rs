@@ -44,3 +44,29 @@ fn figures_show_what_the_pool_has_changed_at_once() {
         assert!(wait_until(BOUND * 10, || free() == before - SIZE as u64), "{options}");
     }
 }
+
+/// Subvolumes have a device number each, and share the space of their filesystem.
+#[test]
+fn a_btrfs_counts_once_however_many_subvolumes_are_branches() {
+    let disk = LoopFs::btrfs(256 << 20);
+    let subvolumes = ["one", "two"].map(|name| disk.path().join(name));
+    for path in &subvolumes {
+        let done = std::process::Command::new("btrfs").args(["-q", "subvolume", "create"]).arg(path).status();
+        assert!(done.expect("btrfs").success());
+    }
+    let other = LoopFs::tmpfs(64 << 20);
+    for options in ["statfs=base", "statfs=full"] {
+        let builder = Pool::builder(BINARY).branches(subvolumes.clone()).branch(other.path());
+        let pool = builder.option("minfreespace=0").option(options).mount();
+        for path in subvolumes.iter().map(std::path::PathBuf::as_path).chain([other.path()]) {
+            fs::create_dir_all(path.join("dir")).expect("mkdir");
+        }
+        let size = |path: &std::path::Path| {
+            let figures = rustix::fs::statvfs(path).expect("statvfs");
+            figures.f_blocks * figures.f_frsize
+        };
+        let expected = size(disk.path()) + size(other.path());
+        assert_eq!([size(pool.path()), size(&pool.path().join("dir"))], [expected; 2], "{options}");
+        pool.umount();
+    }
+}

@@ -67,6 +67,52 @@ fn each_verdict_has_its_reason_and_figures() {
     pool.umount();
 }
 
+/// Whatever state the first disk is in, a file goes where `explain` says, by each policy that leaves nothing to chance.
+#[test]
+fn a_file_goes_to_the_disk_that_explain_names() {
+    type Prepare = fn(&LoopFs, &Pool);
+    let fill_inodes: Prepare = |disk, pool| {
+        fs::create_dir_all(disk.path().join("many")).unwrap();
+        let made = (0..1000).map(|n| fs::write(disk.path().join(format!("many/{n}")), ""));
+        assert!(made.last().unwrap().is_err(), "{}: it has free inodes", pool.path().display());
+    };
+    let fill: Prepare = |disk, _| {
+        let file = fs::File::create(disk.path().join("large")).unwrap();
+        let free = rustix::fs::statvfs(disk.path()).map(|it| it.f_bavail * it.f_frsize).unwrap();
+        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, free - MIB / 2).unwrap();
+    };
+    let states: [(&str, &str, Prepare); 4] = [
+        ("plain", "", |_, _| {}),
+        ("no-inodes", "no-inodes", fill_inodes),
+        ("full", "below-min-free", fill),
+        ("read-only", "read-only", |disk, _| disk.set_read_only(true)),
+    ];
+    for (state, verdict, prepare) in states {
+        for policy in ["ff", "mfs", "lus", "epff", "mspmfs", "newest"] {
+            let what = format!("{state}, {policy}");
+            let first = LoopFs::with(canopy_testkit::Kind::Ext4, 16 * MIB, &["-N", "128"], "");
+            let second = LoopFs::tmpfs(12 * MIB);
+            let disks = [&first, &second];
+            disks.iter().for_each(|disk| fs::create_dir(disk.path().join("d")).unwrap());
+            let builder = Pool::builder(BINARY).branch(first.path()).branch(second.path());
+            // A file is tried on one disk only.
+            let builder = builder.option("minfreespace=1M,moveonenospc=false");
+            let pool = builder.option(&format!("category.create={policy}")).mount();
+            prepare(&first, &pool);
+            let answer = explain(&pool, "create", "d/new");
+            if !verdict.is_empty() {
+                assert_eq!(verdicts(&answer)[0], verdict, "{what}");
+            }
+            let named = answer["chosen"][0].as_str().expect("a branch").to_owned();
+            fs::write(pool.path().join("d/new"), "").unwrap_or_else(|error| panic!("{what}: {error}"));
+            let used = disks.into_iter().find(|disk| disk.path().join("d/new").exists()).expect("a file");
+            assert_eq!(named, used.path().to_str().unwrap(), "{what}");
+            pool.umount();
+            first.set_read_only(false);
+        }
+    }
+}
+
 #[test]
 fn a_random_choice_is_explained_with_its_probabilities() {
     let (one, three) = (LoopFs::tmpfs(16 * MIB), LoopFs::tmpfs(48 * MIB));

@@ -27,6 +27,34 @@ fn sums(report: &Value) -> [u64; 3] {
     ["moved", "stayed", "not_begun"].map(|part| number(part, "files"))
 }
 
+/// A FUSE server need not tell holes from data, as gocryptfs and sshfs do not. A file with holes fits where its data fit.
+#[test]
+fn holes_stay_when_a_file_leaves_a_filesystem_that_does_not_report_them() {
+    let home = canopy_testkit::ScratchDir::new("canopy-holes-", &["backing"]);
+    let faulty = canopy_testkit::FaultyFs::mount(&home.path("backing"));
+    faulty.set(canopy_testkit::Fault::Fail(rustix::io::Errno::NOSYS), &[canopy_fuse::Opcode::Lseek]);
+    let target = canopy_testkit::LoopFs::tmpfs(16 << 20);
+    let sparse = fs::File::create(faulty.backing_dir().join("sparse")).expect("a file");
+    let mut content = vec![0; 100 * MIB + 77];
+    for at in [0, 5000, 10 * MIB - 1, 100 * MIB + 76] {
+        content[at] = 7;
+        std::os::unix::fs::FileExt::write_all_at(&sparse, &[7], at as u64).expect("a write");
+    }
+    let pool = canopy_testkit::Pool::builder(BINARY)
+        .branch(faulty.path())
+        .branch(target.path())
+        .option("minfreespace=1M")
+        .mount();
+    let mut command = Command::new(BINARY);
+    command.arg("move").arg(pool.path()).arg(pool.path().join("sparse")).arg("--to").arg(target.path());
+    let done = run_within(&mut command, PATIENCE);
+    assert!(done.success(), "{}", done.describe());
+    let moved = target.path().join("sparse");
+    assert!(fs::metadata(&moved).expect("it has moved").blocks() * 512 < MIB as u64);
+    assert!(fs::read(&moved).expect("read") == content);
+    pool.umount();
+}
+
 #[test]
 fn move_takes_files_with_all_their_names_to_a_branch() {
     let bed = disks("");

@@ -439,6 +439,8 @@ pub enum Verdict {
     ReadOnly,
     /// The branch has less free space than its minfreespace.
     BelowMinFree,
+    /// The filesystem of the branch has no free inode.
+    NoInodes,
 }
 
 #[cfg(test)]

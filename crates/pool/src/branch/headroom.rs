@@ -311,7 +311,7 @@ mod tests {
             (u64::MAX, u64::MAX, u64::MAX, true, true),
             (0, 0, 0, false, false),
         ] {
-            let space = Space { avail, used: size - avail, readonly: false };
+            let space = Space { avail, used: size - avail, readonly: false, inodes: None };
             let needed = ample(space.size()).saturating_add(others);
             assert_eq!(has_room(&space, needed, scarce), expected, "{size} {avail} {others} {scarce}");
         }

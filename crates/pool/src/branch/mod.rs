@@ -18,6 +18,7 @@ pub mod traffic;
 pub use crate::ids::BranchId;
 pub use list::{BranchError, BranchList, BranchSpec, Expand, FileSystem, Mode, UnknownMode, default_fsname};
 
+use crate::fs::filesystem_id::FilesystemId;
 use crate::fs::magic::{closes_quietly, has_stable_inodes, is_remote};
 use crate::fs::{acl, stat};
 use crate::inode_number::BranchSeed;
@@ -54,6 +55,8 @@ pub struct Branch {
     /// `st_dev` and `st_ino` of the root.
     pub dev: u64,
     pub ino: u64,
+    /// The filesystem that the root is on.
+    pub filesystem: FilesystemId,
     /// The mount that the root was opened on (Linux 5.8).
     pub mount: Option<u64>,
     /// The branch's share in the inode numbers of its files.
@@ -105,6 +108,7 @@ impl Branch {
             min_free: spec.min_free,
             dev: attr.dev,
             ino: attr.ino,
+            filesystem: FilesystemId::of(root.as_fd()),
             mount,
             seed: BranchSeed::new(spec.path.as_os_str().as_bytes()),
             kind,

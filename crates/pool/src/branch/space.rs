@@ -19,6 +19,8 @@ pub struct Space {
     pub used: u64,
     /// Mounted read-only (ST_RDONLY).
     pub readonly: bool,
+    /// How many inodes unprivileged users may still use: `f_favail`. `None` if the filesystem does not count them.
+    pub inodes: Option<u64>,
 }
 
 impl Space {
@@ -40,12 +42,15 @@ impl From<&StatVfs> for Space {
             avail: stat.f_bavail.saturating_mul(stat.f_frsize),
             used: stat.f_blocks.saturating_sub(stat.f_bavail).saturating_mul(stat.f_frsize),
             readonly: stat.f_flag.contains(StatVfsMountFlags::RDONLY),
+            inodes: (stat.f_files > 0).then_some(stat.f_favail),
         }
     }
 }
 
 /// A rate in bytes per second that no disk reaches.
 const FASTEST: u64 = 16 << 30;
+/// At that rate, an inode is used up by each so many bytes: a million a second.
+const BYTES_PER_INODE: u64 = 16 << 10;
 
 /// Caches each branch's space for `cache.statfs` seconds.
 ///
@@ -143,7 +148,10 @@ impl SpaceCache {
 }
 
 fn is_enough(needed: u64) -> impl Fn(&Space, u64) -> bool {
-    move |space, used| space.avail.saturating_sub(used) >= needed
+    move |space, used| {
+        space.avail.saturating_sub(used) >= needed
+            && space.inodes.is_none_or(|inodes| inodes > used / BYTES_PER_INODE)
+    }
 }
 
 fn is_enough_roughly(needed: u64) -> impl Fn(&Space, u64) -> bool {
@@ -179,7 +187,7 @@ mod tests {
     const TWO: BranchId = BranchId(2);
 
     fn space(avail: u64) -> Space {
-        Space { avail, used: 1, readonly: false }
+        Space { avail, used: 1, readonly: false, inodes: None }
     }
 
     fn stat(frsize: u64, blocks: u64, bavail: u64, flags: StatVfsMountFlags) -> StatVfs {
@@ -187,6 +195,7 @@ mod tests {
         let mut stat = rustix::fs::fstatvfs(file.as_fd()).expect("fstatvfs");
         (stat.f_bsize, stat.f_frsize, stat.f_blocks, stat.f_bavail) = (1 << 17, frsize, blocks, bavail);
         stat.f_bfree = bavail + 7;
+        stat.f_files = 0;
         stat.f_flag = flags;
         stat
     }
@@ -195,12 +204,40 @@ mod tests {
     fn figures_are_blocks_times_fragment_size() {
         let rw = StatVfsMountFlags::empty();
         for (stat, expected) in [
-            (stat(4096, 100, 30, rw), Space { avail: 30 * 4096, used: 70 * 4096, readonly: false }),
-            (stat(1, 5, 5, StatVfsMountFlags::RDONLY), Space { avail: 5, used: 0, readonly: true }),
-            (stat(1, 5, 6, rw), Space { avail: 6, used: 0, readonly: false }),
-            (stat(4096, u64::MAX, 1, rw), Space { avail: 4096, used: u64::MAX, readonly: false }),
+            (
+                stat(4096, 100, 30, rw),
+                Space { avail: 30 * 4096, used: 70 * 4096, readonly: false, inodes: None },
+            ),
+            (
+                stat(1, 5, 5, StatVfsMountFlags::RDONLY),
+                Space { avail: 5, used: 0, readonly: true, inodes: None },
+            ),
+            (stat(1, 5, 6, rw), Space { avail: 6, used: 0, readonly: false, inodes: None }),
+            (
+                stat(4096, u64::MAX, 1, rw),
+                Space { avail: 4096, used: u64::MAX, readonly: false, inodes: None },
+            ),
         ] {
             assert_eq!(Space::from(&stat), expected);
+        }
+    }
+
+    #[test]
+    fn inodes_are_known_where_the_filesystem_counts_them_and_an_answer_serves_while_they_last() {
+        let mut stat = stat(4096, 100, 30, StatVfsMountFlags::empty());
+        for (files, favail, expected) in [(0, 0, None), (100, 0, Some(0)), (100, 7, Some(7))] {
+            (stat.f_files, stat.f_favail) = (files, favail);
+            assert_eq!(Space::from(&stat).inodes, expected);
+        }
+        for (inodes, written, serves) in [
+            (None, u64::MAX >> 20, true),
+            (Some(0), 0, false),
+            (Some(1), 0, true),
+            (Some(1000), 999 * BYTES_PER_INODE, true),
+            (Some(1000), 1000 * BYTES_PER_INODE, false),
+        ] {
+            let space = Space { inodes, ..space(u64::MAX) };
+            assert_eq!(is_enough(0)(&space, written), serves, "{inodes:?} after {written}");
         }
     }
 

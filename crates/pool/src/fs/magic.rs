@@ -9,6 +9,7 @@ pub(crate) const TMPFS: u64 = 0x0102_1994;
 pub(crate) const F2FS: u64 = 0xF2F5_2010;
 pub(crate) const ZFS: u64 = 0x2FC1_2FC1;
 pub(crate) const NFS: u64 = 0x6969;
+pub(crate) const FUSE: u64 = 0x6573_5546;
 
 /// Filesystems that another machine or another program serves: 9P, AFS, BeeGFS, Ceph, CIFS, SMB2, Coda, FUSE, GPFS,
 /// Lustre and NFS.
@@ -21,7 +22,7 @@ const REMOTE: [u64; 12] = [
     0xfe53_4d42,
     0x517b,
     0x7375_7245,
-    0x6573_5546,
+    FUSE,
     0x4750_4653,
     0x0bd0_0bd0,
     NFS,
@@ -38,6 +39,12 @@ pub(crate) fn closes_quietly(kind: u64) -> bool {
 /// record the birth time as exactly as their clock goes.
 pub(crate) fn has_stable_inodes(kind: u64) -> bool {
     matches!(kind, EXT | XFS | BTRFS | TMPFS)
+}
+
+/// Returns true for filesystems that tell holes from data by themselves (`SEEK_DATA` of lseek(2)). Others call everything
+/// data, or cannot be told from those that do: a FUSE server need not support it, nor an NFS server before 4.2.
+pub(crate) fn reports_holes(kind: u64) -> bool {
+    matches!(kind, EXT | XFS | BTRFS | TMPFS | F2FS | ZFS)
 }
 
 /// Returns true for filesystems that another machine or another program serves.

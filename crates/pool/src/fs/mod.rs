@@ -4,6 +4,7 @@ pub(crate) mod acl;
 pub(crate) mod beneath;
 pub mod block_device;
 pub mod disk;
+pub(crate) mod filesystem_id;
 pub mod generation;
 pub(crate) mod magic;
 pub(crate) mod pinned;

@@ -6,6 +6,7 @@
 pub use crate::branch::figures::Figures;
 use crate::branch::list::Mode;
 use crate::config::StatfsIgnore;
+use crate::fs::filesystem_id::FilesystemId;
 use rustix::io::Errno;
 
 /// The result of an operation on one branch.
@@ -76,19 +77,29 @@ fn ignored(ignore: StatfsIgnore, branch: &BranchStat) -> bool {
 /// The statfs result of one branch. Block counts are in units of `frsize` bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BranchStat {
-    /// The st_dev of the queried file: branches on one filesystem count once.
-    pub dev: u64,
+    /// The filesystem of the queried file: branches on one filesystem count once.
+    pub filesystem: FilesystemId,
     pub mode: Mode,
     /// Whether the filesystem is mounted read-only (ST_RDONLY).
     pub readonly: bool,
     pub figures: Figures,
 }
 
+impl BranchStat {
+    /// Returns whether two branches of one filesystem have the same space. In two projects they have not, unless no quota
+    /// is enforced: then both show the figures of the filesystem.
+    fn shares_space(&self, other: &BranchStat) -> bool {
+        let size = |of: &BranchStat| (of.figures.blocks, of.figures.bfree);
+        self.filesystem == other.filesystem || size(self) == size(other)
+    }
+}
+
 /// Returns the pool's statfs: the sum over all filesystems, in units of the smallest fragment size.
 ///
-/// The sizes of blocks, fragments and names are the smallest non-zero ones of all branches. Each filesystem (by
-/// `dev`) counts once, with the figures of its first branch. Its available blocks and files count unless every
+/// The sizes of blocks, fragments and names are the smallest non-zero ones of all branches. Each filesystem
+/// counts once, with the figures of its first branch. Its available blocks and files count unless every
 /// branch on it is ignored, so that the result does not depend on the order of an RO and an RW branch on one disk.
+/// Of a filesystem of which all branches are in projects with quotas, each quota counts.
 /// Without branches, all figures are zero.
 pub fn statfs(branches: &[BranchStat], ignore: StatfsIgnore) -> Figures {
     let least = |field: fn(&Figures) -> u64| {
@@ -101,13 +112,17 @@ pub fn statfs(branches: &[BranchStat], ignore: StatfsIgnore) -> Figures {
         ..Figures::default()
     };
     for (index, branch) in branches.iter().enumerate() {
-        if branches[..index].iter().any(|earlier| earlier.dev == branch.dev) {
+        let on_same = |other: &&BranchStat| other.filesystem.filesystem == branch.filesystem.filesystem;
+        let counted = branches[..index].iter().filter(on_same).any(|earlier| earlier.shares_space(branch));
+        let is_part = branch.filesystem.project != 0
+            && branches.iter().filter(on_same).any(|whole| whole.filesystem.project == 0);
+        if counted || is_part {
             continue;
         }
         let figures = &branch.figures;
         let scale = |blocks: u64| scaled(blocks, figures.frsize, sum.frsize);
         let (blocks, bfree, bavail) = (scale(figures.blocks), scale(figures.bfree), scale(figures.bavail));
-        let counts = branches[index..].iter().any(|other| other.dev == branch.dev && !ignored(ignore, other));
+        let counts = branches.iter().filter(on_same).any(|other| !ignored(ignore, other));
         sum.blocks = sum.blocks.saturating_add(blocks);
         sum.bfree = sum.bfree.saturating_add(bfree);
         sum.files = sum.files.saturating_add(figures.files);
@@ -217,7 +232,7 @@ mod tests {
             favail: 50,
             namemax: 255,
         };
-        BranchStat { dev, mode, readonly: false, figures }
+        BranchStat { filesystem: FilesystemId::by_device(dev), mode, readonly: false, figures }
     }
 
     #[test]
@@ -238,6 +253,24 @@ mod tests {
             ..disk(1, Mode::Rw).figures
         };
         assert_eq!(statfs(&twice, StatfsIgnore::None), expected);
+    }
+
+    #[test]
+    fn statfs_counts_each_quota_of_a_filesystem_but_not_beside_the_whole() {
+        let part = |project: u32, blocks: u64| {
+            let mut part = disk(1, Mode::Rw);
+            part.filesystem.project = project;
+            part.figures.blocks = blocks;
+            part
+        };
+        for (branches, blocks, why) in [
+            (vec![part(7, 100), part(8, 200), part(7, 100)], 300, "each project once"),
+            (vec![part(7, 100), part(0, 1000), part(8, 200)], 1000, "the whole filesystem holds them"),
+            (vec![part(7, 1000), part(8, 1000)], 1000, "no quota is enforced"),
+            (vec![part(7, 100), disk(2, Mode::Rw)], 1100, "another filesystem"),
+        ] {
+            assert_eq!(statfs(&branches, StatfsIgnore::None).blocks, blocks, "{why}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::error::Refusal;
 ///
 /// A branch is admitted if, in this order: its mode is RW (else EROFS); it holds the parent, for `ep*`, `msp*` and
 /// `newest` (else ENOENT); its space is known (else ENOENT); its filesystem is writable and it is healthy (else
-/// EROFS); and it has at least minfreespace available (else ENOSPC).
+/// EROFS); and it has at least minfreespace and an inode available (else ENOSPC).
 ///
 /// The climbing policies choose on this one level only, as their existing-path form; see [`create_climbing`].
 pub fn create(policy: Policy, views: &[BranchView], random: &mut impl Random) -> Result<Choice, Refusal> {
@@ -36,6 +36,9 @@ pub(super) fn admit(policy: Policy, view: &BranchView) -> Result<(), Exclusion> 
     }
     if space.avail < view.min_free {
         return Err(Exclusion::BelowMinFree);
+    }
+    if space.inodes == Some(0) {
+        return Err(Exclusion::NoInodes);
     }
     Ok(())
 }

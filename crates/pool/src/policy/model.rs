@@ -327,6 +327,8 @@ pub enum Exclusion {
     Unwell,
     /// Less space is available than its minfreespace.
     BelowMinFree,
+    /// Its filesystem has no free inode.
+    NoInodes,
 }
 
 impl Exclusion {
@@ -335,7 +337,7 @@ impl Exclusion {
         match self {
             Exclusion::Mode | Exclusion::Unwell | Exclusion::ReadOnly => Refusal::ReadOnly,
             Exclusion::Outside | Exclusion::Absent | Exclusion::SpaceUnknown => Refusal::NotFound,
-            Exclusion::BelowMinFree => Refusal::NoSpace,
+            Exclusion::BelowMinFree | Exclusion::NoInodes => Refusal::NoSpace,
         }
     }
 }

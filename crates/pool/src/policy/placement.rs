@@ -318,7 +318,7 @@ mod tests {
     }
 
     fn view(avail: u64, present: bool) -> BranchView {
-        let space = Some(Space { avail, used: 0, readonly: false });
+        let space = Some(Space { avail, used: 0, readonly: false, inodes: None });
         let (mode, outside) = (Mode::Rw, false);
         BranchView { mode, unwell: false, min_free: 4, present, mtime: 0, space, outside }
     }

@@ -25,7 +25,7 @@ impl Random for Counting {
 }
 
 fn view(mode: Mode, present: bool, avail: u64, used: u64, mtime: i64) -> BranchView {
-    let space = Some(Space { avail, used, readonly: false });
+    let space = Some(Space { avail, used, readonly: false, inodes: None });
     BranchView { mode, unwell: false, min_free: 4, present, mtime, space, outside: false }
 }
 
@@ -210,7 +210,7 @@ fn worked() -> [BranchView; 3] {
         present: false,
         mtime: 0,
         outside: false,
-        space: Some(Space { avail: avail * GIB, used: used * GIB, readonly: false }),
+        space: Some(Space { avail: avail * GIB, used: used * GIB, readonly: false, inodes: None }),
     })
 }
 
@@ -236,8 +236,9 @@ fn create_policies_choose_as_documented() {
     assert_eq!(created(Policy::Mfs, &views), Ok(vec![B]));
     assert_eq!(created(Policy::Lus, &views), Ok(vec![B]));
 
-    let full =
-        |view: &mut BranchView| view.space = Some(Space { avail: 4 * GIB - 1, used: GIB, readonly: false });
+    let full = |view: &mut BranchView| {
+        view.space = Some(Space { avail: 4 * GIB - 1, used: GIB, readonly: false, inodes: None })
+    };
     let mut views = worked();
     views[A].mode = Mode::Ro;
     full(&mut views[B]);
@@ -284,7 +285,8 @@ fn action_policies_choose_as_documented() {
 #[test]
 fn each_category_admits_the_branches_of_its_filter() {
     let good = plain(10, 10);
-    let readonly = BranchView { space: Some(Space { avail: 10, used: 10, readonly: true }), ..good };
+    let readonly =
+        BranchView { space: Some(Space { avail: 10, used: 10, readonly: true, inodes: None }), ..good };
     let full = BranchView { min_free: 11, ..good };
     let exact = BranchView { min_free: 10, ..good };
     let dead = BranchView { space: None, ..good };
@@ -593,11 +595,14 @@ fn an_explanation_agrees_with_the_choice() {
 }
 
 /// A pool with a branch for each reason to be excluded.
-fn pool_of_reasons() -> [BranchView; 7] {
-    let mut views = pool_of_seven();
+fn pool_of_reasons() -> [BranchView; 8] {
+    let seven = pool_of_seven();
+    let mut views = std::array::from_fn(|index| seven[index % 7]);
     views[4].space = None;
-    views[5].space = Some(Space { avail: 30, used: 20, readonly: true });
-    views[6].space = Some(Space { avail: 3, used: 20, readonly: false });
+    views[5].space = Some(Space { avail: 30, used: 20, readonly: true, inodes: None });
+    views[6].space = Some(Space { avail: 3, used: 20, readonly: false, inodes: None });
+    views[7] =
+        BranchView { space: views[0].space.map(|space| Space { inodes: Some(0), ..space }), ..views[0] };
     views
 }
 
@@ -608,11 +613,21 @@ fn an_explanation_names_the_first_reason_to_exclude() {
     let (mode, absent, unknown) =
         (Some(Exclusion::Mode), Some(Exclusion::Absent), Some(Exclusion::SpaceUnknown));
     let (ro, full) = (Some(Exclusion::ReadOnly), Some(Exclusion::BelowMinFree));
-    assert_eq!(exclusions(Policy::Mfs, Category::Create), [None, None, mode, mode, unknown, ro, full]);
-    assert_eq!(exclusions(Policy::EpMfs, Category::Create), [absent, None, mode, mode, unknown, ro, absent]);
-    assert_eq!(exclusions(Policy::EpAll, Category::Action), [absent, None, None, mode, unknown, ro, absent]);
-    assert_eq!(exclusions(Policy::Ff, Category::Search), [absent, None, None, None, None, None, absent]);
+    let none = Some(Exclusion::NoInodes);
+    assert_eq!(exclusions(Policy::Mfs, Category::Create), [None, None, mode, mode, unknown, ro, full, none]);
+    assert_eq!(
+        exclusions(Policy::EpMfs, Category::Create),
+        [absent, None, mode, mode, unknown, ro, absent, absent]
+    );
+    assert_eq!(
+        exclusions(Policy::EpAll, Category::Action),
+        [absent, None, None, mode, unknown, ro, absent, absent]
+    );
+    assert_eq!(
+        exclusions(Policy::Ff, Category::Search),
+        [absent, None, None, None, None, None, absent, absent]
+    );
     let chances = explain(Policy::Pfrd, Category::Create, &views).chances.unwrap();
-    assert_eq!(chances, [60.0 / 70.0, 10.0 / 70.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+    assert_eq!(chances, [60.0 / 70.0, 10.0 / 70.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
     assert_eq!(explain(Policy::EpRand, Category::Create, &views).chances, None, "only one is left");
 }

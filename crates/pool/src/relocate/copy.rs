@@ -1,6 +1,10 @@
 //! Copying the data of a file: by reflink where the filesystem supports it, and keeping holes.
+//!
+//! Where a filesystem does not report holes (FUSE servers without `lseek`, such as gocryptfs and sshfs), each whole block
+//! of zeros becomes a hole. Their `st_blocks` is no help: many compute it from the size.
 
 use super::lease::LeasedFile;
+use crate::fs::magic::reports_holes;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -9,6 +13,8 @@ use std::os::unix::fs::FileExt;
 
 /// Bytes per read and write where the kernel does not copy by itself.
 const CHUNK: usize = 1 << 20;
+/// The size of a block that becomes a hole if it has only zeros. Divides `CHUNK` and `STEP`.
+const BLOCK: usize = 4 << 10;
 /// Bytes copied between two checks whether the copy is still wanted and nobody wants to write the source.
 pub(crate) const STEP: u64 = 4 << 20;
 
@@ -26,7 +32,9 @@ pub(crate) fn copy_data(
     if rustix::fs::ioctl_ficlone(target, source.as_fd()).is_ok() {
         return rustix::fs::ftruncate(target, size);
     }
-    let mut buffer = Vec::new();
+    let kind = rustix::fs::fstatfs(source)?.f_type as u64 & u64::from(u32::MAX);
+    let mut copier =
+        Copier { source: source.as_fd(), target, skips_zeros: !reports_holes(kind), buffer: Vec::new() };
     let mut at = 0;
     while let Some((start, end)) = next_data(source.as_fd(), at, size)? {
         at = start;
@@ -36,7 +44,7 @@ pub(crate) fn copy_data(
             }
             source.check()?;
             let upto = end.min(at + STEP);
-            copy_range(source.as_fd(), target, at, upto, &mut buffer)?;
+            copier.copy(at, upto)?;
             at = upto;
         }
     }
@@ -97,44 +105,86 @@ fn next_data(source: BorrowedFd<'_>, at: u64, size: u64) -> Result<Option<(u64, 
     Ok(Some((start, end.clamp(start + 1, size))))
 }
 
-fn copy_range(
-    source: BorrowedFd<'_>,
-    target: BorrowedFd<'_>,
-    start: u64,
-    end: u64,
-    buffer: &mut Vec<u8>,
-) -> Result<(), Errno> {
-    let mut at = start;
-    // The buffer is empty until copy_file_range has failed once.
-    while buffer.is_empty() && at < end {
-        let (mut from, mut to) = (at, at);
-        let len = usize::try_from(end - at).unwrap_or(usize::MAX);
-        match rustix::fs::copy_file_range(source, Some(&mut from), target, Some(&mut to), len) {
-            // Some filesystems return 0 although there is data.
-            Ok(0) => break,
-            Ok(copied) => at += copied as u64,
-            Err(Errno::INTR) => {}
-            Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => return Err(errno),
-            // Another filesystem, or one without support; a real error shows again below.
-            Err(_) => break,
-        }
-    }
-    if at < end {
-        buffer.resize(CHUNK, 0);
-    }
-    while at < end {
-        let want = usize::try_from(end - at).map_or(CHUNK, |left| left.min(CHUNK));
-        match rustix::io::pread(source, &mut buffer[..want], at) {
-            Ok(0) => return Err(Errno::IO),
-            Ok(read) => {
-                write_all(target, &buffer[..read], at)?;
-                at += read as u64;
+struct Copier<'a> {
+    source: BorrowedFd<'a>,
+    /// Empty where nothing was copied yet.
+    target: BorrowedFd<'a>,
+    /// Leaves out blocks of zeros.
+    skips_zeros: bool,
+    /// Empty until the kernel has failed to copy by itself once.
+    buffer: Vec<u8>,
+}
+
+impl Copier<'_> {
+    /// Copies a range.
+    fn copy(&mut self, start: u64, end: u64) -> Result<(), Errno> {
+        let mut at = start;
+        while self.buffer.is_empty() && !self.skips_zeros && at < end {
+            let (mut from, mut to) = (at, at);
+            let len = usize::try_from(end - at).unwrap_or(usize::MAX);
+            match rustix::fs::copy_file_range(self.source, Some(&mut from), self.target, Some(&mut to), len) {
+                // Some filesystems return 0 although there is data.
+                Ok(0) => break,
+                Ok(copied) => at += copied as u64,
+                Err(Errno::INTR) => {}
+                Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => return Err(errno),
+                // Another filesystem, or one without support; a real error shows again below.
+                Err(_) => break,
             }
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
+        }
+        if at < end {
+            self.buffer.resize(CHUNK, 0);
+        }
+        while at < end {
+            let want = usize::try_from(end - at).map_or(CHUNK, |left| left.min(CHUNK));
+            match rustix::io::pread(self.source, &mut self.buffer[..want], at) {
+                Ok(0) => return Err(Errno::IO),
+                Ok(read) => {
+                    self.write(read, at)?;
+                    at += read as u64;
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the first `len` bytes of the buffer.
+    fn write(&self, len: usize, at: u64) -> Result<(), Errno> {
+        let data = &self.buffer[..len];
+        match self.skips_zeros {
+            true => {
+                runs(data, at).try_for_each(|(start, run)| write_all(self.target, run, at + start as u64))
+            }
+            false => write_all(self.target, data, at),
         }
     }
-    Ok(())
+}
+
+/// Returns what is left of data at an offset without its whole, aligned blocks of zeros: where each run starts in it, and
+/// the run.
+fn runs(data: &[u8], at: u64) -> impl Iterator<Item = (usize, &[u8])> {
+    // Up to the first boundary.
+    let lead = (at.next_multiple_of(BLOCK as u64) - at) as usize;
+    let lead = lead.min(data.len());
+    let starts = (lead..data.len()).step_by(BLOCK);
+    let blocks = (lead > 0).then_some((0, lead)).into_iter();
+    let mut blocks = blocks
+        .chain(starts.map(move |start| (start, (start + BLOCK).min(data.len()))))
+        .filter(|&(start, end)| end - start < BLOCK || !is_zero(&data[start..end]))
+        .peekable();
+    std::iter::from_fn(move || {
+        let (start, mut end) = blocks.next()?;
+        while let Some((_, next)) = blocks.next_if(|&(next, _)| next == end) {
+            end = next;
+        }
+        Some((start, &data[start..end]))
+    })
+}
+
+fn is_zero(block: &[u8]) -> bool {
+    block.as_chunks::<8>().0.iter().all(|word| *word == [0; 8])
 }
 
 fn write_all(target: BorrowedFd<'_>, mut data: &[u8], mut at: u64) -> Result<(), Errno> {
@@ -150,4 +200,35 @@ fn write_all(target: BorrowedFd<'_>, mut data: &[u8], mut at: u64) -> Result<(),
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is left out is zero, and whatever is not in a whole block of zeros is kept, wherever a read begins and ends.
+    #[test]
+    fn only_whole_blocks_of_zeros_are_left_out() {
+        let block = BLOCK as u64;
+        for at in [0, 1, block - 1, block, 3 * block + 17] {
+            for len in [1, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK, 7 * BLOCK + 3] {
+                for data in [&[][..], &[0], &[len - 1], &[len / 2], &[BLOCK.min(len - 1), len / 3]] {
+                    let mut bytes = vec![0; len];
+                    data.iter().for_each(|&place| bytes[place] = 7);
+                    let mut kept = vec![false; len];
+                    for (start, run) in runs(&bytes, at) {
+                        assert_eq!(run, &bytes[start..start + run.len()]);
+                        kept[start..start + run.len()].fill(true);
+                    }
+                    for place in 0..len {
+                        let begin =
+                            ((at + place as u64) / block * block).checked_sub(at).map(|it| it as usize);
+                        let whole = begin.and_then(|begin| bytes.get(begin..begin + BLOCK));
+                        let hole = whole.is_some_and(|whole| whole.iter().all(|byte| *byte == 0));
+                        assert_eq!(kept[place], !hole, "{place} of {len} at {at}");
+                    }
+                }
+            }
+        }
+    }
 }

@@ -205,6 +205,7 @@ fn explain_report(func: Func, explained: &Explained) -> ExplainReport {
             Some(Exclusion::SpaceUnknown) => Verdict::SpaceUnknown,
             Some(Exclusion::ReadOnly) => Verdict::ReadOnly,
             Some(Exclusion::BelowMinFree) => Verdict::BelowMinFree,
+            Some(Exclusion::NoInodes) => Verdict::NoInodes,
             None if chance.is_some_and(|chance| chance > 0.0) => Verdict::Candidate,
             None if chosen.contains(&index) => Verdict::Chosen,
             None => Verdict::Lost,

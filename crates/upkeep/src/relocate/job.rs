@@ -8,6 +8,7 @@ use crate::stop::Stop;
 use crate::survey::{Entry, FileCopy, walk_all};
 use canopy_config::control_api::OsText;
 use canopy_config::text::os_error;
+use canopy_pool::FilesystemId;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 use serde::{Serialize, Serializer};
@@ -189,23 +190,23 @@ impl Disks {
     /// Asks the branches for their space. Only the branches that `takes` admits take files.
     pub(crate) fn of(pool: &PoolLink, takes: &dyn Fn(usize) -> bool) -> Result<Disks> {
         let mut disks = Disks { list: Vec::new(), of_branch: Vec::new(), takers: Vec::new() };
-        let mut devices: Vec<u64> = Vec::new();
+        let mut filesystems: Vec<u64> = Vec::new();
         for (index, branch) in pool.branches.iter().enumerate() {
             let Ok(root) = branch.root() else {
                 disks.of_branch.push(None);
                 continue;
             };
             let failed = |errno: Errno| Error::Path { path: branch.path.clone(), why: errno.into() };
-            let device = rustix::fs::fstat(root).map_err(failed)?.st_dev;
-            let disk = match devices.iter().position(|known| *known == device) {
+            let filesystem = FilesystemId::of(root).filesystem;
+            let disk = match filesystems.iter().position(|known| *known == filesystem) {
                 Some(disk) => disk,
                 None => {
                     let space = rustix::fs::fstatvfs(root).map_err(failed)?;
                     let free = space.f_bavail.saturating_mul(space.f_frsize);
                     let size = space.f_blocks.saturating_mul(space.f_frsize);
-                    devices.push(device);
+                    filesystems.push(filesystem);
                     disks.list.push(Disk { size, free: free.min(size), reserve: 0, taker: None });
-                    devices.len() - 1
+                    filesystems.len() - 1
                 }
             };
             if takes(index) && branch.takes() {

@@ -40,7 +40,7 @@ fn movable(
     let (mut found, mut stays) = (Vec::new(), Vec::new());
     for File { names, copies, wanted } in files(placement, shared) {
         let held = up_to_date(pool, &names[0], &copies);
-        let why = match disks_of(&held).len() {
+        let why = match disks_of(pool, &held).len() {
             _ if wanted < 2 => SEVERAL,
             disks if disks < wanted => "it has fewer copies than its rule wants (canopy tier makes them)",
             _ => {

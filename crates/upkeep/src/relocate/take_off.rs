@@ -36,8 +36,8 @@ pub(super) fn must_be_possible(
     leaving: &Leaving,
 ) -> Result<(), Kept> {
     let (copies, _) = look(pool, path);
-    let root = |to: &usize| pool.branches[*to].stat(Path::new("")).ok().map(|root| root.st_dev);
-    let mut disks = disks_of(&others(pool, path, &copies, branch));
+    let root = |to: &usize| pool.branches[*to].filesystem();
+    let mut disks = disks_of(pool, &others(pool, path, &copies, branch));
     disks.extend(leaving.copies.iter().filter_map(root));
     if disks.len() < leaving.wanted { Err(Kept::Because(FEWER.into())) } else { Ok(()) }
 }
@@ -52,7 +52,7 @@ pub(super) fn what_goes(pool: &PoolLink, path: &Path, branch: usize, wanted: usi
         return Ok(Goes::Gone);
     }
     let others = others(pool, path, &copies, branch);
-    let Some(first) = others.first().filter(|_| disks_of(&others).len() >= wanted) else {
+    let Some(first) = others.first().filter(|_| disks_of(pool, &others).len() >= wanted) else {
         return Err(Kept::Because(FEWER.into()));
     };
     let is_current = current(pool, path, &copies).contains(&branch);

@@ -205,8 +205,8 @@ fn pool(
 
 /// Returns the space of a branch that has answered.
 fn space(branch: &BranchStatus) -> Option<BranchSpace> {
-    let BranchFacts { dev, size, available, .. } = *branch.facts.as_ref()?;
-    Some(BranchSpace { path: branch.path.to_path(), dev, size, available })
+    let BranchFacts { filesystem, size, available, .. } = *branch.facts.as_ref()?;
+    Some(BranchSpace { path: branch.path.to_path(), filesystem, size, available })
 }
 
 /// Returns the passthrough mode in effect.

@@ -4,6 +4,7 @@ use crate::branch::health::OpKind;
 use crate::branch::{Branch, Branches};
 use crate::config::StatfsMode;
 use crate::error::Result;
+use crate::fs::filesystem_id::FilesystemId;
 use crate::fs::stat;
 use crate::ids::NodeId;
 use crate::lock::paths::Uses;
@@ -40,12 +41,18 @@ impl Pool {
         let follow = self.follow();
         let ask = |branch: &Branch| -> Result<BranchStat, Errno> {
             if path.is_empty() {
-                return of(branch, branch.dev, branch.root());
+                return of(branch, branch.filesystem, branch.root());
             }
             let (dir, name) = split(path);
             let (dir, _) = follow.dir(branch.root(), dir)?;
-            let found = follow.pin(dir, name)?;
-            of(branch, stat::of(found.as_fd())?.dev, found.as_fd())
+            let found = follow.pin(&dir, name)?;
+            let attr = stat::of(found.as_fd())?;
+            let filesystem = match attr.dev == branch.dev {
+                true => branch.filesystem,
+                false if attr.is_dir() => FilesystemId::of(found.as_fd()),
+                false => FilesystemId::of(dir.as_fd()),
+            };
+            of(branch, filesystem, found.as_fd())
         };
         branches.iter().filter_map(|branch| recorded(branch, ask(branch))).collect()
     }
@@ -54,25 +61,28 @@ impl Pool {
 /// Asks the filesystems of the branches' roots, each once per mount: whether it is read-only belongs to the mount.
 fn of_roots(branches: &Branches) -> Vec<BranchStat> {
     let mut stats: Vec<BranchStat> = Vec::with_capacity(branches.len());
-    let mut asked: Vec<(u64, u64, usize)> = Vec::new();
+    let mut asked: Vec<(u64, FilesystemId, u64, usize)> = Vec::new();
     for branch in branches.iter() {
-        let same = |(dev, mount, _): &&(u64, u64, usize)| *dev == branch.dev && Some(*mount) == branch.mount;
+        let own = branch.mount.map(|mount| (branch.dev, branch.filesystem, mount));
+        let same = |(dev, filesystem, mount, _): &&(u64, FilesystemId, u64, usize)| {
+            Some((*dev, *filesystem, *mount)) == own
+        };
         if let Some(known) = asked.iter().find(same).and_then(|(.., at)| stats.get(*at).copied()) {
             stats.push(BranchStat { mode: branch.mode, ..known });
             continue;
         }
-        if let Some(stat) = recorded(branch, of(branch, branch.dev, branch.root())) {
-            asked.extend(branch.mount.map(|mount| (branch.dev, mount, stats.len())));
+        if let Some(stat) = recorded(branch, of(branch, branch.filesystem, branch.root())) {
+            asked.extend(own.map(|(dev, filesystem, mount)| (dev, filesystem, mount, stats.len())));
             stats.push(stat);
         }
     }
     stats
 }
 
-fn of(branch: &Branch, dev: u64, fd: BorrowedFd<'_>) -> Result<BranchStat, Errno> {
+fn of(branch: &Branch, filesystem: FilesystemId, fd: BorrowedFd<'_>) -> Result<BranchStat, Errno> {
     let vfs = rustix::fs::fstatvfs(fd)?;
     let readonly = vfs.f_flag.contains(StatVfsMountFlags::RDONLY);
-    Ok(BranchStat { dev, mode: branch.mode, readonly, figures: Figures::from(&vfs) })
+    Ok(BranchStat { filesystem, mode: branch.mode, readonly, figures: Figures::from(&vfs) })
 }
 
 fn recorded(branch: &Branch, answer: Result<BranchStat, Errno>) -> Option<BranchStat> {

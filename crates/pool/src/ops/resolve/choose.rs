@@ -6,6 +6,7 @@ use crate::branch::{Branch, Branches};
 use crate::config::Func;
 use crate::dir::merged::{Copies, MergedDir};
 use crate::error::{Error, Result};
+use crate::fs::magic;
 use crate::fs::stat::{self, Attr};
 use crate::policy::placement::{Set, confine};
 use crate::policy::{self, BranchView, Category, Choice, Policy, Space, ThreadRandom, UseOfSpace};
@@ -82,6 +83,9 @@ impl Pool {
             }
             SpaceNeed::Exactly => usable_space(branch, self.space.get(branch.id, branch.root())),
         };
+        // Some FUSE servers say 0 because they do not know.
+        let counts_inodes = branch.kind != magic::FUSE;
+        let space = space.map(|space| Space { inodes: space.inodes.filter(|_| counts_inodes), ..space });
         BranchView {
             mode: branch.mode,
             unwell: !branch.health.is_well(),

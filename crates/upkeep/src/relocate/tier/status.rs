@@ -87,7 +87,8 @@ impl fmt::Display for CopiesReport {
 #[derive(Clone, Debug)]
 pub struct BranchSpace {
     pub path: PathBuf,
-    pub dev: u64,
+    /// Equal for branches on one filesystem.
+    pub filesystem: u64,
     pub size: u64,
     pub available: u64,
 }
@@ -95,8 +96,8 @@ pub struct BranchSpace {
 fn tier_reports(option: &str, branches: &[BranchSpace]) -> Vec<TierReport> {
     let report = |tier: canopy_pool::policy::placement::Tier| {
         let mut disks: Vec<&BranchSpace> = branches.iter().filter(|it| tier.holds(&it.path)).collect();
-        disks.sort_by_key(|it| it.dev);
-        disks.dedup_by_key(|it| it.dev);
+        disks.sort_by_key(|it| it.filesystem);
+        disks.dedup_by_key(|it| it.filesystem);
         TierReport {
             size: disks.iter().map(|it| it.size).sum(),
             used: disks.iter().map(|it| it.size.saturating_sub(it.available)).sum(),
@@ -144,8 +145,12 @@ mod tests {
 
     #[test]
     fn branches_on_one_disk_count_once() {
-        let space =
-            |path, dev, available| BranchSpace { path: PathBuf::from(path), dev, size: 1 << 30, available };
+        let space = |path, filesystem, available| BranchSpace {
+            path: PathBuf::from(path),
+            filesystem,
+            size: 1 << 30,
+            available,
+        };
         let branches = [space("/ssd", 1, 1 << 29), space("/d1", 2, 0), space("/d2", 2, 0)];
         let reports = tier_reports("ssd=/ssd|fuller than 70%|older than 2 days;disks=/d*;none=/x", &branches);
         let lines: Vec<String> = reports.iter().map(ToString::to_string).collect();
