@@ -369,7 +369,7 @@ impl Default for Config {
             min_free: 4_294_967_295,
             memory: MemoryBound::Auto,
             space_ttl: Duration::ZERO,
-            inode: InodeCalc::HybridHash,
+            inode: InodeCalc::OldestHash,
             readdir: ReaddirMode::Seq,
             statfs: StatfsMode::Base,
             statfs_ignore: StatfsIgnore::None,

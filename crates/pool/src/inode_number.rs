@@ -22,10 +22,25 @@ pub enum InodeCalc {
     /// `DevinoHash` folded to 32 bits.
     DevinoHash32,
     /// `PathHash` for directories, `DevinoHash` for the rest.
-    #[default]
     HybridHash,
     /// `PathHash32` for directories, `DevinoHash32` for the rest.
     HybridHash32,
+    /// `DevinoHash`, of a directory that of its oldest copy: a rename does not change it, nor do further copies. `PathHash`
+    /// for directories without a copy on a filesystem whose numbers last. mergerfs has no such value.
+    #[default]
+    OldestHash,
+    /// `OldestHash` folded to 32 bits.
+    OldestHash32,
+}
+
+/// What a directory's number is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum OfDirectory {
+    Path,
+    /// The copy that is shown.
+    Shown,
+    /// The oldest copy, or else the path.
+    Oldest,
 }
 
 /// A branch's share in the `devino` hashes: the hash of its path, computed once per branch, so that each file costs
@@ -76,7 +91,7 @@ fn fold32(hash: u64) -> u64 {
 
 impl InodeCalc {
     /// All algorithms, in the order of the documentation.
-    pub const ALL: [InodeCalc; 7] = [
+    pub const ALL: [InodeCalc; 9] = [
         InodeCalc::Passthrough,
         InodeCalc::PathHash,
         InodeCalc::PathHash32,
@@ -84,6 +99,8 @@ impl InodeCalc {
         InodeCalc::DevinoHash32,
         InodeCalc::HybridHash,
         InodeCalc::HybridHash32,
+        InodeCalc::OldestHash,
+        InodeCalc::OldestHash32,
     ];
 
     /// Returns the name as written in options.
@@ -96,10 +113,12 @@ impl InodeCalc {
             InodeCalc::DevinoHash32 => "devino-hash32",
             InodeCalc::HybridHash => "hybrid-hash",
             InodeCalc::HybridHash32 => "hybrid-hash32",
+            InodeCalc::OldestHash => "oldest-hash",
+            InodeCalc::OldestHash32 => "oldest-hash32",
         }
     }
 
-    /// Computes the pool's inode number of an object.
+    /// Computes the pool's inode number of an object. Of a directory by its oldest copy, it is the number by its path.
     ///
     /// `branch_path` is the path of the object's branch, `pool_path` its path in the pool without a leading slash (""
     /// for the root), `st_ino` its number on the branch.
@@ -116,10 +135,30 @@ impl InodeCalc {
             InodeCalc::PathHash32 => fold32(rapidhash_v3(pool_path)),
             InodeCalc::DevinoHash => seed.hash(st_ino),
             InodeCalc::DevinoHash32 => fold32(seed.hash(st_ino)),
-            InodeCalc::HybridHash if is_dir => rapidhash_v3(pool_path),
-            InodeCalc::HybridHash => seed.hash(st_ino),
-            InodeCalc::HybridHash32 if is_dir => fold32(rapidhash_v3(pool_path)),
-            InodeCalc::HybridHash32 => fold32(seed.hash(st_ino)),
+            InodeCalc::HybridHash | InodeCalc::OldestHash if is_dir => rapidhash_v3(pool_path),
+            InodeCalc::HybridHash | InodeCalc::OldestHash => seed.hash(st_ino),
+            InodeCalc::HybridHash32 | InodeCalc::OldestHash32 if is_dir => fold32(rapidhash_v3(pool_path)),
+            InodeCalc::HybridHash32 | InodeCalc::OldestHash32 => fold32(seed.hash(st_ino)),
+        }
+    }
+
+    /// Returns whether the numbers fit into 32 bits, for programs that know no larger ones.
+    pub fn has_32_bits(self) -> bool {
+        use InodeCalc::{DevinoHash32, HybridHash32, OldestHash32, PathHash32};
+        matches!(self, PathHash32 | DevinoHash32 | HybridHash32 | OldestHash32)
+    }
+
+    /// Returns a number that was computed before, perhaps by another value of the option, as one that fits. A hash becomes
+    /// what the 32-bit form of its algorithm gives.
+    pub(crate) fn fit(self, number: u64) -> u64 {
+        if self.has_32_bits() && number >> u32::BITS != 0 { fold32(number) } else { number }
+    }
+
+    pub(crate) fn of_directory(self) -> OfDirectory {
+        match self {
+            InodeCalc::Passthrough | InodeCalc::DevinoHash | InodeCalc::DevinoHash32 => OfDirectory::Shown,
+            InodeCalc::OldestHash | InodeCalc::OldestHash32 => OfDirectory::Oldest,
+            _ => OfDirectory::Path,
         }
     }
 
@@ -130,6 +169,7 @@ impl InodeCalc {
             InodeCalc::Passthrough | InodeCalc::DevinoHash | InodeCalc::DevinoHash32 => false,
             InodeCalc::PathHash | InodeCalc::PathHash32 => true,
             InodeCalc::HybridHash | InodeCalc::HybridHash32 => is_dir,
+            InodeCalc::OldestHash | InodeCalc::OldestHash32 => is_dir,
         }
     }
 }
@@ -183,6 +223,13 @@ impl DirentInodes {
     /// As [`InodeCalc::uses_path`].
     pub fn uses_path(&self, is_dir: bool) -> bool {
         self.calc.uses_path(is_dir)
+    }
+
+    /// Returns the path of the entry `name`.
+    pub fn path(&mut self, name: &[u8]) -> &[u8] {
+        self.path.truncate(self.stem);
+        self.path.extend_from_slice(name);
+        &self.path
     }
 
     /// Computes the number of the entry `name`, which is `st_ino` on the branch of `seed`.
@@ -321,6 +368,6 @@ mod tests {
             assert_eq!(calc.to_string().parse(), Ok(calc));
         }
         assert_eq!("hybrid".parse::<InodeCalc>(), Err(UnknownInodeCalc("hybrid".into())));
-        assert_eq!(InodeCalc::default().name(), "hybrid-hash");
+        assert_eq!(InodeCalc::default().name(), "oldest-hash");
     }
 }

@@ -5,6 +5,7 @@ mod common;
 
 use canopy_pool::branch::Mode::Rw;
 use canopy_pool::config::{Config, ReaddirMode};
+use canopy_pool::inode_number::InodeCalc;
 use canopy_pool::{NodeId, Pool, RenameKind};
 use canopy_testkit::{FaultyFs, Kind, LoopFs, ScratchDir};
 use common::{Made, TestKernel};
@@ -19,7 +20,11 @@ use std::time::Duration;
 const FILES: usize = 5000;
 
 fn pool(branches: usize) -> Made {
-    let made = common::pool(&vec![Rw; branches], Config::default());
+    pool_with(branches, Config::default())
+}
+
+fn pool_with(branches: usize, config: Config) -> Made {
+    let made = common::pool(&vec![Rw; branches], config);
     fill(&made, FILES);
     made
 }
@@ -106,9 +111,21 @@ fn assert_all_listed_once(listed: &HashMap<String, u32>, branches: usize) {
 
 #[test]
 fn a_listing_continues_from_any_position() {
-    let made = pool(2);
-    let mut reader = Reader::open(&made);
-    let whole = Reader::open(&made).rest(false);
+    continues_from_any_position(&pool(2), i64::MAX as u64);
+}
+
+/// Programs of 32 bits get positions that they can keep, and other programs may go on with them.
+#[test]
+fn a_listing_of_31_bits_continues_from_any_position() {
+    for inode in InodeCalc::ALL.into_iter().filter(|calc| calc.has_32_bits()) {
+        let made = pool_with(2, Config { inode, ..Config::default() });
+        continues_from_any_position(&made, i32::MAX as u64);
+    }
+}
+
+fn continues_from_any_position(made: &Made, most: u64) {
+    let mut reader = Reader::open(made);
+    let whole = Reader::open(made).rest(false);
     assert_all_listed_once(&whole, 2);
     let mut places = vec![(0, 0)];
     loop {
@@ -116,12 +133,13 @@ fn a_listing_continues_from_any_position() {
         if given == 0 {
             break;
         }
+        assert!(reader.position <= most, "{:#x}", reader.position);
         places.push((reader.position, places.last().expect("a place").1 + given));
     }
     // Continues from each position as after seekdir(3), also with a pool that has listed nothing yet.
     for plus in [true, false] {
         for &(position, given) in places.iter().rev() {
-            let mut again = Reader { position, ..Reader::open(&made) };
+            let mut again = Reader { position, ..Reader::open(made) };
             if plus {
                 again.restart_pool(&made.branches);
             }
@@ -130,7 +148,7 @@ fn a_listing_continues_from_any_position() {
             assert!(listed.values().all(|&times| times == 1));
         }
     }
-    assert_all_listed_once(&Reader::open(&made).rest(true), 2);
+    assert_all_listed_once(&Reader::open(made).rest(true), 2);
 }
 
 #[test]

@@ -6,11 +6,13 @@ mod common;
 
 use canopy_pool::branch::Mode::Rw;
 use canopy_pool::config::Config;
-use canopy_pool::{Entry, NodeId, Pool};
+use canopy_pool::inode_number::InodeCalc;
+use canopy_pool::{Entry, NodeId, Pool, RenameKind};
 use canopy_testkit::LoopFs;
 use common::{ROOT, over};
 use rustix::fs::OFlags;
 use std::collections::HashMap;
+use std::fs;
 use std::sync::Arc;
 
 fn make_file(pool: &Pool, name: &str) -> Entry {
@@ -90,4 +92,115 @@ fn copies_made_within_a_tick_do_not_change_the_id_of_a_directory() {
     }
     assert!(ties > 0, "no copies had equal birth times, so nothing was tested");
     drop(pool);
+}
+
+/// Every way to list a directory shows the number of a lookup, known or not.
+fn number(pool: &Pool, name: &str) -> u64 {
+    let listed = |plus: bool| {
+        let mut found = None;
+        let mut take = |entry: canopy_pool::DirEntry<'_>| {
+            if entry.name == name.as_bytes() {
+                found = Some(entry.ino);
+            }
+        };
+        if plus {
+            let give = |entry: canopy_pool::DirEntry<'_>, node: Option<canopy_pool::Entry>| {
+                take(entry);
+                node.into_iter().for_each(|node| pool.forget(node.node, 1));
+                std::time::Duration::ZERO
+            };
+            pool.readdirplus(NodeId::ROOT, 0, |_| true, give).unwrap();
+        } else {
+            pool.readdir(NodeId::ROOT, 0, |entry| {
+                take(entry);
+                true
+            })
+            .unwrap();
+        }
+        found
+    };
+    let unknown = [listed(false), listed(true)];
+    let entry = pool.lookup(NodeId::ROOT, name.as_bytes()).unwrap();
+    let shown = Some(entry.attr.ino);
+    assert_eq!(pool.getattr(entry.node, None).unwrap().ino, entry.attr.ino);
+    assert_eq!([unknown, [listed(false), listed(true)]], [[shown; 2]; 2], "{name}");
+    pool.forget(entry.node, 1);
+    entry.attr.ino
+}
+
+/// Nothing is known in each step, as after a restart.
+#[test]
+fn a_directory_is_found_again_with_its_number() {
+    let home = LoopFs::ext4(32 << 20);
+    let branches = ["a", "b", "c"].map(|name| home.path().join(name));
+    let dir = |branch: usize, name: &str| branches[branch].join(name);
+    for branch in &branches {
+        fs::create_dir(branch).unwrap();
+    }
+    let over = |order: &[usize], inode| {
+        let list: Vec<_> = order.iter().map(|&branch| branches[branch].clone()).collect();
+        common::over(&list, &vec![Rw; order.len()], Config { inode, ..Config::default() })
+    };
+    for inode in [InodeCalc::OldestHash, InodeCalc::OldestHash32] {
+        let shown = |order: &[usize], name: &str| number(&over(order, inode), name);
+        fs::create_dir(dir(1, "one")).unwrap();
+        let one = shown(&[0, 1, 2], "one");
+        assert_eq!(one >> 32 == 0, inode.has_32_bits());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        // Further copies, before it and behind it.
+        fs::create_dir(dir(0, "one")).unwrap();
+        fs::create_dir(dir(2, "one")).unwrap();
+        for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
+            assert_eq!(shown(&order, "one"), one, "{order:?}");
+        }
+        // Another takes its place, in which it was renamed directly or through the pool.
+        let pool = over(&[0, 1, 2], inode);
+        pool.rename(&ROOT, NodeId::ROOT, b"one", NodeId::ROOT, b"two", RenameKind::Replace).unwrap();
+        pool.mkdir(&ROOT, NodeId::ROOT, b"one", 0o755).unwrap();
+        assert_eq!(number(&pool, "two"), one);
+        assert_ne!(number(&pool, "one"), one);
+        let other = number(&pool, "one");
+        drop(pool);
+        assert_eq!([shown(&[0, 1, 2], "two"), shown(&[0, 1, 2], "one")], [one, other]);
+        // While its oldest copy is away, it has another number; and the same again afterwards.
+        assert_ne!(shown(&[0, 2], "two"), one);
+        assert_eq!(shown(&[0, 1, 2], "two"), one);
+        // mergerfs's values stay what they say.
+        let by_path = number(&over(&[0, 1, 2], InodeCalc::HybridHash), "two");
+        assert_eq!(by_path, InodeCalc::HybridHash.inode(b"", b"two", 0, true));
+        for branch in 0..3 {
+            let _ = fs::remove_dir(dir(branch, "one"));
+            fs::remove_dir(dir(branch, "two")).unwrap();
+        }
+    }
+}
+
+/// A change of the option reaches directories that are known, whatever they were numbered by.
+#[test]
+fn known_directories_are_numbered_anew_when_the_option_changes() {
+    let made = common::pool(&[Rw; 2], Config::default());
+    fs::create_dir_all(made.on(0, "d/below")).unwrap();
+    let dir = made.pool.lookup(NodeId::ROOT, b"d").unwrap().node;
+    let below = made.pool.lookup(dir, b"below").unwrap().node;
+    for inode in InodeCalc::ALL {
+        made.pool.reconfigure(Config { inode, ..Config::default() });
+        let number = |id| made.pool.getattr(id, None).unwrap().ino;
+        let branch = made.branches[0].as_os_str().as_encoded_bytes();
+        let own = |path: &str| std::os::unix::fs::MetadataExt::ino(&fs::metadata(made.on(0, path)).unwrap());
+        let oldest = inode.name().starts_with("oldest");
+        for (id, path) in [(dir, "d"), (below, "d/below")] {
+            let expected = inode.inode(branch, path.as_bytes(), own(path), !oldest);
+            assert_eq!(number(id), expected, "{inode} {path}");
+            assert!(!inode.has_32_bits() || number(id) >> 32 == 0, "{inode}");
+        }
+        assert_eq!(number(NodeId::ROOT) >> 32 == 0, inode.has_32_bits() || inode == InodeCalc::Passthrough);
+        let mut own_entries = Vec::new();
+        made.pool
+            .readdir(below, 0, |entry| {
+                own_entries.push(entry.ino);
+                true
+            })
+            .unwrap();
+        assert_eq!(own_entries, [number(below), number(dir)], "{inode}");
+    }
 }

@@ -366,6 +366,10 @@ pub(super) const ROWS: &[Row] = &[
         fs::write(live.on(0, "f"), "").expect("a file");
         let own = fs::metadata(live.on(0, "f")).expect("stat").ino();
         let shown = || fs::metadata(live.at("f")).expect("stat").ino();
+        // The kernel knows the directory from before, and holds it.
+        fs::create_dir(live.on(0, "numbered")).expect("a directory");
+        let dir_own = fs::metadata(live.on(0, "numbered")).expect("stat").ino();
+        let held = fs::File::open(live.at("numbered")).expect("a directory");
         for value in [
             "passthrough",
             "path-hash",
@@ -374,6 +378,8 @@ pub(super) const ROWS: &[Row] = &[
             "devino-hash32",
             "hybrid-hash",
             "hybrid-hash32",
+            "oldest-hash",
+            "oldest-hash32",
         ] {
             live.pool.set("inodecalc", value);
             let calc: canopy_pool::inode_number::InodeCalc = value.parse().expect("a name");
@@ -382,6 +388,16 @@ pub(super) const ROWS: &[Row] = &[
                 calc.inode(live.disks[0].path().as_os_str().as_encoded_bytes(), b"f", own, false),
                 "{value}"
             );
+            // By its only copy, which is the oldest.
+            let branch = live.disks[0].path().as_os_str().as_encoded_bytes();
+            let expected = calc.inode(branch, b"numbered", dir_own, !value.starts_with("oldest"));
+            let listed = fs::read_dir(live.at("")).expect("a listing").map(|entry| entry.expect("an entry"));
+            let listed = listed
+                .filter(|entry| entry.file_name() == "numbered")
+                .map(|entry| std::os::unix::fs::DirEntryExt::ino(&entry));
+            assert_eq!(listed.collect::<Vec<_>>(), [expected], "{value}");
+            assert_eq!(fs::metadata(live.at("numbered")).expect("stat").ino(), expected, "{value}");
+            assert_eq!(held.metadata().expect("stat").ino(), expected, "{value}: held");
         }
     }),
     (&["xattr"], "the errno of xattr calls", |live| {

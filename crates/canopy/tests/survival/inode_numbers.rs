@@ -50,7 +50,7 @@ fn each_end(rig: &Rig, mut then: impl FnMut(&str)) {
 
 #[test]
 fn known_directories_keep_their_numbers() {
-    for calc in ["hybrid-hash", "path-hash32", "devino-hash", "passthrough"] {
+    for calc in ["oldest-hash", "oldest-hash32", "hybrid-hash", "path-hash32", "devino-hash", "passthrough"] {
         // The kernel looks names up each time, or comes back to the nodes that it knows.
         for caches in ["cache.entry=0,cache.attr=0,cache.readdir=false", "cache.entry=3600,cache.attr=3600"] {
             let rig = Rig::new(&["a", "b"], &format!("inodecalc={calc},category.create=ff,{caches}"));

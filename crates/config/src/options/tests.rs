@@ -136,6 +136,8 @@ const ROWS: &[Row] = &[
             ("devino-hash32", None),
             ("hybrid-hash", None),
             ("hybrid-hash32", None),
+            ("oldest-hash", None),
+            ("oldest-hash32", None),
         ],
         &["", "hash"],
     ),
@@ -256,7 +258,6 @@ fn defaults_match_the_table() {
         ("handle-killpriv", "true"),
         ("handle-killpriv-v2", "true"),
         ("ignorepponrename", "false"),
-        ("inodecalc", "hybrid-hash"),
         ("insecure-no-permission-checks", "false"),
         ("kernel-permissions-check", "true"),
         ("follow-symlinks", "never"),
@@ -292,6 +293,8 @@ fn defaults_match_the_table() {
         ("statfs", "base"),
         ("statfs-ignore", "none"),
         ("xattr", "passthrough"),
+        // mergerfs numbers directories by their path.
+        ("inodecalc", "oldest-hash"),
         // mergerfs has passthrough off, and lacks the others.
         ("passthrough.io", "auto"),
         ("io-uring", "auto"),

@@ -51,6 +51,27 @@ impl StableId {
         copies.into_iter().map(|(_, stable)| stable).reduce(StableId::tie_break)
     }
 
+    /// Returns the copy of a directory from which its stable id comes, or would come if those of filesystems below the
+    /// branches had one. `None` if no copy has an inode number that lasts.
+    pub(crate) fn oldest<'a>(
+        copies: impl Iterator<Item = (&'a Branch, &'a Attr)>,
+    ) -> Option<(&'a Branch, &'a Attr)> {
+        let lasts = |(branch, attr): &(&Branch, &Attr)| {
+            branch.stable_inodes && attr.is_dir() && attr.key().birth != (0, 0)
+        };
+        let mut copies: SmallVec<[_; 4]> = copies.filter(lasts).collect();
+        let oldest = copies.iter().map(|(_, attr)| attr.key().birth).min()?;
+        copies.retain(|(_, attr)| attr.key().birth == oldest);
+        let stable = |(branch, attr): &(&Branch, &Attr)| StableId::of(branch, attr.key());
+        copies.sort_unstable_by_key(|copy| {
+            (stable(copy).map_or(u64::MAX, |stable| stable.id.0), copy.0.seed.number(), copy.1.ino)
+        });
+        copies.into_iter().reduce(|one, other| match (stable(&one), stable(&other)) {
+            (Some(first), Some(second)) if first.tie_break(second) == second => other,
+            _ => one,
+        })
+    }
+
     /// Picks one of two pseudo-randomly, so that code that adds a copy can retry until the result stays the same.
     fn tie_break(self, other: StableId) -> StableId {
         match (self.generation ^ other.generation).count_ones().is_multiple_of(2) {

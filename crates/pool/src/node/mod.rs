@@ -65,8 +65,8 @@ pub(crate) struct Node {
     pub(crate) id: NodeId,
     /// The lookup count: how often the kernel was given this node, less what it has forgotten.
     pub(crate) lookups: AtomicU64,
-    /// The inode number: of a directory that which clients see, of a file that on its branch.
-    ino: u64,
+    /// The inode number: of a directory that which clients see, 0 where it must be computed again; of a file that on its branch.
+    ino: AtomicU64,
     /// Of a file, when it was born: seconds, and nanoseconds in the lowest [`NSEC_BITS`].
     birth: i64,
     /// Of a file, where it is.
@@ -113,7 +113,7 @@ impl Node {
         let node = Node {
             id: stable.id,
             lookups: AtomicU64::new(1),
-            ino,
+            ino: AtomicU64::new(ino),
             birth,
             dev,
             generation: stable.generation,
@@ -133,7 +133,7 @@ impl Node {
     pub(crate) fn identity(&self) -> Identity {
         match self.key() {
             Some(key) => Identity::File(key),
-            None => Identity::Directory { ino: self.ino },
+            None => Identity::Directory { ino: self.ino.load(Ordering::Relaxed) },
         }
     }
 
@@ -157,7 +157,13 @@ impl Node {
             return Some(key);
         }
         let birth = (self.birth >> NSEC_BITS, (self.birth & ((1 << NSEC_BITS) - 1)) as u32);
-        Some(FileKey { dev: self.dev.into(), ino: self.ino, birth })
+        Some(FileKey { dev: self.dev.into(), ino: self.ino.load(Ordering::Relaxed), birth })
+    }
+
+    /// Changes the number of a directory.
+    pub(crate) fn set_number(&self, ino: u64) {
+        debug_assert!(self.is_dir());
+        self.ino.store(ino, Ordering::Relaxed);
     }
 
     fn set_key(&self, key: FileKey) {

@@ -190,24 +190,50 @@ impl Nodes {
         Ok(node)
     }
 
-    /// Returns the inode number that a lookup of a directory would show. `ino` is the number by its name. `stable` is called
-    /// if the directory has no node here, and may be known from the process before.
+    /// Returns the inode number that a lookup of a directory would show. `number` is called if the directory has no node here,
+    /// and `stable` if it may be known from the process before.
     pub(crate) fn dir_ino(
         &self,
         parent: NodeId,
         name: &[u8],
-        ino: u64,
+        number: impl FnOnce() -> u64,
         stable: impl FnOnce() -> Option<StableId>,
     ) -> u64 {
-        let (unused, any_waits) = {
+        let any_waits = {
             let table = self.table.read();
             match table.child(parent, name).map(|node| node.identity()) {
-                Some(Identity::Directory { ino }) => return ino,
-                _ => (table.unused_ino(ino), table.any_number_waits()),
+                Some(Identity::Directory { ino }) if ino != 0 => return ino,
+                _ => table.any_number_waits(),
             }
         };
         let kept = if any_waits { stable() } else { None };
-        kept.and_then(|stable| self.table.read().waiting_number(stable.id)).unwrap_or(unused)
+        let kept = kept.and_then(|stable| self.table.read().waiting_number(stable.id));
+        kept.unwrap_or_else(|| {
+            let number = number();
+            self.table.read().unused_ino(number)
+        })
+    }
+
+    /// Has all known directories get new numbers.
+    pub(crate) fn renumber(&self, root: u64) {
+        self.table.write().renumber(root);
+    }
+
+    /// Gives a known directory a new number, unless it has got one. Returns what it has.
+    pub(crate) fn number_again(&self, node: &Node, number: u64) -> u64 {
+        let mut table = self.table.write();
+        if let Identity::Directory { ino } = node.identity()
+            && ino != 0
+        {
+            return ino;
+        }
+        let ino = table.unused_ino(number);
+        node.set_number(ino);
+        // A directory that has lost its name has none that others must not have.
+        if table.get(node.id).is_some_and(|record| record.names.newest().is_some()) {
+            table.note_number(ino, node.id);
+        }
+        ino
     }
 
     /// Records the inode numbers of directories there from now on, and takes over those that are recorded. Returns how many.

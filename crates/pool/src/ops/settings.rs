@@ -28,7 +28,11 @@ impl Pool {
     pub fn reconfigure(&self, config: Config) {
         self.space.set_ttl(config.space_ttl.as_secs());
         self.bound_memory(config.memory);
+        let renumbers = self.config().inode != config.inode;
         self.config.store(Arc::new(config));
+        if renumbers {
+            self.renumber();
+        }
         drop(self.figures.changes());
         self.dir_cache.clear();
         self.update_lock_timeout();

@@ -373,7 +373,8 @@ impl Control {
         let visible = |config: &Config| {
             let pool = &config.pool;
             let getattr = pool.policies.get(Func::Getattr);
-            (pool.follow_symlinks, pool.symlinkify, pool.symlinkify_timeout, config.overrides, getattr)
+            let symlinks = (pool.follow_symlinks, pool.symlinkify, pool.symlinkify_timeout);
+            (symlinks, config.overrides, getattr, pool.inode)
         };
         let caching = |config: &Config| (config.timeouts, config.coherence);
         let listings = |config: &Config| (config.is_given("cache.readdir"), config.kernel.cache_readdir);

@@ -4,7 +4,8 @@
 //! what it has read since it began. A cursor that begins in the middle asks the branches before whether they hold a
 //! name, because then an earlier cursor has returned it.
 
-use super::position::{self, Offsets, Position};
+use super::position::{END, NARROW_END, Offsets, Position};
+use super::sorted::SortedName;
 use super::source::Source;
 use crate::branch::{Branch, Branches};
 use crate::dir::symlinks::Symlinks;
@@ -36,6 +37,8 @@ pub(crate) struct Cursor {
     pub(crate) lasts: bool,
     pub(crate) names: Vec<u8>,
     pub(crate) items: Vec<ListedEntry>,
+    /// In a listing whose positions have 31 bits, the names that were read and are not among the items yet.
+    pub(crate) sorted: Option<Sorted>,
     /// The position of the first item.
     pub(crate) start: u64,
     /// The names read so far, as hashes; from the moment when a name can occur twice, because more than one branch
@@ -49,6 +52,21 @@ pub(crate) struct Cursor {
     pub(crate) follow: Symlinks,
     pub(crate) following: bool,
     pub(crate) may_show_symlinks: bool,
+}
+
+/// The state of a listing that gives the names in the order of their hashes.
+pub(crate) struct Sorted {
+    /// The next one last.
+    pub(crate) names: Vec<SortedName>,
+    /// From where to read more names.
+    pub(crate) more: Option<u32>,
+}
+
+impl Sorted {
+    fn size(&self) -> usize {
+        // Of a name, some 24 bytes are its own.
+        self.names.capacity() * (size_of::<SortedName>() + 24)
+    }
 }
 
 /// Changes when names may have moved between branches.
@@ -142,7 +160,8 @@ impl Cursor {
     /// Returns an item as an entry.
     pub(crate) fn given(&self, at: usize) -> Option<DirEntry<'_>> {
         let item = self.items.get(at)?;
-        let next = if self.is_over(at + 1) { position::END } else { item.next };
+        let end = if self.sorted.is_some() { NARROW_END.into() } else { END };
+        let next = if self.is_over(at + 1) { end } else { item.next };
         Some(DirEntry { ino: item.ino, next, kind: item.kind, name: self.name(item) })
     }
 
@@ -164,6 +183,9 @@ impl Cursor {
     /// Prepares for the time until the next answer.
     pub(crate) fn suspend(&mut self) {
         self.lasts = true;
+        if self.sorted.is_some() {
+            return;
+        }
         // Names to come may be ones that were returned already, then removed and created again.
         self.tell_apart();
     }
@@ -172,7 +194,9 @@ impl Cursor {
     pub(crate) fn size(&self) -> usize {
         let names: usize = self.sources.iter().filter_map(|s| s.names.as_ref()).map(|n| n.bytes()).sum();
         let seen = self.seen.as_ref().map_or(0, |seen| seen.capacity() * 8 / 7 * 17);
+        let sorted = self.sorted.as_ref().map_or(0, |sorted| sorted.size());
         size_of::<Cursor>()
+            + sorted
             + self.names.capacity()
             + self.items.capacity() * size_of::<ListedEntry>()
             + names

@@ -3,4 +3,5 @@
 pub(crate) mod cursor;
 pub(crate) mod parked;
 pub(crate) mod position;
+pub(crate) mod sorted;
 pub(crate) mod source;

@@ -9,6 +9,9 @@
 //! branch is read from its beginning, so names may occur twice and none is missed.
 //!
 //! The 63 bits, from the top: 2 for the kind, 2 for the pass over the branches, 12 for the branch, 47 for the place.
+//!
+//! Positions for programs of 32 bits have 31 bits, of which `sorted` tells the meaning. The two kinds are told apart by
+//! their size, so that each stays valid when the option that asks for them is changed.
 
 use crate::branch::{Branch, Branches};
 use crate::fs::magic;
@@ -33,6 +36,8 @@ const NAMED: u64 = 3;
 
 /// After the last entry. The branch mark that it contains is never assigned.
 pub(crate) const END: u64 = u64::MAX >> 1;
+/// The same in 31 bits.
+pub(crate) const NARROW_END: u32 = u32::MAX >> 1;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Position {
@@ -43,6 +48,8 @@ pub(crate) enum Position {
         mark: BranchMark,
         place: Place,
     },
+    /// In the order of the names' hashes, of a listing whose positions have 31 bits.
+    Narrow(u32),
     End,
 }
 
@@ -114,6 +121,7 @@ impl Position {
         let (pass, mark, place) = match self {
             Position::Start(given) => return given as u64,
             Position::End => return END,
+            Position::Narrow(position) => return position.into(),
             Position::At { pass, mark, place } => (pass, mark, place),
         };
         let (kind, value) = match place {
@@ -125,8 +133,11 @@ impl Position {
     }
 
     pub(crate) fn from_u64(position: u64) -> Position {
-        if position == END {
-            return Position::End;
+        match u32::try_from(position) {
+            _ if position == END => return Position::End,
+            Ok(NARROW_END) => return Position::End,
+            Ok(narrow @ 4..NARROW_END) => return Position::Narrow(narrow),
+            _ => {}
         }
         let value = position & ((1 << VALUE_BITS) - 1);
         let mark = BranchMark((position >> VALUE_BITS) as u16 & ((1 << BRANCH_BITS) - 1));
@@ -186,7 +197,12 @@ mod tests {
             assert_eq!(Position::from_u64(start as u64), Position::Start(start));
         }
         assert_eq!(Position::from_u64(Position::End.to_u64()), Position::End);
-        assert_eq!(Position::from_u64(5000), Position::Start(0), "not a position of ours");
+        for narrow in [4, 5000, NARROW_END - 1] {
+            assert_eq!(Position::from_u64(narrow.into()), Position::Narrow(narrow));
+            assert_eq!(Position::Narrow(narrow).to_u64(), narrow.into());
+        }
+        assert_eq!(Position::from_u64(NARROW_END.into()), Position::End);
+        assert_eq!(Position::from_u64(1 << 40), Position::Start(0), "not a position of ours");
     }
 
     #[test]

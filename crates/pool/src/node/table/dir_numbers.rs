@@ -114,6 +114,14 @@ impl DirNumbers {
         self.take(node)
     }
 
+    /// Makes all records void.
+    pub(crate) fn clear(&mut self) {
+        let known: Vec<NodeId> = self.places.keys().copied().collect();
+        for node in known {
+            self.remove(node);
+        }
+    }
+
     fn used(&self) -> &AtomicU64 {
         &self.words[self.range.start]
     }

@@ -164,10 +164,11 @@ impl Table {
     }
 
     /// Returns `ino`, or its replacement while another directory has that number. The replacement is always the same,
-    /// so that the number of a directory does not change when it is forgotten and found again.
+    /// so that the number of a directory does not change when it is forgotten and found again. One of 32 bits remains so.
     pub(crate) fn unused_ino(&self, mut ino: u64) -> u64 {
         while self.numbers.contains_key(&ino) {
-            ino = ino.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1);
+            let next = ino.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1);
+            ino = if ino >> u32::BITS == 0 { next >> u32::BITS } else { next };
         }
         ino
     }
@@ -320,6 +321,18 @@ impl Table {
             self.numbers.entry(ino).or_insert(id);
         }
         self.recorded = Some(recorded);
+    }
+
+    /// Forgets all numbers, because they are computed in another way from now on.
+    pub(crate) fn renumber(&mut self, root: u64) {
+        self.numbers.clear();
+        if let Some(recorded) = &mut self.recorded {
+            recorded.clear();
+        }
+        for (_, record) in self.records.iter().filter(|(_, record)| record.node.is_dir()) {
+            record.node.set_number(if record.node.id == NodeId::ROOT { root } else { 0 });
+        }
+        self.note_number(root, NodeId::ROOT);
     }
 
     /// Keeps no number any more for a directory that has no node here, because the kernel has forgotten it.

@@ -7,18 +7,17 @@ use crate::dir::merged::{CacheTrust, Copies, MergedDir};
 use crate::dir::symlinks::Symlinks;
 use crate::error::{Error, Result};
 use crate::export::StableId;
-use crate::fs::beneath::{self, ProcPath};
+use crate::fs::beneath::ProcPath;
 use crate::fs::reserved::is_reserved;
 use crate::fs::stat::{self, Attr, FileKey, S_IFDIR};
 use crate::ids::{HandleId, NodeId};
-use crate::lock::paths::Uses;
-use crate::node::{Identity, Node};
+use crate::node::Node;
 use crate::ops::resolve::acl::At;
 use crate::ops::resolve::{is_absent, on_branch};
 use crate::path::join;
 use crate::pool::Pool;
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::fs::{Access, AtFlags, OFlags};
+use rustix::fs::{Access, AtFlags};
 use std::sync::Arc;
 
 /// A node to which the kernel holds one more reference, until it forgets it.
@@ -139,18 +138,8 @@ impl Pool {
         let attr = *copies.get(index).ok_or(Error::Absent)?;
         let branch = &branches.as_slice()[index];
         let (node, attr) = if attr.is_dir() {
-            let full = join(path, name);
-            let inode = self.config().inode;
-            // The directory may be the root of another filesystem mounted on the branch, with an inode number that
-            // every such root has.
-            let seed = match inode.uses_path(true) {
-                true => branch.seed,
-                false => {
-                    self.seed(branch, attr.dev, || beneath::open(branch.root(), &full, OFlags::PATH).ok())
-                }
-            };
-            let ino = inode.inode_seeded(seed, &full, attr.ino, true);
             let each = || copies.iter().map(|(index, attr)| (&*branches.as_slice()[index], attr));
+            let ino = self.dir_number(&join(path, name), (branch, &attr), each());
             let lasting = || dir.or_else(|| StableId::of_dir(each()));
             (self.nodes.give_out_dir(parent, name, ino, lasting)?, copies.merge_dir(attr))
         } else {
@@ -264,7 +253,7 @@ impl Pool {
                     let at = At::Directory(dirs.get(index).ok_or(Error::Absent)?);
                     return Ok(self.show(node, &branches.as_slice()[index], path, attr, at));
                 }
-                Err(_) if node.id == NodeId::ROOT => return Ok(rootless(node)),
+                Err(_) if node.id == NodeId::ROOT => return Ok(rootless(self.number_of(node))),
                 Err(error) if !is_absent(error) => return Err(error),
                 Err(_) => {}
             }
@@ -322,10 +311,6 @@ impl Pool {
 }
 
 /// Returns attributes for the root if no branch has one, so that stat(2) and umount(8) still work on the mountpoint.
-fn rootless(node: &Node) -> Attr {
-    let ino = match node.identity() {
-        Identity::Directory { ino } => ino,
-        Identity::File(_) => 0,
-    };
+fn rootless(ino: u64) -> Attr {
     Attr { ino, mode: S_IFDIR | 0o755, nlink: 2, blksize: 512, ..Attr::default() }
 }

@@ -3,8 +3,9 @@
 use crate::branch::health::OpKind;
 use crate::branch::{Branch, Branches};
 use crate::config::FollowSymlinks;
-use crate::dir::listing::cursor::{Cursor, DirEntry, ListingVersion};
+use crate::dir::listing::cursor::{Cursor, DirEntry, ListingVersion, Sorted};
 use crate::dir::listing::position::{self, Offsets, PASSES, Place, Position};
+use crate::dir::listing::sorted::{SortedName, Sorter};
 use crate::dir::listing::source::{
     DT_DIR, DT_LNK, DT_UNKNOWN, OpenedSource, RawEntry, Source, read_names, seek,
 };
@@ -15,15 +16,17 @@ use crate::fs::beneath;
 use crate::fs::reserved::is_reserved;
 use crate::fs::stat::Attr;
 use crate::ids::NodeId;
-use crate::inode_number::DirentInodes;
-use crate::node::{Identity, Node};
+use crate::inode_number::{DirentInodes, OfDirectory};
+use crate::node::Node;
 use crate::ops::resolve::dirs::KnownCopies;
 use crate::pool::Pool;
 use canopy_sys::shown::Show as _;
 use rustix::fd::AsFd;
+use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl ListingVersion {
@@ -63,6 +66,7 @@ impl Cursor {
             lasts: false,
             names: Vec::new(),
             items: Vec::new(),
+            sorted: None,
             start: 0,
             seen: None,
             asks: false,
@@ -81,9 +85,15 @@ impl Cursor {
         match at {
             Position::At { pass, mark, place } => {
                 cursor.start = at.to_u64();
-                cursor.go_on(pool, node, pass, mark, place);
+                cursor.go_on(pool, pass, mark, place);
+            }
+            Position::Narrow(from) => {
+                cursor.start = at.to_u64();
+                cursor.sorted = Some(Sorted { names: Vec::new(), more: Some(from) });
             }
             Position::Start(given) => {
+                cursor.sorted =
+                    config.inode.has_32_bits().then_some(Sorted { names: Vec::new(), more: Some(0) });
                 cursor.own_entries(pool, node);
                 cursor.discard(given.min(cursor.items.len()));
             }
@@ -94,15 +104,9 @@ impl Cursor {
 
     /// Adds `.` and `..`, and an error message as an entry if there are no branches.
     fn own_entries(&mut self, pool: &Pool, node: &Node) {
-        let own = match node.identity() {
-            Identity::Directory { ino } => ino,
-            Identity::File(_) => 0,
-        };
+        let own = pool.number_of(node);
         let above = pool.nodes.parent(node.id).ok().and_then(|id| pool.nodes.get(id).ok());
-        let above = match above.map(|parent| parent.identity()) {
-            Some(Identity::Directory { ino }) => ino,
-            _ => own,
-        };
+        let above = above.map_or(own, |parent| pool.number_of(&parent));
         self.push(b".", DT_DIR, own, Position::Start(1));
         self.push(b"..", DT_DIR, above, Position::Start(2));
         if self.sources.is_empty() {
@@ -112,7 +116,7 @@ impl Cursor {
     }
 
     /// Moves to a position that another cursor returned.
-    fn go_on(&mut self, pool: &Pool, node: &Node, pass: u8, mark: position::BranchMark, place: Place) {
+    fn go_on(&mut self, pool: &Pool, pass: u8, mark: position::BranchMark, place: Place) {
         (self.pass, self.lasts, self.asks, self.seen) = (pass, true, true, Some(HashSet::default()));
         let all = pool.branches.all();
         let Some(at) = position::marks(&all).iter().position(|&(_, known)| known == mark) else {
@@ -123,7 +127,7 @@ impl Cursor {
         self.reading = self.sources.iter().take_while(|source| index(source).is_some_and(|i| i < at)).count();
         if self.sources.get(self.reading).is_some_and(|source| source.mark == mark) {
             let (dir, offsets) = self.source();
-            if !seek(dir.as_fd(), place, |raw| self.add(pool, node, offsets, raw)) {
+            if !seek(dir.as_fd(), place, |raw| self.add(pool, offsets, raw)) {
                 tracing::debug!("a listing begins a branch anew: the place where it was is gone");
             }
         }
@@ -140,32 +144,88 @@ impl Cursor {
 
     /// Adds the next buffer of names.
     fn extend(&mut self, pool: &Pool, node: &Node) {
+        if self.sorted.is_some() {
+            return self.extend_sorted(pool);
+        }
         if self.reading >= self.sources.len() {
             return self.end_pass(pool, node);
         }
         let (dir, offsets) = self.source();
         let broken = match self.sources[self.reading].names.take() {
             Some(names) => {
-                names.each().for_each(|raw| self.add(pool, node, offsets, raw));
+                names.each().for_each(|raw| self.add(pool, offsets, raw));
                 names.broken
             }
-            None => match read_names(dir.as_fd(), |raw| self.add(pool, node, offsets, raw)) {
+            None => match read_names(dir.as_fd(), |raw| self.add(pool, offsets, raw)) {
                 Ok(true) => return,
                 Ok(false) => None,
                 Err(errno) => Some(errno),
             },
         };
-        // If the directory was removed during the listing, it has no more names; this is no error.
-        if let Some(errno) = broken.filter(|&errno| !beneath::is_absent(errno)) {
-            let branch = &self.branches[self.sources[self.reading].index];
-            branch.record_error(errno, OpKind::Read);
-            self.incomplete = true;
-            tracing::warn!("the listing of a directory on {} is incomplete: {errno}", branch.path.shown());
-        }
+        self.broken(self.reading, broken);
         self.reading += 1;
         if self.reading < self.sources.len() {
             self.tell_apart();
         }
+    }
+
+    /// Records that a source could not be read to its end.
+    fn broken(&mut self, source: usize, broken: Option<Errno>) {
+        // If the directory was removed during the listing, it has no more names; this is no error.
+        if let Some(errno) = broken.filter(|&errno| !beneath::is_absent(errno)) {
+            let branch = &self.branches[self.sources[source].index];
+            branch.record_error(errno, OpKind::Read);
+            self.incomplete = true;
+            tracing::warn!("the listing of a directory on {} is incomplete: {errno}", branch.path.display());
+        }
+    }
+
+    /// As `extend`, in the order of the names' hashes. For that, the names of all branches are read first.
+    fn extend_sorted(&mut self, pool: &Pool) {
+        /// Few enough that what is left of them is moved quickly, after each answer.
+        const AT_ONCE: usize = 256;
+        let Some(mut sorted) = self.sorted.take() else { return };
+        if sorted.names.is_empty()
+            && let Some(from) = sorted.more
+        {
+            (sorted.names, sorted.more) = self.sort(from);
+        }
+        for name in (0..AT_ONCE).map_while(|_| sorted.names.pop()) {
+            self.reading = usize::from(name.source);
+            let (kind, ino) = self.shown(pool, name.raw());
+            self.push(&name.name, kind, ino, Position::Narrow(name.next));
+        }
+        self.ended = sorted.names.is_empty() && sorted.more.is_none();
+        self.sorted = Some(sorted);
+    }
+
+    /// Reads the names of all branches from a position on.
+    fn sort(&mut self, from: u32) -> (Vec<SortedName>, Option<u32>) {
+        let mut sorter = Sorter::new(from);
+        for at in 0..self.sources.len() {
+            let mut add = |raw: RawEntry<'_>| {
+                if !matches!(raw.name, b"." | b"..") && !is_reserved(raw.name) {
+                    sorter.add(raw, at);
+                }
+            };
+            let broken = match self.sources[at].names.take() {
+                Some(names) => {
+                    names.each().for_each(add);
+                    names.broken
+                }
+                None => {
+                    let dir = Arc::clone(&self.sources[at].dir);
+                    let read = rustix::fs::seek(&dir, SeekFrom::Start(0));
+                    let read = read.and_then(|_| {
+                        while read_names(dir.as_fd(), &mut add)? {}
+                        Ok(())
+                    });
+                    read.err()
+                }
+            };
+            self.broken(at, broken);
+        }
+        sorter.finish()
     }
 
     /// Ends a pass, and begins another one if names may have been missed. A name is missed if it moves, during the
@@ -197,43 +257,76 @@ impl Cursor {
         pool.branches.load().len() > 1 && (now.moves != self.since.moves || by_others())
     }
 
-    fn add(&mut self, pool: &Pool, node: &Node, offsets: Offsets, raw: RawEntry<'_>) {
-        let RawEntry { name, mut kind, mut ino, offset } = raw;
+    fn add(&mut self, pool: &Pool, offsets: Offsets, raw: RawEntry<'_>) {
+        let RawEntry { name, offset, .. } = raw;
         if matches!(name, b"." | b"..") || is_reserved(name) || self.is_duplicate(name) {
             return;
         }
+        let next = Position::new(self.pass, self.sources[self.reading].mark, offsets.place(offset, name));
+        let (kind, ino) = self.shown(pool, raw);
+        self.push(name, kind, ino, next);
+    }
+
+    /// Returns the type and the inode number that the pool shows for a name of the source that is being read. The number of
+    /// a directory is 0 until it is asked for ([`Cursor::number`]).
+    fn shown(&mut self, pool: &Pool, raw: RawEntry<'_>) -> (u8, u64) {
+        let RawEntry { name, mut kind, mut ino, .. } = raw;
         let source = &self.sources[self.reading];
         let mut dev = source.dev;
-        // getdents64(2) returns the inode number of a mountpoint, not that of the filesystem mounted on it.
-        let doubtful = kind == DT_DIR && !self.inodes.uses_path(true);
-        if (kind == DT_UNKNOWN || kind == DT_LNK && self.following || doubtful)
+        if (kind == DT_UNKNOWN || kind == DT_LNK && self.following)
             && let Ok(attr) = self.follow.at(&source.dir, name)
         {
             (kind, ino, dev) = (attr.dirent_type(), attr.ino, attr.dev);
         }
-        let next = Position::new(self.pass, source.mark, offsets.place(offset, name));
+        if kind == DT_DIR {
+            return (kind, 0);
+        }
         let branch = &self.branches[source.index];
         let seed = pool.seed(branch, dev, || self.follow.pin(&source.dir, name).ok());
-        let shown = self.inodes.inode(seed, name, ino, kind == DT_DIR);
-        if self.may_show_symlinks && !matches!(kind, DT_DIR | DT_LNK) {
+        let shown = self.inodes.inode(seed, name, ino, false);
+        if self.may_show_symlinks && kind != DT_LNK {
             // Its age decides whether it is shown as a symlink, and may do so between the listing and the lookup.
             kind = DT_UNKNOWN;
         }
-        let ino = match kind {
-            DT_DIR => pool.nodes.dir_ino(node.id, name, shown, || self.stable_id(name)),
-            _ => pool.nodes.preserved_ino(dev, ino).unwrap_or(shown),
-        };
-        self.push(name, kind, ino, next);
+        let kept = pool.nodes.preserved_ino(dev, ino).map(|number| pool.config().inode.fit(number));
+        (kind, kept.unwrap_or(shown))
     }
 
-    /// Returns the stable id of a directory that is listed, as a lookup of it would find it.
-    fn stable_id(&self, name: &[u8]) -> Option<StableId> {
-        let copies = self.sources[self.first..].iter().filter_map(|source| {
-            let attr = self.follow.at(&source.dir, name).ok().filter(Attr::is_dir)?;
-            Some((source.index, attr))
-        });
-        let copies: SmallVec<[_; 4]> = copies.collect();
-        StableId::of_dir(copies.iter().map(|(index, attr)| (&*self.branches[*index], attr)))
+    /// Finds the number of an entry if it is a directory, which takes a look at its copies.
+    pub(crate) fn number(&mut self, pool: &Pool, node: &Node, at: usize) {
+        let Some(item) = self.items.get(at).filter(|item| item.kind == DT_DIR && item.ino == 0) else {
+            return;
+        };
+        let (name, source) = (Vec::from(self.name(item)), usize::from(item.source));
+        let path = self.inodes.path(&name).to_vec();
+        // Those of the pass in which it was found.
+        let first = if source < self.first { 0 } else { self.first };
+        let copies = || -> SmallVec<[(usize, Attr); 4]> {
+            let copy = |source: &Source| {
+                let attr = self.follow.at(&source.dir, &name).ok().filter(Attr::is_dir)?;
+                Some((source.index, attr))
+            };
+            match pool.config().inode.of_directory() {
+                OfDirectory::Oldest => self.sources[first..].iter().filter_map(copy).collect(),
+                OfDirectory::Shown => self.sources.get(source).and_then(copy).into_iter().collect(),
+                OfDirectory::Path => SmallVec::new(),
+            }
+        };
+        let branch = |index: usize| -> &Branch { &self.branches[index] };
+        let number = || {
+            let copies = copies();
+            let each = || copies.iter().map(|(index, attr)| (branch(*index), attr));
+            // One that has gone has no number. It is shown as what its path says.
+            let gone = Attr::default();
+            let shown = each().next().unwrap_or((branch(self.sources[source].index), &gone));
+            pool.dir_number(&path, shown, each())
+        };
+        let stable = || {
+            let copies = copies();
+            StableId::of_dir(copies.iter().map(|(index, attr)| (branch(*index), attr)))
+        };
+        let ino = pool.nodes.dir_ino(node.id, &name, number, stable);
+        self.items[at].ino = ino;
     }
 }
 

@@ -59,7 +59,11 @@ impl Pool {
             return Ok(NamesRead::Current);
         };
         let mut given = 0;
-        while cursor.entry(self, &node, given).is_some_and(&mut take) {
+        while cursor.entry(self, &node, given).is_some() {
+            cursor.number(self, &node, given);
+            if !cursor.given(given).is_some_and(&mut take) {
+                break;
+            }
             given += 1;
         }
         Ok(self.park(&node, cursor, given))
@@ -78,17 +82,17 @@ impl Pool {
         mut take: impl FnMut(DirEntry<'_>, Option<Entry>) -> Duration,
     ) -> Result<NamesRead> {
         let trust = self.cache_trust();
-        let node = self.nodes.get(id)?;
+        let dir = self.nodes.get(id)?;
         let parked = self.cursors.take(id, position);
-        let known = parked.as_ref().map_or_else(|| node.has_relied_on_entries(), |cursor| cursor.meets_known);
+        let known = parked.as_ref().map_or_else(|| dir.has_relied_on_entries(), |cursor| cursor.meets_known);
         // Attributes that the kernel holds count only if the pool has been notified of all changes up to now.
         let known = known && trust.is_some();
-        let _held = self.using(Uses::node(id));
-        let Some(mut cursor) = self.cursor(&node, position, parked, trust)? else {
+        let _held = self.tree.shared();
+        let Some(mut cursor) = self.cursor(&dir, position, parked, trust)? else {
             return Ok(NamesRead::Current);
         };
         let mut given = 0;
-        while cursor.entry(self, &node, given).is_some_and(|entry| room(entry.name)) {
+        while cursor.entry(self, &dir, given).is_some_and(|entry| room(entry.name)) {
             given += 1;
         }
         let names = (0..given).filter_map(|at| Some(cursor.given(at)?.name));
@@ -101,11 +105,14 @@ impl Pool {
         if self.nodes.is_overfull() {
             known = vec![true; given];
         }
-        let nodes = self.nodes_of(&node, &cursor, given, &known, trust);
+        let nodes = self.nodes_of(&dir, &cursor, given, &known, trust);
         self.forget_surplus();
-        let entries = (0..given).filter_map(|at| cursor.given(at)).zip(nodes);
         let mut longest = Duration::ZERO;
-        for (entry, node) in entries {
+        for (at, node) in nodes.into_iter().enumerate() {
+            if node.is_none() {
+                cursor.number(self, &dir, at);
+            }
+            let Some(entry) = cursor.given(at) else { break };
             let Some((found, node)) = node else {
                 take(entry, None);
                 continue;
@@ -117,8 +124,8 @@ impl Pool {
             node.rely(time);
             longest = longest.max(time);
         }
-        node.rely_on_entries(longest);
-        Ok(self.park(&node, cursor, given))
+        dir.rely_on_entries(longest);
+        Ok(self.park(&dir, cursor, given))
     }
 
     /// Returns the parked cursor, or else a new one at the position. Returns `None` if there are no more entries.

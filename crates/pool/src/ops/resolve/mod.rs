@@ -2,6 +2,7 @@
 
 pub(crate) mod acl;
 pub(crate) mod choose;
+mod dir_number;
 pub(crate) mod dirs;
 pub(crate) mod generations;
 mod inode_seed;
@@ -129,13 +130,13 @@ impl Pool {
     pub(crate) fn show(&self, node: &Node, branch: &Branch, path: &[u8], mut attr: Attr, at: At<'_>) -> Attr {
         self.mask_mode(branch, &mut attr, at);
         attr.ino = match node.identity() {
-            crate::node::Identity::Directory { ino } => ino,
+            crate::node::Identity::Directory { .. } => self.number_of(node),
             crate::node::Identity::File(_) => match node.kept_number() {
                 0 => {
                     let seed = self.seed(branch, attr.dev, || self.some_fd(node, branch));
                     self.config().inode.inode_seeded(seed, path, attr.ino, false)
                 }
-                known => known,
+                known => self.config().inode.fit(known),
             },
         };
         if node.is_symlinkified() {
