@@ -34,6 +34,11 @@ pub trait Kernel: Send + Sync + 'static {
     /// Asks the kernel to forget nodes that no process uses: too many are known. Must not block.
     fn forget_unused(&self, _: &[Known]) {}
 
+    /// Returns the thread that waits for the calling thread's operation; 0 if it is not known.
+    fn caller(&self) -> u32 {
+        0
+    }
+
     /// Returns true if the process that waits for the calling thread's operation has been killed. It still waits for
     /// the reply, so a long operation ends early where it can.
     fn caller_is_killed(&self) -> bool {

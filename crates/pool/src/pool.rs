@@ -21,6 +21,7 @@ use crate::lock::ranked::RwLock;
 use crate::node::detached::DetachedFiles;
 use crate::node::handles::records::HandleRecords;
 use crate::node::handles::{FileHandle, Handles};
+use crate::node::last_opens::LastOpens;
 use crate::node::nodes::Nodes;
 use crate::node::pending_cow::PendingCow;
 use crate::relocate::closed::ClosedFiles;
@@ -65,6 +66,7 @@ pub struct Pool {
     pub(crate) pending_detach: PendingCow,
     pub(crate) detached: DetachedFiles,
     pub(crate) stuck_operations: StuckOperations,
+    pub(crate) last_opens: LastOpens,
     pub(crate) moved: Moved,
     pub(crate) closed: ClosedFiles,
     pub(crate) nested: NestedFilesystems,
@@ -105,6 +107,7 @@ impl Pool {
             pending_detach: PendingCow::default(),
             detached: DetachedFiles::default(),
             stuck_operations: StuckOperations::default(),
+            last_opens: LastOpens::default(),
             moved: Moved::default(),
             closed: ClosedFiles::default(),
             nested: NestedFilesystems::default(),

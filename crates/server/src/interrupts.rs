@@ -33,6 +33,11 @@ impl Interrupts {
         CURRENT.set((header.unique, header.pid));
     }
 
+    /// Returns the client of the request that this thread serves.
+    pub(crate) fn caller(&self) -> u32 {
+        CURRENT.get().1
+    }
+
     /// Records an INTERRUPT. It may arrive before the request itself, by another channel.
     pub(crate) fn record(&self, unique: u64) {
         let mut numbers = self.0.lock();

@@ -87,6 +87,10 @@ impl Kernel for KernelLink {
         self.interrupts.caller_is_killed()
     }
 
+    fn caller(&self) -> u32 {
+        self.interrupts.caller()
+    }
+
     fn caller_is_interrupted(&self) -> bool {
         self.interrupts.caller_is_interrupted()
     }

@@ -9,6 +9,7 @@ mod changed_before;
 mod changed_copies;
 mod free_space;
 mod limits;
+mod own_disks;
 mod partial_listings;
 mod random_changes;
 mod rig;

@@ -16,6 +16,7 @@ pub(crate) mod direct_writes;
 pub(crate) mod handles;
 pub(crate) mod idle_files;
 pub(crate) mod known_tree;
+pub(crate) mod last_opens;
 pub(crate) mod name_index;
 pub(crate) mod nodes;
 pub(crate) mod open_file;

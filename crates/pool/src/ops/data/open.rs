@@ -85,6 +85,9 @@ impl Pool {
         }
         self.must_be_current(&branches, &node, trust)?;
         let opened = self.open_node(caller, &branches, &node, flags, kill_suidgid);
+        if let Some(key) = node.key() {
+            self.last_opens.put(key, caller.pid);
+        }
         self.or_elsewhere(&branches, &node, opened)
     }
 

@@ -6,6 +6,7 @@ use crate::config::Func;
 use crate::dir::merged::{Copies, MergedDir};
 use crate::error::{Error, Result};
 use crate::export::StableId;
+use crate::fs::generation;
 use crate::fs::reserved::is_reserved;
 use crate::fs::stat::{self, Attr, Time};
 use crate::ids::NodeId;
@@ -50,6 +51,10 @@ impl Pool {
         if let Some(order) = self.removal_order(&copies, shown) {
             chosen = order.into_iter().rev().collect();
         }
+        if copies.count() > 1 {
+            let caller = self.kernel.load().caller();
+            chosen.retain(|index| !self.is_brought(caller, &dirs, name, &copies, *index));
+        }
         self.all_removable(&branches, std::iter::once(&copies))?;
         let victim = self.victim(&branches, (parent, name), &copies, |at, _| pins.into_iter().nth(at));
         // Goes in reverse order: if one fails, the copy that was visible before is still there.
@@ -62,6 +67,28 @@ impl Pool {
         }
         self.removed(parent, name, victim);
         Ok(())
+    }
+
+    /// Returns whether the caller itself has brought a copy to its branch, directly, since it opened another copy in the pool:
+    /// mv(1) copies a file to a disk and then removes it from the pool. To remove both would lose the file. Copies that
+    /// the pool makes have a generation.
+    fn is_brought(
+        &self,
+        caller: u32,
+        dirs: &MergedDir<'_>,
+        name: &[u8],
+        copies: &Copies,
+        index: usize,
+    ) -> bool {
+        let Some(attr) = copies.get(index).filter(|attr| attr.is_regular()) else { return false };
+        let is_source = |other: &Attr| {
+            other.key() != attr.key() && self.last_opens.is_by(other.key(), caller, attr.btime)
+        };
+        // A clock elsewhere does not tell what was first.
+        caller != 0
+            && dirs.branches.as_slice()[index].stable_inodes
+            && copies.iter().any(|(_, other)| is_source(other))
+            && dirs.get(index).is_some_and(|dir| matches!(generation::read_at(dir, name), Ok(None)))
     }
 
     /// Removes a directory that is empty on all branches.
