@@ -39,6 +39,10 @@ fn mv_from_the_pool_to_another_disk_leaves_the_file_there() {
             fs::remove_file(bed.at(name)).expect("unlink");
             assert!(bed.branches_with(name).is_empty(), "{options}, {name}");
         }
+        std::os::unix::fs::symlink("target", bed.on(0, "link")).expect("a symlink");
+        let done = run_within(Command::new("mv").arg(bed.at("link")).arg(bed.on(1, "link")), PATIENCE);
+        assert!(done.success(), "{options}: {}", done.describe());
+        assert_eq!(fs::read_link(bed.on(1, "link")).expect("a symlink"), Path::new("target"), "{options}");
     }
 }
 
@@ -46,7 +50,12 @@ fn mv_from_the_pool_to_another_disk_leaves_the_file_there() {
 #[test]
 fn only_a_copy_that_the_remover_has_brought_is_spared() {
     let bed = bed("");
-    let bring = |name: &str| fs::write(bed.on(1, name), "brought").expect("a file");
+    let write = |name: &str| fs::write(bed.on(1, name), "other").expect("a file");
+    let bring = |name: &str| {
+        write(name);
+        let time = fs::metadata(bed.on(0, name)).and_then(|meta| meta.modified()).expect("a time");
+        fs::File::open(bed.on(1, name)).and_then(|copy| copy.set_modified(time)).expect("a time");
+    };
     let open = |name: &str| assert_eq!(content(&bed.at(name)).as_deref(), Some("shown"), "{name}");
     let nothing = |_: &str| {};
     let elsewhere = |name: &str| {
@@ -54,8 +63,9 @@ fn only_a_copy_that_the_remover_has_brought_is_spared() {
     };
     let tick = |_: &str| canopy_testkit::files::wait_for_clock_tick();
     type Step<'a> = &'a dyn Fn(&str);
-    let table: [(&str, [Step<'_>; 3], bool); 6] = [
+    let table: [(&str, [Step<'_>; 3], bool); 7] = [
         ("opened, then brought", [&open, &tick, &bring], true),
+        ("opened, then something else made", [&open, &tick, &write], false),
         ("brought, never opened", [&bring, &tick, &nothing], false),
         ("brought, then opened", [&bring, &tick, &open], false),
         ("opened by another", [&elsewhere, &tick, &bring], false),
@@ -68,7 +78,7 @@ fn only_a_copy_that_the_remover_has_brought_is_spared() {
         steps.iter().for_each(|step| step(&name));
         fs::remove_file(bed.at(&name)).expect("unlink");
         assert_eq!(bed.branches_with(&name), if spared { vec![1] } else { vec![] }, "{what}");
-        let shown = spared.then_some("brought");
+        let shown = spared.then_some("other");
         assert!(wait_until(BOUND * 10, || content(&bed.at(&name)).as_deref() == shown), "{what}");
     }
 }

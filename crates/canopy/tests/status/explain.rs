@@ -73,8 +73,8 @@ fn a_file_goes_to_the_disk_that_explain_names() {
     type Prepare = fn(&LoopFs, &Pool);
     let fill_inodes: Prepare = |disk, pool| {
         fs::create_dir_all(disk.path().join("many")).unwrap();
-        let made = (0..1000).map(|n| fs::write(disk.path().join(format!("many/{n}")), ""));
-        assert!(made.last().unwrap().is_err(), "{}: it has free inodes", pool.path().display());
+        let made = (0..1000).try_for_each(|n| fs::write(disk.path().join(format!("many/{n}")), ""));
+        assert!(made.is_err(), "{}: it has free inodes", pool.path().display());
     };
     let fill: Prepare = |disk, _| {
         let file = fs::File::create(disk.path().join("large")).unwrap();
@@ -97,7 +97,7 @@ fn a_file_goes_to_the_disk_that_explain_names() {
             let builder = Pool::builder(BINARY).branch(first.path()).branch(second.path());
             // A file is tried on one disk only.
             let builder = builder.option("minfreespace=1M,moveonenospc=false");
-            let pool = builder.option(&format!("category.create={policy}")).mount();
+            let pool = builder.option(format!("category.create={policy}")).mount();
             prepare(&first, &pool);
             let answer = explain(&pool, "create", "d/new");
             if !verdict.is_empty() {

@@ -1,4 +1,4 @@
-//! Which thread opened a file last, and when: for the files that were opened not long ago, whether the kernel still knows
+//! Which thread opened a file last, or read a symlink, and when: for the files that were opened not long ago, whether the kernel still knows
 //! them or not.
 
 use crate::fs::stat::{FileKey, Time};

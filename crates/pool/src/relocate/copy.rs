@@ -220,12 +220,12 @@ mod tests {
                         assert_eq!(run, &bytes[start..start + run.len()]);
                         kept[start..start + run.len()].fill(true);
                     }
-                    for place in 0..len {
+                    for (place, is_kept) in kept.into_iter().enumerate() {
                         let begin =
                             ((at + place as u64) / block * block).checked_sub(at).map(|it| it as usize);
                         let whole = begin.and_then(|begin| bytes.get(begin..begin + BLOCK));
                         let hole = whole.is_some_and(|whole| whole.iter().all(|byte| *byte == 0));
-                        assert_eq!(kept[place], !hole, "{place} of {len} at {at}");
+                        assert_eq!(is_kept, !hole, "{place} of {len} at {at}");
                     }
                 }
             }

@@ -181,7 +181,8 @@ mod tests {
         for hash in HASHERS {
             let mut all = names(100);
             let expected = Vec::from_iter(all.clone());
-            let mut given = list(&mut all, 1000, hash, |names, name| drop(names.remove(name)));
+            let remove = |names: &mut BTreeSet<String>, name: &str| assert!(names.remove(name));
+            let mut given = list(&mut all, 1000, hash, remove);
             given.sort_unstable();
             assert_eq!(given, expected);
         }

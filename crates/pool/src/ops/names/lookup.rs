@@ -286,6 +286,9 @@ impl Pool {
     /// Returns the target of a symlink.
     pub fn readlink(&self, id: NodeId) -> Result<Vec<u8>> {
         let node = self.nodes.get(id)?;
+        if let Some(key) = node.key() {
+            self.last_opens.put(key, self.kernel.load().caller());
+        }
         let trust = self.trust_to_choose(Func::Readlink, &node);
         let _held = self.using(Uses::node(id));
         let branches = self.branches.load();

@@ -69,7 +69,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Returns whether the caller itself has brought a copy to its branch, directly, since it opened another copy in the pool:
+    /// Returns whether the caller itself has brought a copy, equal in size and time, to its branch since it opened another in the pool:
     /// mv(1) copies a file to a disk and then removes it from the pool. To remove both would lose the file. Copies that
     /// the pool makes have a generation.
     fn is_brought(
@@ -80,9 +80,12 @@ impl Pool {
         copies: &Copies,
         index: usize,
     ) -> bool {
-        let Some(attr) = copies.get(index).filter(|attr| attr.is_regular()) else { return false };
+        let Some(attr) = copies.get(index).filter(|attr| attr.is_regular() || attr.is_symlink()) else {
+            return false;
+        };
         let is_source = |other: &Attr| {
-            other.key() != attr.key() && self.last_opens.is_by(other.key(), caller, attr.btime)
+            let is_equal = (other.size, other.mtime) == (attr.size, attr.mtime);
+            is_equal && other.key() != attr.key() && self.last_opens.is_by(other.key(), caller, attr.btime)
         };
         // A clock elsewhere does not tell what was first.
         caller != 0
