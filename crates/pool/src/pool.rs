@@ -74,6 +74,8 @@ pub struct Pool {
     pub(crate) inode_search: InodeSearch,
     /// The kernel does not support passthrough, or refuses it for good.
     pub(crate) no_passthrough: AtomicBool,
+    /// Some node was mapped ([`Node::mapped`](crate::node::Node)).
+    pub(crate) maps_files: AtomicBool,
     /// Branches whose files cannot use passthrough because they are stacked filesystems themselves.
     pub(crate) stacked: RwLock<SmallVec<[BranchId; 2]>, rank::BranchLimits>,
     /// Branches that grant no leases, and for which this has been logged.
@@ -115,6 +117,7 @@ impl Pool {
             inode_search: InodeSearch::default(),
             // Without a kernel there is no passthrough.
             no_passthrough: AtomicBool::new(true),
+            maps_files: AtomicBool::new(false),
             stacked: RwLock::default(),
             unleased: RwLock::default(),
         };

@@ -130,6 +130,33 @@ fn a_writable_mapping_keeps_the_file_on_its_branch() {
     bed.pool.umount();
 }
 
+/// Nobody tells the pool of the store. The kernel had attributes of the file before it was opened, and goes on having
+/// them when nothing can change the file unseen any more.
+#[test]
+fn a_store_through_a_mapping_shows_in_the_next_stat() {
+    let bed = bed("passthrough.io=rw");
+    let mtime = || fs::metadata(bed.at("f")).unwrap().modified().unwrap();
+    mtime();
+    let mut writer = Writer::start(&bed.at("f"), None);
+    writer.obey("map");
+    // With handles of its own, then with the mapping alone.
+    let other = OpenOptions::new().read(true).write(true).open(bed.at("f")).unwrap();
+    let mut other = Some(other);
+    for round in 0..6 {
+        let before = mtime();
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        writer.obey("store");
+        assert!(mtime() > before, "round {round}");
+        if round == 2 {
+            drop(other.take());
+            bed.wait_until_closed("f");
+        }
+    }
+    writer.obey("unmap");
+    writer.finish();
+    bed.pool.umount();
+}
+
 #[test]
 fn a_writer_on_the_branch_keeps_the_file_there() {
     for name in ["f", "another name of it"] {

@@ -79,8 +79,8 @@ pub(crate) struct Node {
     kind: Kind,
     /// Where the file is must be looked up in [`RareParts`].
     elsewhere: AtomicBool,
-    /// It was once open in a way that allows writing through a mapping of the branch's own file; the mapping may
-    /// outlive the handles.
+    /// It was open in a way that allows writing through a mapping of the branch's own file; the mapping may outlive the
+    /// handles.
     pub(crate) mapped: AtomicBool,
     /// It has so many names that some may be out of date: those removed directly on the branch.
     pub(crate) has_doubtful_names: AtomicBool,

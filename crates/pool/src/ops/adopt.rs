@@ -107,7 +107,7 @@ impl Pool {
             (record, said),
         );
         if handle.maps_past_daemon() {
-            node.mapped.store(true, Ordering::Relaxed);
+            self.may_be_mapped(&node, false);
         }
         if handle.passthrough
             && let Room::Ample(writer) = self.room(branch, &fd, said.flags, Some(&attr))
@@ -129,7 +129,16 @@ impl Pool {
         match self.find(id) {
             // Requests at the same time may all find it, but the kernel may hold only one reference. A node that is counted
             // too often is never forgotten; one that is counted too seldom is found again.
-            Ok(_) => self.nodes.give_back_but_one(id),
+            Ok(_) => {
+                self.nodes.give_back_but_one(id);
+                // That process may have let programs map it.
+                if let Ok(node) = self.nodes.get(id)
+                    && !node.is_dir()
+                    && !self.no_passthrough.load(Ordering::Relaxed)
+                {
+                    self.may_be_mapped(&node, false);
+                }
+            }
             Err(error) => tracing::debug!("{id}, which the kernel knows, is not found: {error}"),
         }
     }

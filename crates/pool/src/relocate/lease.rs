@@ -23,12 +23,12 @@ impl LeasedFile {
     ///
     /// Errors: `EBUSY` while any process has it open for writing, `EOPNOTSUPP` if the file cannot be leased.
     pub(crate) fn hold(file: OwnedFd) -> Result<LeasedFile, Errno> {
-        take_lease(&file).map(|()| LeasedFile { file, leased: true })
+        take_lease(&file, TRIES).map(|()| LeasedFile { file, leased: true })
     }
 
     /// As `hold`, for a copy whose original stays: where files cannot be leased, it assumes that nobody writes.
     pub(crate) fn hold_if_possible(file: OwnedFd) -> Result<LeasedFile, Errno> {
-        match take_lease(&file) {
+        match take_lease(&file, TRIES) {
             Err(Errno::OPNOTSUPP) => Ok(LeasedFile { file, leased: false }),
             other => other.map(|()| LeasedFile { file, leased: true }),
         }
@@ -40,11 +40,10 @@ impl LeasedFile {
     }
 }
 
-fn take_lease(file: &OwnedFd) -> Result<(), Errno> {
+fn take_lease(file: &OwnedFd, mut tries: u32) -> Result<(), Errno> {
     let owner = stat::of(file.as_fd())?;
     // The kernel grants leases to a file's owner, and to CAP_LEASE, which the daemon does not have.
     let _as_owner = creds::assume(owner.uid, owner.gid, 0).map_err(|_| Errno::OPNOTSUPP)?;
-    let mut tries = TRIES;
     loop {
         tries -= 1;
         match lease::take(file.as_fd()) {
@@ -71,6 +70,13 @@ impl Drop for LeasedFile {
 /// say.
 pub(crate) fn is_written(fd: impl AsFd) -> bool {
     readable(fd).and_then(LeasedFile::hold).is_err()
+}
+
+/// As [`is_written`], without waiting for a file that was closed a moment ago.
+pub(crate) fn is_written_now(fd: impl AsFd) -> bool {
+    let lease =
+        readable(fd).and_then(|file| take_lease(&file, 1).map(|()| LeasedFile { file, leased: true }));
+    lease.is_err()
 }
 
 /// Reopens a file for reading, without changes of its access time where the daemon may.

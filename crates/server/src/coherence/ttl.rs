@@ -32,6 +32,9 @@ struct WatchedTtl {
     unwatched: Vec<Vec<u8>>,
 }
 
+/// The kernel rounds it up to a tick of its clock.
+const TICK: Duration = Duration::from_millis(1);
+
 /// For a name whose changes are watched: the kernel is notified of them.
 const WATCHED_ENTRY: Duration = Duration::from_secs(86_400);
 
@@ -89,6 +92,9 @@ impl CacheTtl {
     /// Returns the TTL of attributes. There is no event while a file is being written, only when it is closed, and a
     /// file that has just changed is likely to change again. So the TTL of a regular file's attributes is the age of
     /// its last change, unless the file is rechecked.
+    ///
+    /// Of a file that a mapping of the branch's own file may change, nobody tells: its attributes are not cached, or while
+    /// it changes often, as that of a database, for one tick of the clock by which times of files advance.
     pub(crate) fn attr_ttl(
         &self,
         pool: &pool::Pool,
@@ -96,6 +102,9 @@ impl CacheTtl {
         node: pool::NodeId,
         attr: &pool::Attr,
     ) -> Duration {
+        if attr.is_regular() && pool.changes_unseen(node) {
+            return if age(attr.ctime).is_zero() { TICK } else { Duration::ZERO };
+        }
         let Some(watched) = self.watched_at(|| pool.known().path(node)) else { return self.attr };
         let unseen = age(attr.ctime).max(self.attr).min(watched.attr);
         let known = unseen == watched.attr || !attr.is_regular() || recent.track(node, attr);

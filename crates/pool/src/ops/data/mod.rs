@@ -4,4 +4,5 @@ pub(crate) mod cow;
 mod create;
 pub(crate) mod detach;
 pub(crate) mod io;
+mod mapped;
 pub(crate) mod open;

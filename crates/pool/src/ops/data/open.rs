@@ -397,7 +397,7 @@ impl Pool {
         handle.apply_open_flags(&travel);
         traffic.count_open(handle.passthrough);
         if handle.maps_past_daemon() {
-            node.mapped.store(true, Ordering::Relaxed);
+            self.may_be_mapped(node, known_before);
         }
         if let (Room::Ample(passed), Some(_)) = (room, travel.passthrough) {
             handle.headroom = Some(passed);

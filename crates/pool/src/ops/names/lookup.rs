@@ -188,6 +188,7 @@ impl Pool {
         match node.is_dir() {
             true => self.dir_attr(&branches, &node, trust, exact.is_some()),
             false => {
+                self.look_for_mapping(&branches, &node);
                 let found = self.file_attr(&branches, &node);
                 self.or_elsewhere(&branches, &node, found)
             }
