@@ -199,3 +199,61 @@ fn immutable(path: &Path, immutable: bool) {
     let done = run_within(Command::new("chattr").arg(flag).arg(path), PATIENCE);
     assert!(done.success(), "{}", done.describe());
 }
+
+/// A count answers only a program. What the kernel reads or writes for its page cache comes whole, or the program learns
+/// of the error: a missing part would read as zeros, or be lost.
+#[test]
+fn an_error_after_a_part_is_not_taken_for_a_part() {
+    const SIZE: usize = 256 << 10;
+    const PROGRAM: &str = r#"
+import mmap, os, sys
+path, way, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
+fd = os.open(path, os.O_RDWR)
+try:
+    if way == "read":
+        print(os.pread(fd, size, 0).count(b"D"))
+    elif way == "mapped read":
+        mapping = mmap.mmap(fd, size)
+        print(mapping[:size].count(b"D"))
+    else:
+        if way == "mapped write":
+            mapping = mmap.mmap(fd, size)
+            mapping[:] = b"E" * size
+            mapping.flush()
+        else:
+            assert os.pwrite(fd, b"E" * size, 0) == size
+        os.fsync(fd)
+        print("written")
+except OSError as error:
+    print("error", error.errno)
+"#;
+    for option in ["cache.files=off", "cache.files=partial", "cache.files=full", "cache.writeback=true"] {
+        let scratch = ScratchDir::new("after-a-part-", &[]);
+        let disk = FaultyFs::mount(&scratch.dir());
+        let name = |way: &str| way.replace(' ', "-");
+        let ways = ["read", "mapped read", "write", "mapped write"];
+        ways.iter().for_each(|way| fs::write(disk.backing_dir().join(name(way)), [b'D'; SIZE]).unwrap());
+        let pool = Pool::builder(env!("CARGO_BIN_EXE_canopy"))
+            .branch(disk.path())
+            .option(format!("minfreespace=0,passthrough.io=off,{option}"))
+            .mount();
+        disk.set(Fault::FailBeyond(SIZE as u64 / 2, Errno::IO), &[Opcode::Read, Opcode::Write]);
+        for way in ways {
+            let mut program = Command::new("python3");
+            program.args(["-c", PROGRAM]).arg(pool.path().join(name(way))).args([way, &SIZE.to_string()]);
+            let done = run_within(&mut program, PATIENCE);
+            let (told, what) = (done.stdout.trim(), done.describe());
+            match way {
+                // A page that cannot be read kills the program.
+                "mapped read" => assert!(!done.success() && told.is_empty(), "{option}: {way}: {what}"),
+                "read" => assert!(
+                    told == "error 5" || told.parse::<usize>().is_ok_and(|read| read == SIZE / 2),
+                    "{option}: {way}: {what}"
+                ),
+                _ => assert!(told == "error 5" || !done.success(), "{option}: {way}: {what}"),
+            }
+        }
+        disk.heal();
+        pool.umount();
+    }
+}

@@ -9,6 +9,7 @@ mod crash;
 mod fstrim;
 mod link_cow;
 mod moveonenospc;
+mod page_cache;
 mod passthrough_writers;
 mod quota;
 mod rig;

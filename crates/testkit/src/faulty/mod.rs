@@ -44,6 +44,8 @@ const LOOK: Duration = Duration::from_secs(5);
 pub enum Fault {
     /// It fails with this errno, and has no effect.
     Fail(Errno),
+    /// A read or write that goes beyond this offset fails with this errno, and has no effect.
+    FailBeyond(u64, Errno),
     /// It is carried out after this time.
     Delay(Duration),
     /// It is carried out after a time up to this, drawn at random for each request.
@@ -213,8 +215,9 @@ impl Faults {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits as long as the fault of this kind of request demands. Returns the errno to fail with, if any.
-    fn inject(&self, kind: Opcode) -> Option<Errno> {
+    /// Waits as long as the fault of this kind of request demands. Returns the errno to fail with, if any. `end`: where
+    /// what is read or written ends.
+    fn inject(&self, kind: Opcode, end: u64) -> Option<Errno> {
         let began = Instant::now();
         let mut state = self.lock();
         let mut drawn = None;
@@ -222,6 +225,7 @@ impl Faults {
             let time = match state.by_kind.get(&kind) {
                 None => return None,
                 Some(Fault::Fail(errno)) => return Some(*errno),
+                Some(Fault::FailBeyond(limit, errno)) => return (end > *limit).then_some(*errno),
                 Some(Fault::Hang) => Duration::MAX,
                 Some(Fault::Delay(time)) => *time,
                 Some(&Fault::DelayUpTo(most)) => *drawn.get_or_insert_with(|| state.draw(most)),
@@ -246,7 +250,12 @@ struct Served {
 impl Handler for Served {
     fn handle(&self, request: Request<'_>, reply: Reply<'_>) -> Replied {
         let kind = request.header.opcode().filter(|kind| kind.wants_answer() && *kind != Opcode::Destroy);
-        if let Some(errno) = kind.and_then(|kind| self.faults.inject(kind)) {
+        let end = match &request.op {
+            Op::Read(io) => io.offset + u64::from(io.size),
+            Op::Write(io) => io.offset + io.data.len() as u64,
+            _ => 0,
+        };
+        if let Some(errno) = kind.and_then(|kind| self.faults.inject(kind, end)) {
             return reply.error(errno.raw_os_error());
         }
         let space = self.faults.lock().space;

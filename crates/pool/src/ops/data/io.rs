@@ -70,7 +70,8 @@ fn cleared_flags(handle: &FileHandle, now: OFlags) -> OFlags {
 }
 
 impl Pool {
-    /// Reads into `buffer` and returns the number of bytes; fewer than requested only at the end of the file.
+    /// Reads into `buffer` and returns the number of bytes; fewer than requested only at the end of the file, or before an
+    /// error. Pages are read to the end of the file or not at all: the kernel takes what is missing for a hole.
     pub fn read(&self, via: impl Into<Via>, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let via = via.into();
         let handle = self.files.get(via.handle)?;
@@ -98,15 +99,18 @@ impl Pool {
                 }
                 Err(errno) => {
                     handle.record_error(errno, OpKind::Read);
-                    if done == 0 {
+                    if done == 0 || via.pages {
                         return Err(errno.into());
                     }
                     break;
                 }
             }
-            if direct {
+            if direct && done < buffer.len() {
                 // The remainder may not be aligned as O_DIRECT requires.
-                break;
+                if !via.pages {
+                    break;
+                }
+                (fd, direct) = (handle.plain_to_read()?, false);
             }
         }
         traffic.count_read(done);
@@ -116,7 +120,9 @@ impl Pool {
         Ok(done)
     }
 
-    /// Writes `data` and returns the number of bytes; fewer than requested only after an error.
+    /// Writes `data` and returns the number of bytes; fewer than requested only after an error. Where the kernel passes no
+    /// count on, everything is written, or the error is returned: pages that it writes back (fs/fuse/file.c
+    /// fuse_writepage_end), and O_DIRECT on a file that is cached (fuse_get_res_by_io makes EIO of a count).
     ///
     /// When the branch is full, the file moves to another branch and the rest is written there (`moveonenospc`).
     pub fn write(&self, via: impl Into<Via>, offset: u64, data: &[u8], kind: WriteKind) -> Result<usize> {
@@ -125,12 +131,20 @@ impl Pool {
         if self.config().nullrw {
             return Ok(data.len());
         }
+        let mut flags = via.flags.unwrap_or(handle.flags);
+        let counted = !kind.from_cache && (handle.is_direct() || !flags.contains(OFlags::DIRECT));
         let mut done = 0;
         let all = self.with_room(&handle.node, data.len() as u64, || {
-            self.write_there(&handle, via.flags.unwrap_or(handle.flags), offset, data, kind, &mut done)
+            self.write_there(&handle, flags, offset, data, kind, &mut done)?;
+            if !counted && done < data.len() {
+                // The rest, which may not be aligned as O_DIRECT requires.
+                flags -= OFlags::DIRECT;
+                self.write_there(&handle, flags, offset, data, kind, &mut done)?;
+            }
+            Ok(())
         });
         match all {
-            Err(error) if done == 0 => Err(error),
+            Err(error) if done == 0 || !counted => Err(error),
             _ => Ok(done),
         }
     }
@@ -183,6 +197,8 @@ impl Pool {
                 false => rustix::io::pwritev2(&*fd, &[IoSlice::new(rest)], at, extra),
             };
             match written {
+                // No filesystem should do this. It must neither be tried for ever nor count as written.
+                Ok(0) => return Err(handle.record_error(Errno::IO, OpKind::Change).into()),
                 Ok(n) => {
                     traffic.count_write(n);
                     *done += n;
