@@ -34,8 +34,9 @@ pub trait Kernel: Send + Sync + 'static {
     /// Asks the kernel to forget nodes that no process uses: too many are known. Must not block.
     fn forget_unused(&self, _: &[Known]) {}
 
-    /// Returns the thread that waits for the calling thread's operation; 0 if it is not known.
-    fn caller(&self) -> u32 {
+    /// Returns the id of the thread that waits for the calling thread's operation; 0 if there is none, or none that is
+    /// visible here.
+    fn caller_thread(&self) -> u32 {
         0
     }
 

@@ -33,11 +33,6 @@ impl Interrupts {
         CURRENT.set((header.unique, header.pid));
     }
 
-    /// Returns the client of the request that this thread serves.
-    pub(crate) fn caller(&self) -> u32 {
-        CURRENT.get().1
-    }
-
     /// Records an INTERRUPT. It may arrive before the request itself, by another channel.
     pub(crate) fn record(&self, unique: u64) {
         let mut numbers = self.0.lock();
@@ -45,6 +40,11 @@ impl Interrupts {
             numbers.pop_front();
         }
         numbers.push_back(unique);
+    }
+
+    /// Returns the client thread of the request that this thread serves; 0 without one.
+    pub(crate) fn caller_thread(&self) -> u32 {
+        CURRENT.get().1
     }
 
     /// Returns whether a signal has reached the client of the request that this thread serves.

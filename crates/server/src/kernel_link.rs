@@ -83,12 +83,12 @@ impl Kernel for KernelLink {
         }
     }
 
-    fn caller_is_killed(&self) -> bool {
-        self.interrupts.caller_is_killed()
+    fn caller_thread(&self) -> u32 {
+        self.interrupts.caller_thread()
     }
 
-    fn caller(&self) -> u32 {
-        self.interrupts.caller()
+    fn caller_is_killed(&self) -> bool {
+        self.interrupts.caller_is_killed()
     }
 
     fn caller_is_interrupted(&self) -> bool {

@@ -12,4 +12,5 @@ mod moveonenospc;
 mod page_cache;
 mod passthrough_writers;
 mod quota;
+mod reserve;
 mod rig;

@@ -30,7 +30,7 @@ use health::{BranchHealth, Health, OpKind};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use space::RoomSeen;
+use space::{AmpleUntil, RoomSeen};
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
@@ -71,6 +71,8 @@ pub struct Branch {
     clones: AtomicUsize,
     /// Whether the branch had room for passthrough writers, when an open for reading last checked.
     pub(crate) room: RoomSeen,
+    /// Until when its reserve (`ops/reserve.rs`) is out of reach.
+    pub(crate) ample: AmpleUntil,
     /// close(2) of a file on this branch reports no errors of its own.
     pub(crate) closes_quietly: bool,
     /// When reads update access times.
@@ -116,6 +118,7 @@ impl Branch {
             traffic: Traffic::of(&spec.path),
             clones: AtomicUsize::new(0),
             room: RoomSeen::default(),
+            ample: AmpleUntil::default(),
             closes_quietly: closes_quietly(kind),
             times: Times::default(),
             has_acls: acl::is_known(root.as_fd()),

@@ -169,6 +169,37 @@ impl RoomSeen {
     }
 }
 
+/// Until when a branch cannot run out of space, in milliseconds. To ask the filesystem costs less than to write with other
+/// ids, but is not needed for each write.
+#[derive(Default, Debug)]
+pub(crate) struct AmpleUntil(AtomicU64);
+
+impl AmpleUntil {
+    /// What may be written before a write that has been let through is done, and by the time that the clock shows the next
+    /// tick.
+    const MARGIN: u64 = 1 << 30;
+    /// Whoever takes space faster than by writing (fallocate(2)) has his advantage for so many milliseconds only.
+    const LONGEST: u64 = 100;
+
+    /// Returns whether a branch has space for something this large, whatever others write meanwhile. `ask`: for its
+    /// available space.
+    pub(crate) fn is_ample(&self, wanted: u64, ask: impl FnOnce() -> Option<Space>) -> bool {
+        if wanted > Self::MARGIN / 64 {
+            // It may well use up the rest.
+            self.0.store(0, Ordering::Relaxed);
+            return false;
+        }
+        let now = millis();
+        if now < self.0.load(Ordering::Relaxed) {
+            return true;
+        }
+        let avail = ask().map_or(0, |space| space.avail);
+        let time = (avail.saturating_sub(Self::MARGIN) / (FASTEST / 1000)).min(Self::LONGEST);
+        self.0.store(now + time, Ordering::Relaxed);
+        time > 0
+    }
+}
+
 pub(crate) fn millis() -> u64 {
     let now = clock_gettime(ClockId::MonotonicCoarse);
     Duration::new(now.tv_sec.cast_unsigned(), now.tv_nsec as u32).as_millis() as u64
@@ -327,5 +358,26 @@ mod tests {
             assert_eq!(cache.get_with(ONE, || now, || Err(Errno::IO)), Err(Errno::IO));
         }
         assert_eq!(cache.get_with(ONE, || now, || Ok(space(5))), Ok(space(5)));
+    }
+
+    #[test]
+    fn space_is_ample_only_where_nobody_can_use_it_up_in_time() {
+        const GIB: u64 = 1 << 30;
+        for (avail, wanted, ample) in [
+            (0, 1, false),
+            (GIB, 1, false),
+            (GIB + (20 << 20), 1, true),
+            (100 * GIB, 16 << 20, true),
+            (100 * GIB, 17 << 20, false),
+            (u64::MAX, 1, true),
+        ] {
+            let until = AmpleUntil::default();
+            assert_eq!(until.is_ample(wanted, || Some(space(avail))), ample, "{avail} {wanted}");
+        }
+        let until = AmpleUntil::default();
+        assert!(until.is_ample(1, || Some(space(100 * GIB))));
+        assert!(until.is_ample(1, || panic!("it is known")));
+        assert!(!until.is_ample(GIB, || panic!("it does not matter")));
+        assert!(!until.is_ample(1, || None), "it is asked for again");
     }
 }

@@ -26,6 +26,7 @@ use task::Task;
 /// Bit positions of capabilities (include/uapi/linux/capability.h).
 const CAP_LINUX_IMMUTABLE: u32 = 9;
 const CAP_SYS_ADMIN: u32 = 21;
+const CAP_SYS_RESOURCE: u32 = 24;
 
 /// What a caller wants that is not about the rights of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,6 +43,8 @@ pub enum Act {
     GuardFlags,
     /// See that a file has attributes in `trusted.*` (xattr(7)).
     SeeTrusted,
+    /// Take the blocks that a filesystem keeps for root (fs/ext4/balloc.c ext4_has_free_clusters).
+    SpendReserve,
 }
 
 /// What an act requires, always in the daemon's own user namespace.
@@ -58,6 +61,7 @@ impl Act {
             Act::Configure | Act::LearnNames | Act::Relocate => (Right::Administrator, Errno::ACCESS),
             Act::Trim | Act::SeeTrusted => (Right::Capability(CAP_SYS_ADMIN), Errno::PERM),
             Act::GuardFlags => (Right::Capability(CAP_LINUX_IMMUTABLE), Errno::PERM),
+            Act::SpendReserve => (Right::Capability(CAP_SYS_RESOURCE), Errno::NOSPC),
         }
     }
 }
@@ -138,8 +142,15 @@ impl Facts {
 mod tests {
     use super::*;
 
-    const ACTS: [Act; 6] =
-        [Act::Configure, Act::LearnNames, Act::Relocate, Act::Trim, Act::GuardFlags, Act::SeeTrusted];
+    const ACTS: [Act; 7] = [
+        Act::Configure,
+        Act::LearnNames,
+        Act::Relocate,
+        Act::Trim,
+        Act::GuardFlags,
+        Act::SeeTrusted,
+        Act::SpendReserve,
+    ];
     const MOUNTED_BY: u32 = 1000;
     const ALL: u64 = (1 << 41) - 1;
     /// What Docker leaves to root of a container.
@@ -180,7 +191,9 @@ mod tests {
         for act in ACTS {
             let (roots, users) = match act {
                 Act::Configure | Act::LearnNames | Act::Relocate => ("yyy----------", "yyy-y--------"),
-                Act::Trim | Act::SeeTrusted | Act::GuardFlags => ("yy-----y-----", "yy-----y-----"),
+                Act::Trim | Act::SeeTrusted | Act::GuardFlags | Act::SpendReserve => {
+                    ("yy-----y-----", "yy-----y-----")
+                }
             };
             assert_eq!(row(act, 0), roots, "{act:?}, mounted by root");
             assert_eq!(row(act, MOUNTED_BY), users, "{act:?}, mounted by a user");

@@ -47,6 +47,12 @@ pub(crate) fn reports_holes(kind: u64) -> bool {
     matches!(kind, EXT | XFS | BTRFS | TMPFS | F2FS | ZFS)
 }
 
+/// Returns true for filesystems that keep blocks for root, or for a user or group (fs/ext4/balloc.c
+/// ext4_has_free_clusters, fs/f2fs/f2fs.h __allow_reserved_blocks).
+pub(crate) fn keeps_reserve(kind: u64) -> bool {
+    matches!(kind, EXT | F2FS)
+}
+
 /// Returns true for filesystems that another machine or another program serves.
 pub(crate) fn is_remote(kind: u64) -> bool {
     REMOTE.contains(&kind)

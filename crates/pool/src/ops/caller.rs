@@ -12,6 +12,7 @@
 use crate::door::task::Task;
 use crate::fs::stat::Attr;
 use crate::ids::{Caller, UNKNOWN};
+use canopy_sys::creds::Identity;
 
 /// Bit positions of capabilities (include/uapi/linux/capability.h).
 const CAP_FOWNER: u32 = 3;
@@ -73,6 +74,20 @@ impl Caller {
         let Some(task) = self.task() else { return false };
         let differs = |own: Option<u32>, id| own.is_some_and(|own| own != id);
         differs(task.fsuid(), self.uid) || differs(task.fsgid(), self.gid)
+    }
+
+    /// Returns the identity by which a filesystem decides who gets the blocks that it keeps; `None` if it cannot be
+    /// determined. It is that of the process, whatever the owners of files are mapped to. `resource` is whether the caller has
+    /// CAP_SYS_RESOURCE: who has gets what is kept for root, and the daemon does not have it.
+    pub(crate) fn spends_as(&self, resource: bool) -> Option<Identity> {
+        let task = self.task()?;
+        let uid = if resource { 0 } else { task.fsuid()? };
+        Some(Identity { uid, gid: task.fsgid()?, groups: task.groups().collect() })
+    }
+
+    /// The caller of which only the thread is known.
+    pub(crate) fn of_thread(pid: u32) -> Caller {
+        Caller { uid: UNKNOWN, gid: UNKNOWN, pid, umask: 0 }
     }
 
     /// Returns whether the caller has a capability over a file. If `/proc` has no entry for the caller, root has all

@@ -10,6 +10,7 @@ mod external_changes;
 pub(crate) mod moves;
 pub(crate) mod names;
 pub(crate) mod readdir;
+mod reserve;
 pub(crate) mod resolve;
 mod settings;
 pub(crate) mod tally;

@@ -4,7 +4,8 @@
 //! of zeros becomes a hole. Their `st_blocks` is no help: many compute it from the size.
 
 use super::lease::LeasedFile;
-use crate::fs::magic::reports_holes;
+use crate::fs::magic;
+use canopy_sys::creds;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -20,6 +21,8 @@ pub(crate) const STEP: u64 = 4 << 20;
 
 /// Copies the first `size` bytes of `source` into the empty `target`, which must not be an `O_PATH` descriptor.
 ///
+/// It takes nothing that the target's filesystem keeps for root.
+///
 /// Errors: `EINTR` as soon as the copy is not `wanted`, `EBUSY` if another process opens the source for writing,
 /// `EIO` if the source ends early; those of reading and writing, such as `ENOSPC`.
 pub(crate) fn copy_data(
@@ -32,9 +35,11 @@ pub(crate) fn copy_data(
     if rustix::fs::ioctl_ficlone(target, source.as_fd()).is_ok() {
         return rustix::fs::ftruncate(target, size);
     }
-    let kind = rustix::fs::fstatfs(source)?.f_type as u64 & u64::from(u32::MAX);
-    let mut copier =
-        Copier { source: source.as_fd(), target, skips_zeros: !reports_holes(kind), buffer: Vec::new() };
+    let kind =
+        |file: BorrowedFd<'_>| Ok::<_, Errno>(rustix::fs::fstatfs(file)?.f_type as u64 & u64::from(u32::MAX));
+    let _nobody = if magic::keeps_reserve(kind(target)?) { Some(creds::without_reserve()?) } else { None };
+    let skips_zeros = !magic::reports_holes(kind(source.as_fd())?);
+    let mut copier = Copier { source: source.as_fd(), target, skips_zeros, buffer: Vec::new() };
     let mut at = 0;
     while let Some((start, end)) = next_data(source.as_fd(), at, size)? {
         at = start;

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::thread::{
     CapabilitiesSecureBits as Bits, CapabilitySet as Caps, capabilities, capabilities_secure_bits,
     clear_ambient_capability_set, remove_capability_from_bounding_set, set_capabilities,
-    set_capabilities_secure_bits, set_no_new_privs,
+    set_capabilities_secure_bits, set_no_new_privs, set_thread_groups,
 };
 use std::fs;
 use std::io;
@@ -134,6 +134,10 @@ fn drop_all_but(keep: Caps) -> Result<(), Errno> {
     let now = capabilities(None)?;
     // Kernels before 4.3 do not have one.
     let _ = clear_ambient_capability_set();
+    if now.effective.contains(Caps::SETGID) && rustix::process::geteuid().is_root() {
+        // A filesystem may keep blocks for a group that root is in.
+        let _ = set_thread_groups(&[]);
+    }
     let mut keep = keep;
     if now.effective.contains(Caps::SETPCAP) {
         // Threads that switch to a caller's uid keep their capabilities, and programs that are executed get none.

@@ -117,7 +117,9 @@ impl Pool {
         self.on_copies(&branches, &node, trust, (Func::Setxattr, purpose(name)), |place| {
             may_write(caller, name, place)?;
             let fd = place.fd.as_fd();
-            xattr::set(fd, name, value, flags)?;
+            let nears = place.branch.nears_reserve(value.len() as u64);
+            self.take_space(nears, || None, || Ok(xattr::set(fd, name, value, flags)?))
+                .map_err(Error::errno)?;
             // The kernel sends `kill_sgid` only if it checks ACLs, and the branch lets the daemon keep the bit.
             let unknown_to_kernel = name == ACCESS && !self.kernel_checks_acls();
             if !kill_sgid && !unknown_to_kernel {

@@ -18,6 +18,7 @@ use crate::node::passthrough::{self, OpenFlags, Sharing};
 use crate::ops::attrs::setattr;
 use crate::path::join;
 use crate::pool::Pool;
+use canopy_sys::creds;
 use canopy_sys::shown::Show as _;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Advice, Mode, OFlags};
@@ -330,11 +331,14 @@ impl Pool {
         match room {
             // No other handle is open, so the daemon serves all further handles and the file can move.
             Room::Scarce => (None, room),
-            Room::Any | Room::Ample(_) => (self.backing(branch, fd), room),
+            Room::Any | Room::Ample(_) => (self.backing(branch, fd, attr.key()), room),
         }
     }
 
-    fn backing(&self, branch: &Branch, fd: &OwnedFd) -> Option<Box<dyn BackingFile>> {
+    fn backing(&self, branch: &Branch, fd: &OwnedFd, key: FileKey) -> Option<Box<dyn BackingFile>> {
+        // The kernel writes with the ids that the thread has now.
+        let kept = self.keeps_reserve(key.dev);
+        let _nobody = if kept { Some(creds::without_reserve().ok()?) } else { None };
         match self.kernel.load().open_backing(fd.as_fd()) {
             Ok(id) => Some(id),
             Err(errno @ (Errno::PERM | Errno::NOTTY | Errno::OPNOTSUPP)) => {

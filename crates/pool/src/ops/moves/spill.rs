@@ -89,7 +89,8 @@ impl Pool {
         loop {
             let moving = node.stay();
             let moves = node.moves();
-            let result = operation();
+            let attr = || self.written_attr(node);
+            let result = self.take_space(self.nears_reserve(node, wanted), attr, &mut operation);
             drop(moving);
             match result {
                 // A target may fill up while the file is copied to it, or while other handles write the file there.
@@ -105,6 +106,11 @@ impl Pool {
                 other => return other,
             }
         }
+    }
+
+    fn written_attr(&self, node: &Node) -> Option<Attr> {
+        let open = node.opened()?;
+        stat::of(open.location().fd.as_fd()).ok()
     }
 
     fn write_again(&self, node: &Arc<Node>) -> crate::error::Result<bool> {

@@ -11,6 +11,7 @@ use crate::fs::beneath::ProcPath;
 use crate::fs::reserved::is_reserved;
 use crate::fs::stat::{self, Attr, FileKey, S_IFDIR};
 use crate::ids::{HandleId, NodeId};
+use crate::lock::paths::Uses;
 use crate::node::Node;
 use crate::ops::resolve::acl::At;
 use crate::ops::resolve::{is_absent, on_branch};
@@ -288,7 +289,7 @@ impl Pool {
     pub fn readlink(&self, id: NodeId) -> Result<Vec<u8>> {
         let node = self.nodes.get(id)?;
         if let Some(key) = node.key() {
-            self.last_opens.put(key, self.kernel.load().caller());
+            self.last_opens.put(key, self.kernel.load().caller_thread());
         }
         let trust = self.trust_to_choose(Func::Readlink, &node);
         let _held = self.using(Uses::node(id));

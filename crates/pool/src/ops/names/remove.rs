@@ -52,7 +52,7 @@ impl Pool {
             chosen = order.into_iter().rev().collect();
         }
         if copies.count() > 1 {
-            let caller = self.kernel.load().caller();
+            let caller = self.kernel.load().caller_thread();
             chosen.retain(|index| !self.is_brought(caller, &dirs, name, &copies, *index));
         }
         self.all_removable(&branches, std::iter::once(&copies))?;

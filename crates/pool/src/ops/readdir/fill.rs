@@ -20,7 +20,6 @@ use crate::inode_number::{DirentInodes, OfDirectory};
 use crate::node::Node;
 use crate::ops::resolve::dirs::KnownCopies;
 use crate::pool::Pool;
-use canopy_sys::shown::Show as _;
 use rustix::fd::AsFd;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;

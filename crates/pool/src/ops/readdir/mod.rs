@@ -87,7 +87,7 @@ impl Pool {
         let known = parked.as_ref().map_or_else(|| dir.has_relied_on_entries(), |cursor| cursor.meets_known);
         // Attributes that the kernel holds count only if the pool has been notified of all changes up to now.
         let known = known && trust.is_some();
-        let _held = self.tree.shared();
+        let _held = self.using(Uses::node(id));
         let Some(mut cursor) = self.cursor(&dir, position, parked, trust)? else {
             return Ok(NamesRead::Current);
         };
