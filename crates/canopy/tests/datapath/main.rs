@@ -19,3 +19,4 @@ mod passthrough_fallback;
 mod rig;
 mod sendfile;
 mod unlinked;
+mod write_flags;
