@@ -66,6 +66,11 @@ impl Backing {
     pub fn adopt(&self, id: u32) -> BackingId {
         BackingId { device: Arc::clone(&self.device), id }
     }
+
+    /// Ends a registration of another process on the same connection, if there is one with this id.
+    pub fn end(&self, id: u32) {
+        let _ = dev::backing_close(self.device.as_fd(), id);
+    }
 }
 
 /// A registered backing file. Dropping it ends the registration: no further open can use the id, but files that are open

@@ -1,6 +1,7 @@
 //! What the pool asks of the kernel, through the FUSE session.
 
 use crate::interrupts::Interrupts;
+use crate::survival::Ledger;
 use crate::watch::{PendingEvents, Watch};
 use canopy_fuse::NodeId;
 use canopy_fuse::backing::{Backing, BackingError, BackingId};
@@ -14,6 +15,8 @@ use std::sync::{Arc, Weak};
 
 pub(crate) struct KernelLink {
     pub(crate) backing: Backing,
+    /// Where the registrations are recorded.
+    pub(crate) ledger: Option<Ledger>,
     pub(crate) notifier: Notifier,
     pub(crate) events: Arc<PendingEvents>,
     pub(crate) watch: Weak<Watch>,
@@ -31,7 +34,12 @@ impl BackingFile for RegisteredFile {
 impl Kernel for KernelLink {
     fn open_backing(&self, file: BorrowedFd<'_>) -> Result<Box<dyn BackingFile>, Errno> {
         match self.backing.open(file) {
-            Ok(id) => Ok(Box::new(RegisteredFile(id))),
+            Ok(id) => {
+                if let Some(ledger) = &self.ledger {
+                    ledger.record_backing(id.raw());
+                }
+                Ok(Box::new(RegisteredFile(id)))
+            }
             Err(BackingError::Permission) => Err(Errno::PERM),
             Err(BackingError::TooDeep) => Err(Errno::LOOP),
             Err(BackingError::Unsupported) => Err(Errno::NOTTY),

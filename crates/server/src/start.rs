@@ -142,6 +142,7 @@ fn start_over(
     let interrupts = Arc::new(Interrupts::default());
     let link = KernelLink {
         backing: session.backing(),
+        ledger: ledger.clone(),
         notifier: session.notifier(),
         events: watch.pending_events(),
         watch: Arc::downgrade(&watch),
@@ -149,7 +150,7 @@ fn start_over(
     };
     pool.connect(Arc::new(link), agreed.has(InitFlags::PASSTHROUGH));
     if let Some(ledger) = &ledger {
-        takeover::adopt_records(&pool, ledger);
+        takeover::adopt_records(&pool, ledger, &session.backing());
     }
     let topology = Arc::new(Topology::new(
         Arc::clone(&pool),

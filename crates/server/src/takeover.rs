@@ -6,6 +6,7 @@ use crate::survival::{Ledger, Survival};
 use canopy_config::Config;
 use canopy_config::resolve::Plan;
 use canopy_config::source;
+use canopy_fuse::backing::Backing;
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::notify;
 use canopy_fuse::{Agreed, Session, SessionOptions, Transport};
@@ -16,6 +17,7 @@ use std::ffi::OsStr;
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::thread;
 
 /// Returns whether another process can take over this connection. Over io_uring the kernel drops what it gives to a
 /// process that is dying (docs/decisions/115-dev-fuse-for-pools-that-survive.md).
@@ -100,10 +102,32 @@ pub(crate) fn take_device(ledger: &Ledger) -> Result<OwnedFd, Error> {
 }
 
 /// Has the pool's handles, and the inode numbers of directories, recorded from now on, and takes over those that are.
-pub(crate) fn adopt_records(pool: &Pool, ledger: &Ledger) {
+pub(crate) fn adopt_records(pool: &Pool, ledger: &Ledger, backing: &Backing) {
     let adopted = pool.adopt_handles(ledger.handles(), ledger.starts());
+    end_registrations(ledger, backing);
     let numbers = pool.adopt_numbers(ledger.dir_numbers());
     tracing::debug!("{adopted} open files and {numbers} inode numbers of directories were taken over");
+}
+
+/// How many backing files the process before may have registered, one in a thread, without having recorded that.
+const UNRECORDED: u32 = 1024;
+
+/// Ends the registrations of backing files that no handle uses. Registered files are open in the kernel, whoever has closed
+/// them here: as long as one that is written is registered, its file cannot move.
+fn end_registrations(ledger: &Ledger, backing: &Backing) {
+    let highest = ledger.backing_ids();
+    if highest == 0 {
+        return;
+    }
+    let used = ledger.handles().backing_ids();
+    let unused = move |id: &u32| used.binary_search(id).is_err();
+    // The kernel counts on from the last id that it has given, so these may be given again as soon as files are opened.
+    (highest..highest.saturating_add(UNRECORDED)).filter(&unused).for_each(|id| backing.end(id));
+    let rest = backing.clone();
+    let close = move || (1..highest).filter(&unused).for_each(|id| rest.end(id));
+    if let Err(error) = thread::Builder::new().name("canopy-close".into()).spawn(close) {
+        tracing::debug!("backing files of the process before stay registered: {error}");
+    }
 }
 
 /// Continues the session of the process before.

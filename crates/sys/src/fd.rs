@@ -42,6 +42,27 @@ pub fn take_over(number: RawFd) -> Option<OwnedFd> {
     Some(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
+/// A descriptor of this process: its number, and the file that it leads to. A number alone says little, as it is used again
+/// once its descriptor was closed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Held {
+    pub number: RawFd,
+    device: u64,
+    inode: u64,
+}
+
+impl Held {
+    /// Returns the descriptor that has this number now; `None` if none has.
+    #[must_use]
+    pub fn now(number: RawFd) -> Option<Held> {
+        // SAFETY: all bytes zero are a valid `stat`.
+        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: writes into `stat` only, and fails for a number without a descriptor.
+        let result = unsafe { libc::fstat(number, &raw mut stat) };
+        (result == 0).then_some(Held { number, device: stat.st_dev, inode: stat.st_ino })
+    }
+}
+
 /// Returns the numbers of all open descriptors of this process.
 ///
 /// # Errors

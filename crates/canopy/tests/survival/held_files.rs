@@ -1,11 +1,18 @@
 //! Files that clients have open while the process that serves the pool dies.
 
 use crate::rig::Rig;
+use canopy_sys::lease;
+use canopy_testkit::{PATIENCE, cmd};
+use rustix::fd::AsFd;
 use rustix::fs::FlockOperation;
 use rustix::process::Signal;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 /// Over both ways that data travels.
 fn over_each(check: impl Fn(&Rig)) {
@@ -127,4 +134,60 @@ fn closed_files_leave_nothing_open() {
     rig.kill(Signal::KILL);
     drop(more);
     drop(rig);
+}
+
+/// A lease tells whether anybody has a file open, also the kernel for passthrough. The process that mounts has descriptors of
+/// its own, which it closes later: what has their numbers then belongs to clients.
+#[test]
+fn what_nobody_has_open_is_open_nowhere_after_deaths() {
+    over_each(|rig| {
+        let (stop, branches) = (AtomicBool::new(false), ["a", "b"].map(|name| rig.branch(name)));
+        // The first to be opened gets the lowest number, and its descriptor outlives the handle.
+        fs::write(rig.path("early"), b"0123456789").unwrap();
+        let both = || OpenOptions::new().read(true).write(true).open(rig.path("early")).unwrap();
+        let (first, second) = (both(), both());
+        drop(first);
+        thread::scope(|scope| {
+            for client in 0..3 {
+                let (stop, path) = (&stop, move |number: u64| rig.path(&format!("{client}-{number}")));
+                scope.spawn(move || {
+                    for number in (0..4).cycle().take_while(|_| !stop.load(Ordering::Relaxed)) {
+                        fs::write(path(number), b"data").unwrap();
+                        assert_eq!(fs::read(path(number)).unwrap(), b"data");
+                        let held = File::open(path(number)).unwrap();
+                        fs::remove_file(path(number)).unwrap();
+                        fs::write(path(number), b"more").unwrap();
+                        drop(held);
+                    }
+                });
+            }
+            for _ in 0..4 {
+                thread::sleep(Duration::from_millis(30));
+                rig.kill(Signal::KILL);
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        second.write_all_at(b"x", 0).unwrap();
+        drop(second);
+        let files: Vec<_> = branches
+            .iter()
+            .flat_map(|branch| fs::read_dir(branch).unwrap())
+            .map(|it| it.unwrap().path())
+            .collect();
+        assert!(files.len() > 3, "{files:?}");
+        for path in &files {
+            let file = File::open(path).unwrap();
+            let alone = || lease::take_alone(file.as_fd()).is_ok();
+            assert!(
+                cmd::wait_until(PATIENCE, alone),
+                "{} is open: {:?}",
+                path.display(),
+                rig.pool.branch_descriptors()
+            );
+        }
+        let rig_names =
+            |held: Vec<PathBuf>| held.into_iter().filter(|path| !path.is_dir()).collect::<Vec<_>>();
+        let none = || rig_names(rig.pool.branch_descriptors()).is_empty();
+        assert!(cmd::wait_until(PATIENCE, none), "{:?}", rig.pool.branch_descriptors());
+    });
 }

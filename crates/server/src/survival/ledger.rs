@@ -54,6 +54,8 @@ const HANDED_OVER: usize = 32;
 const UPGRADE_PAUSE: usize = 33;
 /// The number of the process that serves, once it does.
 const SERVED: usize = 34;
+/// The highest id that the kernel has given to a backing file.
+const BACKING_IDS: usize = 35;
 const AGREED: Range<usize> = 16..32;
 
 const EXITED: u64 = 1 << 32;
@@ -63,7 +65,7 @@ const EXITED: u64 = 1 << 32;
 pub const FORM: u64 = 3;
 /// That number, and a hash of what it stands for (`form.rs`).
 #[cfg(test)]
-pub(super) const RECORDED_FORM: (u64, u64) = (3, 0xf942_6adc_dbee_fb9d);
+pub(super) const RECORDED_FORM: (u64, u64) = (3, 0x9ea5_aa10_3b01_dec0);
 
 /// The name of the memory in /proc.
 const NAME: &str = "canopy-records";
@@ -210,6 +212,16 @@ impl Ledger {
     pub(crate) fn session(&self) -> (RawFd, Agreed) {
         let words = std::array::from_fn(|at| self.get(AGREED.start + at));
         (self.get(DEVICE) as RawFd, Agreed::from_words(&words))
+    }
+
+    /// Records that the kernel has registered a backing file.
+    pub(crate) fn record_backing(&self, id: u32) {
+        self.words[BACKING_IDS].fetch_max(id.into(), Ordering::Relaxed);
+    }
+
+    /// Returns the highest id that the kernel has given to a backing file.
+    pub(crate) fn backing_ids(&self) -> u32 {
+        self.get(BACKING_IDS) as u32
     }
 
     pub(crate) fn kernel_opens_dirs(&self) -> bool {

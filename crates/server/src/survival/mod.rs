@@ -19,6 +19,7 @@ pub(crate) use upgrade::hand_over;
 
 use crate::lock_rank as rank;
 use canopy_pool::lock::ranked::Mutex;
+use canopy_sys::fd::Held;
 use canopy_sys::{fanotify, fd};
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
@@ -28,8 +29,9 @@ use std::{io, thread};
 #[derive(Debug)]
 pub struct Survival {
     pub ledger: Ledger,
-    /// The descriptors that belong to all processes.
-    inherited: Vec<RawFd>,
+    /// The descriptors that belong to all processes. One that any of them has closed, such as what tells that the pool is
+    /// ready, leaves its number to files that clients have open.
+    inherited: Vec<Held>,
     /// The program that served before, while it may have to serve again.
     before: Option<OwnedFd>,
     /// The groups of events (fanotify) of a process that has ended.
@@ -44,7 +46,7 @@ impl Survival {
     pub fn new() -> io::Result<Survival> {
         Ok(Survival {
             ledger: Ledger::new()?,
-            inherited: fd::numbers()?,
+            inherited: held(fd::numbers()?),
             before: None,
             groups: Mutex::default(),
         })
@@ -63,7 +65,7 @@ impl Survival {
         let is_own = |number: &RawFd| {
             served.binary_search(number).is_err() && before != Some(*number) && !fanotify::is_group(*number)
         };
-        let inherited = fd::numbers()?.into_iter().filter(is_own).collect();
+        let inherited = held(fd::numbers()?.into_iter().filter(is_own));
         Ok(Survival { ledger, inherited, before: before.and_then(fd::take_over), groups: Mutex::default() })
     }
 
@@ -88,7 +90,9 @@ impl Survival {
     pub(crate) fn close_strays(&self) -> io::Result<()> {
         let (served, before) = (served(&self.ledger), self.program_before());
         let stays = |number: &RawFd| {
-            self.inherited.contains(number) || before == Some(*number) || served.binary_search(number).is_ok()
+            Held::now(*number).is_some_and(|now| self.inherited.contains(&now))
+                || before == Some(*number)
+                || served.binary_search(number).is_ok()
         };
         let strays = fd::numbers()?.into_iter().filter(|number| !stays(number)).filter_map(fd::take_over);
         *self.groups.lock() = strays.filter(|stray| fanotify::is_group(stray.as_raw_fd())).collect();
@@ -119,6 +123,10 @@ impl Survival {
             .chain(self.groups.lock().drain(..).map(IntoRawFd::into_raw_fd))
             .try_for_each(keep_open)
     }
+}
+
+fn held(numbers: impl IntoIterator<Item = RawFd>) -> Vec<Held> {
+    numbers.into_iter().filter_map(Held::now).collect()
 }
 
 /// The descriptors that each process that serves has to have: the device and the open files, sorted.

@@ -138,6 +138,18 @@ impl HandleRecords {
         descriptors
     }
 
+    /// Returns the ids of the backing files that the handles use, in order.
+    #[must_use]
+    pub fn backing_ids(&self) -> Vec<u32> {
+        let unused = self.free.lock().unused;
+        let used = (0..unused).filter(|&slot| self.handle(slot) != 0);
+        let mut ids: Vec<u32> =
+            used.map(|slot| self.record(slot)[BACKING].load(Ordering::Relaxed) as u32).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+
     fn capacity(&self) -> u32 {
         (self.range.len() / RECORD) as u32 - 1
     }
