@@ -211,6 +211,11 @@ fn a_file_moves_while_passthrough_readers_have_it_open() {
             seen.fill(0);
             reader.read_exact_at(&mut seen, 0).unwrap();
             assert!(seen == start, "{options}");
+            // The old data are not shown beside the size of the new.
+            let mut old = vec![0; whole.len()];
+            let read = reader.read_at(&mut old, 0).unwrap();
+            assert_eq!(reader.metadata().unwrap().len(), read as u64, "{options}");
+            assert!(read < whole.len() && old[..read] == whole[..read], "{options}");
         }
         // Handles of both names see the same data.
         let mut another = OpenOptions::new().read(true).append(true).open(bed.at("d/f")).unwrap();

@@ -1,10 +1,11 @@
 //! Files move while clients write, rename, link, read and remove them. No client notices.
 
-use super::rig::{BINARY, PATIENCE, unfinished};
+use super::rig::{BINARY, PATIENCE, on_pool, put, unfinished};
 use canopy_testkit::cmd::run_within;
 use canopy_testkit::{LoopFs, Pool, PoolBed, Rng};
 use serde_json::Value;
 use std::fs::{self, File, OpenOptions};
+use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
@@ -184,4 +185,77 @@ fn clients_notice_nothing() {
         }
     }
     assert!(fs::read(bed.at("two/s0")).expect("read") == still(0));
+}
+
+/// Every command that leads a path to another file, and the branches that hold the file before. A rule wants copies below
+/// `copied`, and the policy for opening picks the copy on the first branch there.
+const WAYS: [(&str, &str, &[&str], &[usize]); 6] = [
+    ("move", "f", &["{f}", "--to", "{1}"], &[0]),
+    ("drain", "f", &["{0}", "--eager"], &[0]),
+    ("consolidate", "d/f", &["{d}"], &[0]),
+    ("dup", "f", &["{f}", "--copies", "2"], &[1]),
+    ("dedup", "f", &["{f}", "--write", "--keep", "newest"], &[0, 1]),
+    ("dedup", "f", &["{f}", "--write", "--keep", "smallest"], &[0, 1]),
+];
+
+/// A client that has a file open sees what others write to it by name, whatever has moved or copied the file, or was refused
+/// for its sake. Its data, size and number are those of one file.
+#[test]
+fn open_readers_and_later_writers_have_one_file() {
+    for passthrough in ["rw", "ro", "off"] {
+        for (command, path, args, on) in WAYS {
+            let what = format!("{command} {args:?}, passthrough.io={passthrough}");
+            let options = format!("minfreespace=0,cache.attr=0,cache.entry=0,passthrough.io={passthrough}");
+            let builder = Pool::builder(BINARY).option(options);
+            let bed = PoolBed::mount(builder, [0; 3].map(|_| LoopFs::tmpfs(64 << 20)));
+            on.iter().for_each(|branch| put(&bed, *branch, path, "one "));
+            put(&bed, 1, "d/large", vec![0; LARGE]);
+            let reader = File::open(bed.at(path)).expect("open");
+            let places = [bed.at(path), bed.at("d"), bed.on(0, ""), bed.on(1, "")];
+            let fill = |arg: &&str| match *arg {
+                "{f}" => places[0].clone().into_os_string(),
+                "{d}" => places[1].clone().into_os_string(),
+                "{0}" => places[2].clone().into_os_string(),
+                "{1}" => places[3].clone().into_os_string(),
+                text => text.into(),
+            };
+            let mut seen = vec![0; 64];
+            reader.read_at(&mut seen, 0).expect("read");
+            let done = on_pool(&bed, command, args.iter().map(fill));
+            let mut expected = b"one ".to_vec();
+            for round in 0..2 {
+                OpenOptions::new()
+                    .append(true)
+                    .open(bed.at(path))
+                    .expect("open")
+                    .write_all(b"more ")
+                    .expect("write");
+                expected.extend(b"more ");
+                let read = reader.read_at(&mut seen, 0).expect("read");
+                let (own, named) =
+                    (reader.metadata().expect("fstat"), fs::metadata(bed.at(path)).expect("stat"));
+                let said = done.describe();
+                assert_eq!(seen[..read], expected, "{what}, {round}: {said}");
+                assert_eq!(fs::read(bed.at(path)).expect("read"), expected, "{what}, {round}: {said}");
+                assert_eq!((own.len(), named.len()), (read as u64, read as u64), "{what}, {round}: {said}");
+                assert_eq!((own.ino(), own.nlink()), (named.ino(), named.nlink()), "{what}, {round}: {said}");
+                // Some are done by now.
+                on_pool(&bed, command, args.iter().map(fill));
+            }
+            if command == "move" {
+                let stays = passthrough != "off";
+                assert_eq!(bed.branches_with(path), [usize::from(!stays)], "{what}");
+                assert_eq!(
+                    done.stdout.contains("a program reads it in passthrough"),
+                    stays,
+                    "{}",
+                    done.describe()
+                );
+                drop(reader);
+                bed.wait_until_closed(path);
+                let done = on_pool(&bed, command, args.iter().map(fill));
+                assert_eq!((done.code(), bed.branches_with(path)), (Some(0), vec![1]), "{}", done.describe());
+            }
+        }
+    }
 }

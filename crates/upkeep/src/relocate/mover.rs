@@ -391,6 +391,7 @@ impl<'p> Mover<'p> {
                 return NotMoved::Fatal(Error::PoolDead(pool()));
             }
             Errno::BUSY => "open for writing",
+            Errno::TXTBSY => "a program reads it in passthrough",
             Errno::EXIST if what == What::Copy => "the other branch holds one of its names",
             Errno::EXIST if what == What::Drop => "the copies differ, or have other names",
             Errno::EXIST => "another branch holds a copy",

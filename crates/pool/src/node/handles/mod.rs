@@ -10,7 +10,7 @@ use crate::branch::headroom::PassthroughWriter;
 use crate::branch::health::OpKind;
 use crate::branch::traffic::Traffic;
 use crate::error::{Error, Result};
-use crate::fs::stat;
+use crate::fs::stat::{self, FileKey};
 use crate::hash::{HashMap, shrink};
 use crate::ids::HandleId;
 use crate::lock::rank;
@@ -185,6 +185,11 @@ impl FileHandle {
     /// even if the daemon serves reads and writes; a writable one needs a descriptor that is open for both.
     pub(crate) fn writes_past_daemon(&self) -> bool {
         self.writable() && self.passthrough || self.maps_past_daemon()
+    }
+
+    /// Returns whether this is the file that the handle has open.
+    pub(crate) fn leads_to(&self, file: &FileKey) -> bool {
+        stat::of(self.fd().as_fd()).is_ok_and(|attr| attr.key() == *file)
     }
 
     /// As [`FileHandle::writes_past_daemon`], through a shared mapping only, which may outlive the handle.

@@ -133,7 +133,11 @@ impl Pool {
                     (fd, open, Sharing::Shared { backing }, room)
                 }
                 (None, Some(FirstOpen { branch, fd, pinned, reads, idle, attr })) => {
-                    let (backing, room) = self.register(&branch, &fd, branch_flags, &attr);
+                    // A file that is being copied elsewhere would have to stay.
+                    let (backing, room) = match node.moving().try_read() {
+                        Some(_) => self.register(&branch, &fd, branch_flags, &attr),
+                        None => (None, Room::Any),
+                    };
                     let sharing = Sharing::First { backing: backing.as_ref().map(|file| file.id()) };
                     let fd = (fd, branch.traffic);
                     let place = FileLocation::new(branch, pinned, reads);

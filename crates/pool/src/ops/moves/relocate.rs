@@ -16,7 +16,7 @@ use crate::fs::stat::{self, Attr};
 use crate::ids::{Caller, NodeId};
 use crate::lock::paths::{Changing, Uses};
 use crate::node::Node;
-use crate::ops::moves::spill::{Movable, NotMoved};
+use crate::ops::moves::spill::{Cause, Movable, NotMoved};
 use crate::path::{join, split};
 use crate::policy::Mode;
 use crate::pool::Pool;
@@ -75,6 +75,7 @@ impl Pool {
     ///   the other copy looks different or has not all of its names, and `EBADMSG` when its content differs
     /// - `ENOTUNIQ` when it is to be dropped, and a rule wants as many copies
     /// - `EBUSY` when the file is open for writing, or a client wants to write it
+    /// - `ETXTBSY` when the kernel reads the file for a client by itself, which would go on reading the old one
     /// - `EMLINK` when the file has a name outside of the branch
     /// - `EPERM` when it is immutable or append-only
     /// - `EOPNOTSUPP` for anything that is neither file, symlink nor directory, for a directory that is to be copied, for
@@ -144,8 +145,8 @@ impl Pool {
         }
         let _copying = self.stuck_operations.moving();
         let (file, target) = match what {
-            What::Move => (self.movable(node, None)?, target.clone()),
-            What::Copy => (self.movable(node, Some(target.id))?, target.clone()),
+            What::Move => (self.movable(node, None, Cause::Asked)?, target.clone()),
+            What::Copy => (self.movable(node, Some(target.id), Cause::Asked)?, target.clone()),
             What::Drop => self.one_of_several(node, place, source)?,
         };
         let target = &target;

@@ -7,7 +7,7 @@ use crate::config::Func;
 use crate::dir::merged::{Copies, MergedDir};
 use crate::dir::symlinks::Symlinks;
 use crate::error::{Error, is_full};
-use crate::fs::stat::{self, Attr};
+use crate::fs::stat::{self, Attr, FileKey};
 use crate::fs::{beneath, generation};
 use crate::ids::BranchId;
 use crate::lock::paths::Uses;
@@ -56,7 +56,7 @@ impl NotMoved {
     /// Classifies the error of a step of the move.
     fn of(errno: Errno) -> NotMoved {
         match errno {
-            Errno::AGAIN | Errno::BUSY | Errno::INTR => NotMoved::File(errno),
+            Errno::AGAIN | Errno::BUSY | Errno::TXTBSY | Errno::INTR => NotMoved::File(errno),
             _ => NotMoved::Branch(errno),
         }
     }
@@ -72,6 +72,16 @@ pub(super) struct Movable {
     pub(super) old_on: SmallVec<[BranchId; 2]>,
     /// The copy that the target holds already, if one of several goes.
     pub(super) there: Option<LeasedFile>,
+    pub(super) cause: Cause,
+}
+
+/// Why a file moves, or gets a copy.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// Its branch is full.
+    Full,
+    /// A client wants it.
+    Asked,
 }
 
 impl Pool {
@@ -134,7 +144,7 @@ impl Pool {
         let mut attempts = 0;
         let mut frozen = None;
         loop {
-            let moved = self.movable(node, None).map_err(NotMoved::File).and_then(|file| {
+            let moved = self.movable(node, None, Cause::Full).map_err(NotMoved::File).and_then(|file| {
                 let target = self.choose_target(policy, &file, wanted, &tried).map_err(NotMoved::File)?;
                 tried.push(target.id);
                 let still = match &mut frozen {
@@ -200,9 +210,15 @@ impl Pool {
 
     /// Returns the node's file with all its names, if it can move, or be copied to a branch.
     ///
-    /// Errors: `EBUSY` for a file that a handle writes by passthrough, `EEXIST` when another branch, or the one that is to
+    /// Errors: `EBUSY` for a file that a handle writes by passthrough, `ETXTBSY` for one that [stays](Self::may_switch) for
+    /// its readers, `EEXIST` when another branch, or the one that is to
     /// get a copy, also holds one of its names, `EMLINK` when not all of its names can be found.
-    pub(super) fn movable(&self, node: &Arc<Node>, copy_to: Option<BranchId>) -> Result<Movable, Errno> {
+    pub(super) fn movable(
+        &self,
+        node: &Arc<Node>,
+        copy_to: Option<BranchId>,
+        cause: Cause,
+    ) -> Result<Movable, Errno> {
         let original = if copy_to.is_some() { Original::Stays } else { Original::Goes };
         let branches = self.branches.load();
         let primary = {
@@ -211,6 +227,10 @@ impl Pool {
         };
         if self.is_written_past_daemon(node) {
             return Err(Errno::BUSY);
+        }
+        if original == Original::Goes {
+            self.dir_cache.idle_files.close(node);
+            self.may_switch(node, primary.attr.key(), cause)?;
         }
         if !can_leave(&primary.attr) {
             return Err(Errno::PERM);
@@ -247,7 +267,7 @@ impl Pool {
                 }
             }
         }
-        Ok(Movable { source, attr: primary.attr, names, original, old_on, there: None })
+        Ok(Movable { source, attr: primary.attr, names, original, old_on, there: None, cause })
     }
 
     /// Returns the branch that the policy picks, except the file's own branch and those already tried: among those where
@@ -331,18 +351,23 @@ impl Pool {
             None => file.original == Original::Goes || self.shows_copy(&branches, file, target)?,
         };
         if !is_shown {
+            // What handles go on using must not lose its name, or they would use another file than those who come later.
+            let has_open =
+                |handle: &FileHandle| Arc::ptr_eq(&handle.node, node) && handle.leads_to(&file.attr.key());
+            if file.original == Original::Goes && !self.files.matching(has_open).is_empty() {
+                return Err(NotMoved::File(Errno::TXTBSY));
+            }
             self.switch(&mut carry, file, target)?;
             drop(held);
             carry.finish();
             self.space.clear();
             return Ok(());
         }
+        self.may_switch(node, file.attr.key(), file.cause).map_err(NotMoved::File)?;
         let number = self.shown_ino(&branches, node).map_err(|error| NotMoved::File(error.errno()))?;
         let reopened = || -> Result<_, Errno> {
             let mut handles: Vec<(Arc<FileHandle>, OwnedFd)> = Vec::new();
-            // Passthrough handles go on reading the old file.
-            let moves = |handle: &FileHandle| Arc::ptr_eq(&handle.node, node) && !handle.passthrough;
-            for handle in self.files.matching(moves) {
+            for handle in self.files.matching(|handle| Arc::ptr_eq(&handle.node, node)) {
                 let fd = carry.reopen(handle.flags - OFlags::TRUNC)?;
                 handles.push((handle, fd));
             }
@@ -354,17 +379,7 @@ impl Pool {
         handles.iter().for_each(|(handle, fd)| handle.moves_to(fd));
         self.switch(&mut carry, file, target)?;
         // Nothing below can fail.
-        let parts = open.as_ref().filter(|open| open.backing.is_some());
-        let names = match parts {
-            None => {
-                self.nodes.moved(node, key, if self.keeps_inode_numbers() { number } else { 0 });
-                Vec::new()
-            }
-            Some(open) => {
-                open.detach_names();
-                self.nodes.names_detached(node, key, number, self.keeps_inode_numbers())
-            }
-        };
+        self.nodes.moved(node, key, if self.keeps_inode_numbers() { number } else { 0 });
         if let Some(open) = open {
             open.move_to(place);
         }
@@ -381,10 +396,29 @@ impl Pool {
             self.moved.count(file.attr.blocks * 512);
         }
         self.space.clear();
-        let kernel = self.kernel.load();
-        kernel.invalidate_attr(node.id);
-        names.iter().for_each(|(parent, name)| kernel.forget_name(*parent, name));
+        self.kernel.load().invalidate_attr(node.id);
         Ok(())
+    }
+
+    /// The rule for every way in which handles are led to another file: a move, whoever wants it, and a copy that is shown
+    /// from then on. They are led there together, or not at all. The kernel cannot be given another file for handles that it
+    /// serves itself (passthrough), so that they would read old data beside the size of the new; such a file stays.
+    ///
+    /// Where the branch is full, readers that were separated from the writer before (`detach`) keep the old file, with its
+    /// size and times: the pool may promise the writer room, or the readers what it writes, and promises room.
+    ///
+    /// Holds from one look to the next only with the tree locked exclusively, and without idle files.
+    ///
+    /// Errors: `ETXTBSY` for a file that stays.
+    fn may_switch(&self, node: &Arc<Node>, file: FileKey, cause: Cause) -> Result<(), Errno> {
+        if node.opened().is_some_and(|open| open.backing.is_some()) {
+            return Err(Errno::TXTBSY);
+        }
+        let separated = |handle: &FileHandle| handle.passthrough && handle.node.key() == Some(file);
+        match cause == Cause::Asked && !self.files.matching(separated).is_empty() {
+            true => Err(Errno::TXTBSY),
+            false => Ok(()),
+        }
     }
 
     fn switch(&self, carry: &mut FileMove<'_>, file: &Movable, target: &Branch) -> Result<(), NotMoved> {
@@ -422,7 +456,7 @@ impl Pool {
         Ok(self.shown(Func::Getattr, branches, &copies).map_err(Error::errno)? == to)
     }
 
-    /// Returns whether a handle writes the file by passthrough, or the file now belongs to another node.
+    /// Returns whether a handle writes the file by passthrough, or its names now lead to another node.
     fn is_written_past_daemon(&self, node: &Arc<Node>) -> bool {
         let Some(open) = node.opened() else { return false };
         open.is_detached()

@@ -1,6 +1,6 @@
 //! Taking one of several equal copies of a file off its branch: the end of a move to a branch that has the file already.
 
-use super::spill::Movable;
+use super::spill::{Cause, Movable};
 use crate::branch::Branch;
 use crate::config::Func;
 use crate::dir::merged::MergedDir;
@@ -79,6 +79,9 @@ impl Pool {
             return Err(Errno::EXIST);
         }
         let (source, old_on, there) = (source.clone(), SmallVec::new(), Some(LeasedFile::hold(copy)?));
-        Ok((Movable { source, attr, names, original: Original::Goes, old_on, there }, to))
+        Ok((
+            Movable { source, attr, names, original: Original::Goes, old_on, there, cause: Cause::Asked },
+            to,
+        ))
     }
 }
