@@ -345,6 +345,7 @@ mod tests {
                 illness,
                 waits,
                 unwatched: None,
+                unfinished_moves: Vec::new(),
                 awaited,
             })
         };

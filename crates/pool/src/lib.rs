@@ -51,4 +51,4 @@ pub use ops::names::rename_again::{RENAME_INTENT_WORDS, RenameIntent};
 pub use ops::tally::PoolTally;
 pub use pool::Pool;
 pub use relocate::closed::ClosedSince;
-pub use relocate::recover;
+pub use relocate::{Unfinished, recover_all};

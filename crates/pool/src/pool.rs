@@ -24,6 +24,7 @@ use crate::node::handles::{FileHandle, Handles};
 use crate::node::last_opens::LastOpens;
 use crate::node::nodes::Nodes;
 use crate::node::pending_cow::PendingCow;
+use crate::relocate::Unfinished;
 use crate::relocate::closed::ClosedFiles;
 use crate::relocate::moved::Moved;
 use arc_swap::{ArcSwap, Guard};
@@ -80,6 +81,8 @@ pub struct Pool {
     pub(crate) stacked: RwLock<SmallVec<[BranchId; 2]>, rank::BranchLimits>,
     /// Branches that grant no leases, and for which this has been logged.
     pub(crate) unleased: RwLock<SmallVec<[BranchId; 2]>, rank::BranchLimits>,
+    /// Moves that a crash has cut off, and that wait for a branch or a decision.
+    pub(crate) unfinished: RwLock<Vec<Unfinished>, rank::BranchLimits>,
 }
 
 impl Pool {
@@ -120,6 +123,7 @@ impl Pool {
             maps_files: AtomicBool::new(false),
             stacked: RwLock::default(),
             unleased: RwLock::default(),
+            unfinished: RwLock::default(),
         };
         pool.bound_memory(memory);
         pool.update_lock_timeout();

@@ -35,7 +35,7 @@ use canopy_fuse::{Agreed, Session, SessionOptions, Transport};
 use canopy_pool::branch::{BranchSpec, Branches};
 use canopy_pool::config::{PassthroughIo, XattrMode};
 use canopy_pool::door::Look;
-use canopy_pool::{PermissionCheck, Pool};
+use canopy_pool::{PermissionCheck, Pool, Unfinished};
 use rustix::fd::AsFd;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
@@ -109,7 +109,7 @@ fn start_over(
     // Before anything else is opened.
     let device = before.map(takeover::take_device).transpose()?;
     let mut config = plan.config.clone();
-    let branches = open_branches(plan)?;
+    let (branches, unfinished) = open_branches(plan)?;
     let limits = test_switches::kernel_limits()?;
     start_trace(&config)?;
     let (device, mut mounted, (mut security, witness)) = match unmounted {
@@ -131,6 +131,7 @@ fn start_over(
     complete(&mut config, plan, &agreed);
     let (threads, affinity) = (worker_count(&config), Affinity::new(&config.threads));
     let pool = make_pool(&config, branches, &agreed, witness);
+    pool.set_unfinished(unfinished);
     let reachable = sandbox.as_ref().map(|sandbox| sandbox.branches().to_vec());
     let settings = Settings::new(config.clone(), plan.mountpoint.clone(), reachable, ledger.clone());
     let (settings, ttl) = (Arc::new(settings), CacheTtl::new(&config, None));
@@ -220,11 +221,11 @@ fn start_over(
 
 /// Opens the branches, and completes what a crash has interrupted on them. A root may keep this waiting, so nothing is
 /// mounted yet: nobody would serve it.
-fn open_branches(plan: &Plan) -> Result<Branches, Error> {
+fn open_branches(plan: &Plan) -> Result<(Branches, Vec<Unfinished>), Error> {
     let is_there = |spec: &&BranchSpec| !plan.missing.contains(&spec.path);
     let branches = Branches::open(&plan.config.branches.iter().filter(is_there).cloned().collect())?;
-    canopy_pool::recover(&branches);
-    Ok(branches)
+    let unfinished = canopy_pool::recover_all(&branches);
+    Ok((branches, unfinished))
 }
 
 /// Mounts the pool, unless another process has done it, whose device this is, and gives up the privileges that serving

@@ -72,6 +72,7 @@ fn a_healthy_pool_is_described_without_warnings() {
         "read_only",
         "size",
         "source",
+        "unfinished_moves",
         "unwatched",
         "used",
         "waits",

@@ -234,6 +234,9 @@ pub struct BranchReport {
     /// Why its changes cannot be watched, if that should be possible or was asked for.
     #[serde(default)]
     pub unwatched: Option<String>,
+    /// What is the matter with moves to it that were cut off and are not finished.
+    #[serde(default)]
+    pub unfinished_moves: Vec<String>,
     /// The branch does not exist yet and joins the pool when it appears.
     #[serde(default)]
     pub awaited: bool,

@@ -233,6 +233,7 @@ mod tests {
             illness: None,
             waits: None,
             unwatched: None,
+            unfinished_moves: Vec::new(),
             awaited: false,
         };
         let kernel =

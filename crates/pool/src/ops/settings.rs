@@ -6,7 +6,8 @@ use crate::config::Config;
 use crate::ids::BranchId;
 use crate::kernel::Kernel;
 use crate::pool::Pool;
-use crate::relocate;
+use crate::relocate::{self, Reach, Unfinished};
+use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -14,7 +15,37 @@ impl Pool {
     /// Completes or undoes the moves of files between branches that a crash has interrupted. Called before the first
     /// request; costs a listing of each branch's root.
     pub fn recover(&self) {
-        relocate::recover(&self.branches.load());
+        self.set_unfinished(relocate::recover_all(&self.branches.load()));
+    }
+
+    /// Sets what [`recover_all`](crate::recover_all) has left to do.
+    pub fn set_unfinished(&self, left: Vec<Unfinished>) {
+        *self.unfinished.write() = left;
+    }
+
+    /// The same for branches that are about to be in force, before their files are shown: for those that were not, and for
+    /// moves that were waiting for them.
+    fn recover_arriving(&self, branches: &Branches) {
+        let before = self.branches.all();
+        let is_new = |branch: &Branch| before.by_id(branch.id).is_none();
+        if !branches.iter().any(|branch| is_new(branch)) {
+            return;
+        }
+        let waiting: SmallVec<[BranchId; 4]> =
+            self.unfinished.read().iter().map(|left| left.branch).collect();
+        let reach = Reach { branches, in_force: &|branch| !is_new(branch) };
+        let examined =
+            |branch: &Branch| !branch.is_silent() && (is_new(branch) || waiting.contains(&branch.id));
+        let left = relocate::recover(&reach, examined);
+        let mut unfinished = self.unfinished.write();
+        unfinished.retain(|old| branches.by_id(old.branch).is_some_and(|branch| !examined(branch)));
+        unfinished.extend(left);
+    }
+
+    /// Returns what is the matter with moves to this branch that a crash has cut off and nothing has finished.
+    pub fn unfinished_moves(&self, branch: BranchId) -> Vec<String> {
+        let unfinished = self.unfinished.read();
+        unfinished.iter().filter(|left| left.branch == branch).map(|left| left.why.clone()).collect()
     }
 
     /// Connects the pool to the kernel that it serves. `passthrough` is whether INIT has agreed on passthrough.
@@ -39,8 +70,9 @@ impl Pool {
     }
 
     /// Changes the branches. Operations in flight finish with the old branches, and files open on a removed branch stay
-    /// usable until they are closed.
+    /// usable until they are closed. Moves that were cut off are finished on branches that come.
     pub fn set_branches(&self, branches: Branches) {
+        self.recover_arriving(&branches);
         self.branches.store(branches);
         self.cursors.clear();
         self.dir_cache.clear();

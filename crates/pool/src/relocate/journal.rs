@@ -136,6 +136,11 @@ impl JournalEntry {
         [UNDER_CONSTRUCTION, &self.name[prefix_len.min(end)..end]].concat()
     }
 
+    /// Returns when the entry was written: before anything that it describes.
+    pub(crate) fn written_at(&self) -> Result<stat::Time, Errno> {
+        Ok(stat::of(self.file.as_fd())?.mtime)
+    }
+
     /// Erases the entry, since its work is done or undone. If this fails, the next mount finds nothing left to do.
     pub(crate) fn erase(self) {
         if let Err(errno) = self.unlink() {
@@ -151,13 +156,21 @@ impl Drop for JournalEntry {
     }
 }
 
+/// An entry that a crash has left.
+pub(crate) enum Leftover {
+    /// Locked. Without a plan it was cut off itself.
+    Entry(JournalEntry, Option<Plan>),
+    /// One that stays as it is, and why.
+    Unreadable(String),
+}
+
 /// How long a root may take to be listed. A disk that spins up, or a million names on it, take less.
 const LISTED_WITHIN: Duration = Duration::from_secs(20);
 
 /// Finds the entries that a crash has left on a branch, and locks them.
 ///
 /// Errors: `ETIMEDOUT` for a root that does not answer, or lists without end.
-pub(crate) fn leftovers(root: BorrowedFd<'_>) -> Result<Vec<(JournalEntry, Option<Plan>)>, Errno> {
+pub(crate) fn leftovers(root: BorrowedFd<'_>) -> Result<Vec<Leftover>, Errno> {
     // Only listing is left to a thread that may be late: what it finds is then of no use to anybody.
     let (dir, (found, names)) = (root.try_clone_to_owned().map_err(|_| Errno::NFILE)?, sync_channel(1));
     let list = move || {
@@ -166,36 +179,56 @@ pub(crate) fn leftovers(root: BorrowedFd<'_>) -> Result<Vec<(JournalEntry, Optio
     };
     thread::Builder::new().name("canopy-recover".into()).spawn(list).map_err(|_| Errno::AGAIN)?;
     let names = names.recv_timeout(LISTED_WITHIN + Duration::from_secs(1)).map_err(|_| Errno::TIMEDOUT)??;
-    Ok(names.into_iter().filter_map(|name| claim(root, name)).collect())
+    let claimed = |name: Vec<u8>| {
+        let shown = String::from_utf8_lossy(&name).into_owned();
+        claim(root, name).unwrap_or_else(|why| Some(Leftover::Unreadable(format!("{shown}: {why}"))))
+    };
+    Ok(names.into_iter().filter_map(claimed).collect())
 }
 
-/// Locks an entry whose writer is gone. Only entries of the daemon's own user count, because other users may be able
-/// to create files in the root of a branch.
-fn claim(root: BorrowedFd<'_>, name: Vec<u8>) -> Option<(JournalEntry, Option<Plan>)> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(root, name.as_slice(), flags, Mode::empty()).ok()?;
-    let attr = stat::of(file.as_fd()).ok()?;
-    let is_ours = attr.uid == rustix::process::geteuid().as_raw();
-    if !attr.is_regular() || !is_ours || attr.nlink != 1 || attr.mode & 0o022 != 0 {
-        return None;
+/// Locks an entry whose writer is gone; `None` if there is none. Only entries of the daemon's own user count, because other
+/// users may be able to create files in the root of a branch.
+///
+/// Errors: why the entry cannot be used.
+fn claim(root: BorrowedFd<'_>, name: Vec<u8>) -> Result<Option<Leftover>, String> {
+    let is_ours = |attr: &stat::Attr| attr.is_regular() && attr.uid == rustix::process::geteuid().as_raw();
+    match stat::at(root, &name) {
+        Ok(attr) if is_ours(&attr) => {}
+        Ok(_) | Err(Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(errno.to_string()),
     }
-    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match rustix::fs::openat(root, name.as_slice(), flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(None),
+        other => other.map_err(|errno| errno.to_string())?,
+    };
+    let attr = stat::of(file.as_fd()).map_err(|errno| errno.to_string())?;
+    if !is_ours(&attr) || attr.nlink == 0 {
+        return Ok(None);
+    }
+    if attr.nlink != 1 || attr.mode & 0o022 != 0 {
+        return Err("other users can change it".into());
+    }
+    if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return Ok(None);
+    }
     let mut bytes = Vec::new();
     let mut buffer = vec![0; 65536];
     loop {
-        match rustix::io::retry_on_intr(|| rustix::io::read(&file, buffer.as_mut_slice())).ok()? {
+        let read = rustix::io::retry_on_intr(|| rustix::io::read(&file, buffer.as_mut_slice()));
+        match read.map_err(|errno| errno.to_string())? {
             0 => break,
-            read if bytes.len() + read > LONGEST => return None,
+            read if bytes.len() + read > LONGEST => return Err("it is too long".into()),
             read => bytes.extend_from_slice(&buffer[..read]),
         }
     }
     let plan = Plan::parse(&bytes);
     if plan.is_none() && bytes.ends_with(&[0]) {
-        // Complete, but from an unknown version.
-        return None;
+        return Err("another version has written it, or the disk has damaged it".into());
     }
-    let root = beneath::open(root, b"", OFlags::RDONLY | OFlags::DIRECTORY).ok()?;
-    Some((JournalEntry { root, name, file }, plan))
+    let root =
+        beneath::open(root, b"", OFlags::RDONLY | OFlags::DIRECTORY).map_err(|errno| errno.to_string())?;
+    Ok(Some(Leftover::Entry(JournalEntry { root, name, file }, plan)))
 }
 
 /// Returns the names in a directory that begin with `prefix`.
@@ -273,7 +306,7 @@ mod tests {
         drop(entry);
         let mut found = leftovers(root.as_fd()).unwrap();
         assert_eq!(found.len(), 1);
-        let (entry, read) = found.remove(0);
+        let Leftover::Entry(entry, read) = found.remove(0) else { panic!("it can be read") };
         assert!(crate::fs::reserved::temporary_name().starts_with(&entry.writer()));
         assert_eq!(read, Some(plan));
         drop(inherited);

@@ -1,7 +1,9 @@
 //! What the next mount makes of the state that a crash leaves, at every step of a move.
 
 use super::*;
+use canopy_pool::branch::BranchSpec;
 use canopy_testkit::files::put;
+use std::path::Path;
 
 /// Writes the journal entry of a move of `names` from the first to the second branch, and returns its path.
 fn journal_entry(disks: &Disks, names: &[&str]) -> PathBuf {
@@ -75,6 +77,7 @@ fn truncated_journal_entries_go_and_those_of_later_versions_stay() {
         common::chmod(&path, 0o600);
         disks.pool.recover();
         assert_eq!(path.exists(), !gone, "{text:?}");
+        assert_eq!(told(&disks.pool).len(), usize::from(!gone), "{text:?}");
         assert_eq!(exists(&disks, "f"), [true, true], "{text:?}");
     }
 }
@@ -122,15 +125,84 @@ fn a_crash_of_a_copy_leaves_the_original() {
     }
 }
 
+/// What the pool tells of moves that are not finished.
+fn told(pool: &Pool) -> Vec<String> {
+    pool.branches().iter().flat_map(|branch| pool.unfinished_moves(branch.id)).collect()
+}
+
+fn set_modified(path: impl AsRef<Path>, seconds_from_now: i64) {
+    let now = std::time::SystemTime::now();
+    let by = std::time::Duration::from_secs(seconds_from_now.unsigned_abs());
+    let time = if seconds_from_now < 0 { now - by } else { now + by };
+    fs::File::options()
+        .write(true)
+        .open(path)
+        .unwrap()
+        .set_times(fs::FileTimes::new().set_modified(time))
+        .unwrap();
+}
+
+/// What stays of a move that was cut off, by which of the files was changed since, and whether the target has all names.
+/// An entry of which it cannot be told stays, and is told.
 #[test]
-fn copies_that_differ_are_both_kept() {
-    let disks = Disks::small_and_large();
-    put_on_both(&disks, "f", b"whole");
-    fs::write(disks.on(1, "f"), b"later").unwrap();
-    journal_entry(&disks, &["f"]);
-    disks.pool.recover();
-    assert_eq!(exists(&disks, "f"), [true, true]);
-    assert_eq!(disks.unfinished_copies(), NONE);
+fn of_files_that_differ_the_newer_stays() {
+    const LATER: i64 = 3600;
+    const BEFORE: i64 = -3600;
+    for (complete, changes, expected) in [
+        (true, &[(0, LATER)][..], [true, false]),
+        (true, &[(1, LATER)], [false, true]),
+        (false, &[(0, LATER)], [true, false]),
+        (false, &[(1, LATER)], [true, true]),
+        (true, &[(1, BEFORE)], [true, true]),
+        (true, &[(0, BEFORE)], [true, true]),
+    ] {
+        let disks = Disks::small_and_large();
+        put_on_both(&disks, "f", b"whole");
+        let names: &[&str] = if complete { &["f"] } else { &["f", "missing"] };
+        let entry = journal_entry(&disks, names);
+        for (branch, when) in changes {
+            fs::write(disks.on(*branch, "f"), b"changed").unwrap();
+            set_modified(disks.on(*branch, "f"), *when);
+        }
+        for _ in 0..2 {
+            disks.pool.recover();
+            assert_eq!(exists(&disks, "f"), expected, "{complete} {changes:?}");
+            let undecided = expected == [true, true];
+            assert_eq!(entry.exists(), undecided, "{complete} {changes:?}");
+            let told = told(&disks.pool);
+            assert_eq!(told.iter().any(|why| why.contains("differ")), undecided, "{told:?}");
+        }
+        // The user decides.
+        if entry.exists() {
+            fs::remove_file(disks.on(1, "f")).unwrap();
+            disks.pool.recover();
+            assert!(!entry.exists() && exists(&disks, "f") == [true, false]);
+        }
+    }
+}
+
+/// A branch that comes back while the pool is used: clients see the newer file, and nothing is removed that they use.
+#[test]
+fn a_move_is_finished_when_its_other_branch_comes() {
+    for (first, changed) in [(0, false), (0, true), (1, false), (1, true)] {
+        let disks = Disks::small_and_large();
+        put_on_both(&disks, "f", b"whole");
+        let entry = journal_entry(&disks, &["f"]);
+        let root = |branch: usize| disks.disks[branch].path().to_owned();
+        let pool = common::over(&[root(first)], &[Mode::Rw], Config::default());
+        pool.recover();
+        assert!(entry.exists());
+        assert_eq!(told(&pool).len(), first, "{:?}", told(&pool));
+        if changed {
+            fs::write(disks.on(first, "f"), b"changed").unwrap();
+            set_modified(disks.on(first, "f"), 3600);
+        }
+        let spec = |branch| BranchSpec { path: root(branch), mode: Mode::Rw, min_free: None };
+        let list = [spec(1 - first), spec(first)].into_iter().collect();
+        pool.set_branches(pool.branches().update(&list).unwrap());
+        assert!(disks.on(first, "f").exists() && !disks.on(1 - first, "f").exists(), "{first} {changed}");
+        assert!(!entry.exists() && told(&pool).is_empty(), "{:?}", told(&pool));
+    }
 }
 
 /// The pool does not remove a file that a program has open for writing on the branch.

@@ -82,6 +82,7 @@ pub(crate) fn status(
         illness: branch.health.report().map(|illness| illness_report(&illness)),
         waits: conditions.get(&branch.id).and_then(wait_report),
         unwatched: unwatched.iter().find(|one| one.branch == branch.path).map(|one| one.why.clone()),
+        unfinished_moves: pool.unfinished_moves(branch.id),
         awaited: false,
     };
     // A consistent snapshot, although branches may come and go meanwhile.
@@ -106,6 +107,7 @@ pub(crate) fn status(
             illness: illness.map(|illness| illness_report(&illness)),
             waits: None,
             unwatched: None,
+            unfinished_moves: Vec::new(),
         })
     };
     let value = |spec: &options::Spec| Some((spec.name.to_string(), spec.render(config)?));

@@ -73,6 +73,8 @@ pub struct BranchStatus {
     pub waits: Option<WaitReport>,
     /// Why its changes are not watched; null if they are, or need not be.
     pub unwatched: Option<String>,
+    /// What is the matter with moves to it that were cut off and are not finished.
+    pub unfinished_moves: Vec<String>,
     /// Missing if the query of the branch failed.
     #[serde(flatten)]
     pub facts: Option<BranchFacts>,
@@ -91,6 +93,7 @@ impl BranchStatus {
             illness: None,
             waits: None,
             unwatched: None,
+            unfinished_moves: Vec::new(),
             facts: None,
         }
     }
@@ -167,6 +170,8 @@ codes! {
         "the mount of a branch or its disk is missing, or its root cannot be read: the pool goes on without it until it is back",
     BranchNotWatched = "branch-not-watched":
         "changes on a branch cannot be watched, so the kernel caches names of the whole pool for one second only",
+    MoveUnfinished = "move-unfinished":
+        "a move was cut off, and what is left of it waits for a branch or for a decision",
     SameFilesystem = "same-filesystem":
         "several branches are on one filesystem",
     NearlyFull = "nearly-full":

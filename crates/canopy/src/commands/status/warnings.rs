@@ -3,6 +3,7 @@
 use super::model::{BranchStatus, Health, PoolStatus, State, Warning, WarningCode};
 use crate::terminal::bytes;
 use canopy_config::control_api::ExplainReport;
+use canopy_config::text::one_line;
 use canopy_pool::policy::Policy;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -26,6 +27,7 @@ pub(super) fn warnings(
     found.extend(pool_state_warning(pool));
     found.extend(pool.branches.iter().filter_map(|branch| branch_health_warning(pool, branch)));
     found.extend(pool.branches.iter().filter_map(|branch| unwatched_warning(pool, branch)));
+    found.extend(pool.branches.iter().filter_map(unfinished_warning));
     found.extend(shared_filesystem_warnings(&pool.branches));
     found.extend(pool.branches.iter().filter_map(space_warning));
     found.extend(pool.branches.iter().filter_map(inode_warning));
@@ -231,6 +233,21 @@ fn unwatched_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning
         ),
         mend: format!(
             "give it its own pool, or accept it: canopy set {mount} cache.coherence=timeout, and the same at the mount"
+        ),
+    })
+}
+
+fn unfinished_warning(branch: &BranchStatus) -> Option<Warning> {
+    let (first, more) = branch.unfinished_moves.split_first()?;
+    let others = if more.is_empty() { String::new() } else { format!(" (and {} more)", more.len()) };
+    let path = branch.path.one_line();
+    Some(Warning {
+        code: WarningCode::MoveUnfinished,
+        branch: Some(branch.path.clone()),
+        text: format!("a move to {path} was cut off and is not finished: {}{others}", one_line(first)),
+        mend: format!(
+            "bring back the branch that is missing; if both are there, remove the file that is out of date from its branch. The \
+             next mount goes on. What is left to do is in {path}/.canopy-clone.move.*"
         ),
     })
 }
