@@ -24,6 +24,7 @@ use crate::node::handles::{FileHandle, Handles};
 use crate::node::last_opens::LastOpens;
 use crate::node::nodes::Nodes;
 use crate::node::pending_cow::PendingCow;
+use crate::node::replaced::ReplacedFiles;
 use crate::relocate::Unfinished;
 use crate::relocate::closed::ClosedFiles;
 use crate::relocate::moved::Moved;
@@ -66,6 +67,7 @@ pub struct Pool {
     /// Threads that are to look up again a file that has passthrough readers.
     pub(crate) pending_detach: PendingCow,
     pub(crate) detached: DetachedFiles,
+    pub(crate) replaced: ReplacedFiles,
     pub(crate) stuck_operations: StuckOperations,
     pub(crate) last_opens: LastOpens,
     pub(crate) moved: Moved,
@@ -111,6 +113,7 @@ impl Pool {
             headroom: Headroom::default(),
             pending_detach: PendingCow::default(),
             detached: DetachedFiles::default(),
+            replaced: ReplacedFiles::default(),
             stuck_operations: StuckOperations::default(),
             last_opens: LastOpens::default(),
             moved: Moved::default(),

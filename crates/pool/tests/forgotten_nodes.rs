@@ -160,3 +160,49 @@ fn names_that_come_and_go_on_the_branch_leave_no_entries() {
         assert_eq!(pool.getattr(file.node, None).expect("the file").ino, file.attr.ino);
     }
 }
+
+/// A name that is replaced on its branch between each lookup and the operation: the operation that follows the second lookup
+/// acts on the file that was looked up.
+#[test]
+fn a_file_that_was_replaced_since_its_lookup_is_found() {
+    for branches in [1, 2] {
+        let home = common::home();
+        let roots: Vec<_> = (0..branches).map(|number| home.path().join(number.to_string())).collect();
+        roots.iter().for_each(|root| std::fs::create_dir(root).unwrap());
+        let pool = common::over(&roots, &vec![Rw; branches], Config::default());
+        let replace = |text: &str| {
+            std::fs::write(roots[0].join("new"), text).unwrap();
+            std::fs::rename(roots[0].join("new"), roots[0].join("f")).unwrap();
+        };
+        replace("first");
+        let first = pool.lookup(NodeId::ROOT, b"f").unwrap().node;
+        replace("second");
+        assert_eq!(
+            pool.getattr(first, None).map(|_| ()).map_err(|error| error.errno()),
+            Err(rustix::io::Errno::STALE)
+        );
+        let second = pool.lookup(NodeId::ROOT, b"f").unwrap().node;
+        replace("third, longer");
+        assert_eq!(pool.getattr(second, None).unwrap().size, 6);
+        let opened = pool.open(&common::ROOT, second, 0, false).unwrap();
+        let mut data = [0; 16];
+        assert_eq!(pool.read(opened.handle, 0, &mut data).unwrap(), 6);
+        assert_eq!(&data[..6], b"second");
+        pool.release(opened.handle).unwrap();
+        let third = pool.lookup(NodeId::ROOT, b"f").unwrap().node;
+        assert_eq!(pool.getattr(third, None).unwrap().size, 13);
+        // It is kept for a moment only.
+        let open = || {
+            let held = std::fs::read_dir("/proc/self/fd")
+                .unwrap()
+                .filter_map(|entry| entry.unwrap().path().read_link().ok());
+            held.filter(|path| path.starts_with(&roots[0]) && path.to_string_lossy().ends_with("(deleted)"))
+                .count()
+        };
+        let begun = std::time::Instant::now();
+        while open() > 0 {
+            assert!(begun.elapsed().as_secs() < 60, "replaced files stay open");
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    }
+}

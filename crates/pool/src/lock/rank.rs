@@ -45,6 +45,8 @@ lock_ranks! {
     IdleFiles = 330;
     /// Files and directories that are kept for the rest of the clock tick in which they were created.
     TickGuard = 340;
+    /// Files that stay open because their names may be replaced on the branch.
+    ReplacedFiles = 345;
     /// Cursors of listings between two answers.
     Cursors = 350;
     /// Which records of handles are free.

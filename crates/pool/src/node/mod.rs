@@ -24,6 +24,7 @@ pub(crate) mod parts;
 pub(crate) mod passthrough;
 pub(crate) mod pending_cow;
 mod readdirplus;
+pub(crate) mod replaced;
 pub(crate) mod surplus;
 pub(crate) mod table;
 

@@ -75,6 +75,7 @@ impl Pool {
         self.recover_arriving(&branches);
         self.branches.store(branches);
         self.cursors.clear();
+        self.replaced.clear();
         self.dir_cache.clear();
         self.update_lock_timeout();
         self.space.clear();

@@ -12,13 +12,14 @@ use crate::fs::reserved::is_reserved;
 use crate::fs::stat::{self, Attr, FileKey, S_IFDIR};
 use crate::ids::{HandleId, NodeId};
 use crate::lock::paths::Uses;
-use crate::node::Node;
+use crate::node::{Node, Orphan};
 use crate::ops::resolve::acl::At;
+use crate::ops::resolve::places::open_as;
 use crate::ops::resolve::{is_absent, on_branch};
 use crate::path::join;
 use crate::pool::Pool;
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::fs::{Access, AtFlags};
+use rustix::fs::{Access, AtFlags, OFlags};
 use std::sync::Arc;
 
 /// A node to which the kernel holds one more reference, until it forgets it.
@@ -37,6 +38,9 @@ impl Entry {
         Entry { node: node.id, generation: node.generation, attr, brief: false }
     }
 }
+
+/// How often a name is looked at again that is replaced between two looks.
+const KEEP_TRIES: u32 = 16;
 
 impl Pool {
     /// Looks up a name, and hands the kernel a reference to its node. NFS export looks up `.` and `..`.
@@ -96,17 +100,46 @@ impl Pool {
         name: &[u8],
         dir: Option<StableId>,
     ) -> Result<Entry> {
-        let copies = self.look(Func::Getattr, dirs, name);
-        match self.shown(Func::Getattr, branches, &copies) {
-            Ok(index) => {
-                let index = self.open_copy(parent, name, &copies).unwrap_or(index);
-                self.entry(branches, parent, path, dirs, name, &copies, index, dir)
+        let mut tries = 0;
+        loop {
+            let copies = self.look(Func::Getattr, dirs, name);
+            let index = match self.shown(Func::Getattr, branches, &copies) {
+                Ok(index) => self.open_copy(parent, name, &copies).unwrap_or(index),
+                // Leaves the table as it is: a name that is being created or moved concurrently must not lose its node to
+                // an older answer. A name that was removed outside the pool does no harm there.
+                Err(error) if is_absent(error) => return Err(Error::Absent),
+                Err(error) => return Err(error),
+            };
+            let entry = self.entry(branches, parent, path, dirs, name, &copies, index, dir)?;
+            tries += 1;
+            if !self.replaced.are_kept()
+                || tries > KEEP_TRIES
+                || self.keep(branches, dirs, name, &copies, index)
+            {
+                return Ok(entry);
             }
-            // Leaves the table as it is: a name that is being created or moved concurrently must not lose its node to
-            // an older answer. A name that was removed outside the pool does no harm there.
-            Err(error) if is_absent(error) => Err(Error::Absent),
-            Err(error) => Err(error),
+            self.forget(entry.node, 1);
         }
+    }
+
+    /// Keeps a file that was found under a name for the operation that follows. Returns false if the name leads to another
+    /// file by now.
+    fn keep(
+        &self,
+        branches: &Branches,
+        dirs: &MergedDir<'_>,
+        name: &[u8],
+        copies: &Copies,
+        index: usize,
+    ) -> bool {
+        let Some((attr, dir)) = copies.get(index).zip(dirs.get(index)) else { return true };
+        if attr.is_dir() {
+            return true;
+        }
+        let found = open_as(dir, name, attr.key(), OFlags::PATH);
+        found
+            .map(|(fd, _)| self.replaced.keep(attr.key(), Orphan { branch: branches[index].clone(), fd }))
+            .is_some()
     }
 
     /// Returns which of several copies of a file is open under this name. While one is open, the name must lead to it,

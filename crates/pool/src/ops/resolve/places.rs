@@ -22,7 +22,7 @@ use crate::ops::resolve::acl::At;
 use crate::path::PoolPath;
 use crate::policy::{self, Category};
 use crate::pool::Pool;
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -149,7 +149,7 @@ impl Pool {
     fn known_place(&self, branches: &Branches, node: &Node, purpose: Purpose) -> Option<Place> {
         self.hinted(branches, node, |index, branch, dir, name, key| {
             let (fd, attr) = open_as(dir, name, key, purpose.flags(branch))?;
-            Some(Place { index: Some(index), branch: branch.clone(), fd, attr })
+            Some(Place { index: Some(index), branch: branch.clone(), fd: PlaceFd::Pinned(fd), attr })
         })
     }
 
@@ -186,7 +186,16 @@ impl Pool {
         {
             return Ok(nameless(Place { index: None, branch, fd: PlaceFd::Pinned(fd), attr }));
         }
-        Err(failed.map_or(Error::Stale, Error::Branch))
+        if let Some(errno) = failed {
+            return Err(Error::Branch(errno));
+        }
+        let Some(kept) = self.replaced.find(key) else {
+            self.replaced.met();
+            return Err(Error::Stale);
+        };
+        let attr = stat::of(kept.fd.as_fd())?;
+        let (branch, fd) = (kept.branch.clone(), PlaceFd::Orphan(kept));
+        Ok(nameless(Place { index: None, branch, fd, attr }))
     }
 
     /// Returns the copies of a node. The caller holds no lock on a directory's clones.
@@ -229,7 +238,7 @@ impl Pool {
             }
             let dir = dirs.get(branches, index).filter(|_| open.is_none())?;
             let (fd, attr) = open_as(dir, name, key, purpose.flags(branch))?;
-            Some(Place { index: Some(index), branch: branch.clone(), fd, attr })
+            Some(Place { index: Some(index), branch: branch.clone(), fd: PlaceFd::Pinned(fd), attr })
         };
         // Most files have one copy, in a directory that was used a moment ago.
         if trust.is_some()
@@ -489,12 +498,17 @@ pub(super) fn orphan_place(node: &Node) -> Result<Option<Place>> {
 
 /// Opens a name in a directory, if it leads to the file with this key. Opening another file must neither block nor
 /// change it.
-fn open_as(dir: BorrowedFd<'_>, name: &[u8], key: FileKey, flags: OFlags) -> Option<(PlaceFd, Attr)> {
+pub(crate) fn open_as(
+    dir: BorrowedFd<'_>,
+    name: &[u8],
+    key: FileKey,
+    flags: OFlags,
+) -> Option<(OwnedFd, Attr)> {
     let fd = match flags {
         OFlags::PATH => beneath::pin(dir, name),
         _ => rustix::fs::openat(dir, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()),
     };
     let fd = fd.ok()?;
     let attr = stat::of(fd.as_fd()).ok().filter(|attr| attr.key() == key)?;
-    Some((PlaceFd::Pinned(fd), attr))
+    Some((fd, attr))
 }
