@@ -85,6 +85,9 @@ _canopy() {
             canopy,status)
                 cmd="canopy__subcmd__status"
                 ;;
+            canopy,sync)
+                cmd="canopy__subcmd__sync"
+                ;;
             canopy,tier)
                 cmd="canopy__subcmd__tier"
                 ;;
@@ -172,6 +175,9 @@ _canopy() {
             canopy__subcmd__help,status)
                 cmd="canopy__subcmd__help__subcmd__status"
                 ;;
+            canopy__subcmd__help,sync)
+                cmd="canopy__subcmd__help__subcmd__sync"
+                ;;
             canopy__subcmd__help,tier)
                 cmd="canopy__subcmd__help__subcmd__tier"
                 ;;
@@ -197,7 +203,7 @@ _canopy() {
 
     case "${cmd}" in
         canopy)
-            opts="-h -V --help --version mount umount upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help"
+            opts="-h -V --help --version mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -675,7 +681,7 @@ _canopy() {
             return 0
             ;;
         canopy__subcmd__help)
-            opts="mount umount upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help"
+            opts="mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1010,6 +1016,20 @@ _canopy() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        canopy__subcmd__help__subcmd__sync)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         canopy__subcmd__help__subcmd__tier)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -1303,6 +1323,24 @@ _canopy() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        canopy__subcmd__sync)
+            opts="-h --timeout --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

@@ -40,6 +40,10 @@ impl ControlClient {
         Ok(ControlClient { control: control_api::control_file(&mountpoint), mountpoint })
     }
 
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
     /// Returns the listed keys, in alphabetical order.
     pub fn keys(&self) -> Result<Vec<String>, Error> {
         let mut buffer = vec![0; LARGEST_VALUE];

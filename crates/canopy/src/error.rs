@@ -74,6 +74,8 @@ pub enum Error {
     NotAPool { path: PathBuf, fstype: String },
     #[error("{path} is in use (fuser -vm {path} shows the processes; canopy umount --lazy {path} does not wait for them)", path = .0.shown())]
     Busy(PathBuf),
+    #[error("{}: {failed} of its directories {} not synced (see above)", .path.shown(), if *.failed == 1 { "is" } else { "are" })]
+    NotSynced { path: PathBuf, failed: usize },
     #[error("{path} cannot be unmounted: {why}", path = .path.shown())]
     Unmount { path: PathBuf, why: String },
     #[error("{path} cannot be remounted: {}", remount_refusal(*.why, .path), path = .path.shown())]

@@ -55,6 +55,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Mount(args) => commands::mount::run(args),
         Command::Remount(args) => commands::remount::run(&args),
         Command::Umount(args) => commands::umount::run(&args),
+        Command::Sync(args) => commands::sync::run(&args),
         Command::Upgrade(args) => commands::upgrade::run(&args, cli::parse_mount_cmdline),
         Command::Get(args) => commands::get::run(&args),
         Command::Set(args) => commands::set::run(&args, cli::parse_mount_cmdline),

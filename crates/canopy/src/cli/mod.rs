@@ -16,6 +16,7 @@ use crate::commands::probe::ProbeArgs;
 use crate::commands::remount::RemountArgs;
 use crate::commands::set::SetArgs;
 use crate::commands::status::StatusArgs;
+use crate::commands::sync::SyncArgs;
 use crate::commands::umount::UmountArgs;
 use crate::commands::upgrade::UpgradeArgs;
 use canopy_bench::BenchArgs;
@@ -78,6 +79,7 @@ pub enum Command {
     #[command(skip)]
     Remount(RemountArgs),
     Umount(UmountArgs),
+    Sync(SyncArgs),
     Upgrade(UpgradeArgs),
     Get(GetArgs),
     Set(SetArgs),

@@ -11,6 +11,7 @@ pub mod probe;
 pub mod remount;
 pub mod set;
 pub mod status;
+pub mod sync;
 pub mod umount;
 pub mod upgrade;
 pub mod verify;

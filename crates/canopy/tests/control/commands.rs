@@ -137,3 +137,32 @@ fn commands_explain_why_a_pool_cannot_answer() {
     let done = canopy(&pool, &["list", "@"]);
     assert!(error_line(&done).contains("has ended"), "{}", done.describe());
 }
+
+/// syncfs(2) of a pool does not reach the daemon before Linux 7.4. What only the kernel has of a pool is written first.
+#[test]
+fn sync_syncs_each_branch_and_tells_which_it_could_not() {
+    for options in ["", "cache.writeback=true"] {
+        let dirs = Dirs::new();
+        let pool = dirs.builder(options).mount();
+        let file = std::fs::File::create(pool.path().join("f")).unwrap();
+        std::io::Write::write_all(&mut &file, b"written").unwrap();
+        assert_eq!(ok(&pool, &["sync", "@"]), "");
+        let held = ["a", "b"].map(|name| std::fs::read(dirs.path(name).join("f")).ok());
+        assert!(held.contains(&Some(b"written".to_vec())), "{held:?}");
+        // Another directory takes the place of a branch.
+        let (b, away) = (dirs.path("b"), dirs.path("d").join("b"));
+        std::fs::rename(&b, &away).unwrap();
+        std::fs::create_dir(&b).unwrap();
+        let done = canopy(&pool, &["sync", "@"]);
+        assert_eq!(done.code(), Some(1), "{}", done.describe());
+        assert!(
+            done.stderr.contains(&format!("{} is not synced: the pool has another", b.display())),
+            "{}",
+            done.stderr
+        );
+        assert!(done.stderr.ends_with("1 of its directories is not synced (see above)\n"), "{}", done.stderr);
+        std::fs::remove_dir(&b).unwrap();
+        std::fs::rename(&away, &b).unwrap();
+        drop(file);
+    }
+}
