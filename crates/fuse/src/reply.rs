@@ -39,6 +39,14 @@ pub struct Replied {
     pub(crate) granted: Granted,
 }
 
+impl Replied {
+    /// Returns whether the request waits ([`Reply::later`]).
+    #[must_use]
+    pub fn is_later(&self) -> bool {
+        matches!(self.answer, Answer::Later(_))
+    }
+}
+
 /// What to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
@@ -47,6 +55,8 @@ pub(crate) enum Answer {
     Error(i32),
     /// The first bytes of the payload buffer.
     Payload(usize),
+    /// None yet: the request waits for this, in the handler's terms.
+    Later([u64; 3]),
 }
 
 /// The references that the kernel holds once it has the reply, and that the server must release if it does not get it.
@@ -108,6 +118,13 @@ impl<'b> Reply<'b> {
             _ => ERANGE,
         };
         self.done(Answer::Error(errno), Granted::Nothing)
+    }
+
+    /// Sends no reply yet: the request would have to wait for something else than a disk, and has changed nothing. It is put
+    /// aside and handled once more later, as [`Handler::park`](crate::Handler::park) says. `cause` is what it waits for, in
+    /// the handler's own terms.
+    pub fn later(self, cause: [u64; 3]) -> Replied {
+        self.done(Answer::Later(cause), Granted::Nothing)
     }
 
     /// Sends no reply, for FORGET, BATCH_FORGET, INTERRUPT and NOTIFY_REPLY. For any other request the transport sends

@@ -1,5 +1,6 @@
 //! The errors of the pool's operations, and the errno of each.
 
+use crate::ids::{BranchId, NodeId};
 use rustix::io::Errno;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -10,6 +11,10 @@ pub enum Error {
     /// A system call on a branch failed.
     #[error("{0}")]
     Branch(Errno),
+    /// The operation would have to wait for something else than a disk. It has changed nothing, holds nothing, and is to be
+    /// tried again.
+    #[error("waits for {0}")]
+    Wait(Cause),
     /// No branch could be chosen.
     #[error("every branch was refused: {0}")]
     Refused(#[from] Refusal),
@@ -65,6 +70,9 @@ impl Error {
     pub fn errno(self) -> Errno {
         match self {
             Error::Branch(errno) => errno,
+            // For those who do not try again.
+            Error::Wait(Cause::Lease { .. } | Cause::Move(_)) => Errno::AGAIN,
+            Error::Wait(Cause::Walk(_)) => Errno::TIMEDOUT,
             Error::Refused(Refusal::NotFound) => Errno::NOENT,
             Error::Refused(Refusal::NoSpace) => Errno::NOSPC,
             Error::Refused(Refusal::ReadOnly) => Errno::ROFS,
@@ -91,6 +99,20 @@ impl From<Errno> for Error {
     fn from(errno: Errno) -> Self {
         Error::Branch(errno)
     }
+}
+
+/// What an operation would have to wait for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, thiserror::Error)]
+pub enum Cause {
+    /// A process holds a lease on a file that it has opened by its path on a branch. `write`: the operation wants to write.
+    #[error("a lease on inode {ino} of device {dev}")]
+    Lease { dev: u64, ino: u64, write: bool },
+    /// A file is being moved or copied.
+    #[error("the move of {0}")]
+    Move(NodeId),
+    /// A branch is searched for an inode number.
+    #[error("the search of branch {branch}", branch = .0.0)]
+    Walk(BranchId),
 }
 
 /// Why no branch could be chosen. The variants are in rising rank: of several reasons, the highest is reported.

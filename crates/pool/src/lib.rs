@@ -25,7 +25,7 @@ mod pool;
 mod relocate;
 
 pub use dir::listing::cursor::{DirEntry, NamesRead};
-pub use error::{Error, Result};
+pub use error::{Cause, Error, Result};
 pub use fs::acl::PermissionCheck;
 pub use fs::beneath::pretend_no_openat2;
 pub use fs::filesystem_id::FilesystemId;

@@ -10,9 +10,10 @@ use crate::branches::liveness::Liveness;
 use crate::branches::stalls::Place;
 use crate::control;
 use crate::lock_rank as rank;
+use crate::parking::Parking;
 use crate::translate::operation::{Changes, Operation, Waits};
 use canopy_fuse::notify::Notifier;
-use canopy_fuse::transport::{Note, Stalled, Verdict};
+use canopy_fuse::transport::{Note, Park, Stalled, Verdict};
 use canopy_fuse::{Handler, NodeId as WireNode, Replied, Reply, Request, Undelivered};
 use canopy_pool::branch::{Branch, BranchId};
 use canopy_pool::lock::ranked::Mutex;
@@ -36,6 +37,7 @@ pub(crate) struct Deadline<H> {
     inner: Arc<H>,
     pool: Arc<Pool>,
     liveness: Arc<Liveness>,
+    parking: Arc<Parking>,
     notifier: Notifier,
     /// Requests that were answered while their workers were stuck in them, by number.
     given_up: Mutex<HashMap<u64, GivenUp>, rank::GivenUp>,
@@ -170,6 +172,18 @@ impl<H: Handler> Handler for Deadline<H> {
         self.is_silent(branch) || crowded.admits(stalls, branch, under_way)
     }
 
+    fn park(&self, request: &Request<'_>, cause: Note, room: bool) -> Park {
+        self.parking.park(request, cause, room)
+    }
+
+    fn resume(&self, most: usize) -> Vec<u64> {
+        self.parking.resume(most)
+    }
+
+    fn unparked(&self, unique: u64) {
+        self.parking.unparked(unique);
+    }
+
     fn stalled(&self, request: &Stalled) -> Verdict {
         let note = MayBlockOn::from_note(request.note);
         let file = match note {
@@ -259,8 +273,15 @@ fn is_control(request: &Request<'_>) -> bool {
 }
 
 impl<H: Handler> Deadline<H> {
-    pub(crate) fn new(inner: Arc<H>, pool: Arc<Pool>, liveness: Arc<Liveness>, notifier: Notifier) -> Self {
-        Deadline { inner, pool, liveness, notifier, given_up: Mutex::default(), to_close: Mutex::default() }
+    pub(crate) fn new(
+        inner: Arc<H>,
+        pool: Arc<Pool>,
+        liveness: Arc<Liveness>,
+        parking: Arc<Parking>,
+        notifier: Notifier,
+    ) -> Self {
+        let (given_up, to_close) = (Mutex::default(), Mutex::default());
+        Deadline { inner, pool, liveness, parking, notifier, given_up, to_close }
     }
 
     /// Returns whether a request would wait for a branch that does not answer.

@@ -5,6 +5,7 @@
 //! - `start` starts a pool; `negotiate` chooses what to ask of the kernel.
 //! - `progress` tells whether requests make any.
 //! - `deadline` is a layer around `dispatch`, which holds the one match over the operations.
+//! - `parking` tells when requests go on that wait for something else than a disk.
 //! - `control` is the runtime interface, by which users query and change a running pool.
 //! - `branches` watches over the branches and decides which are in force.
 //! - `watch` follows changes on the branches behind the pool's back.
@@ -29,6 +30,7 @@ mod kernel_link;
 mod lock_rank;
 pub mod log;
 pub mod negotiate;
+mod parking;
 mod progress;
 mod settings;
 mod start;

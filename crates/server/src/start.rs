@@ -16,6 +16,7 @@ use crate::interrupts::Interrupts;
 use crate::kernel_link::KernelLink;
 use crate::log;
 use crate::negotiate;
+use crate::parking::Parking;
 use crate::progress::Progress;
 use crate::settings::Settings;
 use crate::survival::in_flight::InFlight;
@@ -141,6 +142,7 @@ fn start_over(
     let watch = Arc::new(Watch::start(&config, Arc::clone(&pool), Arc::clone(&coherence), drops_negative));
     let kernel_opens_dirs = let_kernel_open_directories(&coherence, &agreed, before);
     let interrupts = Arc::new(Interrupts::default());
+    let parking = Parking::new(&interrupts);
     let link = KernelLink {
         backing: session.backing(),
         ledger: ledger.clone(),
@@ -175,6 +177,7 @@ fn start_over(
         security,
         ledger: ledger.clone(),
         gate: session.gate(),
+        parking: Arc::clone(&parking),
     };
     let control = Control::new(topology, pending, Arc::clone(&liveness), connection);
     let notifier = session.notifier();
@@ -185,12 +188,13 @@ fn start_over(
         control,
         affinity,
         interrupts,
+        parking: Arc::clone(&parking),
         selinux: negotiate::has_selinux(),
         in_flight: ledger.clone().map(InFlight::new),
         takes_over: before.is_some(),
     });
-    let handler =
-        Arc::new(Deadline::new(Arc::clone(&dispatch), Arc::clone(&pool), Arc::clone(&liveness), notifier));
+    let (inner, served) = (Arc::clone(&dispatch), Arc::clone(&pool));
+    let handler = Arc::new(Deadline::new(inner, served, Arc::clone(&liveness), parking, notifier));
     if !plan.replaces && mounted.is_some() {
         // Before the first client, who may change options at once.
         attached(&settings);

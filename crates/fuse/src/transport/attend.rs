@@ -1,16 +1,22 @@
 //! Handling a request at a worker's seat, where the watchdog may answer it first; or putting it aside.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread::sleep;
 
 use super::nudge::is_nudge;
-use super::serve::{Handler, Out, Outcome, report_undelivered, serve};
+use super::serve::{Handler, Out, Outcome, refuse, report_undelivered, serve};
+use super::stalled::{Note, Park};
 use super::workers::{Claim, Ended, WorkerSlot};
 use crate::request::{Header, Malformed, Request};
+
+const EIO: i32 = 5;
 
 /// How a request was handled.
 pub(super) enum Attended {
     /// The worker is to send the answer.
     Done(Outcome, Claim),
+    /// It is to be put aside.
+    Park(Claim),
     /// It was answered in the worker's place, and what the worker has answered is taken back.
     Late,
 }
@@ -27,14 +33,24 @@ pub(super) fn line_of<H: Handler>(
     slot.can_hold(size).then_some(line)
 }
 
-/// Serves a request. `claim` is what it takes to answer it.
+/// A request as it was received.
+pub(super) struct Received {
+    /// What it takes to answer it.
+    pub(super) claim: Claim,
+    /// The memory that it takes while it is put aside, in bytes.
+    pub(super) size: usize,
+    /// It has waited for a cause before.
+    pub(super) again: bool,
+}
+
+/// Serves a request.
 pub(super) fn attend<H: Handler>(
     slot: &WorkerSlot,
     header: Header,
     request: Result<Request<'_>, Malformed>,
     out: Out<'_>,
     handler: &H,
-    claim: Claim,
+    Received { claim, size, again }: Received,
 ) -> Attended {
     let Ok(request) = request else {
         // The error is sent without asking the handler.
@@ -43,8 +59,21 @@ pub(super) fn attend<H: Handler>(
     let note = catch_unwind(AssertUnwindSafe(|| handler.note(&request))).unwrap_or_default();
     slot.begin(header, note, claim);
     let Out { header: out_header, payload } = out;
-    let outcome = serve(header, Ok(request), Out { header: out_header, payload: &mut *payload }, handler);
-    let Ended { claim, stalled } = slot.end(outcome.errno());
+    let outcome = loop {
+        let out = Out { header: &mut *out_header, payload: &mut *payload };
+        let outcome = serve(header, Ok(request), out, handler);
+        let Outcome::Later(cause) = outcome else { break outcome };
+        match park(handler, &request, cause, slot.can_hold(size)) {
+            Park::Aside => break outcome,
+            Park::Refuse(errno) => break refuse(&header, out_header, errno),
+            Park::Stay(time) => sleep(time),
+        }
+    };
+    let waits = matches!(outcome, Outcome::Later(_));
+    let Ended { claim, stalled } = slot.end((!waits).then_some(outcome.errno()));
+    if !waits && again || waits && claim.is_none() {
+        unparked(handler, header.unique);
+    }
     if stalled {
         if let (None, Outcome::Answer { payload: len, grants, .. }) = (&claim, outcome) {
             report_undelivered(handler, grants, &payload[..len]);
@@ -55,7 +84,18 @@ pub(super) fn attend<H: Handler>(
         slot.done();
     }
     match claim {
+        Some(claim) if waits => Attended::Park(claim),
         Some(claim) => Attended::Done(outcome, claim),
         None => Attended::Late,
+    }
+}
+
+fn park<H: Handler>(handler: &H, request: &Request<'_>, cause: Note, room: bool) -> Park {
+    catch_unwind(AssertUnwindSafe(|| handler.park(request, cause, room))).unwrap_or(Park::Refuse(EIO))
+}
+
+fn unparked<H: Handler>(handler: &H, unique: u64) {
+    if catch_unwind(AssertUnwindSafe(|| handler.unparked(unique))).is_err() {
+        tracing::error!(unique, "the handler panicked over a request that has waited");
     }
 }

@@ -11,8 +11,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::param::page_size;
 
-use super::attend::{Attended, attend, line_of};
-use super::lines::{FirstRequest, Held};
+use super::attend::{Attended, Received, attend, line_of};
+use super::lines::{Admitted, Aside, FirstRequest, Held};
 use super::serve::{Handler, Out, Outcome, report_undelivered, write_header};
 use super::workers::{Claim, WorkerEnd, WorkerSlot};
 use crate::abi;
@@ -75,7 +75,7 @@ impl<H: Handler> DevWorker<H> {
         if let Some(FirstRequest { held: Held::Message(_, message), admitted }) = first {
             let start = self.page - WRITE_DATA;
             self.input[start..start + message.len()].copy_from_slice(&message);
-            self.serve(start, message.len(), true);
+            self.serve(start, message.len(), Some(&admitted));
             drop(admitted);
             return WorkerEnd::Dismissed;
         }
@@ -92,7 +92,7 @@ impl<H: Handler> DevWorker<H> {
             match rustix::io::read(&*self.device, &mut self.input[start..]) {
                 Ok(0) | Err(Errno::NODEV | Errno::CONNABORTED) => return WorkerEnd::Disconnected,
                 Ok(len) => {
-                    self.serve(start, len, false);
+                    self.serve(start, len, None);
                     if self.slot.leave_if_surplus() {
                         return WorkerEnd::Dismissed;
                     }
@@ -112,8 +112,8 @@ impl<H: Handler> DevWorker<H> {
         }
     }
 
-    /// `admitted`: the request has been in a line.
-    fn serve(&mut self, start: usize, len: usize, admitted: bool) {
+    /// `admitted`: the request has been put aside.
+    fn serve(&mut self, start: usize, len: usize, admitted: Option<&Admitted>) {
         let request = &self.input[start..start + len];
         let header = match Header::decode(request) {
             Ok((header, _)) => header,
@@ -123,15 +123,25 @@ impl<H: Handler> DevWorker<H> {
             }
         };
         let decoded = Request::decode(request, self.dialect);
-        if !admitted && let Some(line) = line_of(&self.slot, &decoded, len, &*self.handler) {
-            self.slot.hold(line, Held::Message(Arc::clone(&self.device), request.into()), len);
+        if admitted.is_none()
+            && let Some(line) = line_of(&self.slot, &decoded, len, &*self.handler)
+        {
+            self.slot.hold(Aside::Line(line), Held::Message(Arc::clone(&self.device), request.into()), len);
             return;
         }
         let answer = &mut self.output[self.page - OUT_HEADER..];
         let Some(out) = Out::contiguous(answer) else { return };
         let claim = if header.wants_answer() { Claim::Device } else { Claim::NoAnswer };
-        let attended = attend(&self.slot, header, decoded, out, &*self.handler, claim);
-        let Attended::Done(Outcome::Answer { payload, grants, .. }, _) = attended else { return };
+        let received = Received { claim, size: len, again: admitted.is_some_and(Admitted::was_parked) };
+        let (payload, grants) = match attend(&self.slot, header, decoded, out, &*self.handler, received) {
+            Attended::Done(Outcome::Answer { payload, grants, .. }, _) => (payload, grants),
+            Attended::Park(_) => {
+                let held = Held::Message(Arc::clone(&self.device), request.into());
+                self.slot.hold(Aside::Parked(header.unique), held, len);
+                return;
+            }
+            Attended::Done(..) | Attended::Late => return,
+        };
         let Err(errno) = send(&self.device, &answer[..OUT_HEADER + payload]) else { return };
         // NOENT: the request was aborted. The other two: the filesystem was unmounted.
         if !matches!(errno, Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) {

@@ -92,7 +92,7 @@ mod tests {
         let (busy, other) = (workers.slot(0), workers.slot(0));
         busy.begin(HEADER, [0; 3], Claim::Device);
         assert!(!gate.close_within(Duration::from_millis(5)), "a request is under way");
-        busy.end(0);
+        busy.end(Some(0));
         assert!(gate.close_within(Duration::ZERO));
         let (begun, has_begun) = mpsc::channel();
         std::thread::scope(|scope| {

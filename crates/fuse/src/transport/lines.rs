@@ -1,10 +1,14 @@
-//! Requests that wait in line without a worker.
+//! Requests that wait without a worker, in line or for a cause.
 //!
 //! A request that is stuck occupies a worker, and the number of workers is limited. When the handler knows that a request
 //! would wait for what many others are stuck in already ([`Handler::line`](super::Handler::line)), its worker puts it
 //! aside and is free for others. The watchdog starts a worker for it once the handler admits it.
+//!
+//! A request that has come upon something to wait for before it has changed anything ([`Reply::later`](crate::Reply::later))
+//! is put aside in the same way, under its own number, and handled once more when the handler says so
+//! ([`Handler::resume`](super::Handler::resume)).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -33,6 +37,15 @@ pub(super) struct Waiting {
     pub(super) size: usize,
 }
 
+/// Where a request waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Aside {
+    /// In this line.
+    Line(u64),
+    /// For a cause that the handler knows. The number is the request's.
+    Parked(u64),
+}
+
 #[derive(Default)]
 struct Line {
     waiting: VecDeque<Waiting>,
@@ -47,6 +60,7 @@ pub(super) struct Lines(Mutex<State>);
 #[derive(Default)]
 struct State {
     lines: BTreeMap<u64, Line>,
+    parked: HashMap<u64, Waiting>,
     memory: usize,
 }
 
@@ -56,26 +70,40 @@ impl Lines {
         self.0.lock().memory + size <= MAX_MEMORY
     }
 
-    /// Puts a request at the end of a line.
-    pub(super) fn push(&self, line: u64, waiting: Waiting) {
+    /// Puts a request aside; if in a line, at its end.
+    pub(super) fn push(&self, aside: Aside, waiting: Waiting) {
         let mut state = self.0.lock();
         state.memory += waiting.size;
-        state.lines.entry(line).or_default().waiting.push_back(waiting);
+        match aside {
+            Aside::Line(line) => state.lines.entry(line).or_default().waiting.push_back(waiting),
+            Aside::Parked(unique) => drop(state.parked.insert(unique, waiting)),
+        }
     }
 
-    /// Takes the first request of a line.
-    pub(super) fn take(&self, line: u64) -> Option<Waiting> {
+    /// Takes the first request of a line, or the one with this number. That one may be about to be put aside.
+    pub(super) fn take(&self, aside: Aside) -> Option<Waiting> {
         let mut state = self.0.lock();
-        let first = state.lines.get_mut(&line)?.waiting.pop_front()?;
+        let first = match aside {
+            Aside::Line(line) => state.lines.get_mut(&line)?.waiting.pop_front()?,
+            Aside::Parked(unique) => state.parked.remove(&unique)?,
+        };
         state.memory -= first.size;
         Some(first)
     }
 
     /// Puts back a request that was taken.
-    pub(super) fn put_back(&self, line: u64, waiting: Waiting) {
+    pub(super) fn put_back(&self, aside: Aside, waiting: Waiting) {
         let mut state = self.0.lock();
         state.memory += waiting.size;
-        state.lines.entry(line).or_default().waiting.push_front(waiting);
+        match aside {
+            Aside::Line(line) => state.lines.entry(line).or_default().waiting.push_front(waiting),
+            Aside::Parked(unique) => drop(state.parked.insert(unique, waiting)),
+        }
+    }
+
+    /// Returns whether any request waits for a cause.
+    pub(super) fn any_parked(&self) -> bool {
+        !self.0.lock().parked.is_empty()
     }
 
     /// Drops all requests. The connection has ended.
@@ -85,12 +113,15 @@ impl Lines {
     }
 
     /// Records that a request has left its line and is under way.
-    fn began(&self, line: u64) {
-        self.0.lock().lines.entry(line).or_default().under_way += 1;
+    fn began(&self, aside: Aside) {
+        if let Aside::Line(line) = aside {
+            self.0.lock().lines.entry(line).or_default().under_way += 1;
+        }
     }
 
     /// Records that such a request has ended.
-    fn ended(&self, line: u64) {
+    fn ended(&self, aside: Aside) {
+        let Aside::Line(line) = aside else { return };
         let mut state = self.0.lock();
         if let Some(of_line) = state.lines.get_mut(&line) {
             of_line.under_way = of_line.under_way.saturating_sub(1);
@@ -106,9 +137,10 @@ impl Lines {
         state.lines.iter().filter(|(_, line)| !line.waiting.is_empty()).map(|(number, _)| *number).collect()
     }
 
-    /// Returns how many requests wait in all lines.
+    /// Returns how many requests wait without a worker.
     pub(super) fn waiting(&self) -> usize {
-        self.0.lock().lines.values().map(|line| line.waiting.len()).sum()
+        let state = self.0.lock();
+        state.parked.len() + state.lines.values().map(|line| line.waiting.len()).sum::<usize>()
     }
 
     /// Returns how many requests of a line wait, and how many are under way.
@@ -117,22 +149,28 @@ impl Lines {
     }
 }
 
-/// A request that has left its line, for the worker that is started for it. It counts as under way until this is dropped.
+/// A request that has been put aside, for the worker that is started for it. If it was in a line, it counts as under way there
+/// until this is dropped.
 pub(crate) struct Admitted {
     workers: Arc<Workers>,
-    line: u64,
+    aside: Aside,
 }
 
 impl Admitted {
-    pub(super) fn new(workers: &Arc<Workers>, line: u64) -> Admitted {
-        workers.lines().began(line);
-        Admitted { workers: Arc::clone(workers), line }
+    pub(super) fn new(workers: &Arc<Workers>, aside: Aside) -> Admitted {
+        workers.lines().began(aside);
+        Admitted { workers: Arc::clone(workers), aside }
+    }
+
+    /// Returns whether the request has waited for a cause.
+    pub(super) fn was_parked(&self) -> bool {
+        matches!(self.aside, Aside::Parked(_))
     }
 }
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        self.workers.lines().ended(self.line);
+        self.workers.lines().ended(self.aside);
     }
 }
 
@@ -154,7 +192,7 @@ mod tests {
     }
 
     fn first(lines: &Lines, line: u64) -> Option<(u8, Waiting)> {
-        let waiting = lines.take(line)?;
+        let waiting = lines.take(Aside::Line(line))?;
         let Held::Message(_, bytes) = &waiting.held else { panic!("a message") };
         Some((bytes[0], waiting))
     }
@@ -163,14 +201,14 @@ mod tests {
     fn requests_leave_a_line_in_their_order() {
         let lines = Lines::default();
         assert!(lines.has_room(MAX_MEMORY) && lines.occupied().is_empty());
-        lines.push(7, message(1));
-        lines.push(7, message(2));
+        lines.push(Aside::Line(7), message(1));
+        lines.push(Aside::Line(7), message(2));
         assert!(!lines.has_room(1));
         assert_eq!((lines.occupied(), lines.count(7), lines.waiting()), (vec![7], (2, 0), 2));
         let (number, waiting) = first(&lines, 7).unwrap();
         assert!(number == 1 && lines.has_room(1));
         // No worker could be started for it.
-        lines.put_back(7, waiting);
+        lines.put_back(Aside::Line(7), waiting);
         assert!(!lines.has_room(1));
         assert_eq!([(); 2].map(|()| first(&lines, 7).unwrap().0), [1, 2]);
         assert!(first(&lines, 7).is_none() && first(&lines, 8).is_none());
@@ -178,11 +216,26 @@ mod tests {
     }
 
     #[test]
+    fn what_waits_for_a_cause_takes_memory_and_is_found_by_its_number() {
+        let lines = Lines::default();
+        lines.push(Aside::Parked(7), message(1));
+        lines.push(Aside::Line(7), message(2));
+        assert!(!lines.has_room(1) && lines.any_parked() && lines.waiting() == 2);
+        assert!(lines.take(Aside::Parked(8)).is_none());
+        let parked = lines.take(Aside::Parked(7)).unwrap();
+        assert!(lines.has_room(1) && !lines.any_parked() && lines.take(Aside::Parked(7)).is_none());
+        lines.put_back(Aside::Parked(7), parked);
+        assert!(!lines.has_room(1) && lines.occupied() == [7]);
+        lines.clear();
+        assert!(lines.has_room(MAX_MEMORY) && lines.waiting() == 0);
+    }
+
+    #[test]
     fn a_request_is_under_way_until_its_worker_has_ended_it() {
         let workers = Workers::new(WorkerGrowth::default(), 1 << 20, 1, Arc::default());
         let lines = workers.lines();
-        lines.push(7, message(1));
-        let admitted = [(); 2].map(|()| Admitted::new(&workers, 7));
+        lines.push(Aside::Line(7), message(1));
+        let admitted = [(); 2].map(|()| Admitted::new(&workers, Aside::Line(7)));
         assert_eq!((lines.count(7), lines.count(8)), ((1, 2), (0, 0)));
         drop(first(lines, 7).unwrap());
         drop(admitted);

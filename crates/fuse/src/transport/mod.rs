@@ -28,7 +28,7 @@ pub use priority::{LowWorkers, WorkerPriority};
 pub(crate) use serve::write_header;
 pub use serve::{Grants, Handler, Out, Outcome, Undelivered, report_undelivered, serve};
 pub use served::{Served, ServedRequests};
-pub use stalled::{Note, Stalled, Verdict};
+pub use stalled::{Note, Park, Stalled, Verdict};
 pub use tally::{BOUNDS, KindTally, ONE_IN};
 pub use trace::TARGET as TRACE_TARGET;
 pub use uring::UringUnavailable;

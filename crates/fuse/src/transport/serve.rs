@@ -7,7 +7,7 @@ use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::nudge::is_nudge;
-use super::stalled::{Note, Stalled, Verdict};
+use super::stalled::{Note, Park, Stalled, Verdict};
 use super::trace::Trace;
 use crate::abi;
 use crate::opcode;
@@ -15,6 +15,7 @@ use crate::reply::{Answer, Granted, Replied, Reply};
 use crate::request::{Header, Malformed, NodeId, Op, Request};
 
 const EIO: i32 = 5;
+const EAGAIN: i32 = 11;
 const EINVAL: i32 = 22;
 const ENOSYS: i32 = 38;
 const ENODATA: i32 = 61;
@@ -77,6 +78,21 @@ pub trait Handler: Send + Sync + 'static {
         true
     }
 
+    /// Decides about a request that has to wait for `cause` ([`Reply::later`]), when its worker comes back with it, also for
+    /// the second time. With `room`, it can be put aside; else there is no memory for it.
+    fn park(&self, _request: &Request<'_>, _cause: Note, room: bool) -> Park {
+        if room { Park::Aside } else { Park::Refuse(EAGAIN) }
+    }
+
+    /// Returns the numbers of requests that were put aside and are to be handled once more now, at most this many. Called on
+    /// the watchdog's thread again and again while there are any, so it must not wait for a branch.
+    fn resume(&self, _most: usize) -> Vec<u64> {
+        Vec::new()
+    }
+
+    /// Called when a request that had been put aside is about to be answered.
+    fn unparked(&self, _unique: u64) {}
+
     /// Decides about a request whose worker has been in it for some ticks. Called on the watchdog's thread, which looks
     /// after all workers, so it must not wait for a branch. Called again and again as the verdict says, also after the
     /// request was answered in the worker's place; then an [`Verdict::Answer`] has no effect.
@@ -133,6 +149,18 @@ impl<H: Handler + ?Sized> Handler for std::sync::Arc<H> {
 
     fn admits(&self, line: u64, waiting: usize, under_way: usize) -> bool {
         (**self).admits(line, waiting, under_way)
+    }
+
+    fn park(&self, request: &Request<'_>, cause: Note, room: bool) -> Park {
+        (**self).park(request, cause, room)
+    }
+
+    fn resume(&self, most: usize) -> Vec<u64> {
+        (**self).resume(most)
+    }
+
+    fn unparked(&self, unique: u64) {
+        (**self).unparked(unique);
     }
 
     fn stalled(&self, request: &Stalled) -> Verdict {
@@ -197,6 +225,8 @@ impl<'b> Out<'b> {
 pub enum Outcome {
     /// Send nothing.
     NoReply,
+    /// Send nothing yet: the request waits for this ([`Reply::later`]). The buffer for the header is as before.
+    Later(Note),
     /// Send the reply in the buffer.
     Answer {
         /// The length of the payload after the header, in bytes.
@@ -213,7 +243,7 @@ impl Outcome {
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
-            Outcome::NoReply => 0,
+            Outcome::NoReply | Outcome::Later(_) => 0,
             Outcome::Answer { errno, .. } => *errno,
         }
     }
@@ -264,12 +294,20 @@ pub fn serve<H: Handler + ?Sized>(
     }
     let (payload, error) = match answer {
         Answer::Nothing => return Outcome::NoReply,
+        Answer::Later(cause) => return Outcome::Later(cause),
         Answer::Error(errno) => (0, -errno),
         Answer::Payload(len) => (len, 0),
     };
     write_header(out.header, payload, error, header.unique);
     let granted = if error == 0 { granted } else { Granted::Nothing };
     Outcome::Answer { payload, errno: -error, grants: Grants { granted, node: header.node, dir } }
+}
+
+/// Answers a request with an errno after all that was to wait.
+pub(super) fn refuse(header: &Header, out: &mut [u8], errno: i32) -> Outcome {
+    write_header(out, 0, -errno, header.unique);
+    let grants = Grants { granted: Granted::Nothing, node: header.node, dir: false };
+    Outcome::Answer { payload: 0, errno, grants }
 }
 
 /// Calls the handler once, unless this crate answers the request itself.

@@ -42,6 +42,7 @@ impl fmt::Display for AnswerText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Answer::Nothing => f.write_str("unanswered"),
+            Answer::Later(_) => f.write_str("later"),
             Answer::Error(errno) => write!(f, "error={errno}"),
             Answer::Payload(len) => write!(f, "error=0 len={len}"),
         }

@@ -12,7 +12,7 @@ use canopy_sys::fuse::uring::Window;
 use canopy_sys::sched;
 
 use super::dev::send_error;
-use super::lines::{Admitted, FirstRequest, Waiting};
+use super::lines::{Admitted, Aside, FirstRequest, Waiting};
 use super::nudge::Nudges;
 use super::priority::{LowWorkers, Priorities};
 use super::serve::Handler;
@@ -65,6 +65,8 @@ pub(crate) struct Watchdog<H> {
     /// How many notifications it has sent.
     pokes: u64,
     nudges: Nudges,
+    /// Requests that are to be handled once more and have no worker yet, each with the tick since when.
+    due: Vec<(u64, u64)>,
     /// Whether it has warned that there are too few workers.
     scarce: bool,
     /// `None` if the workers keep the priority of the process.
@@ -139,6 +141,7 @@ impl<H: Handler> Watchdog<H> {
             ends: WorkersEnd::default(),
             pokes: 0,
             nudges: Nudges::default(),
+            due: Vec::new(),
             scarce: false,
             priorities: low.and_then(|low| Priorities::new(workers.groups(), low)),
         };
@@ -317,7 +320,8 @@ impl<H: Handler> Watchdog<H> {
         (0..started).take_while(|_| self.start_worker(index, &mut 0, &mut None)).count()
     }
 
-    /// Starts workers for requests in line that the handler admits, at most `room`. Returns whether there were any in line.
+    /// Starts workers for requests that were put aside and that the handler admits, at most `room`. Returns whether there were
+    /// any.
     fn admit(&mut self, mut room: usize) -> bool {
         let workers = Arc::clone(&self.workers);
         let (handler, lines) = (Arc::clone(&self.handler), workers.lines());
@@ -331,17 +335,51 @@ impl<H: Handler> Watchdog<H> {
             // The handler is told how many wait, even if there is no room for them.
             while admits(line)
                 && room > 0
-                && let Some(Waiting { group, held, size }) = lines.take(line)
+                && let Some(waiting) = lines.take(Aside::Line(line))
             {
-                let mut first = Some(FirstRequest { held, admitted: Admitted::new(&workers, line) });
-                self.start_worker(group, &mut room, &mut first);
-                if let Some(FirstRequest { held, .. }) = first {
-                    lines.put_back(line, Waiting { group, held, size });
+                if !self.start_for(Aside::Line(line), waiting, &mut room) {
                     return true;
                 }
             }
         }
-        !occupied.is_empty()
+        let any_parked = lines.any_parked();
+        if any_parked {
+            self.resume(room);
+        }
+        any_parked || !occupied.is_empty()
+    }
+
+    /// Starts workers for requests that have waited for a cause and are to be handled once more, at most `room`.
+    fn resume(&mut self, mut room: usize) {
+        let mut due = std::mem::take(&mut self.due);
+        let most = room.saturating_sub(due.len());
+        let (now, ticks) = (self.workers.now(), self.workers.growth().ticks(LONG));
+        let named = catch_unwind(AssertUnwindSafe(|| self.handler.resume(most))).unwrap_or_default();
+        due.extend(named.into_iter().map(|unique| (unique, now)));
+        // One that is answered in its worker's place at this moment never comes.
+        due.retain(|(_, since)| now.saturating_sub(*since) < ticks);
+        for (unique, since) in due {
+            let aside = Aside::Parked(unique);
+            // Its worker may be about to put it aside.
+            let waiting = if room > 0 { self.workers.lines().take(aside) } else { None };
+            if waiting.is_none_or(|waiting| !self.start_for(aside, waiting, &mut room)) {
+                self.due.push((unique, since));
+            }
+        }
+    }
+
+    /// Starts a worker for a request that was put aside. If that is not possible, puts it back and returns false.
+    fn start_for(&mut self, aside: Aside, waiting: Waiting, room: &mut usize) -> bool {
+        let (workers, Waiting { group, held, size }) = (Arc::clone(&self.workers), waiting);
+        let mut first = Some(FirstRequest { held, admitted: Admitted::new(&workers, aside) });
+        self.start_worker(group, room, &mut first);
+        match first {
+            Some(FirstRequest { held, .. }) => {
+                workers.lines().put_back(aside, Waiting { group, held, size });
+                false
+            }
+            None => true,
+        }
     }
 
     /// Adds workers to a group that needs more, at most `room`, and dismisses workers of a group that has needed fewer for

@@ -29,7 +29,7 @@ use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 
 use super::gate::Gate;
-use super::lines::{Held, Lines, Waiting};
+use super::lines::{Aside, Held, Lines, Waiting};
 use super::stalled::{Note, Stalled};
 use super::tally::{Sampler, Tally};
 use crate::request::Header;
@@ -219,18 +219,20 @@ impl WorkerSlot {
         }
     }
 
-    /// Ends a request, before its answer with this errno, or 0, is sent. If the handler was asked about it, the worker
-    /// stays busy until [`WorkerSlot::done`].
-    pub(crate) fn end(&self, errno: i32) -> Ended {
+    /// Ends a request, before its answer with this errno, or 0, is sent; with `None` it is not answered yet. If the handler was
+    /// asked about it, the worker stays busy until [`WorkerSlot::done`].
+    pub(crate) fn end(&self, errno: Option<i32>) -> Ended {
         let mut activity = self.seat.0.lock();
         let Activity { current: now, tally, .. } = &mut *activity;
         let Some(current) = &mut *now else { return Ended { claim: None, stalled: false } };
         let (claim, stalled) = (current.claim.take(), current.asked.is_some());
         let opcode = current.header.opcode;
-        if !current.answered {
+        if let Some(errno) = errno
+            && !current.answered
+        {
             tally.count(opcode, errno, stalled);
         }
-        if let Some(began) = current.began {
+        if let (Some(began), Some(_)) = (current.began, errno) {
             tally.time(opcode, u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
         }
         current.ended = true;
@@ -251,8 +253,8 @@ impl WorkerSlot {
     }
 
     /// Puts a request aside, which takes this much memory.
-    pub(super) fn hold(&self, line: u64, held: Held, size: usize) {
-        self.workers.lines.push(line, Waiting { group: self.group, held, size });
+    pub(super) fn hold(&self, aside: Aside, held: Held, size: usize) {
+        self.workers.lines.push(aside, Waiting { group: self.group, held, size });
         // Either the watchdog sees the request before it sleeps, or this thread sees that it sleeps.
         if self.workers.asleep.load(Ordering::SeqCst) {
             self.workers.wake();
@@ -633,12 +635,12 @@ mod tests {
             begin();
             assert_eq!(sample(), (2, 0, true));
             workers.set_now(tick);
-            assert!(slot.end(0).claim.is_some());
+            assert!(slot.end(Some(0)).claim.is_some());
         }
         begin();
         workers.set_now(16);
         assert_eq!(sample(), (2, 1, true));
-        slot.end(0);
+        slot.end(Some(0));
         assert_eq!(sample(), (2, 0, false));
         drop(slot);
         assert_eq!(sample(), (1, 0, false));
@@ -669,7 +671,7 @@ mod tests {
         assert!(seat.is_given_up());
         let second = seat.lock().stalled(later).unwrap();
         assert_eq!((second.since, second.answered), (Duration::from_secs(2), true));
-        let ended = slot.end(5);
+        let ended = slot.end(Some(5));
         assert!(ended.claim.is_none() && ended.stalled);
         // The worker is still busy: it takes its answer back.
         let sample = workers.sample(0, later);
@@ -678,7 +680,7 @@ mod tests {
         assert_eq!(workers.sample(0, later).stuck, 0);
         // The next request is the worker's own again.
         slot.begin(HEADER, Note::default(), Claim::Device);
-        let ended = slot.end(5);
+        let ended = slot.end(Some(5));
         assert!(ended.claim.is_some() && !ended.stalled);
     }
 
@@ -689,7 +691,7 @@ mod tests {
         for (slot, errno) in [(&first, 0), (&first, 2), (&second, 0)] {
             slot.begin(HEADER, Note::default(), Claim::Device);
             assert_eq!(workers.served().1.under_way, 1);
-            slot.end(errno);
+            slot.end(Some(errno));
         }
         let counted = || {
             let (tally, sample) = workers.served();
@@ -719,7 +721,7 @@ mod tests {
             (tally.kinds()[0].1.answered, tally.errors(), sample.under_way)
         };
         assert_eq!(failed(), (1, vec![(110, 1)], 0));
-        slot.end(0);
+        slot.end(Some(0));
         assert_eq!(failed(), (1, vec![(110, 1)], 0));
     }
 

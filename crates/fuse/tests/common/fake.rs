@@ -149,6 +149,7 @@ pub fn check_serve(bytes: &[u8], out: &mut [u8], fake: &Fake, dialect: Dialect) 
     let buffers = Out::contiguous(out).expect("room for a header");
     let outcome = serve(header, Request::decode(bytes, dialect), buffers, fake);
     match outcome {
+        Outcome::Later(cause) => panic!("no reply yet: {cause:?}"),
         Outcome::NoReply => assert!(!header.wants_answer(), "no reply: {header:?}"),
         Outcome::Answer { payload, grants, .. } => {
             let len = u32::from_ne_bytes(out[..4].try_into().unwrap());

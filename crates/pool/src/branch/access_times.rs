@@ -46,6 +46,8 @@ pub(crate) fn on_copy(
     let path = rustix::fs::readlink(ProcPath::of(fd).as_bytes(), Vec::new()).ok()?;
     let path = Path::new(OsStr::from_bytes(path.as_bytes())).strip_prefix(branch).ok()?.to_owned();
     let flags = (flags - (OFlags::CREATE | OFlags::EXCL | OFlags::TRUNC)) | OFlags::NOFOLLOW;
+    // The name may lead to a FIFO by now, or to a file with a lease.
+    let flags = if flags.contains(OFlags::PATH) { flags } else { flags | OFlags::NONBLOCK };
     let opened = beneath::open(copy, path.as_os_str().as_bytes(), flags).ok()?;
     // The name may lead to another file by now, or something may be mounted there.
     let key = |fd: BorrowedFd<'_>| stat::of(fd).ok().map(|attr| attr.key());

@@ -4,6 +4,7 @@ use super::inode_search::InodeSearch;
 use super::{StableId, StableTarget};
 use crate::branch::health::OpKind;
 use crate::branch::{Branch, Branches};
+use crate::error::{Error, Result};
 use crate::fs::beneath::{self, ProcPath};
 use crate::fs::reserved::is_reserved;
 use crate::fs::stat::{self, Attr, FileKey};
@@ -23,19 +24,22 @@ pub(crate) struct Found {
 
 /// Looks for a file on a branch; `None` if it is not there.
 pub(crate) fn find(
-    branch: &Branch,
+    branch: &Arc<Branch>,
     wanted: StableTarget,
     wants_path: bool,
     searches: &InodeSearch,
-) -> Result<Option<Found>, Errno> {
+) -> Result<Option<Found>> {
     let found = match pin(branch, wanted.ino) {
         Ok(pinned) => by_handle(branch, wanted, pinned, wants_path, searches),
         Err(Errno::STALE) => Ok(None),
         // No permission, or not supported by the filesystem.
         Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOTTY) => by_walk(branch, wanted, searches),
-        Err(errno) => Err(errno),
+        Err(errno) => Err(errno.into()),
     };
-    found.map_err(|errno| branch.record_error(errno, OpKind::Read))
+    found.map_err(|error| match error {
+        Error::Branch(errno) => Error::Branch(branch.record_error(errno, OpKind::Read)),
+        other => other,
+    })
 }
 
 /// Pins the file with an inode number on the branch's filesystem.
@@ -44,12 +48,12 @@ fn pin(branch: &Branch, ino: u64) -> Result<OwnedFd, Errno> {
 }
 
 fn by_handle(
-    branch: &Branch,
+    branch: &Arc<Branch>,
     wanted: StableTarget,
     pinned: OwnedFd,
     wants_path: bool,
     searches: &InodeSearch,
-) -> Result<Option<Found>, Errno> {
+) -> Result<Option<Found>> {
     let attr = stat::of(pinned.as_fd())?;
     let Some(lasting) = wanted.is(branch, attr.key()).filter(|_| attr.nlink > 0) else { return Ok(None) };
     let whole = branch.inodes.is_some_and(|inodes| inodes.at_root);
@@ -60,20 +64,18 @@ fn by_handle(
     // The kernel always knows the parents of a directory, but those of another file only if somebody has used a path to it
     // not long ago.
     let path = match known_path(branch, pinned.as_fd(), &attr) {
-        None if !attr.is_dir() => searches.path(branch, attr.ino, |path| is_at(branch, path, &attr))?,
+        None if !attr.is_dir() => searches.path(branch, wanted)?,
         known => known,
     };
     Ok(path.map(|path| Found { lasting, attr, path: Some(path) }))
 }
 
-fn by_walk(branch: &Branch, wanted: StableTarget, searches: &InodeSearch) -> Result<Option<Found>, Errno> {
-    let mut found = None;
-    let path = searches.path(branch, wanted.ino, |path| {
-        let attr = at(branch, path).ok();
-        found = attr.and_then(|attr| Some((wanted.is(branch, attr.key())?, attr)));
-        found.is_some()
-    })?;
-    Ok(found.map(|(lasting, attr)| Found { lasting, attr, path }))
+fn by_walk(branch: &Arc<Branch>, wanted: StableTarget, searches: &InodeSearch) -> Result<Option<Found>> {
+    let Some(path) = searches.path(branch, wanted)? else { return Ok(None) };
+    // It may have moved just now.
+    let attr = at(branch, &path).ok();
+    let found = attr.and_then(|attr| Some((wanted.is(branch, attr.key())?, attr)));
+    Ok(found.map(|(lasting, attr)| Found { lasting, attr, path: Some(path) }))
 }
 
 fn at(branch: &Branch, path: &[u8]) -> Result<Attr, Errno> {

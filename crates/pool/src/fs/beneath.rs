@@ -157,9 +157,14 @@ pub(crate) fn descriptors() -> Option<BorrowedFd<'static>> {
     opened.as_ref().filter(|(opener, _)| *opener == process).map(|(_, fd)| fd.as_fd())
 }
 
-/// Opens the file behind a descriptor once more, with other flags.
+/// Opens the file behind a descriptor once more, with other flags. Never waits for a process that holds a lease on the file
+/// (fcntl(2), `F_SETLEASE`), nor for one that opens the other end of a FIFO. For files and directories `O_NONBLOCK` means
+/// nothing after that.
+///
+/// Errors: `EAGAIN` while there is such a lease. The kernel has then told its holder, and ends the lease in time.
 pub(crate) fn reopen(fd: impl AsFd, flags: OFlags) -> Result<OwnedFd, Errno> {
-    let flags = (flags - (OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW)) | OFlags::CLOEXEC;
+    let mut flags = (flags - (OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW)) | OFlags::CLOEXEC;
+    flags.set(OFlags::NONBLOCK, !flags.contains(OFlags::PATH));
     // Borrowed: an owned descriptor that moved into the path would be closed before the path is used.
     rustix::fs::open(ProcPath::of(&fd).as_bytes(), flags, Mode::empty())
 }

@@ -29,6 +29,7 @@ pub(crate) mod surplus;
 pub(crate) mod table;
 
 use crate::branch::Branch;
+use crate::error::{Cause, Error, Result};
 use crate::export::StableId;
 use crate::fs::stat::FileKey;
 use crate::ids::{BranchId, NodeId};
@@ -217,16 +218,14 @@ impl Node {
         &self.parts().moving
     }
 
-    /// Keeps the file from moving to another branch. Waits for a move in progress, which one on request then gives up.
-    pub(crate) fn stay(&self) -> RwLockReadGuard<'_, (), rank::FileMove> {
-        if let Some(stays) = self.moving().try_read() {
-            return stays;
-        }
-        let awaited = &self.rare().awaited;
-        awaited.fetch_add(1, Ordering::Relaxed);
-        let stays = self.moving().read();
-        awaited.fetch_sub(1, Ordering::Relaxed);
-        stays
+    /// Keeps the file from moving to another branch. A move on request gives up once somebody has asked in vain.
+    ///
+    /// Errors: [`Error::Wait`] while it moves.
+    pub(crate) fn stay(&self) -> Result<RwLockReadGuard<'_, (), rank::FileMove>> {
+        self.moving().try_read().ok_or_else(|| {
+            self.rare().awaited.store(true, Ordering::Relaxed);
+            Error::Wait(Cause::Move(self.id))
+        })
     }
 
     /// Returns whether another node stands for the file now. An answer that was given before may still bring the kernel
@@ -236,9 +235,16 @@ impl Node {
         self.rare_if_any().is_some_and(|rare| rare.superseded.load(Ordering::Relaxed))
     }
 
-    /// Returns whether a thread waits for the end of a move.
+    /// Returns whether a request has come upon the move since it began.
     pub(crate) fn is_awaited(&self) -> bool {
-        self.rare_if_any().is_some_and(|rare| rare.awaited.load(Ordering::Relaxed) > 0)
+        self.rare_if_any().is_some_and(|rare| rare.awaited.load(Ordering::Relaxed))
+    }
+
+    /// Records that a move begins, which nobody waits for yet. Who waits for an earlier one asks again.
+    pub(crate) fn begin_move(&self) {
+        if let Some(rare) = self.rare_if_any() {
+            rare.awaited.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Records the [fingerprint](open_file::fingerprint) of the file at an open. Returns that of the open before.

@@ -55,8 +55,8 @@ pub(crate) struct RareParts {
     pub(crate) stays_until: Mutex<Option<Instant>, rank::NodeStays>,
     /// The names of the file lead to another node now.
     pub(super) superseded: AtomicBool,
-    /// How many threads wait for a move of the file to end, in order to write it.
-    pub(super) awaited: AtomicU32,
+    /// A request that writes the file has come upon the move of it.
+    pub(super) awaited: AtomicBool,
     /// The file has replaced files of other branches, which may still be there on disk.
     pub(crate) replaces: AtomicBool,
 }

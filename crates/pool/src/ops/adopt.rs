@@ -5,6 +5,7 @@
 //! inode number of a directory, which clients remember: one that changes looks to them like another directory.
 
 use crate::branch::Branch;
+use crate::error::{Error, Result};
 use crate::export::StableId;
 use crate::fs::stat;
 use crate::ids::{HandleId, NodeId};
@@ -122,9 +123,11 @@ impl Pool {
     }
 
     /// Finds a node again that the kernel knows from another process, if it is not known here.
-    pub fn recall(&self, id: NodeId) {
+    ///
+    /// Errors: [`Error::Wait`] while it is being searched for.
+    pub fn recall(&self, id: NodeId) -> Result<()> {
         if self.nodes.hold(id) {
-            return;
+            return Ok(());
         }
         match self.find(id) {
             // Requests at the same time may all find it, but the kernel may hold only one reference. A node that is counted
@@ -139,8 +142,10 @@ impl Pool {
                     self.may_be_mapped(&node, false);
                 }
             }
+            Err(wait @ Error::Wait(_)) => return Err(wait),
             Err(error) => tracing::debug!("{id}, which the kernel knows, is not found: {error}"),
         }
+        Ok(())
     }
 }
 

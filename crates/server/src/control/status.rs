@@ -3,6 +3,7 @@
 use crate::branches::condition::Condition;
 use crate::branches::liveness::Liveness;
 use crate::branches::topology::Topology;
+use crate::parking::Parking;
 use crate::survival::{FORM, Ledger};
 use crate::watch::Unwatched;
 use canopy_config::Config;
@@ -41,6 +42,8 @@ pub(crate) struct Connection {
     pub(crate) ledger: Option<Ledger>,
     /// What keeps requests from beginning when another program takes over.
     pub(crate) gate: Arc<Gate>,
+    /// What waits for something else than a disk.
+    pub(crate) parking: Arc<Parking>,
 }
 
 /// What carries the requests, and the number of threads.

@@ -19,34 +19,42 @@ impl Dispatch {
         &self,
         request: &Request<'_>,
         operation: &Operation<'_>,
-    ) -> (Option<Noted<'_>>, Option<Begun>) {
-        let Some(in_flight) = &self.in_flight else { return (None, None) };
+    ) -> Result<(Option<Noted<'_>>, Option<Begun>)> {
+        let Some(in_flight) = &self.in_flight else { return Ok((None, None)) };
         in_flight.answered();
         if self.takes_over {
-            self.recall(request);
+            self.recall(request)?;
         }
         if !operation.once {
-            return (None, None);
+            return Ok((None, None));
         }
         let begun = in_flight.begun_before(request.header.unique);
-        (in_flight.begin(request.header.unique, begun.as_ref()), begun)
+        Ok((in_flight.begin(request.header.unique, begun.as_ref()), begun))
+    }
+
+    /// Keeps what a process before has begun of a request that waits, until it is handled once more.
+    #[cold]
+    pub(super) fn waits(&self, call: &mut Call<'_>) {
+        if let (Some(in_flight), Some(begun)) = (&self.in_flight, call.begun.take()) {
+            // Nothing of it is erased: this process may die, too.
+            std::mem::forget(call.noted.take());
+            in_flight.put_back(call.header.unique, begun);
+        }
     }
 
     /// Finds the nodes of a request again that the kernel knows from a process before.
-    fn recall(&self, request: &Request<'_>) {
+    fn recall(&self, request: &Request<'_>) -> Result<()> {
         let other = match request.op {
-            Op::Forget { .. } | Op::BatchForget(_) | Op::Interrupt { .. } => return,
+            Op::Forget { .. } | Op::BatchForget(_) | Op::Interrupt { .. } => return Ok(()),
             // They are about a handle. The kernel sends them late, when it may have forgotten the node, or the directories
             // above it: what is found again then, nobody forgets any more.
-            Op::Release { .. } | Op::Releasedir { .. } => return,
+            Op::Release { .. } | Op::Releasedir { .. } => return Ok(()),
             Op::Link { old, .. } => Some(old),
             Op::Rename { newdir, .. } => Some(newdir),
             _ => None,
         };
-        self.pool.recall(convert::node(request.header.node));
-        if let Some(other) = other {
-            self.pool.recall(convert::node(other));
-        }
+        self.pool.recall(convert::node(request.header.node))?;
+        other.map_or(Ok(()), |other| self.pool.recall(convert::node(other)))
     }
 
     /// Closes the handle that the process before has opened for this request, and has not told the kernel. Notes the one

@@ -13,6 +13,7 @@ use crate::affinity::Affinity;
 use crate::coherence::{Answer, Coherence};
 use crate::control::{self, Control};
 use crate::interrupts::Interrupts;
+use crate::parking::{self, Parking};
 use crate::survival::in_flight::{Begun, InFlight, Noted};
 use crate::translate::convert;
 use crate::translate::operation::Operation;
@@ -35,6 +36,7 @@ pub(crate) struct Dispatch {
     pub(crate) control: Control,
     pub(crate) affinity: Affinity,
     pub(crate) interrupts: Arc<Interrupts>,
+    pub(crate) parking: Arc<Parking>,
     /// Whether the kernel runs with SELinux.
     pub(crate) selinux: bool,
     /// The requests in flight, if the pool is to outlive this process.
@@ -71,7 +73,10 @@ impl Handler for Dispatch {
             return reply.error(errno.raw_os_error());
         }
         let operation = Operation::of(&request);
-        let (noted, begun) = self.note(&request, &operation);
+        let (noted, begun) = match self.note(&request, &operation) {
+            Ok(noted) => noted,
+            Err(error) => return fail(reply, error),
+        };
         // Begins before the branches are read, and lives until the answer is given.
         let answer = self.coherence.begin(request.header.pid, operation.locks_directory);
         match operation.carries_data && answer.ttl().proxy_ioprio {
@@ -79,104 +84,12 @@ impl Handler for Dispatch {
             false => ioprio::reset(),
         }
         let node = convert::node(request.header.node);
-        let call = Call { node, header: &request.header, answer, noted, begun };
-        match request.op {
-            Op::Lookup { name } => self.lookup(&call, reply, name),
-            Op::Forget { nlookup } => {
-                self.pool.forget(call.node, nlookup);
-                reply.none()
-            }
-            Op::BatchForget(items) => {
-                for item in items {
-                    self.pool.forget(convert::node(item.node), item.nlookup);
-                }
-                reply.none()
-            }
-            Op::Symlink { name, target } => {
-                let made = self.pool.symlink(&call.caller(0), call.node, name.as_bytes(), target.to_bytes());
-                self.made(&call, reply, (name, None), made)
-            }
-            Op::Mknod { name, mode, rdev, umask } => self.mknod(&call, reply, name, mode, rdev, umask),
-            Op::Mkdir { name, mode, umask } => {
-                let made = self.pool.mkdir(&call.caller(umask), call.node, name.as_bytes(), mode);
-                self.made(&call, reply, (name, None), made)
-            }
-            Op::Link { old, name } => {
-                let old = convert::node(old);
-                let made = self.pool.link(&call.caller(0), old, call.node, name.as_bytes());
-                self.made(&call, reply, (name, Some(old)), made)
-            }
-            Op::Unlink { name } => self.removed(&call, reply, self.pool.unlink(call.node, name.as_bytes())),
-            Op::Rmdir { name } => self.removed(&call, reply, self.pool.rmdir(call.node, name.as_bytes())),
-            Op::Rename { name, newdir, newname, flags } => {
-                self.rename(&call, reply, name, (newdir, newname), flags)
-            }
-            Op::Create(create) => self.create(&call, reply, &create),
-            Op::Tmpfile(create) => self.tmpfile(&call, reply, &create),
-            Op::Readlink => match self.pool.readlink(call.node) {
-                Ok(target) => reply.bytes(&target),
-                Err(error) => fail(reply, error),
-            },
-
-            Op::Getattr { handle } => self.getattr(&call, reply, handle),
-            Op::Statx { handle, .. } => self.statx(&call, reply, handle),
-            Op::Setattr(set) => self.setattr(&call, reply, &set),
-            Op::Access { mask } => done(reply, self.pool.access(call.node, mask)),
-            Op::Setxattr { name, value, flags, setxattr_flags } => {
-                self.setxattr(&call, reply, name, value, (flags, setxattr_flags))
-            }
-            Op::Getxattr { name, size } => self.getxattr(&call, reply, name, size),
-            Op::Listxattr { size } => self.listxattr(&call, reply, size),
-            Op::Removexattr { name } => {
-                let removed = self.pool.removexattr(&call.caller(0), call.node, name.to_bytes());
-                let removed = self.done_before(&call, Errno::NODATA, removed);
-                done(reply, self.changed(&call, removed))
-            }
-            Op::Ioctl { flags, cmd, data, .. } => self.ioctl(&call, reply, flags, cmd, data),
-            Op::Statfs => match self.pool.statfs(call.node) {
-                Ok(figures) => reply.statfs(&convert::statfs(&figures)),
-                Err(error) => fail(reply, error),
-            },
-            Op::Syncfs => done(reply, self.pool.syncfs()),
-
-            Op::Open { flags, open_flags } => self.open(&call, reply, flags, open_flags),
-            Op::Read(io) => self.read(reply, &io),
-            Op::Write(io) => self.write(&call, reply, &io),
-            Op::Flush { handle, .. } => done(reply, self.pool.flush(HandleId(handle))),
-            Op::Fsync { handle, datasync } => done(reply, self.pool.fsync(HandleId(handle), datasync)),
-            Op::Release { handle, .. } => done(reply, self.pool.release(HandleId(handle))),
-            Op::Fallocate { handle, offset, length, mode } => {
-                self.fallocate(&call, reply, HandleId(handle), mode, (offset, length))
-            }
-            Op::Lseek { handle, offset, whence } => self.lseek(reply, handle, offset, whence),
-            Op::CopyFileRange(copy) => self.copy_file_range(reply, &copy),
-
-            Op::Opendir { .. } => self.opendir(&call, reply),
-            Op::Readdir(io) => self.readdir(&call, reply, &io),
-            Op::Readdirplus(io) => self.readdirplus(&call, reply, &io),
-            Op::Releasedir { .. } => reply.ok(),
-            Op::Fsyncdir { datasync, .. } => done(reply, self.pool.fsyncdir(call.node, datasync)),
-
-            Op::Interrupt { unique } => {
-                self.interrupts.record(unique);
-                reply.none()
-            }
-            // Sent once everything else has been answered; the threads end with the connection.
-            Op::Destroy => reply.ok(),
-            // The kernel keeps locks itself, per node, because INIT does not ask for FUSE_POSIX_LOCKS and
-            // FUSE_FLOCK_LOCKS. All names of a file are one node, so locks hold among all users of the pool, without
-            // a round trip. The branches do not see them.
-            Op::Getlk(_) | Op::Setlk(_) | Op::Setlkw(_) => unsupported(reply),
-            // The kernel then treats every file as always ready, like a regular file (fs/fuse/file.c).
-            Op::Poll { .. } => unsupported(reply),
-            // Block numbers of different disks mean nothing to the callers of FIBMAP, and would be needed to swap
-            // onto a pool. The kernel only asks mounts on a block device anyway.
-            Op::Bmap { .. } => unsupported(reply),
-            // DAX windows belong to virtiofs: they need a shared memory region, which /dev/fuse does not have.
-            Op::SetupMapping(_) | Op::RemoveMapping { .. } => unsupported(reply),
-            // The session handles these.
-            Op::Init(_) | Op::CuseInit(_) | Op::NotifyReply { .. } | Op::Unknown(_) => unsupported(reply),
+        let mut call = Call { node, header: &request.header, answer, noted, begun };
+        let replied = self.carry_out(&call, request.op, reply);
+        if replied.is_later() {
+            self.waits(&mut call);
         }
+        replied
     }
 
     fn thread_start(&self, worker: usize) {
@@ -212,6 +125,108 @@ impl Handler for Dispatch {
 }
 
 impl Dispatch {
+    /// Carries out an operation: the one match over all of them.
+    fn carry_out(&self, call: &Call<'_>, op: Op<'_>, reply: Reply<'_>) -> Replied {
+        match op {
+            Op::Lookup { name } => self.lookup(call, reply, name),
+            Op::Forget { nlookup } => {
+                self.pool.forget(call.node, nlookup);
+                reply.none()
+            }
+            Op::BatchForget(items) => {
+                for item in items {
+                    self.pool.forget(convert::node(item.node), item.nlookup);
+                }
+                reply.none()
+            }
+            Op::Symlink { name, target } => {
+                let made = self.pool.symlink(&call.caller(0), call.node, name.as_bytes(), target.to_bytes());
+                self.made(call, reply, (name, None), made)
+            }
+            Op::Mknod { name, mode, rdev, umask } => self.mknod(call, reply, name, mode, rdev, umask),
+            Op::Mkdir { name, mode, umask } => {
+                let made = self.pool.mkdir(&call.caller(umask), call.node, name.as_bytes(), mode);
+                self.made(call, reply, (name, None), made)
+            }
+            Op::Link { old, name } => {
+                let old = convert::node(old);
+                let made = self.pool.link(&call.caller(0), old, call.node, name.as_bytes());
+                self.made(call, reply, (name, Some(old)), made)
+            }
+            Op::Unlink { name } => self.removed(call, reply, self.pool.unlink(call.node, name.as_bytes())),
+            Op::Rmdir { name } => self.removed(call, reply, self.pool.rmdir(call.node, name.as_bytes())),
+            Op::Rename { name, newdir, newname, flags } => {
+                self.rename(call, reply, name, (newdir, newname), flags)
+            }
+            Op::Create(create) => self.create(call, reply, &create),
+            Op::Tmpfile(create) => self.tmpfile(call, reply, &create),
+            Op::Readlink => match self.pool.readlink(call.node) {
+                Ok(target) => reply.bytes(&target),
+                Err(error) => fail(reply, error),
+            },
+
+            Op::Getattr { handle } => self.getattr(call, reply, handle),
+            Op::Statx { handle, .. } => self.statx(call, reply, handle),
+            Op::Setattr(set) => self.setattr(call, reply, &set),
+            Op::Access { mask } => done(reply, self.pool.access(call.node, mask)),
+            Op::Setxattr { name, value, flags, setxattr_flags } => {
+                self.setxattr(call, reply, name, value, (flags, setxattr_flags))
+            }
+            Op::Getxattr { name, size } => self.getxattr(call, reply, name, size),
+            Op::Listxattr { size } => self.listxattr(call, reply, size),
+            Op::Removexattr { name } => {
+                let removed = self.pool.removexattr(&call.caller(0), call.node, name.to_bytes());
+                let removed = self.done_before(call, Errno::NODATA, removed);
+                done(reply, self.changed(call, removed))
+            }
+            Op::Ioctl { flags, cmd, data, .. } => self.ioctl(call, reply, flags, cmd, data),
+            Op::Statfs => match self.pool.statfs(call.node) {
+                Ok(figures) => reply.statfs(&convert::statfs(&figures)),
+                Err(error) => fail(reply, error),
+            },
+            Op::Syncfs => done(reply, self.pool.syncfs()),
+
+            Op::Open { flags, open_flags } => self.open(call, reply, flags, open_flags),
+            Op::Read(io) => self.read(reply, &io),
+            Op::Write(io) => self.write(call, reply, &io),
+            Op::Flush { handle, .. } => done(reply, self.pool.flush(HandleId(handle))),
+            Op::Fsync { handle, datasync } => done(reply, self.pool.fsync(HandleId(handle), datasync)),
+            Op::Release { handle, .. } => done(reply, self.pool.release(HandleId(handle))),
+            Op::Fallocate { handle, offset, length, mode } => {
+                self.fallocate(call, reply, HandleId(handle), mode, (offset, length))
+            }
+            Op::Lseek { handle, offset, whence } => self.lseek(reply, handle, offset, whence),
+            Op::CopyFileRange(copy) => self.copy_file_range(reply, &copy),
+
+            Op::Opendir { .. } => self.opendir(call, reply),
+            Op::Readdir(io) => self.readdir(call, reply, &io),
+            Op::Readdirplus(io) => self.readdirplus(call, reply, &io),
+            Op::Releasedir { .. } => reply.ok(),
+            Op::Fsyncdir { datasync, .. } => done(reply, self.pool.fsyncdir(call.node, datasync)),
+
+            Op::Interrupt { unique } => {
+                self.interrupts.record(unique);
+                self.parking.interrupted(unique);
+                reply.none()
+            }
+            // Sent once everything else has been answered; the threads end with the connection.
+            Op::Destroy => reply.ok(),
+            // The kernel keeps locks itself, per node, because INIT does not ask for FUSE_POSIX_LOCKS and
+            // FUSE_FLOCK_LOCKS. All names of a file are one node, so locks hold among all users of the pool, without
+            // a round trip. The branches do not see them.
+            Op::Getlk(_) | Op::Setlk(_) | Op::Setlkw(_) => unsupported(reply),
+            // The kernel then treats every file as always ready, like a regular file (fs/fuse/file.c).
+            Op::Poll { .. } => unsupported(reply),
+            // Block numbers of different disks mean nothing to the callers of FIBMAP, and would be needed to swap
+            // onto a pool. The kernel only asks mounts on a block device anyway.
+            Op::Bmap { .. } => unsupported(reply),
+            // DAX windows belong to virtiofs: they need a shared memory region, which /dev/fuse does not have.
+            Op::SetupMapping(_) | Op::RemoveMapping { .. } => unsupported(reply),
+            // The session handles these.
+            Op::Init(_) | Op::CuseInit(_) | Op::NotifyReply { .. } | Op::Unknown(_) => unsupported(reply),
+        }
+    }
+
     /// Records that a request has changed names in `dirs` and passes its result on.
     fn names_changed<T, const N: usize>(&self, call: &Call<'_>, dirs: [NodeId; N], result: T) -> T {
         // Even if it has failed, perhaps halfway.
@@ -235,7 +250,10 @@ fn number(error: Error) -> i32 {
 }
 
 fn fail(reply: Reply<'_>, error: Error) -> Replied {
-    reply.error(number(error))
+    match error {
+        Error::Wait(cause) => reply.later(parking::note(cause)),
+        error => reply.error(number(error)),
+    }
 }
 
 fn done(reply: Reply<'_>, result: canopy_pool::Result<()>) -> Replied {

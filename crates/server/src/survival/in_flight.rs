@@ -140,6 +140,11 @@ impl InFlight {
         }
         self.left.lock().remove(&(unique & !UNIQUE_RESEND))
     }
+
+    /// Takes back what a process before has begun of a request, which has yet to be carried out.
+    pub(crate) fn put_back(&self, unique: u64, begun: Begun) {
+        self.left.lock().insert(unique & !UNIQUE_RESEND, begun);
+    }
 }
 
 impl Noted<'_> {

@@ -15,8 +15,8 @@ use super::unavailable::UringUnavailable;
 use crate::abi;
 use crate::opcode::Opcode;
 use crate::request::{Dialect, Header, Malformed, Request};
-use crate::transport::attend::{Attended, attend, line_of};
-use crate::transport::lines::{Admitted, Held};
+use crate::transport::attend::{Attended, Received, attend, line_of};
+use crate::transport::lines::{Admitted, Aside, Held};
 use crate::transport::serve::{Handler, Out, Outcome, report_undelivered, write_header};
 use crate::transport::workers::{Claim, WorkerEnd, WorkerSlot};
 
@@ -36,7 +36,7 @@ pub(super) enum JoinMode {
     Extra,
     /// With an entry that holds a request, which is to be answered with this errno first; 0 is success.
     Parked(Window, i32),
-    /// With an entry that holds a request which has been in a line.
+    /// With an entry that holds a request which has been put aside.
     Held(Window, Admitted),
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Worker<H: Handler> {
     pub(super) input: PageBuf,
     /// The reply to a WRITE, whose data stays in the payload buffer.
     pub(super) aside: PageBuf,
-    /// The next request has been in a line.
+    /// The next request has been put aside.
     pub(super) admitted: Option<Admitted>,
 }
 
@@ -65,8 +65,8 @@ enum Served {
     Committed(Option<Arrival>),
     /// No process waits for a reply, and the worker is to leave with the request.
     Kept(Window),
-    /// The request is to wait in a line with the entry. Its payload has this length.
-    Held { line: u64, window: Window, carried: usize },
+    /// The request is to be put aside with the entry. Its payload has this length.
+    Held { aside: Aside, window: Window, carried: usize },
     /// Another worker has taken the entry and answered the request.
     Lost,
 }
@@ -75,9 +75,9 @@ enum Served {
 enum Stop {
     /// It is to leave, with the request that its entry holds.
     Dismissed(Window),
-    /// It leaves its entry to a line.
+    /// It leaves its entry, whose request is put aside.
     Held {
-        line: u64,
+        aside: Aside,
         window: Window,
         carried: usize,
     },
@@ -117,9 +117,9 @@ impl<H: Handler> Worker<H> {
                 parked.lock().insert(0, entry.park(window, 0));
                 WorkerEnd::Dismissed
             }
-            Stop::Held { line, window, carried } => {
+            Stop::Held { aside, window, carried } => {
                 let Worker { entry, slot, .. } = self;
-                slot.hold(line, Held::Entry(entry.hold(window, carried)), HEADER + carried);
+                slot.hold(aside, Held::Entry(entry.hold(window, carried)), HEADER + carried);
                 WorkerEnd::Dismissed
             }
             Stop::Lost => WorkerEnd::Dismissed,
@@ -148,7 +148,7 @@ impl<H: Handler> Worker<H> {
             match self.serve(window) {
                 Ok(Served::Committed(committed)) => next = committed,
                 Ok(Served::Kept(window)) => return Stop::Dismissed(window),
-                Ok(Served::Held { line, window, carried }) => return Stop::Held { line, window, carried },
+                Ok(Served::Held { aside, window, carried }) => return Stop::Held { aside, window, carried },
                 Ok(Served::Lost) => return Stop::Lost,
                 Err(error) => return Stop::End(failed(errno(&error))),
             }
@@ -205,6 +205,8 @@ impl<H: Handler> Worker<H> {
             None => line_of(slot, request, HEADER + carried, handler),
             Some(_) => None,
         };
+        let again = admitted.as_ref().is_some_and(Admitted::was_parked);
+        let received = |window| Received { claim: Claim::Entry(window), size: HEADER + carried, again };
         let attended = match Header::decode(&first) {
             Ok((head, _)) if head.opcode() == Some(Opcode::NotifyReply) => {
                 if slot.leave_if_surplus() {
@@ -216,9 +218,9 @@ impl<H: Handler> Worker<H> {
                 let out = Out { header: out, payload: &mut self.aside };
                 let request = decode(&payload[..carried]);
                 if let Some(line) = line_of(&request) {
-                    return Ok(Served::Held { line, window, carried });
+                    return Ok(Served::Held { aside: Aside::Line(line), window, carried });
                 }
-                let attended = attend(slot, head, request, out, handler, Claim::Entry(window));
+                let attended = attend(slot, head, request, out, handler, received(window));
                 if let Attended::Done(Outcome::Answer { payload: len, .. }, _) = attended {
                     payload[..len].copy_from_slice(&self.aside[..len]);
                 }
@@ -229,18 +231,27 @@ impl<H: Handler> Worker<H> {
                 input.copy_from_slice(&payload[..carried]);
                 let request = decode(input);
                 if let Some(line) = line_of(&request) {
-                    return Ok(Served::Held { line, window, carried });
+                    return Ok(Served::Held { aside: Aside::Line(line), window, carried });
                 }
-                attend(slot, head, request, Out { header: out, payload }, handler, Claim::Entry(window))
+                let out = Out { header: out, payload: &mut *payload };
+                let attended = attend(slot, head, request, out, handler, received(window));
+                if let Attended::Park(_) = attended {
+                    // It is handled once more, and the reply may have been begun.
+                    payload[..carried].copy_from_slice(&self.input[..carried]);
+                }
+                attended
             }
             Err(_) => Attended::Done(Outcome::NoReply, Claim::Entry(window)),
         };
         drop(admitted);
+        if let Attended::Park(Claim::Entry(window)) = attended {
+            return Ok(Served::Held { aside: Aside::Parked(commit_id), window, carried });
+        }
         let Attended::Done(outcome, Claim::Entry(window)) = attended else { return Ok(Served::Lost) };
         let (len, grants) = match outcome {
             Outcome::Answer { payload, grants, .. } => (payload, Some(grants)),
             // No process waits for a reply, but the entry must be committed.
-            Outcome::NoReply => {
+            Outcome::NoReply | Outcome::Later(_) => {
                 write_header(&mut self.entry.buffers().0[..OUT_HEADER], 0, 0, commit_id);
                 (0, None)
             }

@@ -15,12 +15,14 @@ use crate::ids::{Caller, HandleId, NodeId};
 use crate::lock::paths::Uses;
 use crate::node::Node;
 use crate::node::handles::FileHandle;
+use crate::ops::data::open::waits_for_lease;
 use crate::ops::resolve::places::{Chosen, Places, Purpose};
 use crate::ops::resolve::{Place, PlaceFd};
 use crate::pool::Pool;
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
 use rustix::io::Errno;
+use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -84,7 +86,13 @@ impl Pool {
                 Err(Error::Stale)
             }
             // Some filesystems allocate space as soon as a file grows.
-            Some(size) if !node.is_dir() => self.with_room(&node, size, attr),
+            Some(size) if !node.is_dir() => {
+                let set = self.with_room(&node, size, attr);
+                set.map_err(|error| match error {
+                    Error::Branch(errno) => waits_for_lease(errno, &node, true),
+                    other => other,
+                })
+            }
             _ => attr(),
         }
     }
@@ -159,6 +167,21 @@ impl Pool {
             }
             result
         };
+        // What may have to wait for a lease comes before the first change.
+        let mut writable: SmallVec<[(&Place, OwnedFd); 2]> = SmallVec::new();
+        if set.size.is_some() && !with_data {
+            let chosen = self.chosen_places(Func::Truncate, branches, places, by_handle)?;
+            // The only one is opened when it is truncated, if it is not open for writing already.
+            let several = chosen.len() > 1;
+            for place in chosen.into_iter().filter(|_| several) {
+                match beneath::reopen(&place.fd, OFlags::WRONLY) {
+                    Ok(fd) => writable.push((place, fd)),
+                    Err(Errno::AGAIN) => return Err(Errno::AGAIN.into()),
+                    // It is told where the copy is changed.
+                    Err(_) => {}
+                }
+            }
+        }
         if set.uid.is_some() || set.gid.is_some() {
             let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
             on_each(Func::Chown, true, &|place| {
@@ -179,7 +202,10 @@ impl Pool {
         }
         if let Some(size) = set.size {
             let kill = set.kill_suidgid.then_some(caller);
-            on_each(Func::Truncate, false, &|place| truncate(place.fd.as_fd(), size, kill))?;
+            on_each(Func::Truncate, false, &|place| {
+                let opened = writable.iter().find(|(other, _)| std::ptr::eq(*other, place));
+                truncate(opened.map_or(place.fd.as_fd(), |(_, fd)| fd.as_fd()), size, kill)
+            })?;
         }
         if let Some(times) = times(set) {
             on_each(Func::Utimens, false, &|place| pinned::set_times(place.fd.as_fd(), &times))?;
@@ -285,7 +311,7 @@ fn truncate(file: BorrowedFd<'_>, size: u64, kill: Option<&Caller>) -> Result<()
     match rustix::fs::ftruncate(file, size) {
         // It is open for reading only, or with O_PATH.
         Err(Errno::INVAL | Errno::BADF) => {
-            rustix::fs::ftruncate(beneath::reopen(file, OFlags::WRONLY | OFlags::NONBLOCK)?, size)?;
+            rustix::fs::ftruncate(beneath::reopen(file, OFlags::WRONLY)?, size)?;
         }
         other => other?,
     }

@@ -5,7 +5,7 @@ use crate::branch::health::OpKind;
 use crate::branch::traffic::Traffic;
 use crate::branch::{Branch, Branches};
 use crate::config::{CacheFiles, Func, NfsOpenHack, PassthroughIo};
-use crate::error::{Error, Result};
+use crate::error::{Cause, Error, Result};
 use crate::fs::beneath::{self, ProcPath};
 use crate::fs::stat::{self, Attr, FileKey};
 use crate::ids::{Caller, HandleId, NodeId};
@@ -78,7 +78,8 @@ impl Pool {
         let trust = if self.knows_copies() { self.trust_to_change(&node) } else { None };
         self.detach_before_write(caller, &node, flags)?;
         // An open for writing waits until a move of the file has finished.
-        let _stays = open_file::writes(self.branch_flags(flags)).then(|| node.stay());
+        let writes = open_file::writes(self.branch_flags(flags));
+        let _stays = if writes { Some(node.stay()?) } else { None };
         let _held = self.using(Uses::node(id));
         let branches = self.branches.load();
         if node.is_dir() {
@@ -185,7 +186,7 @@ impl Pool {
             return Ok((place.fd.clone(), place.branch.traffic));
         }
         let fd = self.open_on_branch(node, &place.branch, &*place.fd, flags);
-        let fd = fd.map_err(|errno| place.branch.record_error(errno, OpKind::Read))?;
+        let fd = fd.map_err(|errno| refused(errno, &place.branch, node, flags))?;
         let fd = place.branch.reopen_for_read(fd, flags);
         self.dir_cache.admit(fd.as_fd())?;
         Ok((Arc::new(fd), place.branch.traffic))
@@ -216,7 +217,7 @@ impl Pool {
         }
         let primary = self.chosen(Func::Open, branches, node, None, Attr::is_regular)?;
         let fd = self.open_on_branch(node, &primary.branch, &primary.fd, flags);
-        let fd = fd.map_err(|errno| primary.branch.record_error(errno, OpKind::Read))?;
+        let fd = fd.map_err(|errno| refused(errno, &primary.branch, node, flags))?;
         let fd = Arc::new(primary.branch.reopen_for_read(fd, flags));
         Ok(FirstOpen {
             branch: primary.branch,
@@ -483,6 +484,25 @@ impl Pool {
             self.nodes.names(node.id).for_each(|(dir, name)| self.note_closed(&dir, &name));
         }
         Ok(())
+    }
+}
+
+/// Returns the error for a file that could not be opened on its branch with flags of open(2).
+fn refused(errno: Errno, branch: &Branch, node: &Node, flags: OFlags) -> Error {
+    match errno {
+        // So does its caller want it.
+        Errno::AGAIN if flags.contains(OFlags::NONBLOCK) => errno.into(),
+        Errno::AGAIN => waits_for_lease(errno, node, open_file::writes(flags)),
+        errno => branch.record_error(errno, OpKind::Read).into(),
+    }
+}
+
+/// Returns the error for a file that cannot be opened: where a lease is the reason, its end is waited for.
+/// [`beneath::reopen`] never waits for it by itself.
+pub(crate) fn waits_for_lease(errno: Errno, node: &Node, write: bool) -> Error {
+    match (errno, node.key()) {
+        (Errno::AGAIN, Some(FileKey { dev, ino, .. })) => Error::Wait(Cause::Lease { dev, ino, write }),
+        _ => errno.into(),
     }
 }
 

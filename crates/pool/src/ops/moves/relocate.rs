@@ -139,6 +139,7 @@ impl Pool {
             return Err(Errno::BUSY);
         }
         let _alone = node.moving().try_write().ok_or(Errno::BUSY)?;
+        node.begin_move();
         // A client may have opened it since.
         if self.has_writers(node) {
             return Err(Errno::BUSY);

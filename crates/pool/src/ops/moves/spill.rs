@@ -14,6 +14,7 @@ use crate::lock::paths::Uses;
 use crate::node::handles::FileHandle;
 use crate::node::open_file::FileLocation;
 use crate::node::{Node, Orphan};
+use crate::ops::data::open::waits_for_lease;
 use crate::ops::resolve::acl::At;
 use crate::path::{PoolPath, join, split};
 use crate::policy::placement::{Set, confine};
@@ -97,7 +98,8 @@ impl Pool {
     ) -> crate::error::Result<T> {
         let mut moved = 0;
         loop {
-            let moving = node.stay();
+            // Once the operation has begun, its worker waits with it.
+            let moving = if moved == 0 { node.stay()? } else { node.moving().read() };
             let moves = node.moves();
             let attr = || self.written_attr(node);
             let result = self.take_space(self.nears_reserve(node, wanted), attr, &mut operation);
@@ -125,7 +127,7 @@ impl Pool {
 
     fn write_again(&self, node: &Arc<Node>) -> crate::error::Result<bool> {
         let _alone = node.moving().write();
-        Ok(self.restore_writers(node)?)
+        self.restore_writers(node).map_err(|errno| waits_for_lease(errno, node, true))
     }
 
     /// Moves a file to a branch with space. Returns true if the file has moved since its move count was `seen`.

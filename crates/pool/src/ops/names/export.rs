@@ -14,7 +14,7 @@ impl Pool {
     /// Finds the file or directory that once had this id, and hands the kernel a reference to its node.
     ///
     /// Errors: `ESTALE` if it is gone, if it is now known as another node, or if the id is not a stable one; the error
-    /// of its branch if that could not answer.
+    /// of its branch if that could not answer; [`Error::Wait`] while it is being searched for.
     pub(crate) fn find(&self, id: NodeId) -> Result<Entry> {
         let wanted = StableTarget::of(id).ok_or(Error::Stale)?;
         let trust = self.cache_trust();
@@ -34,7 +34,8 @@ impl Pool {
                     let shown = self.file_attr(&branches, &node).inspect_err(|_| self.forget(id, 1));
                     return Ok(Entry::new(&node, shown?));
                 }
-                Err(errno) => failed = Some(errno),
+                Err(Error::Branch(errno)) => failed = Some(errno),
+                Err(other) => return Err(other),
             }
         }
         Err(failed.map_or(Error::Stale, Error::Branch))
