@@ -36,6 +36,7 @@ fn a_healthy_pool_is_described_without_warnings() {
         "low_priority_threads",
         "mountpoint",
         "options",
+        "parked",
         "passthrough",
         "pid",
         "security",

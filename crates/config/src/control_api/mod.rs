@@ -142,6 +142,9 @@ pub struct PoolReport {
     /// How many of them run only while their processor has nothing else to do (`worker-priority`).
     #[serde(default)]
     pub low_priority_threads: usize,
+    /// Requests that wait for something else than a disk, without a worker.
+    #[serde(default)]
+    pub parked: Vec<ParkedReport>,
     /// Files that may lack a copy which a rule wants have numbers: the one before the first that is remembered, and the last.
     #[serde(default)]
     pub closed: (u64, u64),
@@ -158,6 +161,21 @@ pub struct PoolReport {
     /// How the pool outlives the process that serves it; `None` if it does not.
     #[serde(default)]
     pub survival: Option<SurvivalReport>,
+}
+
+/// Requests that wait for one kind of cause.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParkedReport {
+    /// `lease`: a process holds a lease on a file that it has opened by its path on a branch; `move`: the file is being moved or
+    /// copied; `search`: a branch is searched for the file of a handle.
+    pub cause: String,
+    /// How many leases, moves or searches there are.
+    pub causes: usize,
+    pub requests: usize,
+    /// How many users have made them.
+    pub users: usize,
+    /// Since when the first one waits, in seconds since the epoch.
+    pub since: u64,
 }
 
 /// The processes that have served a pool.

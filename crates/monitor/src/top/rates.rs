@@ -244,6 +244,7 @@ mod tests {
             transport: "dev-fuse".into(),
             threads: 4,
             low_priority_threads: 0,
+            parked: Vec::new(),
             closed: (0, 0),
             kernel,
             options: Default::default(),

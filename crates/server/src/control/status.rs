@@ -3,13 +3,14 @@
 use crate::branches::condition::Condition;
 use crate::branches::liveness::Liveness;
 use crate::branches::topology::Topology;
-use crate::parking::Parking;
+use crate::parking::{Kind, Parking, Waits};
 use crate::survival::{FORM, Ledger};
 use crate::watch::Unwatched;
 use canopy_config::Config;
 use canopy_config::control_api::{
     BranchReport, BranchVerdict, EXPLAIN, ExplainError, ExplainReport, IllnessReport, KernelReport, OsText,
-    PlacementReport, PoolReport, SecurityReport, SetReport, SurvivalReport, Verdict, WaitReport,
+    ParkedReport, PlacementReport, PoolReport, SecurityReport, SetReport, SurvivalReport, Verdict,
+    WaitReport,
 };
 use canopy_config::options;
 use canopy_fuse::flags::InitFlags;
@@ -120,6 +121,7 @@ pub(crate) fn status(
         transport: transport.name.into(),
         threads: transport.threads,
         low_priority_threads: connection.low_workers.count(),
+        parked: connection.parking.waits().into_iter().map(parked_report).collect(),
         closed: pool.closed_numbers(),
         kernel: KernelReport {
             protocol: format!("{}.{}", abi::MAJOR, agreed.minor),
@@ -174,6 +176,12 @@ fn wait_report(condition: &Condition) -> Option<WaitReport> {
         deadline: condition.deadline.map(|deadline| deadline.as_secs()),
         disks: condition.disks.clone(),
     })
+}
+
+fn parked_report((kind, waits): (Kind, Waits)) -> ParkedReport {
+    let Waits { requests, users, causes, since } = waits;
+    let since = since.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    ParkedReport { cause: kind.word().into(), causes, requests, users, since }
 }
 
 fn names(flags: InitFlags) -> Vec<String> {

@@ -189,6 +189,7 @@ fn pool(
         transport: report.as_ref().map(|report| report.transport.clone()),
         threads: report.as_ref().map(|report| report.threads),
         low_priority_threads: report.as_ref().map(|report| report.low_priority_threads),
+        parked: report.as_ref().map(|report| report.parked.clone()),
         passthrough: report.as_ref().map(passthrough),
         kernel: report.as_ref().map(|report| report.kernel.clone()),
         security: report.as_ref().map(|report| report.security.clone()),

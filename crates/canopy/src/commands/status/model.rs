@@ -2,7 +2,7 @@
 
 use crate::commands::probe::BranchFacts;
 use canopy_config::control_api::{
-    IllnessReport, KernelReport, OsText, SecurityReport, SurvivalReport, WaitReport,
+    IllnessReport, KernelReport, OsText, ParkedReport, SecurityReport, SurvivalReport, WaitReport,
 };
 use canopy_upkeep::TierStatus;
 use serde::Serialize;
@@ -31,6 +31,8 @@ pub struct PoolStatus {
     pub transport: Option<String>,
     pub threads: Option<usize>,
     pub low_priority_threads: Option<usize>,
+    /// Requests that wait for something else than a disk.
+    pub parked: Option<Vec<ParkedReport>>,
     pub kernel: Option<KernelReport>,
     /// `off` if no file is passed through now.
     pub passthrough: Option<String>,

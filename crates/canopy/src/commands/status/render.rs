@@ -2,8 +2,9 @@
 
 use super::model::{BranchStatus, Health, PoolStatus, State, Status};
 use crate::terminal::{BAD, BOLD, WARNING, bytes, paragraph, styled, table};
-use canopy_config::control_api::SurvivalReport;
+use canopy_config::control_api::{ParkedReport, SurvivalReport};
 use std::fmt::Write as _;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 pub(super) fn status(status: &Status) -> String {
     if status.pools.is_empty() {
@@ -32,6 +33,9 @@ fn pool(pool: &PoolStatus, linux: &str) -> String {
         let transport = wire(transport);
         let daemon = format!("canopy {version}, pid {pid}, {threads} threads{low} over {transport}");
         fact(&mut text, "daemon", &daemon);
+    }
+    for parked in pool.parked.iter().flatten() {
+        fact(&mut text, "waiting", &waits(parked));
     }
     if let Some(kernel) = &pool.kernel {
         let missing = match kernel.missing.is_empty() {
@@ -124,6 +128,30 @@ fn health(health: Health) -> &'static str {
         Health::Gone => "gone",
         Health::Awaited => "awaited",
     }
+}
+
+/// Returns what waits for a cause.
+fn waits(parked: &ParkedReport) -> String {
+    let number = |count: usize, one: &str, more: &str| match count {
+        1 => format!("1 {one}"),
+        count => format!("{count} {more}"),
+    };
+    let requests = match parked.requests {
+        1 => "1 request waits".to_owned(),
+        requests => format!("{requests} requests of {} wait", number(parked.users, "user", "users")),
+    };
+    let cause = match parked.cause.as_str() {
+        "lease" => number(parked.causes, "lease on a file", "leases on files"),
+        "move" => number(parked.causes, "file that is being moved", "files that are being moved"),
+        "search" => number(
+            parked.causes,
+            "branch that is searched for a file handle",
+            "branches that are searched for file handles",
+        ),
+        other => other.to_owned(),
+    };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    format!("{requests} for {cause}, since {} s", now.saturating_sub(parked.since))
 }
 
 /// Returns what the processes that have served a pool went through.
