@@ -81,6 +81,8 @@ struct WatchedGroup {
     needed: u64,
     /// The last tick at which requests waited in as many workers as it started with.
     waited: Option<u64>,
+    /// About as many workers as have left with the entries of requests that were put aside, in one tick of the last ones.
+    leaving: usize,
     /// How many new workers still need a poke.
     unpoked: usize,
     /// How many entries were taken from workers and do not have another yet.
@@ -128,6 +130,7 @@ impl<H: Handler> Watchdog<H> {
             fixed: workers.count(group),
             needed: 0,
             waited: None,
+            leaving: 0,
             unpoked: 0,
             seized: 0,
         };
@@ -402,7 +405,10 @@ impl<H: Handler> Watchdog<H> {
         if sample.busy && group.spawner.queue.is_some() && workers.waits_in(index, group.fixed) {
             group.waited = Some(now);
         }
-        let needed = needed(group.usual(now, workers.growth()), sample.stuck, too_many);
+        // When all that come are put aside, each tick has twice as many workers as the one before, so that others get through.
+        group.leaving = workers.take_entries_held(index).max(group.leaving - group.leaving.div_ceil(8));
+        let usual = group.usual(now, workers.growth()).max(2 * group.leaving);
+        let needed = needed(usual, sample.stuck, too_many);
         if sample.alive > needed {
             let over = sample.alive - needed;
             let idle_ticks = workers.growth().idle_ticks;

@@ -100,6 +100,8 @@ struct Group {
     departed: Mutex<Tally>,
     /// How many workers are to leave.
     surplus: AtomicUsize,
+    /// How many entries were put aside with their requests since the last look.
+    entries_held: AtomicUsize,
 }
 
 /// Where a worker and the watchdog meet. It has two cache lines of its own, because processors fetch them in pairs.
@@ -254,6 +256,9 @@ impl WorkerSlot {
 
     /// Puts a request aside, which takes this much memory.
     pub(super) fn hold(&self, aside: Aside, held: Held, size: usize) {
+        if matches!(held, Held::Entry(_)) {
+            self.workers.groups[self.group].entries_held.fetch_add(1, Ordering::Relaxed);
+        }
         self.workers.lines.push(aside, Waiting { group: self.group, held, size });
         // Either the watchdog sees the request before it sleeps, or this thread sees that it sleeps.
         if self.workers.asleep.load(Ordering::SeqCst) {
@@ -456,6 +461,11 @@ impl Workers {
     /// Dismisses all but `kept` workers of a group.
     pub(super) fn shrink(&self, group: usize, kept: usize) {
         self.groups[group].shrink(kept);
+    }
+
+    /// Returns how many entries of a group were put aside since the last call.
+    pub(super) fn take_entries_held(&self, group: usize) -> usize {
+        self.groups[group].entries_held.swap(0, Ordering::Relaxed)
     }
 
     /// Dismisses no more workers of a group.
