@@ -7,4 +7,5 @@ mod local_disk;
 mod other_clients;
 mod rig;
 mod unknown_files;
+mod waits;
 mod worker_threads;

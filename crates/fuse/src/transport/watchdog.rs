@@ -27,6 +27,8 @@ const QUIET: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(3600);
 /// Once half of the extra workers have started, no more of a group start in a tick than this.
 const LAST_STEP: usize = 4;
+/// The most workers that a group has in reserve while workers leave with requests that are put aside.
+const MOST_SPARE: usize = 32;
 /// Starts another worker of a group, given its number. It takes the request, if there is one, or fails.
 pub(crate) type Spawn =
     Box<dyn FnMut(usize, WorkerSlot, &mut Option<FirstRequest>) -> io::Result<Spawned> + Send>;
@@ -407,7 +409,7 @@ impl<H: Handler> Watchdog<H> {
         }
         // When all that come are put aside, each tick has twice as many workers as the one before, so that others get through.
         group.leaving = workers.take_entries_held(index).max(group.leaving - group.leaving.div_ceil(8));
-        let usual = group.usual(now, workers.growth()).max(2 * group.leaving);
+        let usual = group.usual(now, workers.growth()).max((2 * group.leaving).min(MOST_SPARE));
         let needed = needed(usual, sample.stuck, too_many);
         if sample.alive > needed {
             let over = sample.alive - needed;

@@ -1,0 +1,253 @@
+//! What waits for something else than a disk waits without a worker, and holds up nobody else: leases on files of branches,
+//! moves of files, searches for the files of handles.
+
+use super::rig::{BINARY, Rig, client};
+use canopy_fuse::Opcode;
+use canopy_sys::{file_handle, lease};
+use canopy_testkit::cmd::{self, wait_until};
+use canopy_testkit::{Fault, LoopFs, PATIENCE, Pool, transports};
+use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::JoinHandle;
+
+/// More clients than the pool may have workers.
+const CLIENTS: usize = 300;
+/// Far fewer than the clients.
+const FEW_THREADS: usize = 100;
+
+/// Returns how many requests wait for a cause, as `canopy status` tells it.
+fn parked(pool: &Pool, cause: &str) -> u64 {
+    let status = pool.status();
+    let all = status["parked"].as_array().expect("a list");
+    all.iter().filter(|one| one["cause"] == cause).filter_map(|one| one["requests"].as_u64()).sum()
+}
+
+#[track_caller]
+fn wait_for_parked(pool: &Pool, cause: &str, requests: usize) {
+    let arrived = wait_until(PATIENCE, || parked(pool, cause) >= requests as u64);
+    assert!(arrived, "{} of {requests}: {}", parked(pool, cause), pool.log());
+}
+
+/// Another user's work, which changes directories elsewhere, too.
+#[track_caller]
+fn bystander(pool: &Path) {
+    let dir = pool.join("victim");
+    for round in 0..20 {
+        let name = |name: &str| dir.join(format!("{name}{round}"));
+        fs::create_dir(name("dir")).expect("mkdir");
+        fs::write(name("dir").join("file"), "data").expect("a file");
+        fs::rename(name("dir"), name("renamed")).expect("a rename of a directory");
+        assert_eq!(fs::read(name("renamed").join("file")).expect("a read"), b"data");
+        fs::remove_dir_all(name("renamed")).expect("a removal");
+    }
+}
+
+fn open(path: &Path, flags: OFlags) -> io::Result<()> {
+    rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).map(drop).map_err(io::Error::from)
+}
+
+fn truncate(path: &Path, size: u64) -> io::Result<()> {
+    // By name: truncate(2).
+    let done = cmd::run_within(
+        Command::new("python3")
+            .args(["-c", "import os, sys; os.truncate(sys.argv[1], int(sys.argv[2]))"])
+            .arg(path)
+            .arg(size.to_string()),
+        PATIENCE,
+    );
+    match done.success() {
+        true => Ok(()),
+        false => Err(io::Error::other(done.describe())),
+    }
+}
+
+/// Ways to come upon a lease.
+fn ways(path: &Path) -> Vec<Box<dyn FnOnce() -> io::Result<()> + Send>> {
+    let path = path.to_owned();
+    (0..CLIENTS)
+        .map(|number| {
+            let path = path.clone();
+            let work: Box<dyn FnOnce() -> io::Result<()> + Send> = match number % 3 {
+                0 => Box::new(move || open(&path, OFlags::RDWR)),
+                1 => Box::new(move || open(&path, OFlags::RDONLY)),
+                _ => Box::new(move || open(&path, OFlags::WRONLY | OFlags::APPEND)),
+            };
+            work
+        })
+        .collect()
+}
+
+fn pool_with_file(transport: &str, disk: &LoopFs) -> (Pool, PathBuf, File) {
+    fs::create_dir(disk.path().join("victim")).expect("mkdir");
+    fs::create_dir(disk.path().join("own")).expect("mkdir");
+    fs::write(disk.path().join("own/file"), "x").expect("a file");
+    let pool = Pool::builder(BINARY)
+        .branch(disk.path())
+        .option(format!("minfreespace=0,io-uring={transport}"))
+        .mount();
+    let path = pool.path().join("own/file");
+    let holder = File::open(disk.path().join("own/file")).expect("the branch's file");
+    (pool, path, holder)
+}
+
+fn join_all<T>(clients: Vec<JoinHandle<T>>) -> Vec<T> {
+    clients.into_iter().map(|client| client.join().expect("a client")).collect()
+}
+
+#[test]
+fn a_lease_holds_up_only_those_who_open_the_file() {
+    for transport in transports() {
+        let disk = LoopFs::ext4(64 << 20);
+        let (pool, path, holder) = pool_with_file(transport, &disk);
+        lease::take_alone(holder.as_fd()).expect("a lease");
+        let clients: Vec<_> = ways(&path).into_iter().map(client).collect();
+        wait_for_parked(&pool, "lease", CLIENTS);
+        bystander(pool.path());
+        assert!(pool.threads().len() < FEW_THREADS, "{} threads", pool.threads().len());
+        // Who does not want to wait does not.
+        let refused = open(&path, OFlags::RDWR | OFlags::NONBLOCK).expect_err("a lease");
+        assert_eq!(Errno::from_io_error(&refused), Some(Errno::AGAIN));
+        // All of that while the lease holds.
+        assert_eq!(parked(&pool, "lease"), CLIENTS as u64);
+        lease::release(holder.as_fd());
+        for (number, opened) in join_all(clients).into_iter().enumerate() {
+            opened.unwrap_or_else(|why| panic!("{transport}, {number}: {why}"));
+        }
+        assert_eq!(parked(&pool, "lease"), 0);
+        pool.umount();
+    }
+}
+
+#[test]
+fn a_client_that_is_killed_no_longer_waits_for_a_lease() {
+    for transport in transports() {
+        let disk = LoopFs::ext4(64 << 20);
+        let (pool, path, holder) = pool_with_file(transport, &disk);
+        lease::take_alone(holder.as_fd()).expect("a lease");
+        let mut waiting: Vec<_> =
+            (0..20).map(|_| cmd::spawn(Command::new("cat").arg(&path)).expect("a client")).collect();
+        wait_for_parked(&pool, "lease", waiting.len());
+        for child in &mut waiting {
+            child.kill().expect("a signal");
+        }
+        for child in &mut waiting {
+            assert!(cmd::wait_within(child, PATIENCE).is_some(), "{transport}: it still waits");
+        }
+        assert!(wait_until(PATIENCE, || parked(&pool, "lease") == 0));
+        lease::release(holder.as_fd());
+        assert_eq!(fs::read(&path).expect("the file"), b"x");
+        pool.umount();
+    }
+}
+
+/// A truncation by name changes all copies or waits, whichever of them is leased.
+#[test]
+fn a_truncation_by_name_waits_for_a_lease_before_it_changes_a_copy() {
+    for (transport, leased) in transports().into_iter().flat_map(|transport| [(transport, 0), (transport, 1)])
+    {
+        let disks = [LoopFs::ext4(64 << 20), LoopFs::ext4(64 << 20)];
+        let copies = [0, 1].map(|disk: usize| disks[disk].path().join("file"));
+        copies.iter().for_each(|copy| fs::write(copy, vec![1; 8192]).expect("a copy"));
+        let pool = Pool::builder(BINARY)
+            .branches([disks[0].path(), disks[1].path()])
+            .option(format!("minfreespace=0,func.truncate=epall,io-uring={transport}"))
+            .mount();
+        let sizes = || copies.each_ref().map(|copy| fs::metadata(copy).expect("a copy").len());
+        let holder = File::open(&copies[leased]).expect("a copy");
+        lease::take(holder.as_fd()).expect("a lease");
+        let path = pool.path().join("file");
+        let waiting = client(move || truncate(&path, 100));
+        wait_for_parked(&pool, "lease", 1);
+        assert_eq!(sizes(), [8192, 8192], "{transport}, copy {leased}");
+        lease::release(holder.as_fd());
+        waiting.join().expect("a client").expect("a truncation");
+        assert_eq!(sizes(), [100, 100], "{transport}, copy {leased}");
+        pool.umount();
+    }
+}
+
+/// A file that is being moved, because its disk is full, to a disk that does not answer.
+#[test]
+fn a_move_holds_up_only_those_who_write_the_file() {
+    for transport in transports() {
+        let rig = Rig::new(transport, 0, "moveonenospc=mfs", &[]);
+        fs::create_dir(rig.at("own")).expect("mkdir");
+        let path = rig.at("own/moving");
+        fs::write(&path, vec![5; 4 << 20]).expect("a file");
+        rig.faulty.set(Fault::Hang, &[Opcode::Write]);
+        let writer = {
+            let path = path.clone();
+            client(move || {
+                let file = File::options().write(true).open(path)?;
+                // More than the disk has.
+                rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 70 << 20).map_err(io::Error::from)
+            })
+        };
+        assert!(wait_until(PATIENCE, || rig.faulty.hanging() > 0), "{}", rig.pool.log());
+        let opening: Vec<_> = (0..CLIENTS)
+            .map(|_| {
+                let path = path.clone();
+                client(move || open(&path, OFlags::WRONLY))
+            })
+            .collect();
+        let arrived = wait_until(PATIENCE, || parked(&rig.pool, "move") >= CLIENTS as u64);
+        if arrived {
+            rig.bystander("the move of another file");
+        }
+        let threads = rig.pool.threads().len();
+        let still = parked(&rig.pool, "move");
+        rig.faulty.heal();
+        assert!(arrived && still == CLIENTS as u64, "{still}: {}", rig.pool.log());
+        assert!(threads < FEW_THREADS, "{threads} threads");
+        writer.join().expect("a client").expect("space on the other disk");
+        join_all(opening).into_iter().for_each(|opened| opened.expect("an open after the move"));
+        assert_eq!(fs::metadata(rig.faulty.backing_dir().join("own/moving")).expect("moved").len(), 70 << 20);
+        rig.pool.umount();
+    }
+}
+
+/// Handles that somebody has made up: each is searched for on the branch, where inodes cannot be opened by their numbers.
+#[test]
+fn made_up_handles_hold_up_nobody_and_lead_nowhere() {
+    const FILES: usize = 20_000;
+    for transport in transports() {
+        let disk = LoopFs::tmpfs(256 << 20);
+        fs::create_dir(disk.path().join("many")).expect("mkdir");
+        (0..FILES).for_each(|n| fs::write(disk.path().join(format!("many/{n}")), "").expect("a file"));
+        let (pool, path, _) = pool_with_file(transport, &disk);
+        let root = File::open(pool.path()).expect("the pool");
+        let handle =
+            |path: &Path| file_handle::from_fd(File::open(path).expect("a file").as_fd()).expect("a handle");
+        let (real, pattern) = (handle(&path), handle(&pool.path().join("many/1")));
+        let clients: Vec<_> = (0..CLIENTS as u64)
+            .map(|client_number| {
+                let (root, pattern) = (root.try_clone().expect("a descriptor"), pattern.clone());
+                client(move || {
+                    (0..5).all(|round| {
+                        let mut made_up = pattern.clone();
+                        // The node id of a FUSE handle: two words, the upper one first. Its inode number is from bit 13 on.
+                        let low = u32::from_ne_bytes(made_up[12..16].try_into().expect("a word"));
+                        let other = low ^ ((client_number * 5 + round + 1) << 13) as u32;
+                        made_up[12..16].copy_from_slice(&other.to_ne_bytes());
+                        let opened = file_handle::open_as(root.as_fd(), &made_up, OFlags::RDONLY);
+                        matches!(opened, Err(Errno::STALE))
+                    })
+                })
+            })
+            .collect();
+        bystander(pool.path());
+        assert!(pool.threads().len() < FEW_THREADS, "{} threads", pool.threads().len());
+        // A real one is found meanwhile, although the kernel has forgotten it.
+        pool.drop_dentries();
+        let opened = file_handle::open_as(root.as_fd(), &real, OFlags::RDONLY).expect("a handle of a file");
+        assert_eq!(io::read_to_string(File::from(opened)).expect("the file"), "x");
+        assert!(join_all(clients).into_iter().all(|stale| stale), "{transport}");
+        drop(root);
+        pool.umount();
+    }
+}
