@@ -274,12 +274,13 @@ fn is_control(request: &Request<'_>) -> bool {
 
 impl<H: Handler> Deadline<H> {
     pub(crate) fn new(
-        inner: Arc<H>,
-        pool: Arc<Pool>,
-        liveness: Arc<Liveness>,
+        inner: &Arc<H>,
+        pool: &Arc<Pool>,
+        liveness: &Arc<Liveness>,
         parking: Arc<Parking>,
         notifier: Notifier,
     ) -> Self {
+        let (inner, pool, liveness) = (Arc::clone(inner), Arc::clone(pool), Arc::clone(liveness));
         let (given_up, to_close) = (Mutex::default(), Mutex::default());
         Deadline { inner, pool, liveness, parking, notifier, given_up, to_close }
     }

@@ -180,7 +180,6 @@ fn start_over(
         parking: Arc::clone(&parking),
     };
     let control = Control::new(topology, pending, Arc::clone(&liveness), connection);
-    let notifier = session.notifier();
     let dispatch = Arc::new(Dispatch {
         pool: Arc::clone(&pool),
         coherence,
@@ -193,8 +192,7 @@ fn start_over(
         in_flight: ledger.clone().map(InFlight::new),
         takes_over: before.is_some(),
     });
-    let (inner, served) = (Arc::clone(&dispatch), Arc::clone(&pool));
-    let handler = Arc::new(Deadline::new(inner, served, Arc::clone(&liveness), parking, notifier));
+    let handler = Arc::new(Deadline::new(&dispatch, &pool, &liveness, parking, session.notifier()));
     if !plan.replaces && mounted.is_some() {
         // Before the first client, who may change options at once.
         attached(&settings);

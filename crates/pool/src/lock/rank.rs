@@ -19,7 +19,7 @@ lock_ranks! {
     PathClaims = 130;
     /// Cloning directories to a branch, or changing a directory's attributes: held as long as the work takes, without a lock.
     DirClone = 140;
-    /// The walk over a branch that looks for an inode number. Held while the walk goes on.
+    /// The inode numbers that are searched for, and what was found.
     InodeSearch = 150;
     /// A node's `open`. Held over an open: the kernel takes one backing file for each node.
     NodeOpen = 160;

@@ -40,6 +40,7 @@ use once_cell::race::OnceBox;
 use open_file::OpenFile;
 use parts::{DirParts, Parts, RareParts};
 use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -233,6 +234,15 @@ impl Node {
     /// writes.
     pub(crate) fn is_superseded(&self) -> bool {
         self.rare_if_any().is_some_and(|rare| rare.superseded.load(Ordering::Relaxed))
+    }
+
+    /// Returns the error for a file that cannot be opened: where a lease is the reason, its end is waited for.
+    /// [`beneath::reopen`](crate::fs::beneath::reopen) never waits for it by itself.
+    pub(crate) fn waits_for_lease(&self, errno: Errno, write: bool) -> Error {
+        match (errno, self.key()) {
+            (Errno::AGAIN, Some(FileKey { dev, ino, .. })) => Error::Wait(Cause::Lease { dev, ino, write }),
+            _ => errno.into(),
+        }
     }
 
     /// Returns whether a request has come upon the move since it began.

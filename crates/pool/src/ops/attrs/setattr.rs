@@ -15,7 +15,6 @@ use crate::ids::{Caller, HandleId, NodeId};
 use crate::lock::paths::Uses;
 use crate::node::Node;
 use crate::node::handles::FileHandle;
-use crate::ops::data::open::waits_for_lease;
 use crate::ops::resolve::places::{Chosen, Places, Purpose};
 use crate::ops::resolve::{Place, PlaceFd};
 use crate::pool::Pool;
@@ -89,7 +88,7 @@ impl Pool {
             Some(size) if !node.is_dir() => {
                 let set = self.with_room(&node, size, attr);
                 set.map_err(|error| match error {
-                    Error::Branch(errno) => waits_for_lease(errno, &node, true),
+                    Error::Branch(errno) => node.waits_for_lease(errno, true),
                     other => other,
                 })
             }

@@ -5,7 +5,7 @@ use crate::branch::health::OpKind;
 use crate::branch::traffic::Traffic;
 use crate::branch::{Branch, Branches};
 use crate::config::{CacheFiles, Func, NfsOpenHack, PassthroughIo};
-use crate::error::{Cause, Error, Result};
+use crate::error::{Error, Result};
 use crate::fs::beneath::{self, ProcPath};
 use crate::fs::stat::{self, Attr, FileKey};
 use crate::ids::{Caller, HandleId, NodeId};
@@ -492,17 +492,8 @@ fn refused(errno: Errno, branch: &Branch, node: &Node, flags: OFlags) -> Error {
     match errno {
         // So does its caller want it.
         Errno::AGAIN if flags.contains(OFlags::NONBLOCK) => errno.into(),
-        Errno::AGAIN => waits_for_lease(errno, node, open_file::writes(flags)),
+        Errno::AGAIN => node.waits_for_lease(errno, open_file::writes(flags)),
         errno => branch.record_error(errno, OpKind::Read).into(),
-    }
-}
-
-/// Returns the error for a file that cannot be opened: where a lease is the reason, its end is waited for.
-/// [`beneath::reopen`] never waits for it by itself.
-pub(crate) fn waits_for_lease(errno: Errno, node: &Node, write: bool) -> Error {
-    match (errno, node.key()) {
-        (Errno::AGAIN, Some(FileKey { dev, ino, .. })) => Error::Wait(Cause::Lease { dev, ino, write }),
-        _ => errno.into(),
     }
 }
 

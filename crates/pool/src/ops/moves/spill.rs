@@ -14,7 +14,6 @@ use crate::lock::paths::Uses;
 use crate::node::handles::FileHandle;
 use crate::node::open_file::FileLocation;
 use crate::node::{Node, Orphan};
-use crate::ops::data::open::waits_for_lease;
 use crate::ops::resolve::acl::At;
 use crate::path::{PoolPath, join, split};
 use crate::policy::placement::{Set, confine};
@@ -127,7 +126,7 @@ impl Pool {
 
     fn write_again(&self, node: &Arc<Node>) -> crate::error::Result<bool> {
         let _alone = node.moving().write();
-        self.restore_writers(node).map_err(|errno| waits_for_lease(errno, node, true))
+        self.restore_writers(node).map_err(|errno| node.waits_for_lease(errno, true))
     }
 
     /// Moves a file to a branch with space. Returns true if the file has moved since its move count was `seen`.

@@ -1,26 +1,11 @@
-//! Requests that wait for something else than a disk: a lease that somebody holds on a branch's file, the move of a file, the
-//! search for an inode.
-//!
-//! They wait without a worker and without a lock: an operation that has changed nothing yet returns
-//! [`Error::Wait`](canopy_pool::Error::Wait), the transport puts its message aside, and this module says when it is handled
-//! once more. Of all that wait for one cause, one tries now and then; once it gets through, the others follow. Users take
-//! turns, so who has a thousand files leased delays nobody who waits for another one.
-//!
-//! Nobody waits for ever, and no user makes others fail: each cause has a longest wait, and each user a share of the places.
+//! Who waits for what, and whose turn it is. Knows no clock and no file.
 
-use crate::interrupts::Interrupts;
-use crate::lock_rank as rank;
-use canopy_fuse::Request;
-use canopy_fuse::transport::{Note, Park};
-use canopy_pool::branch::BranchId;
-use canopy_pool::lock::ranked::Mutex;
-use canopy_pool::{Cause, NodeId};
+use super::Kind;
+use canopy_fuse::transport::Park;
+use canopy_pool::Cause;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::fs;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 /// The most requests that wait, and those of one user. A user has at most as many as there are places left, so that there is
 /// always room for another one.
@@ -39,42 +24,29 @@ const FOLLOWERS: usize = 16;
 /// How long a worker that cannot leave its request stays before it tries again.
 const STAY: Duration = Duration::from_millis(50);
 
-/// How much longer than the kernel's holders of leases may take (`fs.lease-break-time`) an open waits, and the least of the
-/// latter: the kernel may be told to wait for ever.
-const LEASE_MARGIN: Duration = Duration::from_secs(15);
-const LEASE_BREAK: Duration = Duration::from_secs(45);
-const LEASE_BREAK_TIME: &str = "/proc/sys/fs/lease-break-time";
-
-pub(crate) struct Parking {
-    interrupts: Arc<Interrupts>,
-    state: Mutex<State, rank::Parking>,
-    /// How often a request was put aside.
-    parked: AtomicU64,
-}
-
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     /// By number.
-    requests: HashMap<u64, Waiter>,
+    pub(super) requests: HashMap<u64, Waiter>,
     causes: HashMap<Cause, Queue>,
     /// How many requests each user has.
     users: HashMap<u32, usize>,
     /// When requests have waited long enough.
     bounds: BTreeSet<(Instant, u64)>,
     /// Requests that are to be answered now, whatever comes of it.
-    urgent: VecDeque<u64>,
+    pub(super) urgent: VecDeque<u64>,
     /// The user who was served last.
     last_user: u32,
 }
 
-struct Waiter {
-    cause: Cause,
-    uid: u32,
-    since: Instant,
+pub(super) struct Waiter {
+    pub(super) cause: Cause,
+    pub(super) uid: u32,
+    pub(super) since: Instant,
     bound: Instant,
     /// It is in the queue of its cause. Else a worker has it, or will in a moment.
     queued: bool,
-    interrupted: bool,
+    pub(super) interrupted: bool,
 }
 
 /// What waits for one cause.
@@ -88,157 +60,8 @@ struct Queue {
     open: bool,
 }
 
-/// What waits for causes of one kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Waits {
-    pub(crate) requests: usize,
-    pub(crate) users: usize,
-    /// How many leases, moves or searches.
-    pub(crate) causes: usize,
-    pub(crate) since: SystemTime,
-}
-
-/// The kinds of causes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
-    Lease,
-    Move,
-    Search,
-}
-
-impl Kind {
-    pub(crate) fn of(cause: Cause) -> Kind {
-        match cause {
-            Cause::Lease { .. } => Kind::Lease,
-            Cause::Move(_) => Kind::Move,
-            Cause::Walk(_) => Kind::Search,
-        }
-    }
-
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Kind::Lease => "lease",
-            Kind::Move => "move",
-            Kind::Search => "search",
-        }
-    }
-
-    /// How long a request may wait.
-    fn patience(self) -> Duration {
-        match self {
-            // Then the kernel has ended the lease, unless its holder takes it again and again.
-            Kind::Lease => {
-                let set = fs::read_to_string(LEASE_BREAK_TIME).ok().and_then(|text| text.trim().parse().ok());
-                set.map_or(LEASE_BREAK, Duration::from_secs).max(LEASE_BREAK) + LEASE_MARGIN
-            }
-            // As long as a disk may take to copy a file.
-            Kind::Move => Duration::from_secs(3600),
-            // A server of NFS then lets its client ask again; to others the kernel says ESTALE.
-            Kind::Search => Duration::from_secs(60),
-        }
-    }
-
-    /// The errno for a user who has too many.
-    fn refusal(self) -> Errno {
-        match self {
-            Kind::Lease | Kind::Move => Errno::AGAIN,
-            Kind::Search => Errno::TIMEDOUT,
-        }
-    }
-
-    /// Whether any signal ends the wait, as it does where a file system waits for it. Else only one that kills.
-    fn is_interruptible(self) -> bool {
-        self == Kind::Lease
-    }
-}
-
-/// Encodes a cause for the transport.
-pub(crate) fn note(cause: Cause) -> Note {
-    match cause {
-        Cause::Lease { dev, ino, write } => [1 + u64::from(write), dev, ino],
-        Cause::Move(node) => [3, node.0, 0],
-        Cause::Walk(branch) => [4, branch.0.into(), 0],
-    }
-}
-
-fn cause(note: Note) -> Option<Cause> {
-    match note {
-        [kind @ (1 | 2), dev, ino] => Some(Cause::Lease { dev, ino, write: kind == 2 }),
-        [3, node, _] => Some(Cause::Move(NodeId(node))),
-        [4, branch, _] => u32::try_from(branch).ok().map(|branch| Cause::Walk(BranchId(branch))),
-        _ => None,
-    }
-}
-
-impl Parking {
-    pub(crate) fn new(interrupts: &Arc<Interrupts>) -> Arc<Parking> {
-        let interrupts = Arc::clone(interrupts);
-        Arc::new(Parking { interrupts, state: Mutex::default(), parked: AtomicU64::new(0) })
-    }
-
-    /// Decides about a request that has to wait for a cause.
-    pub(crate) fn park(&self, request: &Request<'_>, note: Note, room: bool) -> Park {
-        let Some(cause) = cause(note) else { return Park::Refuse(Errno::IO.raw_os_error()) };
-        let interrupted = match Kind::of(cause).is_interruptible() {
-            true => self.interrupts.caller_is_interrupted(),
-            false => self.interrupts.caller_is_killed(),
-        };
-        let (unique, uid) = (request.header.unique, request.header.uid);
-        let park = self.state.lock().park((unique, uid), cause, interrupted, room, Instant::now());
-        if park == Park::Aside {
-            self.parked.fetch_add(1, Ordering::Relaxed);
-        }
-        park
-    }
-
-    /// Returns requests that are to be handled once more now.
-    pub(crate) fn resume(&self, most: usize) -> Vec<u64> {
-        self.state.lock().resume(most, Instant::now())
-    }
-
-    /// Records that a request no longer waits.
-    pub(crate) fn unparked(&self, unique: u64) {
-        self.state.lock().leave(unique, true);
-    }
-
-    /// Records that a signal has reached the client of a request.
-    pub(crate) fn interrupted(&self, unique: u64) {
-        let State { requests, urgent, .. } = &mut *self.state.lock();
-        if let Some(waiter) = requests.get_mut(&unique)
-            && !std::mem::replace(&mut waiter.interrupted, true)
-        {
-            urgent.push_back(unique);
-        }
-    }
-
-    /// Returns how often a request was put aside.
-    pub(crate) fn count(&self) -> u64 {
-        self.parked.load(Ordering::Relaxed)
-    }
-
-    /// Returns what waits, by kind.
-    pub(crate) fn waits(&self) -> BTreeMap<Kind, Waits> {
-        let state = self.state.lock();
-        let mut by_kind: BTreeMap<Kind, (usize, BTreeSet<u32>, BTreeSet<Cause>, Duration)> = BTreeMap::new();
-        for waiter in state.requests.values() {
-            let (requests, users, causes, longest) = by_kind.entry(Kind::of(waiter.cause)).or_default();
-            *requests += 1;
-            users.insert(waiter.uid);
-            causes.insert(waiter.cause);
-            *longest = (*longest).max(waiter.since.elapsed());
-        }
-        let now = SystemTime::now();
-        let waits =
-            |(kind, (requests, users, causes, longest)): (Kind, (usize, BTreeSet<_>, BTreeSet<_>, _))| {
-                let since = now.checked_sub(longest).unwrap_or(now);
-                (kind, Waits { requests, users: users.len(), causes: causes.len(), since })
-            };
-        by_kind.into_iter().map(waits).collect()
-    }
-}
-
 impl State {
-    fn park(
+    pub(super) fn park(
         &mut self,
         (unique, uid): (u64, u32),
         cause: Cause,
@@ -319,7 +142,7 @@ impl State {
     }
 
     /// Forgets a request. `through`: it did not have to wait any longer for its cause.
-    fn leave(&mut self, unique: u64, through: bool) {
+    pub(super) fn leave(&mut self, unique: u64, through: bool) {
         let Some(waiter) = self.requests.remove(&unique) else { return };
         self.bounds.remove(&(waiter.bound, unique));
         if let Some(count) = self.users.get_mut(&waiter.uid) {
@@ -349,7 +172,7 @@ impl State {
         Some(unique)
     }
 
-    fn resume(&mut self, most: usize, now: Instant) -> Vec<u64> {
+    pub(super) fn resume(&mut self, most: usize, now: Instant) -> Vec<u64> {
         let mut resumed = Vec::new();
         while let Some(&(bound, unique)) = self.bounds.first()
             && bound <= now
@@ -414,6 +237,8 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use canopy_pool::NodeId;
+    use canopy_pool::branch::BranchId;
 
     const FILE: Cause = Cause::Lease { dev: 1, ino: 2, write: true };
 
@@ -423,18 +248,6 @@ mod tests {
 
     fn park(state: &mut State, unique: u64, uid: u32, cause: Cause, now: Instant) -> Park {
         state.park((unique, uid), cause, false, true, now)
-    }
-
-    #[test]
-    fn a_note_tells_the_cause() {
-        for one in [FILE, other(u64::MAX), Cause::Move(NodeId(u64::MAX)), Cause::Walk(BranchId(u32::MAX))] {
-            assert_eq!(cause(note(one)), Some(one));
-        }
-        assert_eq!(
-            cause(note(Cause::Lease { dev: 3, ino: 4, write: false })).map(Kind::of),
-            Some(Kind::Lease)
-        );
-        assert_eq!(cause(Note::default()), None);
     }
 
     #[test]
