@@ -25,6 +25,16 @@ pub fn administrator() -> Caller {
     Caller { pid: std::process::id(), ..ROOT }
 }
 
+/// Tries an operation again until it need not wait, as the transport does.
+pub fn patiently<T>(mut operation: impl FnMut() -> canopy_pool::Result<T>) -> canopy_pool::Result<T> {
+    loop {
+        match operation() {
+            Err(canopy_pool::Error::Wait(_)) => std::thread::sleep(std::time::Duration::from_millis(1)),
+            other => return other,
+        }
+    }
+}
+
 /// Makes a temporary directory, in memory if possible, because the tests make many files.
 pub fn home() -> TempDir {
     let shm = Path::new("/dev/shm");

@@ -81,7 +81,8 @@ fn never() -> Config {
 /// Writes all of the data, in as many calls as it takes.
 fn write(pool: &Pool, handle: HandleId, mut at: u64, mut data: &[u8]) -> Result<(), Errno> {
     while !data.is_empty() {
-        let count = pool.write(handle, at, data, WriteKind::default()).map_err(|error| error.errno())?;
+        let count = common::patiently(|| pool.write(handle, at, data, WriteKind::default()))
+            .map_err(|error| error.errno())?;
         at += count as u64;
         data = &data[count..];
     }

@@ -233,7 +233,8 @@ fn a_client_that_wants_to_write_ends_the_move() {
                     .unwrap();
             } else {
                 let flags = OFlags::WRONLY.bits();
-                let handle = disks.pool.open(&common::ROOT, node, flags, false).unwrap().handle;
+                let opened = common::patiently(|| disks.pool.open(&common::ROOT, node, flags, false));
+                let handle = opened.unwrap().handle;
                 write(&disks.pool, handle, 0, b"B").unwrap();
                 disks.pool.release(handle).unwrap();
             }

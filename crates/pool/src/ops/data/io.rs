@@ -13,6 +13,7 @@ use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::{Errno, IoSlice, ReadWriteFlags};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// A handle together with the flags of one read or write request.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +57,9 @@ pub struct WriteKind {
 const COPIED_AT_ONCE: u64 = 16 << 20;
 /// Bytes copied between two checks whether the caller has been killed.
 const STEP: usize = 4 << 20;
+
+/// How long a write that has begun waits for the end of a move before it looks again.
+const AGAIN: Duration = Duration::from_millis(10);
 
 /// What lseek(2) searches for: `SEEK_DATA` or `SEEK_HOLE`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -134,15 +138,22 @@ impl Pool {
         let mut flags = via.flags.unwrap_or(handle.flags);
         let counted = !kind.from_cache && (handle.is_direct() || !flags.contains(OFlags::DIRECT));
         let mut done = 0;
-        let all = self.with_room(&handle.node, data.len() as u64, || {
-            self.write_there(&handle, flags, offset, data, kind, &mut done)?;
-            if !counted && done < data.len() {
-                // The rest, which may not be aligned as O_DIRECT requires.
-                flags -= OFlags::DIRECT;
+        let all = loop {
+            let all = self.with_room(&handle.node, data.len() as u64, || {
                 self.write_there(&handle, flags, offset, data, kind, &mut done)?;
+                if !counted && done < data.len() {
+                    // The rest, which may not be aligned as O_DIRECT requires.
+                    flags -= OFlags::DIRECT;
+                    self.write_there(&handle, flags, offset, data, kind, &mut done)?;
+                }
+                Ok(())
+            });
+            match all {
+                // It has begun, so it waits here.
+                Err(Error::Wait(_)) if done > 0 => std::thread::sleep(AGAIN),
+                other => break other,
             }
-            Ok(())
-        });
+        };
         match all {
             Err(error) if done == 0 || !counted => Err(error),
             _ => Ok(done),

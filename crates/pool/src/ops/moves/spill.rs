@@ -6,7 +6,7 @@ use crate::branch::{Branch, Branches};
 use crate::config::Func;
 use crate::dir::merged::{Copies, MergedDir};
 use crate::dir::symlinks::Symlinks;
-use crate::error::{Error, is_full};
+use crate::error::{Cause, Error, is_full};
 use crate::fs::stat::{self, Attr, FileKey};
 use crate::fs::{beneath, generation};
 use crate::ids::BranchId;
@@ -105,11 +105,10 @@ impl Pool {
             drop(moving);
             match result {
                 // A target may fill up while the file is copied to it, or while other handles write the file there.
-                Err(error)
-                    if is_full(error.errno())
-                        && moved < 2 * self.branches.load().len()
-                        && self.make_room(node, moves, wanted) =>
-                {
+                Err(error) if is_full(error.errno()) && moved < 2 * self.branches.load().len() => {
+                    if !self.make_room(node, moves, wanted)? {
+                        return Err(error);
+                    }
                     moved += 1;
                 }
                 // The handle is still read-only: reopening it failed after a move that was given up.
@@ -130,16 +129,23 @@ impl Pool {
     }
 
     /// Moves a file to a branch with space. Returns true if the file has moved since its move count was `seen`.
-    fn make_room(&self, node: &Arc<Node>, seen: u32, wanted: u64) -> bool {
-        let Some(policy) = self.config().move_when_full.0 else { return false };
-        // Other writers of the file wait here or where they take `moving`, and then find it moved.
-        let _alone = node.moving().write();
+    ///
+    /// Errors: [`Error::Wait`] while another writer of the file moves it.
+    fn make_room(&self, node: &Arc<Node>, seen: u32, wanted: u64) -> crate::error::Result<bool> {
+        let Some(policy) = self.config().move_when_full.0 else { return Ok(false) };
+        // Other writers of the file come upon the move here or where they take `moving`, and later find it moved.
+        let _alone = match node.moving().try_write() {
+            Some(alone) => alone,
+            // If it is another file that moves, the operation is tried again all the same.
+            None if self.is_moving() => return Err(Error::Wait(Cause::Move(node.id))),
+            None => node.moving().write(),
+        };
         let _copying = self.stuck_operations.moving();
         if node.moves() != seen {
-            return true;
+            return Ok(true);
         }
         if node.rare().stays_until.lock().is_some_and(|until| Instant::now() < until) {
-            return false;
+            return Ok(false);
         }
         let mut tried: SmallVec<[BranchId; 4]> = SmallVec::new();
         let mut attempts = 0;
@@ -179,7 +185,7 @@ impl Pool {
                         target.path.shown(),
                         file.source.path.shown()
                     );
-                    return true;
+                    return Ok(true);
                 }
                 Err(NotMoved::File(Errno::AGAIN)) if attempts < ATTEMPTS => {
                     attempts += 1;
@@ -191,7 +197,7 @@ impl Pool {
                     if matches!(errno, Errno::MLINK | Errno::OPNOTSUPP) {
                         *node.rare().stays_until.lock() = Some(Instant::now() + WALK_AGAIN);
                     }
-                    return false;
+                    return Ok(false);
                 }
             }
         }
