@@ -16,7 +16,7 @@ use crate::fs::stat::{self, Attr};
 use crate::ids::{Caller, NodeId};
 use crate::lock::paths::{Changing, Uses};
 use crate::node::Node;
-use crate::ops::moves::spill::{Cause, Movable, NotMoved};
+use crate::ops::moves::spill::{Movable, NotMoved, Reason};
 use crate::path::{join, split};
 use crate::policy::Mode;
 use crate::pool::Pool;
@@ -146,8 +146,8 @@ impl Pool {
         }
         let _copying = self.stuck_operations.moving();
         let (file, target) = match what {
-            What::Move => (self.movable(node, None, Cause::Asked)?, target.clone()),
-            What::Copy => (self.movable(node, Some(target.id), Cause::Asked)?, target.clone()),
+            What::Move => (self.movable(node, None, Reason::Asked)?, target.clone()),
+            What::Copy => (self.movable(node, Some(target.id), Reason::Asked)?, target.clone()),
             What::Drop => self.one_of_several(node, place, source)?,
         };
         let target = &target;

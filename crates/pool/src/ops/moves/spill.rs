@@ -72,12 +72,12 @@ pub(super) struct Movable {
     pub(super) old_on: SmallVec<[BranchId; 2]>,
     /// The copy that the target holds already, if one of several goes.
     pub(super) there: Option<LeasedFile>,
-    pub(super) cause: Cause,
+    pub(super) reason: Reason,
 }
 
 /// Why a file moves, or gets a copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cause {
+pub(super) enum Reason {
     /// Its branch is full.
     Full,
     /// A client wants it.
@@ -151,7 +151,7 @@ impl Pool {
         let mut attempts = 0;
         let mut frozen = None;
         loop {
-            let moved = self.movable(node, None, Cause::Full).map_err(NotMoved::File).and_then(|file| {
+            let moved = self.movable(node, None, Reason::Full).map_err(NotMoved::File).and_then(|file| {
                 let target = self.choose_target(policy, &file, wanted, &tried).map_err(NotMoved::File)?;
                 tried.push(target.id);
                 let still = match &mut frozen {
@@ -224,7 +224,7 @@ impl Pool {
         &self,
         node: &Arc<Node>,
         copy_to: Option<BranchId>,
-        cause: Cause,
+        reason: Reason,
     ) -> Result<Movable, Errno> {
         let original = if copy_to.is_some() { Original::Stays } else { Original::Goes };
         let branches = self.branches.load();
@@ -237,7 +237,7 @@ impl Pool {
         }
         if original == Original::Goes {
             self.dir_cache.idle_files.close(node);
-            self.may_switch(node, primary.attr.key(), cause)?;
+            self.may_switch(node, primary.attr.key(), reason)?;
         }
         if !can_leave(&primary.attr) {
             return Err(Errno::PERM);
@@ -274,7 +274,7 @@ impl Pool {
                 }
             }
         }
-        Ok(Movable { source, attr: primary.attr, names, original, old_on, there: None, cause })
+        Ok(Movable { source, attr: primary.attr, names, original, old_on, there: None, reason })
     }
 
     /// Returns the branch that the policy picks, except the file's own branch and those already tried: among those where
@@ -370,7 +370,7 @@ impl Pool {
             self.space.clear();
             return Ok(());
         }
-        self.may_switch(node, file.attr.key(), file.cause).map_err(NotMoved::File)?;
+        self.may_switch(node, file.attr.key(), file.reason).map_err(NotMoved::File)?;
         let number = self.shown_ino(&branches, node).map_err(|error| NotMoved::File(error.errno()))?;
         let reopened = || -> Result<_, Errno> {
             let mut handles: Vec<(Arc<FileHandle>, OwnedFd)> = Vec::new();
@@ -417,12 +417,12 @@ impl Pool {
     /// Holds from one look to the next only with the tree locked exclusively, and without idle files.
     ///
     /// Errors: `ETXTBSY` for a file that stays.
-    fn may_switch(&self, node: &Arc<Node>, file: FileKey, cause: Cause) -> Result<(), Errno> {
+    fn may_switch(&self, node: &Arc<Node>, file: FileKey, reason: Reason) -> Result<(), Errno> {
         if node.opened().is_some_and(|open| open.backing.is_some()) {
             return Err(Errno::TXTBSY);
         }
         let separated = |handle: &FileHandle| handle.passthrough && handle.node.key() == Some(file);
-        match cause == Cause::Asked && !self.files.matching(separated).is_empty() {
+        match reason == Reason::Asked && !self.files.matching(separated).is_empty() {
             true => Err(Errno::TXTBSY),
             false => Ok(()),
         }

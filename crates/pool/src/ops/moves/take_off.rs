@@ -1,6 +1,6 @@
 //! Taking one of several equal copies of a file off its branch: the end of a move to a branch that has the file already.
 
-use super::spill::{Cause, Movable};
+use super::spill::{Movable, Reason};
 use crate::branch::Branch;
 use crate::config::Func;
 use crate::dir::merged::MergedDir;
@@ -80,7 +80,7 @@ impl Pool {
         }
         let (source, old_on, there) = (source.clone(), SmallVec::new(), Some(LeasedFile::hold(copy)?));
         Ok((
-            Movable { source, attr, names, original: Original::Goes, old_on, there, cause: Cause::Asked },
+            Movable { source, attr, names, original: Original::Goes, old_on, there, reason: Reason::Asked },
             to,
         ))
     }
