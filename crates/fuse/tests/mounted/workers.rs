@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use canopy_fuse::request::{NodeId, Op};
-use canopy_fuse::transport::{Transport, WorkerGrowth, uring};
+use canopy_fuse::transport::{Note, Park, Transport, WorkerGrowth, uring};
 use canopy_fuse::{Handler, KernelLimits, Replied, Reply, Request, SessionOptions};
 
 use super::common::memory::{Memory, options};
@@ -34,6 +34,11 @@ struct Gated {
     opened: Condvar,
     waiting: AtomicUsize,
     workers: AtomicUsize,
+    /// The lookups give back their workers while the gate is closed.
+    parks: AtomicBool,
+    /// The numbers of those that have.
+    parked: Mutex<Vec<u64>>,
+    unparked: AtomicUsize,
 }
 
 impl Handler for Gated {
@@ -41,6 +46,9 @@ impl Handler for Gated {
         if let Op::Lookup { name } = request.op
             && name.as_bytes().starts_with(b"slow")
         {
+            if self.parks.load(Ordering::SeqCst) && !*self.gate.lock().unwrap() {
+                return reply.later([7, 8, 9]);
+            }
             self.waiting.fetch_add(1, Ordering::SeqCst);
             let closed = |open: &mut bool| !*open;
             drop(self.opened.wait_while(self.gate.lock().unwrap(), closed).unwrap());
@@ -55,6 +63,23 @@ impl Handler for Gated {
 
     fn known_files(&self) -> Vec<NodeId> {
         vec![FILE]
+    }
+
+    fn park(&self, request: &Request<'_>, cause: Note, room: bool) -> Park {
+        assert!(cause == [7, 8, 9] && room);
+        self.parked.lock().unwrap().push(request.header.unique);
+        Park::Aside
+    }
+
+    fn resume(&self, most: usize) -> Vec<u64> {
+        // Three in each tick, again and again.
+        let mut parked = self.parked.lock().unwrap();
+        let first = parked.len().min(most).min(3);
+        parked.drain(..first).collect()
+    }
+
+    fn unparked(&self, _unique: u64) {
+        self.unparked.fetch_add(1, Ordering::SeqCst);
     }
 
     fn line(&self, request: &Request<'_>) -> Option<u64> {
@@ -89,6 +114,9 @@ fn served(point: &Path, growth: WorkerGrowth) -> Served<Gated> {
         opened: Condvar::new(),
         waiting: AtomicUsize::new(0),
         workers: AtomicUsize::new(0),
+        parks: AtomicBool::new(false),
+        parked: Mutex::default(),
+        unparked: AtomicUsize::new(0),
     };
     let served =
         Served::start(point, &SessionOptions { growth, ..options() }, KernelLimits::NONE, THREADS, |_| gated);
@@ -291,5 +319,31 @@ fn requests_are_served_while_workers_join_and_leave() {
     // If no worker had left, those of the first round would have been enough.
     let started = served.handler.workers.load(Ordering::SeqCst) - before;
     assert!(started > 3 * 64, "{started} workers started in 60 rounds: none leaves");
+    served.stop();
+}
+
+/// Requests that wait for a cause are handled once more until they get through, and need no worker meanwhile.
+#[test]
+fn requests_that_wait_for_a_cause_need_no_worker() {
+    if !can_mount() {
+        return;
+    }
+    let dir = Scratch::new();
+    let served = served(dir.path(), WorkerGrowth::default());
+    served.handler.parks.store(true, Ordering::SeqCst);
+    served.handler.open(false);
+    let slow = start_slow(dir.path());
+    // Each has been put aside, and others are served.
+    wait_until("all wait", || served.handler.parked.lock().unwrap().len() + 3 >= WAITING);
+    for _ in 0..100 {
+        assert_eq!(fs::metadata(dir.path().join("file")).unwrap().len(), 1);
+    }
+    assert_eq!(
+        (served.handler.waiting.load(Ordering::SeqCst), served.handler.unparked.load(Ordering::SeqCst)),
+        (0, 0)
+    );
+    served.handler.open(true);
+    slow.into_iter().for_each(|client| client.join().unwrap());
+    assert_eq!(served.handler.unparked.load(Ordering::SeqCst), WAITING);
     served.stop();
 }
