@@ -16,6 +16,9 @@ _canopy() {
             ",$1")
                 cmd="canopy"
                 ;;
+            canopy,add)
+                cmd="canopy__subcmd__add"
+                ;;
             canopy,balance)
                 cmd="canopy__subcmd__balance"
                 ;;
@@ -70,6 +73,9 @@ _canopy() {
             canopy,migrate)
                 cmd="canopy__subcmd__migrate"
                 ;;
+            canopy,mode)
+                cmd="canopy__subcmd__mode"
+                ;;
             canopy,mount)
                 cmd="canopy__subcmd__mount"
                 ;;
@@ -78,6 +84,12 @@ _canopy() {
                 ;;
             canopy,options)
                 cmd="canopy__subcmd__options"
+                ;;
+            canopy,remove)
+                cmd="canopy__subcmd__remove"
+                ;;
+            canopy,replace)
+                cmd="canopy__subcmd__replace"
                 ;;
             canopy,set)
                 cmd="canopy__subcmd__set"
@@ -105,6 +117,9 @@ _canopy() {
                 ;;
             canopy,which)
                 cmd="canopy__subcmd__which"
+                ;;
+            canopy__subcmd__help,add)
+                cmd="canopy__subcmd__help__subcmd__add"
                 ;;
             canopy__subcmd__help,balance)
                 cmd="canopy__subcmd__help__subcmd__balance"
@@ -160,6 +175,9 @@ _canopy() {
             canopy__subcmd__help,migrate)
                 cmd="canopy__subcmd__help__subcmd__migrate"
                 ;;
+            canopy__subcmd__help,mode)
+                cmd="canopy__subcmd__help__subcmd__mode"
+                ;;
             canopy__subcmd__help,mount)
                 cmd="canopy__subcmd__help__subcmd__mount"
                 ;;
@@ -168,6 +186,12 @@ _canopy() {
                 ;;
             canopy__subcmd__help,options)
                 cmd="canopy__subcmd__help__subcmd__options"
+                ;;
+            canopy__subcmd__help,remove)
+                cmd="canopy__subcmd__help__subcmd__remove"
+                ;;
+            canopy__subcmd__help,replace)
+                cmd="canopy__subcmd__help__subcmd__replace"
                 ;;
             canopy__subcmd__help,set)
                 cmd="canopy__subcmd__help__subcmd__set"
@@ -203,12 +227,30 @@ _canopy() {
 
     case "${cmd}" in
         canopy)
-            opts="-h -V --help --version mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help"
+            opts="-h -V --help --version mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        canopy__subcmd__add)
+            opts="-n -y -h --mode --first --no-persist --dry-run --yes --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --mode)
+                    COMPREPLY=($(compgen -W "RW RO NC" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -682,7 +724,22 @@ _canopy() {
             ;;
         canopy__subcmd__help)
             opts="mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help"
+            opts="mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        canopy__subcmd__help__subcmd__add)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -946,6 +1003,20 @@ _canopy() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        canopy__subcmd__help__subcmd__mode)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         canopy__subcmd__help__subcmd__mount)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -975,6 +1046,34 @@ _canopy() {
             return 0
             ;;
         canopy__subcmd__help__subcmd__options)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        canopy__subcmd__help__subcmd__remove)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        canopy__subcmd__help__subcmd__replace)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1220,6 +1319,20 @@ _canopy() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        canopy__subcmd__mode)
+            opts="-n -y -h --no-persist --dry-run --yes --help RW RO NC"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         canopy__subcmd__mount)
             opts="-f -o -h --foreground --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -1302,8 +1415,36 @@ _canopy() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        canopy__subcmd__remove)
+            opts="-n -y -h --no-persist --dry-run --yes --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        canopy__subcmd__replace)
+            opts="-n -y -h --no-persist --dry-run --yes --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         canopy__subcmd__set)
-            opts="-p -h --persist --help"
+            opts="-p -y -h --persist --yes --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

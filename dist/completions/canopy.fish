@@ -32,12 +32,16 @@ complete -c canopy -n "__fish_canopy_needs_command" -f -a "sync" -d 'Write every
 complete -c canopy -n "__fish_canopy_needs_command" -f -a "upgrade" -d 'Serve a pool with the program that is installed now'
 complete -c canopy -n "__fish_canopy_needs_command" -f -a "get" -d 'Show one value of a running pool, or all as KEY=VALUE'
 complete -c canopy -n "__fish_canopy_needs_command" -f -a "set" -d 'Change an option of a running pool'
+complete -c canopy -n "__fish_canopy_needs_command" -f -a "add" -d 'Add branches to a running pool'
+complete -c canopy -n "__fish_canopy_needs_command" -f -a "remove" -d 'Remove branches from a running pool'
+complete -c canopy -n "__fish_canopy_needs_command" -f -a "replace" -d 'Replace a branch of a running pool by another directory'
+complete -c canopy -n "__fish_canopy_needs_command" -f -a "mode" -d 'Change the mode of a branch: RW, RO or NC'
 complete -c canopy -n "__fish_canopy_needs_command" -f -a "list" -d 'Show the options of a running pool as a table'
 complete -c canopy -n "__fish_canopy_needs_command" -f -a "status" -d 'Show pools, their branches, and what is wrong with them'
 complete -c canopy -n "__fish_canopy_needs_command" -f -a "top" -d 'Show live what a pool and its branches do'
 complete -c canopy -n "__fish_canopy_needs_command" -f -a "metrics" -d 'Print what pools do, in the OpenMetrics format'
 complete -c canopy -n "__fish_canopy_needs_command" -f -a "explain" -d 'Show which branch an operation would use now, and why'
-complete -c canopy -n "__fish_canopy_needs_command" -f -a "fsck" -d 'Find and repair files whose copies on several branches differ'
+complete -c canopy -n "__fish_canopy_needs_command" -f -a "fsck" -d 'Find and repair files whose copies differ in owner, mode or size'
 complete -c canopy -n "__fish_canopy_needs_command" -f -a "collect-info" -d 'Gather information for a bug report'
 complete -c canopy -n "__fish_canopy_needs_command" -f -a "options" -d 'List the options for -o with their defaults and values'
 complete -c canopy -n "__fish_canopy_needs_command" -f -a "bench" -d 'Measure how fast a pool is, compared with its own branch'
@@ -51,10 +55,10 @@ complete -c canopy -n "__fish_canopy_needs_command" -f -a "move" -d 'Move files 
 complete -c canopy -n "__fish_canopy_needs_command" -f -a "balance" -d 'Even out how full the branches of a pool are'
 complete -c canopy -n "__fish_canopy_needs_command" -f -a "drain" -d 'Empty a branch, so that its disk can be taken out'
 complete -c canopy -n "__fish_canopy_needs_command" -f -a "consolidate" -d 'Bring the files of a directory together on one branch'
-complete -c canopy -n "__fish_canopy_needs_command" -f -a "tier" -d 'Move files between tiers and to where rules want them, and make copies'
+complete -c canopy -n "__fish_canopy_needs_command" -f -a "tier" -d 'Move files between tiers, and apply rules: places and copies'
 complete -c canopy -n "__fish_canopy_needs_command" -f -a "dup" -d 'Make copies of files on other disks of a pool'
-complete -c canopy -n "__fish_canopy_needs_command" -f -a "dedup" -d 'Remove surplus copies of files, which other branches hold as well'
-complete -c canopy -n "__fish_canopy_needs_command" -f -a "verify" -d 'Check the content of files by checksums, store these, and mend'
+complete -c canopy -n "__fish_canopy_needs_command" -f -a "dedup" -d 'Remove surplus copies of files that other branches hold too'
+complete -c canopy -n "__fish_canopy_needs_command" -f -a "verify" -d 'Check files against their checksums, store new ones, and repair'
 complete -c canopy -n "__fish_canopy_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c canopy -n "__fish_canopy_using_subcommand mount" -s o -d 'KEY=VALUE[,...]; canopy options lists them, later ones win' -r
 complete -c canopy -n "__fish_canopy_using_subcommand mount" -s f -l foreground -d 'Stay in the foreground, and log to stderr'
@@ -67,7 +71,28 @@ complete -c canopy -n "__fish_canopy_using_subcommand upgrade" -l force -d 'Also
 complete -c canopy -n "__fish_canopy_using_subcommand upgrade" -s h -l help -d 'Print help'
 complete -c canopy -n "__fish_canopy_using_subcommand get" -s h -l help -d 'Print help'
 complete -c canopy -n "__fish_canopy_using_subcommand set" -s p -l persist -d 'Change the config file of the pool as well'
+complete -c canopy -n "__fish_canopy_using_subcommand set" -s y -l yes -d 'Accept a list of branches that lacks some of the present ones'
 complete -c canopy -n "__fish_canopy_using_subcommand set" -s h -l help -d 'Print help'
+complete -c canopy -n "__fish_canopy_using_subcommand add" -l mode -d 'Their mode' -r -f -a "RW\t'Read, change and create'
+RO\t'Read only'
+NC\t'Read and change, but create nothing'"
+complete -c canopy -n "__fish_canopy_using_subcommand add" -l first -d 'Put them in front of the others, not at the end'
+complete -c canopy -n "__fish_canopy_using_subcommand add" -l no-persist -d 'Change the running pool only, not its config file'
+complete -c canopy -n "__fish_canopy_using_subcommand add" -s n -l dry-run -d 'Show what would change, and do nothing'
+complete -c canopy -n "__fish_canopy_using_subcommand add" -s y -l yes -d 'Do not ask, even if files disappear from the pool'
+complete -c canopy -n "__fish_canopy_using_subcommand add" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c canopy -n "__fish_canopy_using_subcommand remove" -l no-persist -d 'Change the running pool only, not its config file'
+complete -c canopy -n "__fish_canopy_using_subcommand remove" -s n -l dry-run -d 'Show what would change, and do nothing'
+complete -c canopy -n "__fish_canopy_using_subcommand remove" -s y -l yes -d 'Do not ask, even if files disappear from the pool'
+complete -c canopy -n "__fish_canopy_using_subcommand remove" -s h -l help -d 'Print help'
+complete -c canopy -n "__fish_canopy_using_subcommand replace" -l no-persist -d 'Change the running pool only, not its config file'
+complete -c canopy -n "__fish_canopy_using_subcommand replace" -s n -l dry-run -d 'Show what would change, and do nothing'
+complete -c canopy -n "__fish_canopy_using_subcommand replace" -s y -l yes -d 'Do not ask, even if files disappear from the pool'
+complete -c canopy -n "__fish_canopy_using_subcommand replace" -s h -l help -d 'Print help'
+complete -c canopy -n "__fish_canopy_using_subcommand mode" -l no-persist -d 'Change the running pool only, not its config file'
+complete -c canopy -n "__fish_canopy_using_subcommand mode" -s n -l dry-run -d 'Show what would change, and do nothing'
+complete -c canopy -n "__fish_canopy_using_subcommand mode" -s y -l yes -d 'Do not ask, even if files disappear from the pool'
+complete -c canopy -n "__fish_canopy_using_subcommand mode" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c canopy -n "__fish_canopy_using_subcommand list" -s h -l help -d 'Print help'
 complete -c canopy -n "__fish_canopy_using_subcommand status" -l json -d 'Print JSON, for programs'
 complete -c canopy -n "__fish_canopy_using_subcommand status" -s h -l help -d 'Print help'
@@ -83,8 +108,8 @@ largest\t''
 nonroot\t''"
 complete -c canopy -n "__fish_canopy_using_subcommand fsck" -s s -l check-size -d 'Compare sizes as well' -r
 complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l copy-file -d 'With --fix: copy data and attributes as well' -r
-complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l bwlimit -d 'At most so many bytes a second (such as 20M)' -r
-complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l include -d 'Only files that match; with a slash, the path in the pool counts' -r
+complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l bwlimit -d 'At most this many bytes a second (20M)' -r
+complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l include -d 'Only files that match (by name; by path with a slash)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l exclude -d 'No files that match' -r
 complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l min-size -d 'Only files of at least this size (such as 100M)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l max-size -d 'Only files of at most this size' -r
@@ -95,7 +120,7 @@ complete -c canopy -n "__fish_canopy_using_subcommand fsck" -s v -l verbose -d '
 complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l remove-leftovers -d 'Remove what crashes of other programs have left'
 complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l json -d 'Print JSON: the plan (dry run) or what became of it'
 complete -c canopy -n "__fish_canopy_using_subcommand fsck" -s q -l quiet -d 'Print nothing but errors'
-complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l eager -d 'Use disks also while other programs do'
+complete -c canopy -n "__fish_canopy_using_subcommand fsck" -l eager -d 'Normal I/O priority (default: yield to others)'
 complete -c canopy -n "__fish_canopy_using_subcommand fsck" -s h -l help -d 'Print help'
 complete -c canopy -n "__fish_canopy_using_subcommand collect-info" -s o -l output -d 'Write to a new file instead of stdout' -r -F
 complete -c canopy -n "__fish_canopy_using_subcommand collect-info" -s h -l help -d 'Print help'
@@ -153,8 +178,8 @@ complete -c canopy -n "__fish_canopy_using_subcommand du" -l apparent-size -d 'C
 complete -c canopy -n "__fish_canopy_using_subcommand du" -l json -d 'Print JSON'
 complete -c canopy -n "__fish_canopy_using_subcommand du" -s h -l help -d 'Print help'
 complete -c canopy -n "__fish_canopy_using_subcommand move" -l to -d 'The branch' -r -F
-complete -c canopy -n "__fish_canopy_using_subcommand move" -l bwlimit -d 'At most so many bytes a second (such as 20M)' -r
-complete -c canopy -n "__fish_canopy_using_subcommand move" -l include -d 'Only files that match; with a slash, the path in the pool counts' -r
+complete -c canopy -n "__fish_canopy_using_subcommand move" -l bwlimit -d 'At most this many bytes a second (20M)' -r
+complete -c canopy -n "__fish_canopy_using_subcommand move" -l include -d 'Only files that match (by name; by path with a slash)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand move" -l exclude -d 'No files that match' -r
 complete -c canopy -n "__fish_canopy_using_subcommand move" -l min-size -d 'Only files of at least this size (such as 100M)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand move" -l max-size -d 'Only files of at most this size' -r
@@ -165,11 +190,11 @@ complete -c canopy -n "__fish_canopy_using_subcommand move" -l against-rules -d 
 complete -c canopy -n "__fish_canopy_using_subcommand move" -s n -l dry-run -d 'Print what would be done, and do nothing'
 complete -c canopy -n "__fish_canopy_using_subcommand move" -l json -d 'Print JSON: the plan (dry run) or what became of it'
 complete -c canopy -n "__fish_canopy_using_subcommand move" -s q -l quiet -d 'Print nothing but errors'
-complete -c canopy -n "__fish_canopy_using_subcommand move" -l eager -d 'Use disks also while other programs do'
+complete -c canopy -n "__fish_canopy_using_subcommand move" -l eager -d 'Normal I/O priority (default: yield to others)'
 complete -c canopy -n "__fish_canopy_using_subcommand move" -s h -l help -d 'Print help'
-complete -c canopy -n "__fish_canopy_using_subcommand balance" -l to -d 'How far the used shares may differ then' -r
-complete -c canopy -n "__fish_canopy_using_subcommand balance" -l bwlimit -d 'At most so many bytes a second (such as 20M)' -r
-complete -c canopy -n "__fish_canopy_using_subcommand balance" -l include -d 'Only files that match; with a slash, the path in the pool counts' -r
+complete -c canopy -n "__fish_canopy_using_subcommand balance" -l to -d 'How far used shares may differ afterwards' -r
+complete -c canopy -n "__fish_canopy_using_subcommand balance" -l bwlimit -d 'At most this many bytes a second (20M)' -r
+complete -c canopy -n "__fish_canopy_using_subcommand balance" -l include -d 'Only files that match (by name; by path with a slash)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -l exclude -d 'No files that match' -r
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -l min-size -d 'Only files of at least this size (such as 100M)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -l max-size -d 'Only files of at most this size' -r
@@ -180,10 +205,10 @@ complete -c canopy -n "__fish_canopy_using_subcommand balance" -l against-rules 
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -s n -l dry-run -d 'Print what would be done, and do nothing'
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -l json -d 'Print JSON: the plan (dry run) or what became of it'
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -s q -l quiet -d 'Print nothing but errors'
-complete -c canopy -n "__fish_canopy_using_subcommand balance" -l eager -d 'Use disks also while other programs do'
+complete -c canopy -n "__fish_canopy_using_subcommand balance" -l eager -d 'Normal I/O priority (default: yield to others)'
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -s h -l help -d 'Print help'
-complete -c canopy -n "__fish_canopy_using_subcommand drain" -l bwlimit -d 'At most so many bytes a second (such as 20M)' -r
-complete -c canopy -n "__fish_canopy_using_subcommand drain" -l include -d 'Only files that match; with a slash, the path in the pool counts' -r
+complete -c canopy -n "__fish_canopy_using_subcommand drain" -l bwlimit -d 'At most this many bytes a second (20M)' -r
+complete -c canopy -n "__fish_canopy_using_subcommand drain" -l include -d 'Only files that match (by name; by path with a slash)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand drain" -l exclude -d 'No files that match' -r
 complete -c canopy -n "__fish_canopy_using_subcommand drain" -l min-size -d 'Only files of at least this size (such as 100M)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand drain" -l max-size -d 'Only files of at most this size' -r
@@ -195,11 +220,11 @@ complete -c canopy -n "__fish_canopy_using_subcommand drain" -l against-rules -d
 complete -c canopy -n "__fish_canopy_using_subcommand drain" -s n -l dry-run -d 'Print what would be done, and do nothing'
 complete -c canopy -n "__fish_canopy_using_subcommand drain" -l json -d 'Print JSON: the plan (dry run) or what became of it'
 complete -c canopy -n "__fish_canopy_using_subcommand drain" -s q -l quiet -d 'Print nothing but errors'
-complete -c canopy -n "__fish_canopy_using_subcommand drain" -l eager -d 'Use disks also while other programs do'
+complete -c canopy -n "__fish_canopy_using_subcommand drain" -l eager -d 'Normal I/O priority (default: yield to others)'
 complete -c canopy -n "__fish_canopy_using_subcommand drain" -s h -l help -d 'Print help'
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l to -d 'The branch, instead of the one that holds most of it' -r -F
-complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l bwlimit -d 'At most so many bytes a second (such as 20M)' -r
-complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l include -d 'Only files that match; with a slash, the path in the pool counts' -r
+complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l bwlimit -d 'At most this many bytes a second (20M)' -r
+complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l include -d 'Only files that match (by name; by path with a slash)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l exclude -d 'No files that match' -r
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l min-size -d 'Only files of at least this size (such as 100M)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l max-size -d 'Only files of at most this size' -r
@@ -210,10 +235,10 @@ complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l against-ru
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -s n -l dry-run -d 'Print what would be done, and do nothing'
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l json -d 'Print JSON: the plan (dry run) or what became of it'
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -s q -l quiet -d 'Print nothing but errors'
-complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l eager -d 'Use disks also while other programs do'
+complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l eager -d 'Normal I/O priority (default: yield to others)'
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -s h -l help -d 'Print help'
-complete -c canopy -n "__fish_canopy_using_subcommand tier" -l bwlimit -d 'At most so many bytes a second (such as 20M)' -r
-complete -c canopy -n "__fish_canopy_using_subcommand tier" -l include -d 'Only files that match; with a slash, the path in the pool counts' -r
+complete -c canopy -n "__fish_canopy_using_subcommand tier" -l bwlimit -d 'At most this many bytes a second (20M)' -r
+complete -c canopy -n "__fish_canopy_using_subcommand tier" -l include -d 'Only files that match (by name; by path with a slash)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand tier" -l exclude -d 'No files that match' -r
 complete -c canopy -n "__fish_canopy_using_subcommand tier" -l min-size -d 'Only files of at least this size (such as 100M)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand tier" -l max-size -d 'Only files of at most this size' -r
@@ -225,11 +250,11 @@ complete -c canopy -n "__fish_canopy_using_subcommand tier" -l now -d 'Whatever 
 complete -c canopy -n "__fish_canopy_using_subcommand tier" -s n -l dry-run -d 'Print what would be done, and do nothing'
 complete -c canopy -n "__fish_canopy_using_subcommand tier" -l json -d 'Print JSON: the plan (dry run) or what became of it'
 complete -c canopy -n "__fish_canopy_using_subcommand tier" -s q -l quiet -d 'Print nothing but errors'
-complete -c canopy -n "__fish_canopy_using_subcommand tier" -l eager -d 'Use disks also while other programs do'
+complete -c canopy -n "__fish_canopy_using_subcommand tier" -l eager -d 'Normal I/O priority (default: yield to others)'
 complete -c canopy -n "__fish_canopy_using_subcommand tier" -s h -l help -d 'Print help'
 complete -c canopy -n "__fish_canopy_using_subcommand dup" -l copies -d 'On how many disks each file is to be' -r
-complete -c canopy -n "__fish_canopy_using_subcommand dup" -l bwlimit -d 'At most so many bytes a second (such as 20M)' -r
-complete -c canopy -n "__fish_canopy_using_subcommand dup" -l include -d 'Only files that match; with a slash, the path in the pool counts' -r
+complete -c canopy -n "__fish_canopy_using_subcommand dup" -l bwlimit -d 'At most this many bytes a second (20M)' -r
+complete -c canopy -n "__fish_canopy_using_subcommand dup" -l include -d 'Only files that match (by name; by path with a slash)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand dup" -l exclude -d 'No files that match' -r
 complete -c canopy -n "__fish_canopy_using_subcommand dup" -l min-size -d 'Only files of at least this size (such as 100M)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand dup" -l max-size -d 'Only files of at most this size' -r
@@ -239,14 +264,14 @@ complete -c canopy -n "__fish_canopy_using_subcommand dup" -l owner -d 'Only fil
 complete -c canopy -n "__fish_canopy_using_subcommand dup" -s n -l dry-run -d 'Print what would be done, and do nothing'
 complete -c canopy -n "__fish_canopy_using_subcommand dup" -l json -d 'Print JSON: the plan (dry run) or what became of it'
 complete -c canopy -n "__fish_canopy_using_subcommand dup" -s q -l quiet -d 'Print nothing but errors'
-complete -c canopy -n "__fish_canopy_using_subcommand dup" -l eager -d 'Use disks also while other programs do'
+complete -c canopy -n "__fish_canopy_using_subcommand dup" -l eager -d 'Normal I/O priority (default: yield to others)'
 complete -c canopy -n "__fish_canopy_using_subcommand dup" -s h -l help -d 'Print help'
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l keep -d 'first, newest, oldest, largest, emptiest or a branch' -r -F
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l copies -d 'How many copies of a file stay' -r
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l link -d 'Equal files on a branch share space: reflink or hard' -r -f -a "reflink\t'Each stays a file of its own, and a write to it takes new blocks'
 hard\t'They become one file with several names'"
-complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l bwlimit -d 'At most so many bytes a second (such as 20M)' -r
-complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l include -d 'Only files that match; with a slash, the path in the pool counts' -r
+complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l bwlimit -d 'At most this many bytes a second (20M)' -r
+complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l include -d 'Only files that match (by name; by path with a slash)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l exclude -d 'No files that match' -r
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l min-size -d 'Only files of at least this size (such as 100M)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l max-size -d 'Only files of at most this size' -r
@@ -257,10 +282,10 @@ complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l differing -d 'Re
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l write -d 'Do it; without this, only print'
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l json -d 'Print JSON: the plan (dry run) or what became of it'
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -s q -l quiet -d 'Print nothing but errors'
-complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l eager -d 'Use disks also while other programs do'
+complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l eager -d 'Normal I/O priority (default: yield to others)'
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -s h -l help -d 'Print help'
-complete -c canopy -n "__fish_canopy_using_subcommand verify" -l bwlimit -d 'At most so many bytes a second (such as 20M)' -r
-complete -c canopy -n "__fish_canopy_using_subcommand verify" -l include -d 'Only files that match; with a slash, the path in the pool counts' -r
+complete -c canopy -n "__fish_canopy_using_subcommand verify" -l bwlimit -d 'At most this many bytes a second (20M)' -r
+complete -c canopy -n "__fish_canopy_using_subcommand verify" -l include -d 'Only files that match (by name; by path with a slash)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand verify" -l exclude -d 'No files that match' -r
 complete -c canopy -n "__fish_canopy_using_subcommand verify" -l min-size -d 'Only files of at least this size (such as 100M)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand verify" -l max-size -d 'Only files of at most this size' -r
@@ -270,35 +295,38 @@ complete -c canopy -n "__fish_canopy_using_subcommand verify" -l owner -d 'Only 
 complete -c canopy -n "__fish_canopy_using_subcommand verify" -l write -d 'Store checksums and mend; without this, only read'
 complete -c canopy -n "__fish_canopy_using_subcommand verify" -l json -d 'Print JSON: the plan (dry run) or what became of it'
 complete -c canopy -n "__fish_canopy_using_subcommand verify" -s q -l quiet -d 'Print nothing but errors'
-complete -c canopy -n "__fish_canopy_using_subcommand verify" -l eager -d 'Use disks also while other programs do'
+complete -c canopy -n "__fish_canopy_using_subcommand verify" -l eager -d 'Normal I/O priority (default: yield to others)'
 complete -c canopy -n "__fish_canopy_using_subcommand verify" -s h -l help -d 'Print help'
-complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "mount" -d 'Mount directories as one pool'
-complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "umount" -d 'Unmount a pool'
-complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "sync" -d 'Write everything in a pool to its disks'
-complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "upgrade" -d 'Serve a pool with the program that is installed now'
-complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "get" -d 'Show one value of a running pool, or all as KEY=VALUE'
-complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "set" -d 'Change an option of a running pool'
-complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "list" -d 'Show the options of a running pool as a table'
-complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "status" -d 'Show pools, their branches, and what is wrong with them'
-complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "top" -d 'Show live what a pool and its branches do'
-complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "metrics" -d 'Print what pools do, in the OpenMetrics format'
-complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "explain" -d 'Show which branch an operation would use now, and why'
-complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "fsck" -d 'Find and repair files whose copies on several branches differ'
-complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "collect-info" -d 'Gather information for a bug report'
-complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "options" -d 'List the options for -o with their defaults and values'
-complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "bench" -d 'Measure how fast a pool is, compared with its own branch'
-complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "init" -d 'Describe a new pool: look at the disks, ask, show, write'
-complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "migrate" -d 'Turn what mergerfs is configured with into Canopy\'s'
-complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "doctor" -d 'Look for what is amiss on this machine, and say how to mend it'
-complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "which" -d 'Show which branches hold a file, and how its copies differ'
-complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "ls" -d 'List a directory with the branches that hold each entry'
-complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "du" -d 'Show how much of a directory tree is on each branch'
-complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "move" -d 'Move files of a pool to a branch'
-complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "balance" -d 'Even out how full the branches of a pool are'
-complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "drain" -d 'Empty a branch, so that its disk can be taken out'
-complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "consolidate" -d 'Bring the files of a directory together on one branch'
-complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "tier" -d 'Move files between tiers and to where rules want them, and make copies'
-complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "dup" -d 'Make copies of files on other disks of a pool'
-complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "dedup" -d 'Remove surplus copies of files, which other branches hold as well'
-complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "verify" -d 'Check the content of files by checksums, store these, and mend'
-complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "mount" -d 'Mount directories as one pool'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "umount" -d 'Unmount a pool'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "upgrade" -d 'Serve a pool with the program that is installed now'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "get" -d 'Show one value of a running pool, or all as KEY=VALUE'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "set" -d 'Change an option of a running pool'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "add" -d 'Add branches to a running pool'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "remove" -d 'Remove branches from a running pool'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "replace" -d 'Replace a branch of a running pool by another directory'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "mode" -d 'Change the mode of a branch: RW, RO or NC'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "list" -d 'Show the options of a running pool as a table'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "status" -d 'Show pools, their branches, and what is wrong with them'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "top" -d 'Show live what a pool and its branches do'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "metrics" -d 'Print what pools do, in the OpenMetrics format'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "explain" -d 'Show which branch an operation would use now, and why'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "fsck" -d 'Find and repair files whose copies differ in owner, mode or size'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "collect-info" -d 'Gather information for a bug report'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "options" -d 'List the options for -o with their defaults and values'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "bench" -d 'Measure how fast a pool is, compared with its own branch'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "init" -d 'Describe a new pool: look at the disks, ask, show, write'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "migrate" -d 'Turn what mergerfs is configured with into Canopy\'s'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "doctor" -d 'Look for what is amiss on this machine, and say how to mend it'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "which" -d 'Show which branches hold a file, and how its copies differ'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "ls" -d 'List a directory with the branches that hold each entry'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "du" -d 'Show how much of a directory tree is on each branch'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "move" -d 'Move files of a pool to a branch'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "balance" -d 'Even out how full the branches of a pool are'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "drain" -d 'Empty a branch, so that its disk can be taken out'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "consolidate" -d 'Bring the files of a directory together on one branch'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "tier" -d 'Move files between tiers, and apply rules: places and copies'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "dup" -d 'Make copies of files on other disks of a pool'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "dedup" -d 'Remove surplus copies of files that other branches hold too'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "verify" -d 'Check files against their checksums, store new ones, and repair'
+complete -c canopy -n "__fish_canopy_using_subcommand help; and not __fish_seen_subcommand_from mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

@@ -44,11 +44,22 @@ pub enum Error {
              canopy set MOUNT branches=+{path})", path = .path.shown())]
     BranchSilent { path: PathBuf, seconds: u64 },
     #[error(
-        "branch {} is already a branch of pool {pool}{} (canopy get {pool} branches shows them; to change its mode, give the whole list)",
+        "branch {} is already a branch of pool {pool}{} (canopy mode {pool} BRANCH MODE changes its mode)",
         .branch.shown(), if .branch == .other { String::new() } else { format!(", as {}", .other.shown()) },
         pool = .pool.shown()
     )]
     BranchTwice { branch: PathBuf, other: PathBuf, pool: PathBuf },
+    #[error("{} is not a branch of {pool}, which has: {branches}", .branch.shown(), pool = .pool.shown())]
+    NoBranch { branch: PathBuf, pool: PathBuf, branches: String },
+    #[error("no branch of {path} would be left (to end the pool: canopy umount {path})", path = .0.shown())]
+    LastBranch(PathBuf),
+    #[error("nothing has changed: this needs a yes (--yes, or run it at a terminal)")]
+    NotAsked,
+    #[error(
+        "this list would remove {} from {pool} (to add: canopy add {pool} {added}; to replace the whole list: --yes)",
+        listed(.going), pool = .pool.shown()
+    )]
+    WouldRemove { going: Vec<PathBuf>, added: String, pool: PathBuf },
     #[error("mountpoint {path} does not exist (create it: mkdir -p {path})", path = .0.shown())]
     MountpointMissing(PathBuf),
     #[error("mountpoint {} is not a directory", .0.shown())]

@@ -59,6 +59,10 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Upgrade(args) => commands::upgrade::run(&args, cli::parse_mount_cmdline),
         Command::Get(args) => commands::get::run(&args),
         Command::Set(args) => commands::set::run(&args, cli::parse_mount_cmdline),
+        Command::Add(args) => commands::branches::add(&args, cli::parse_mount_cmdline),
+        Command::Remove(args) => commands::branches::remove(&args, cli::parse_mount_cmdline),
+        Command::Replace(args) => commands::branches::replace(&args, cli::parse_mount_cmdline),
+        Command::Mode(args) => commands::branches::mode(&args, cli::parse_mount_cmdline),
         Command::List(args) => commands::list::run(&args),
         Command::Status(args) => commands::status::run(&args),
         Command::Top(args) => {
@@ -84,8 +88,10 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Dup(args) => canopy_upkeep::dup(&args).map_err(Into::into),
         Command::Dedup(args) => canopy_upkeep::dedup(&args).map_err(Into::into),
         Command::Drain(args) => {
-            let set =
-                |pool: &Path, list: &OsStr| commands::set::branches(pool, list, cli::parse_mount_cmdline);
+            let set = |pool: &Path, list: &OsStr| {
+                let kept = commands::set::branches(pool, list, true, cli::parse_mount_cmdline);
+                kept.map(drop).map_err(|error| error.line())
+            };
             canopy_upkeep::drain(&args, &set).map_err(Into::into)
         }
         Command::Init(args) => canopy_setup::commands::init::run(&args).map_err(Into::into),

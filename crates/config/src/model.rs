@@ -47,6 +47,8 @@ pub struct Config {
     pub allow_missing: bool,
     /// No effect: forgotten nodes are found again.
     pub remember_nodes: RememberNodes,
+    /// Patterns of files that belong to their disk: no command moves them.
+    pub keep: Vec<String>,
     /// The names of options that were set. Some conflicts change a default, but not a value that was set.
     pub given: BTreeSet<String>,
     /// The names of options that were accepted for older setups and do nothing.
@@ -232,6 +234,7 @@ impl Default for Config {
             branches_wait: BranchesWait { timeout: Duration::ZERO, fail: false },
             allow_missing: false,
             remember_nodes: RememberNodes(false),
+            keep: Vec::new(),
             given: BTreeSet::new(),
             ignored: BTreeSet::new(),
             file: FileState::default(),

@@ -78,22 +78,35 @@ pub fn servers_of(mounted: &MountEntry) -> Vec<Pid> {
         .collect();
     let user = mounted.super_options.split(',').find_map(|word| word.strip_prefix("user_id=")?.parse().ok());
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
-    let serves = |process: &Path| {
+    let mut found = Servers::default();
+    for entry in processes.flatten() {
+        let pid = entry.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
+        let process = entry.path();
         // Usually the processes of other users cannot be read. None of them serves a pool of this user.
-        let held = held_by(process)?;
-        let by_badge = held.badges.iter().any(|id| ids.contains(id));
-        // A daemon without a badge is of an older version, or runs on an older kernel.
-        let by_number =
-            held.badges.is_empty() && held.connections.contains(&mounted.device.1) && has_our_name(process);
-        ((by_badge || by_number) && user_of(process) == user).then_some(())
-    };
-    processes
-        .flatten()
-        .filter_map(|entry| {
-            let pid = entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw)?;
-            serves(&entry.path()).map(|()| pid)
-        })
-        .collect()
+        let (Some(pid), Some(held)) = (pid, held_by(&process)) else { continue };
+        let numbered = || held.connections.contains(&mounted.device.1) && has_our_name(&process);
+        if held.badges.iter().any(|id| ids.contains(id)) && user_of(&process) == user {
+            found.by_badge.push(pid);
+        } else if held.badges.is_empty() && numbered() && user_of(&process) == user {
+            found.by_number.push(pid);
+        }
+    }
+    found.certain()
+}
+
+/// The processes that may serve a mount, by what shows it.
+#[derive(Default)]
+struct Servers {
+    by_badge: Vec<Pid>,
+    /// Of an older version, on an older kernel, or a stranger whose mount is gone and had the same number.
+    by_number: Vec<Pid>,
+}
+
+impl Servers {
+    /// A number counts only where no badge is shown.
+    fn certain(self) -> Vec<Pid> {
+        if self.by_badge.is_empty() { self.by_number } else { self.by_badge }
+    }
 }
 
 fn held_by(process: &Path) -> Option<Held> {
@@ -138,6 +151,14 @@ mod tests {
         let info = "pos:\t0\nflags:\t02100002\nmnt_id:\t24\nino:\t90\nfuse_connection:\t40\n";
         assert_eq!(connection_of(info), Some(40));
         assert_eq!(connection_of("pos:\t0\n"), None);
+    }
+
+    #[test]
+    fn a_recycled_number_does_not_count_beside_a_badge() {
+        let [own, stranger] = [7, 8].map(|pid| Pid::from_raw(pid).unwrap());
+        let servers = |by_badge: &[Pid]| Servers { by_badge: by_badge.to_vec(), by_number: vec![stranger] };
+        assert_eq!(servers(&[own]).certain(), [own]);
+        assert_eq!(servers(&[]).certain(), [stranger]);
     }
 
     #[test]

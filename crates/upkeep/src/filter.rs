@@ -14,26 +14,26 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// The filters of all commands that move files.
 #[derive(Args, Clone, Debug, Default)]
 pub struct FilterArgs {
-    /// Only files that match; with a slash, the path in the pool counts
-    #[arg(long, value_name = "GLOB")]
+    /// Only files that match (by name; by path with a slash)
+    #[arg(long, help_heading = "Filters", value_name = "GLOB")]
     pub include: Vec<String>,
     /// No files that match
-    #[arg(long, value_name = "GLOB")]
+    #[arg(long, help_heading = "Filters", value_name = "GLOB")]
     pub exclude: Vec<String>,
     /// Only files of at least this size (such as 100M)
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, help_heading = "Filters", value_name = "SIZE", value_parser = size)]
     pub min_size: Option<u64>,
     /// Only files of at most this size
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, help_heading = "Filters", value_name = "SIZE", value_parser = size)]
     pub max_size: Option<u64>,
     /// Only files not changed for so long (such as 2d)
-    #[arg(long, value_name = "AGE", value_parser = age)]
+    #[arg(long, help_heading = "Filters", value_name = "AGE", value_parser = age)]
     pub older: Option<Duration>,
     /// Only files changed since then
-    #[arg(long, value_name = "AGE", value_parser = age)]
+    #[arg(long, help_heading = "Filters", value_name = "AGE", value_parser = age)]
     pub newer: Option<Duration>,
     /// Only files of this user (a name or number)
-    #[arg(long, value_name = "USER", value_parser = user)]
+    #[arg(long, help_heading = "Filters", value_name = "USER", value_parser = user)]
     pub owner: Option<u32>,
     /// Patterns of mergerfs-tools, for whole paths.
     #[arg(skip)]

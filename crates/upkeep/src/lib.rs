@@ -14,8 +14,10 @@ mod error;
 mod filter;
 mod fsck;
 mod held;
+mod keep;
 mod look;
 mod manners;
+mod only_there;
 mod output;
 mod pace;
 mod plan;
@@ -32,8 +34,9 @@ pub use filter::{Filter, FilterArgs};
 pub use fsck::{FixSource, FsckArgs, fsck};
 pub use look::{DuArgs, LsArgs, WhichArgs, du, ls, which};
 pub use manners::MannerArgs;
+pub use only_there::{OnlyThere, only_there};
 pub use relocate::{
-    BalanceArgs, BranchSpace, ConsolidateArgs, DrainArgs, FILTERS, MoveArgs, Remove, TierArgs, TierStatus,
-    balance, consolidate, drain, move_files, tier,
+    BalanceArgs, BranchSpace, ConsolidateArgs, DrainArgs, MoveArgs, Remove, TierArgs, TierStatus, balance,
+    consolidate, drain, move_files, tier,
 };
 pub use tools::{OldFix, OldFsck, Tool, ToolCommand, parse_tool, run_tool};

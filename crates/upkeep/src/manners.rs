@@ -12,10 +12,10 @@ pub struct MannerArgs {
     /// Print nothing but errors
     #[arg(short, long)]
     pub quiet: bool,
-    /// At most so many bytes a second (such as 20M)
+    /// At most this many bytes a second (20M)
     #[arg(long, value_name = "RATE", value_parser = size)]
     pub bwlimit: Option<u64>,
-    /// Use disks also while other programs do
+    /// Normal I/O priority (default: yield to others)
     #[arg(long)]
     pub eager: bool,
     #[command(flatten)]

@@ -1,6 +1,7 @@
 //! A running pool, and its branches as the daemon lists them.
 
 use crate::error::{Error, Result};
+use crate::keep::Keep;
 use canopy_config::Config;
 use canopy_config::control_api::{
     self, BranchReport, CLOSED, CONTROL_FILE, ClosedReport, PoolReport, STATUS,
@@ -43,6 +44,8 @@ pub(crate) struct PoolLink {
     pub(crate) is_read_only: bool,
     /// In the order of the pool.
     pub(crate) branches: Vec<BranchLink>,
+    /// What stays on its disk.
+    pub(crate) keep: Keep,
 }
 
 impl PoolLink {
@@ -128,7 +131,10 @@ impl PoolLink {
             root: Some(branch).filter(|branch| is_there(branch)).and_then(|branch| open_root(branch).ok()),
         });
         let is_read_only = mounted.options.split(',').any(|option| option == "ro");
-        Ok(PoolLink { mountpoint: mounted.mountpoint.clone(), is_read_only, branches: branches.collect() })
+        let branches: Vec<BranchLink> = branches.collect();
+        let option = report.options.get("keep").map_or("", String::as_str);
+        let keep = Keep::of(option, branches.iter().map(|branch| branch.path.as_path()))?;
+        Ok(PoolLink { mountpoint: mounted.mountpoint.clone(), is_read_only, branches, keep })
     }
 
     /// Returns the branches that cannot be looked at.

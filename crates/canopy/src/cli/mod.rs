@@ -1,10 +1,12 @@
 //! The command line, in the grammar that belongs to the name of the program.
 
 mod fsck;
+mod help;
 pub mod invocation;
 mod mergerfs;
 mod mount_helper;
 
+use crate::commands::branches::{AddArgs, ModeArgs, RemoveArgs, ReplaceArgs};
 use crate::commands::collect_info::CollectInfoArgs;
 use crate::commands::doctor::DoctorArgs;
 use crate::commands::explain::ExplainArgs;
@@ -25,7 +27,7 @@ use canopy_monitor::{MetricsArgs, TopArgs};
 use canopy_setup::commands::init::InitArgs;
 use canopy_setup::commands::migrate::MigrateArgs;
 use canopy_upkeep::{
-    BalanceArgs, ConsolidateArgs, DedupArgs, DrainArgs, DuArgs, DupArgs, FILTERS, FsckArgs, LsArgs, MoveArgs,
+    BalanceArgs, ConsolidateArgs, DedupArgs, DrainArgs, DuArgs, DupArgs, FsckArgs, LsArgs, MoveArgs,
     TierArgs, Tool, ToolCommand, VerifyArgs, WhichArgs,
 };
 use clap::error::ErrorKind;
@@ -35,38 +37,9 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// What the help of the program says after the list of commands. Groups of commands have a line each here, so that the
-/// help fits a screen.
-pub const NOTES: &str = "\
-Set up: init, migrate, doctor, upgrade. Watch: top, metrics. Tiers: tier
-Files: which, ls, du, move, balance, drain, consolidate, dup, dedup, verify
-canopy mount --help shows how to mount; canopy options lists what -o takes.";
-
-/// The commands that [`NOTES`] names, and that the help of the program therefore leaves out of its list.
-pub const IN_NOTES: &[&str] = &[
-    "init",
-    "migrate",
-    "doctor",
-    "upgrade",
-    "which",
-    "ls",
-    "du",
-    "move",
-    "balance",
-    "drain",
-    "consolidate",
-    "tier",
-    "dup",
-    "dedup",
-    "verify",
-    "top",
-    "metrics",
-];
-
 /// Joins directories on many disks into one tree; data goes straight to the disks.
 #[derive(Parser, Debug)]
 #[command(name = "canopy", version, arg_required_else_help = true, disable_help_subcommand = true)]
-#[command(after_help = NOTES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -83,6 +56,10 @@ pub enum Command {
     Upgrade(UpgradeArgs),
     Get(GetArgs),
     Set(SetArgs),
+    Add(AddArgs),
+    Remove(RemoveArgs),
+    Replace(ReplaceArgs),
+    Mode(ModeArgs),
     List(ListArgs),
     Status(StatusArgs),
     Top(TopArgs),
@@ -138,20 +115,6 @@ pub fn definition() -> clap::Command {
     Cli::command()
 }
 
-/// Returns the definition as the help of the program shows it.
-fn on_screen() -> clap::Command {
-    // The help of the commands that have filters names these in its notes, too.
-    let hide = |arg: clap::Arg| if FILTERS.contains(&arg.get_id().as_str()) { arg.hide(true) } else { arg };
-    let noted = |command: clap::Command, name| {
-        command.mut_subcommand(name, |command| command.hide(true).mut_args(hide))
-    };
-    let hide_more = |arg: clap::Arg| match arg.get_id().as_str() {
-        "bwlimit" | "eager" => arg.hide(true),
-        _ => hide(arg),
-    };
-    IN_NOTES.iter().fold(definition(), noted).mut_subcommand("fsck", |command| command.mut_args(hide_more))
-}
-
 /// Parses a command line in the grammar of this invocation.
 pub fn parse(invocation: Invocation, args: impl IntoIterator<Item = OsString>) -> Result<Command, EarlyExit> {
     match invocation {
@@ -168,10 +131,7 @@ pub fn parse(invocation: Invocation, args: impl IntoIterator<Item = OsString>) -
 }
 
 fn tool_command(tool: Tool, args: impl IntoIterator<Item = OsString>) -> Result<Command, EarlyExit> {
-    let command = canopy_upkeep::parse_tool(tool, args).map_err(|error| match early_exit(error) {
-        EarlyExit::UsageError(line) => EarlyExit::UsageError(line.replace(" (canopy --help)", "")),
-        other => other,
-    })?;
+    let command = canopy_upkeep::parse_tool(tool, args).map_err(|error| early_exit(error, None))?;
     Ok(match command {
         ToolCommand::Fsck(args) => Command::Fsck(fsck::of_tool(args)),
         other => Command::Tool(other),
@@ -190,8 +150,12 @@ pub fn parse_mount_cmdline(cmdline: &[u8]) -> Option<MountArgs> {
 }
 
 fn parse_own(args: impl IntoIterator<Item = OsString>) -> Result<Command, EarlyExit> {
-    let matches = on_screen().try_get_matches_from(fsck::join_switches(args)).map_err(early_exit)?;
-    let mut cli = Cli::from_arg_matches(&matches).map_err(early_exit)?;
+    let args = help::as_option(fsck::join_switches(args));
+    let mut definition = help::grouped(definition());
+    let help = help::command_of(&definition, &args);
+    let failed = |error| early_exit(error, Some(&help));
+    let matches = definition.try_get_matches_from_mut(args).map_err(failed)?;
+    let mut cli = Cli::from_arg_matches(&matches).map_err(failed)?;
     if let (Command::Mount(args), Some(matches)) = (&mut cli.command, matches.subcommand_matches("mount")) {
         args.in_order = in_order(args, matches);
     }
@@ -211,7 +175,8 @@ fn in_order(args: &MountArgs, matches: &ArgMatches) -> Vec<Arg> {
     found.into_iter().map(|(_, arg)| arg).collect()
 }
 
-fn early_exit(error: clap::Error) -> EarlyExit {
+/// `help` is the command that shows the help.
+fn early_exit(error: clap::Error, help: Option<&str>) -> EarlyExit {
     let text = error.render().to_string();
     match error.kind() {
         ErrorKind::DisplayHelp
@@ -221,7 +186,12 @@ fn early_exit(error: clap::Error) -> EarlyExit {
         _ => {
             let first = text.split("\n\n").next().unwrap_or_default();
             let line = first.split_whitespace().collect::<Vec<_>>().join(" ");
-            EarlyExit::UsageError(format!("{} (canopy --help)", line.trim_start_matches("error: ")))
+            let line = line.trim_start_matches("error: ");
+            let hints: Vec<String> = help::meant(&error).into_iter().chain(help.map(str::to_owned)).collect();
+            EarlyExit::UsageError(match hints.is_empty() {
+                true => line.to_owned(),
+                false => format!("{line} ({})", hints.join("; ")),
+            })
         }
     }
 }
@@ -291,10 +261,32 @@ mod tests {
                 other => panic!("{words}: {other:?}"),
             }
         }
-        match parse_words("canopy mont /a /m") {
-            Err(EarlyExit::UsageError(line)) => assert!(line.contains("mont"), "{line}"),
-            other => panic!("{other:?}"),
+        for (words, hint) in [
+            ("canopy mont /a /m", "did you mean 'mount'?; canopy --help"),
+            ("canopy stauts", "did you mean 'status'?; canopy --help"),
+            ("canopy drain --dry-rnu /p /a", "did you mean '--dry-run'?; canopy drain --help"),
+            ("canopy explain create", "canopy explain --help"),
+            ("canopy help stauts", "did you mean 'status'?; canopy --help"),
+            ("canopy umount", "canopy umount --help"),
+        ] {
+            match parse_words(words) {
+                Err(EarlyExit::UsageError(line)) => {
+                    assert!(line.ends_with(&format!("({hint})")), "{words}: {line}")
+                }
+                other => panic!("{words}: {other:?}"),
+            }
         }
+    }
+
+    #[test]
+    fn help_is_a_command_too() {
+        let shown = |words: &str| match parse_words(words) {
+            Err(EarlyExit::Print(text)) => text,
+            other => panic!("{words}: {other:?}"),
+        };
+        assert_eq!(shown("canopy help"), shown("canopy --help"));
+        assert_eq!(shown("canopy help help"), shown("canopy --help"));
+        assert_eq!(shown("canopy help drain"), shown("canopy drain --help"));
     }
 
     /// Each command has examples in its help, and the program takes them.
@@ -322,46 +314,17 @@ mod tests {
         }
     }
 
-    /// A command that the list leaves out is in the notes, and in the manual.
-    #[test]
-    fn commands_are_listed_or_noted() {
-        for name in IN_NOTES {
-            assert!(
-                definition().find_subcommand(name).is_some_and(|command| !command.is_hide_set()),
-                "{name}"
-            );
-            assert!(on_screen().find_subcommand(name).is_some_and(clap::Command::is_hide_set), "{name}");
-            let said =
-                NOTES.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').any(|word| word == *name);
-            assert!(said, "{name}");
-        }
-    }
-
     #[test]
     fn help_fits_a_screen() {
-        let noted = IN_NOTES.iter().map(|command| format!("canopy {command} --help"));
-        for words in noted.chain(
-            [
-                "canopy",
-                "canopy --help",
-                "canopy -h",
-                "canopy mount --help",
-                "canopy umount --help",
-                "canopy get --help",
-                "canopy set --help",
-                "canopy list --help",
-                "canopy status --help",
-                "canopy explain --help",
-                "canopy options --help",
-                "canopy fsck --help",
-                "canopy collect-info --help",
-                "canopy bench --help",
-            ]
-            .map(str::to_owned),
-        ) {
+        let whole = definition();
+        let shown = whole.get_subcommands().filter(|command| !command.is_hide_set());
+        let of_commands = shown.map(|command| (format!("canopy {} --help", command.get_name()), 44));
+        let of_all =
+            ["canopy", "canopy --help", "canopy -h", "canopy help"].map(|words| (words.to_owned(), 60));
+        for (words, most) in of_commands.chain(of_all) {
             match parse_words(&words) {
                 Err(EarlyExit::Print(text)) => {
-                    assert!(text.lines().count() <= 24, "{words}: {} lines", text.lines().count());
+                    assert!(text.lines().count() <= most, "{words}: {} lines", text.lines().count());
                     assert!(text.lines().all(|line| line.chars().count() <= 80), "{words}:\n{text}");
                 }
                 other => panic!("{words}: {other:?}"),

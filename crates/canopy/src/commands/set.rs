@@ -8,6 +8,7 @@ use canopy_config::control_api::COMMAND;
 use canopy_config::options::{self, Changes, Spec};
 use canopy_config::source::named::restore_names;
 use canopy_config::source::persist::{Origin, Rewrite};
+use canopy_pool::branch::BranchList;
 use clap::Args;
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -26,21 +27,25 @@ pub struct SetArgs {
     /// Change the config file of the pool as well
     #[arg(short, long)]
     pub persist: bool,
+    /// Accept a list of branches that lacks some of the present ones
+    #[arg(short, long)]
+    pub yes: bool,
 }
 
 const NOTES: &str = "\
-canopy list MOUNT marks the options that can be changed. Running operations
+canopy list POOL marks the options that can be changed. Running operations
 finish with the old value. Open files stay usable, even on a removed branch.
 A change lasts until the unmount. --persist changes both pool and file, or none.
 
-branches=LIST replaces all branches; +PATH appends one, +<PATH prepends one,
--PATTERN removes those that match, -< the first and -> the last.
+To change branches: canopy add, remove, replace and mode.
+branches=LIST replaces all branches, and needs --yes if one would go. As for
+mergerfs, +PATH appends one, +<PATH prepends one, -PATTERN removes those that
+match, -< the first and -> the last.
 Commands: cmd.gc, cmd.gc1, cmd.invalidate-all-nodes.
 
 Examples:
   canopy set /pool category.create=mfs
-  canopy set /pool branches=+/mnt/disk3
-  canopy set /pool 'branches=-/mnt/disk1'";
+  canopy set media cache.files=off --persist";
 
 /// `parse_cmdline` reads the command line of the process that serves the pool, as /proc has it.
 pub fn run(args: &SetArgs, parse_cmdline: fn(&[u8]) -> Option<MountArgs>) -> Result<(), Error> {
@@ -55,25 +60,57 @@ pub fn run(args: &SetArgs, parse_cmdline: fn(&[u8]) -> Option<MountArgs>) -> Res
         return Err(Error::NoValue { key, path: args.mount.clone() });
     }
     let value = OsStr::from_bytes(value.get(1..).unwrap_or_default().trim_ascii());
+    if key == BRANCHES && !args.yes {
+        refuse_removal(&pool, value)?;
+    }
     if args.persist { persist(&pool, &args.mount, &key, value, parse_cmdline) } else { pool.set(&key, value) }
 }
 
-/// Sets the list of branches, also in the config file if the pool has one.
+/// Where a change is kept.
+pub enum Kept {
+    InFile(PathBuf),
+    UntilUnmount,
+}
+
+/// Sets the whole list of branches and, if so asked, also in the config file, if the pool has one.
 pub fn branches(
     mount: &Path,
     list: &OsStr,
+    in_file: bool,
     parse_cmdline: fn(&[u8]) -> Option<MountArgs>,
-) -> Result<(), String> {
-    let set = |persist| {
-        let mut pair = OsString::from("branches=");
-        pair.push(list);
-        run(&SetArgs { mount: mount.to_owned(), pair, persist }, parse_cmdline)
-    };
-    let done = match set(true) {
-        Err(Error::NoConfigFile(_)) => set(false),
-        other => other,
-    };
-    done.map_err(|error| error.line())
+) -> Result<Kept, Error> {
+    let pool = ControlClient::at(mount)?;
+    let file = PathBuf::from(if in_file { pool.get("config")? } else { OsString::new() });
+    if file.as_os_str().is_empty() {
+        return pool.set(BRANCHES, list).map(|()| Kept::UntilUnmount);
+    }
+    persist(&pool, mount, BRANCHES, list, parse_cmdline).map(|()| Kept::InFile(file))
+}
+
+const BRANCHES: &str = "branches";
+
+/// Refuses a whole list that lacks branches which the pool has: most likely the instruction before it was forgotten.
+fn refuse_removal(pool: &ControlClient, value: &OsStr) -> Result<(), Error> {
+    let mut config = Config::default();
+    canopy_config::source::set(&mut config, BRANCHES, &pool.get(BRANCHES)?)?;
+    let before = config.branches.clone();
+    // The mistakes of a value are those that the pool finds.
+    if value.as_bytes().starts_with(b"-") || canopy_config::source::set(&mut config, BRANCHES, value).is_err()
+    {
+        return Ok(());
+    }
+    let has = |list: &BranchList, path: &Path| list.iter().any(|spec| spec.path == path);
+    let going: Vec<PathBuf> =
+        before.iter().map(|spec| spec.path.clone()).filter(|path| !has(&config.branches, path)).collect();
+    let added = config.branches.iter().map(|spec| &spec.path).filter(|path| !has(&before, path));
+    let added: Vec<&PathBuf> = added.collect();
+    // A directory that does not exist is a mistake of another kind.
+    if going.is_empty() || added.iter().any(|path| matches!(path.try_exists(), Ok(false))) {
+        return Ok(());
+    }
+    let words: Vec<String> = added.iter().map(|path| path.display().to_string()).collect();
+    let added = if words.is_empty() { "BRANCH".to_owned() } else { words.join(" ") };
+    Err(Error::WouldRemove { going, added, pool: pool.mountpoint().to_owned() })
 }
 
 fn persist(

@@ -10,9 +10,10 @@ use canopy_sys::shown::Show as _;
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, pidfd_open};
+use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Unmount a pool
@@ -56,10 +57,28 @@ pub fn run(args: &UmountArgs) -> Result<(), Error> {
         servers.into_iter().filter_map(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()).collect();
     unmount::unmount(&path, args.lazy)?;
     let deadline = Instant::now() + PATIENCE;
-    if !servers.into_iter().all(|server| exits_before(server, deadline)) {
-        eprint_line(&format!("{} is unmounted, but its daemon has not exited yet", path.shown()));
+    if !servers.into_iter().all(|server| exits_before(server, deadline))
+        && let Some(holder) = holder(mounted.device)
+    {
+        eprint_line(&format!(
+            "{} is unmounted here, but {holder} still has it mounted, so its daemon goes on and holds its branches \
+             (end that process or container)",
+            path.shown()
+        ));
     }
     Ok(())
+}
+
+/// Returns a process in whose mount namespace, as of a container, a filesystem is still mounted.
+fn holder(device: (u32, u32)) -> Option<String> {
+    let word = format!(" {}:{} ", device.0, device.1);
+    let holds = |process: &Path| {
+        fs::read_to_string(process.join("mountinfo")).is_ok_and(|mounts| mounts.contains(&word))
+    };
+    let mut processes = fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.path());
+    let process = processes.find(|process| holds(process))?;
+    let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
+    Some(format!("{} (pid {})", name.trim(), process.file_name()?.to_string_lossy()))
 }
 
 /// Returns whether the pool is also mounted elsewhere, so that its daemon keeps running.

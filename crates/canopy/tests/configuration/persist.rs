@@ -1,6 +1,6 @@
 //! `canopy set --persist`: the running pool and its configuration file both change, or neither does.
 
-use canopy_testkit::cmd::{spawn, wait_within};
+use canopy_testkit::cmd::{run_within, spawn, wait_within};
 use canopy_testkit::{CliBed, PATIENCE, files};
 use rustix::mount::{MountFlags, UnmountFlags, mount_bind, mount_remount, unmount};
 use std::fs;
@@ -140,7 +140,7 @@ fn a_change_that_the_next_mount_would_not_keep_is_refused() {
         ("branches=@p", "is the mountpoint itself"),
         ("branches=", "no branch would be left"),
     ] {
-        refused(&bed, &format!("set --persist @p {pair}"), needle);
+        refused(&bed, &format!("set --yes --persist @p {pair}"), needle);
     }
     // `more` sets cache.entry, so the new line goes after the line that includes it.
     bed.stdout("set --persist @p cache.entry=4");
@@ -216,5 +216,58 @@ fn concurrent_changes_are_all_written() {
     let text = read(&bed, "conf");
     assert!(pairs.iter().all(|pair| text.contains(&format!("{pair}\n"))), "{text}");
     assert_eq!(config_files(&bed).len(), 1);
+    bed.umount("@p");
+}
+
+/// `canopy add`, `remove`, `replace` and `mode` change pool and file, show what changes, and ask before files vanish.
+#[test]
+fn branches_are_changed_by_commands_of_their_own() {
+    let bed = bed(&[("media.toml", "branches = ['@a', '@b']\nmountpoint = '@p'\nminfreespace = '0'\n")]);
+    fs::write(bed.path("a/film"), "x").unwrap();
+    let run = |args: &str| run_within(&mut bed.command(args), PATIENCE);
+    let file = || read(&bed, "media.toml").lines().next().unwrap_or_default().to_owned();
+    let branches = || bed.shorten(run("get media branches").stdout.trim()).replace('@', "");
+    assert!(run("mount media").success());
+
+    let refused = run("set media branches=@c");
+    assert!(!refused.success() && refused.stderr.contains("canopy add"), "{}", refused.describe());
+    assert_eq!(branches(), "a=RW:b=RW");
+    assert!(run("set media branches=@a:@b:@c --yes").success());
+    assert!(run("remove media @c").success(), "nothing is lost, so it does not ask");
+    assert_eq!(branches(), "a=RW:b=RW");
+
+    let added = run("add media @c --mode ro --first");
+    assert!(added.success() && added.stdout.contains("/c=RO (first)\n"), "{}", added.describe());
+    assert_eq!(branches(), "c=RO:a=RW:b=RW");
+    assert!(file().contains("c=RO"), "{}", file());
+    assert!(run("mode media @c NC --no-persist").success());
+    assert_eq!(branches(), "c=NC:a=RW:b=RW");
+    assert!(file().contains("c=RO"), "{}", file());
+    assert!(run("remove media @c").success());
+
+    for args in ["remove media @a", "replace media @a @c"] {
+        let asked = run(args);
+        assert!(!asked.success() && asked.stderr.contains("--yes"), "{}", asked.describe());
+        assert!(
+            asked.stdout.contains("1 file") && asked.stdout.contains("canopy drain"),
+            "{}",
+            asked.describe()
+        );
+        assert!(run(&format!("{args} --dry-run")).success());
+        assert_eq!(branches(), "a=RW:b=RW");
+    }
+    assert!(run("replace media @a @c --yes").success());
+    assert_eq!(branches(), "c=RW:b=RW");
+    for (args, needle) in [
+        ("remove media @a", "is not a branch of"),
+        ("remove media @b @c", "no branch"),
+        ("add media @none", "does not exist"),
+        ("add media @b", "canopy mode"),
+        ("mode media @b XX", "canopy mode --help"),
+    ] {
+        let done = run(args);
+        assert!(!done.success() && done.stderr.contains(needle), "{}", done.describe());
+    }
+    assert_eq!(branches(), "c=RW:b=RW");
     bed.umount("@p");
 }

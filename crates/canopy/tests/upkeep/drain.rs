@@ -199,3 +199,56 @@ fn a_terminal_shows_progress_and_is_asked() {
         assert_eq!(bed.pool.get("branches").split(':').count(), branches, "{text}");
     }
 }
+
+/// What SnapRAID, the filesystem and the users of the pool keep on a disk stays there, whatever moves files.
+#[test]
+fn files_of_a_disk_stay_on_it() {
+    let bed = disks("keep=*.local|/private");
+    let kept = [
+        ".snapraid.content",
+        "snapraid.content.lock",
+        "snapraid.parity",
+        ".Trash-1000/files/old",
+        "swapfile",
+        "d/here.local",
+        "private/key",
+    ];
+    for path in kept {
+        put(&bed, 0, path, vec![1; MIB]);
+    }
+    // SnapRAID writes the same content file to several disks, which are no surplus copies.
+    put(&bed, 1, ".snapraid.content", vec![1; MIB]);
+    for file in 0..5 {
+        put(&bed, 0, &format!("films/f{file}"), vec![file; 4 * MIB]);
+    }
+    let (branch, pool) = (bed.on(0, ""), bed.pool.path().to_owned());
+    let there = |path: &str| bed.on(0, path).exists();
+    assert!(on_pool(&bed, "balance", ["--to", "1%"]).success());
+    assert!(on_pool(&bed, "dedup", ["--write"]).success());
+    let moved = on_pool(
+        &bed,
+        "move",
+        [pool.join("swapfile").as_os_str(), "--to".as_ref(), bed.on(1, "").as_os_str()],
+    );
+    assert!(moved.stdout.contains("swapfile (belongs to its disk)"), "{}", moved.describe());
+    let done = on_pool(&bed, "drain", [&branch]);
+    assert!(done.success(), "{}", done.describe());
+    assert!(
+        done.stdout.contains("holds only what belongs to its disk; canopy drain --remove"),
+        "{}",
+        done.stdout
+    );
+    for path in kept {
+        assert!(there(path), "{path}: {}", done.stdout);
+        let first = path.split('/').next().unwrap();
+        assert!(
+            path.starts_with("d/") || done.stdout.contains(&format!("/{first} (belongs to its disk)")),
+            "{path}: {}",
+            done.stdout
+        );
+    }
+    assert!(bed.on(1, ".snapraid.content").exists() && !there("films/f0"), "{}", done.stdout);
+    let again = json(&on_pool(&bed, "drain", [branch.as_os_str(), "--json".as_ref()]));
+    assert_eq!(again["belongs_to_disk"].as_array().map(Vec::len), Some(kept.len()), "{again}");
+    assert_eq!(on_pool(&bed, "set", ["keep="]).stderr, "");
+}

@@ -72,6 +72,12 @@ fn branches_and_mountpoint() -> Vec<Spec> {
         )
         .live(),
         spec(
+            "keep",
+            field!(keep),
+            "files that stay on their disk: balance, drain and the like leave those that match alone",
+        )
+        .live(),
+        spec(
             "statfs",
             field!(pool.statfs),
             "where free space is read on each branch: at its root (base) or at the path asked for (full)",

@@ -92,6 +92,7 @@ const ROWS: &[Row] = &[
         &[("off", None), ("partial", None), ("full", None), ("auto-full", None), ("per-process", None)],
         &["", "auto", "libfuse"],
     ),
+    ("keep", &[("*.bak", None), ("b|a", Some("a|b")), ("", None)], &[]),
     ("cache.files.process-names", &[("a", None), ("b|a", Some("a|b"))], &[]),
     ("cache.writeback", &[("true", None), ("false", None)], &["", "2"]),
     ("cache.coherence", &[("auto", None), ("watch", None), ("timeout", None)], &["", "true", "off"]),

@@ -9,7 +9,7 @@ use crate::output::{print, print_json, report_missing, shown};
 use crate::pace::Pace;
 use crate::pool_link::{BranchLink, PoolLink};
 use crate::progress::Progress;
-use crate::relocate::{Stays, Step, Sum, Unit, adds_up, apart, drop_one, is_of_the_disk};
+use crate::relocate::{Stays, Step, Sum, Unit, adds_up, apart, drop_one};
 use crate::stop::Stop;
 use crate::survey::{Entry, FileCopy, current, look, walk_all};
 use canopy_config::control_api::OsText;
@@ -23,7 +23,7 @@ use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Remove surplus copies of files, which other branches hold as well
+/// Remove surplus copies of files that other branches hold too
 #[derive(Args, Debug)]
 #[command(after_help = NOTES)]
 pub struct DedupArgs {
@@ -59,8 +59,7 @@ pub struct DedupArgs {
 }
 
 const NOTES: &str = "\
-Copies that differ, are open, or that a rule wants stay. Filters: --include and
---exclude GLOB, --min- and --max-size SIZE, --older, --newer AGE, --owner USER.
+Copies that differ, are open, or that a rule asks for stay.
 Example: canopy dedup /mnt/pool /mnt/pool/films --keep newest --write";
 
 /// Options of `mergerfs.dedup`.
@@ -290,7 +289,7 @@ impl Work<'_> {
         let (pool, stop) = (self.pool, self.stop.clone());
         let (old, rule) = (self.args.old, &self.rule);
         let mut take = |entry: &Entry| {
-            if is_of_the_disk(&entry.path) {
+            if pool.keep.stays(&entry.path) {
                 return false;
             }
             let admitted =

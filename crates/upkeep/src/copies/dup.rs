@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::pool_link::PoolLink;
-use crate::relocate::{Action, Disks, Run, RunArgs, Stays, Step, apart, is_of_the_disk};
+use crate::relocate::{Action, Disks, Run, RunArgs, Stays, Step, apart};
 use crate::survey::{Entry, FileCopy, walk_all};
 use canopy_config::text::os_error;
 use clap::Args;
@@ -27,8 +27,8 @@ pub struct DupArgs {
 }
 
 const NOTES: &str = "\
-Later writes change one copy only (man canopy-dup). Filters: --include,
---exclude GLOB, --min-size, --max-size SIZE, --older, --newer AGE, --owner USER.
+The copies are not kept in sync: later writes change only one of them. Rules
+with copies=N keep copies in sync (man canopy).
 Example: canopy dup /mnt/pool /mnt/pool/photos --copies 2";
 
 /// A file or symlink, with the copies that there are.
@@ -127,8 +127,8 @@ impl Survey<'_> {
 
     /// Records an entry. Returns whether to look at what is below it.
     fn add(&mut self, entry: &Entry) -> bool {
-        if is_of_the_disk(&entry.path) || entry.is_dir() {
-            return !is_of_the_disk(&entry.path);
+        if self.pool.keep.stays(&entry.path) || entry.is_dir() {
+            return !self.pool.keep.stays(&entry.path);
         }
         if let Err(why) = self.add_file(entry) {
             self.stays.push(Stays { path: self.pool.mountpoint.join(&entry.path), why: why.into() });

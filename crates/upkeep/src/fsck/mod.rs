@@ -31,7 +31,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Find and repair files whose copies on several branches differ
+/// Find and repair files whose copies differ in owner, mode or size
 #[derive(Args, Debug, Default)]
 #[command(after_help = NOTES)]
 pub struct FsckArgs {
@@ -98,8 +98,7 @@ COPY is newest (by mtime), largest, nonroot (the first whose owner is not root,
 else the newest), manual (asks for each file), or none (the default).
 
 Exit status: 0 no differences, 1 all repaired, 4 differences left, 8 failed,
-32 stopped. Filters: --include, --exclude GLOB, --min-, --max-size SIZE,
---older, --newer AGE, --owner USER. Also --bwlimit, --eager (man canopy-fsck).
+32 stopped.
 Example: canopy fsck --fix newest /pool/films";
 
 /// Exit statuses of fsck(8).

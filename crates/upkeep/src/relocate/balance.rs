@@ -16,7 +16,7 @@ use std::path::PathBuf;
 pub struct BalanceArgs {
     /// The pool's mountpoint or name
     pub pool: PathBuf,
-    /// How far the used shares may differ then
+    /// How far used shares may differ afterwards
     #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = percent)]
     pub to: f64,
     #[command(flatten)]
@@ -29,8 +29,8 @@ pub struct BalanceArgs {
 }
 
 const NOTES: &str = "\
-Moves as little as possible. Filters: --include, --exclude GLOB, --min-size,
---max-size SIZE, --older, --newer AGE, --owner USER (man canopy-balance).
+Moves as little as possible. Files that belong to their disk stay, such as
+lost+found and .snapraid.content, and whatever the pool's option keep names.
 
 Example:
   canopy balance /mnt/pool --to 10% --bwlimit 50M";

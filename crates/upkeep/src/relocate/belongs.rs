@@ -96,6 +96,8 @@ pub(crate) struct Kept {
 #[derive(Debug, Default)]
 pub(crate) struct Bound {
     pub(crate) kept: Vec<Kept>,
+    /// What belongs to its disk, where users expect it to go.
+    pub(crate) belongs: Vec<PathBuf>,
     /// What else there is to say.
     pub(crate) note: Option<String>,
 }

@@ -29,8 +29,6 @@ pub struct ConsolidateArgs {
 }
 
 const NOTES: &str = "\
-Filters: --include, --exclude GLOB, --min-size, --max-size SIZE, --older,
---newer AGE, --owner USER (man canopy-consolidate).
 Example: canopy consolidate /mnt/pool /mnt/pool/albums/one";
 
 /// Runs the command.

@@ -34,9 +34,9 @@ pub struct DrainArgs {
 }
 
 const NOTES: &str = "\
-New files go elsewhere meanwhile.
-Filters: --include, --exclude GLOB, --min-size, --max-size SIZE, --older,
---newer AGE, --owner USER (man canopy-drain).
+New files go elsewhere meanwhile. Files that belong to their disk stay, such as
+.snapraid.content and whatever the pool's option keep names; they are listed.
+
 Example: canopy drain /mnt/pool /mnt/disk1";
 
 /// How often the branch is looked through: what was open for writing may move the next time, and what clients have renamed.
@@ -63,11 +63,14 @@ pub fn drain(args: &DrainArgs, remove: Remove<'_>) -> Result<()> {
     let run = Run::new(&pool, &args.run)?;
     let kept = if args.run.dry_run { None } else { Some(NoCreation::on(&pool, path)?) };
     let placement = placement(&pool)?;
-    let emptied = empty(&run, branch, &placement, &Borders::new(&pool, &placement, args.rules));
-    if run.stop.is_set() || args.run.dry_run || emptied.is_err() || !run.filter.is_open() {
-        return emptied;
+    let state = match empty(&run, branch, &placement, &Borders::new(&pool, &placement, args.rules))? {
+        true => "is empty",
+        false => "holds only what belongs to its disk",
+    };
+    if run.stop.is_set() || args.run.dry_run || !run.filter.is_open() {
+        return Ok(());
     }
-    if args.remove || asks_to_remove(&run, path) {
+    if args.remove || asks_to_remove(&run, path, state) {
         let rest = without(&pool, path)?;
         let failed = |why| Error::Remove { branch: path.clone(), why };
         remove(&pool.mountpoint, &rest).map_err(failed)?;
@@ -75,7 +78,7 @@ pub fn drain(args: &DrainArgs, remove: Remove<'_>) -> Result<()> {
         drop(kept);
         say(&run, &format!("{} is no longer a branch of {}\n", shown(path), shown(&pool.mountpoint)));
     } else {
-        say(&run, &format!("{} is empty; canopy drain --remove removes it from the pool\n", shown(path)));
+        say(&run, &format!("{} {state}; canopy drain --remove removes it from the pool\n", shown(path)));
     }
     Ok(())
 }
@@ -86,11 +89,11 @@ fn say(run: &Run<'_>, text: &str) {
     }
 }
 
-/// Moves everything off a branch.
+/// Moves everything off a branch that does not belong to its disk. Returns whether nothing else is there.
 ///
 /// # Errors
 /// If something stays.
-fn empty(run: &Run<'_>, branch: usize, placement: &Placement, borders: &Borders<'_>) -> Result<()> {
+fn empty(run: &Run<'_>, branch: usize, placement: &Placement, borders: &Borders<'_>) -> Result<bool> {
     let summary = run.summary_of("drain");
     let mut total = Outcome::default();
     let mut planned: Vec<Step> = Vec::new();
@@ -102,6 +105,7 @@ fn empty(run: &Run<'_>, branch: usize, placement: &Placement, borders: &Borders<
         let disks = Disks::of(run.pool, &|index| index != branch)?;
         let Plan { steps, homeless, kept } = plan(&job, &disks, borders, run.pool);
         bound.kept = kept;
+        bound.belongs = std::mem::take(&mut job.belongs);
         let (leaving, shared) = several::leave(run.pool, branch, placement, std::mem::take(&mut job.shared))?;
         let all: Vec<Step> = steps.into_iter().chain(leaving).collect();
         if round == 0 {
@@ -110,7 +114,7 @@ fn empty(run: &Run<'_>, branch: usize, placement: &Placement, borders: &Borders<
         if round == ROUNDS {
             let late = |step: &Step| Stays {
                 path: run.pool.mountpoint.join(&step.names[0]),
-                why: "it has come meanwhile".into(),
+                why: "it appeared in the meantime".into(),
             };
             stays = job.stays.into_iter().chain(homeless).chain(shared).chain(all.iter().map(late)).collect();
             break;
@@ -131,7 +135,8 @@ fn empty(run: &Run<'_>, branch: usize, placement: &Placement, borders: &Borders<
             break;
         }
     }
-    summary.after(&planned, &total, (&stays, &bound), run.stop.is_set())
+    summary.after(&planned, &total, (&stays, &bound), run.stop.is_set())?;
+    Ok(bound.belongs.is_empty())
 }
 
 struct Plan {
@@ -178,7 +183,7 @@ fn empty_dirs(
 }
 
 /// Asks at a terminal whether to remove the branch.
-fn asks_to_remove(run: &Run<'_>, branch: &Path) -> bool {
+fn asks_to_remove(run: &Run<'_>, branch: &Path, state: &str) -> bool {
     let stdin = std::io::stdin();
     if run.args.manners.quiet
         || run.args.manners.json
@@ -188,7 +193,7 @@ fn asks_to_remove(run: &Run<'_>, branch: &Path) -> bool {
         return false;
     }
     let (branch, pool) = (shown(branch), shown(&run.pool.mountpoint));
-    print(&format!("{branch} is empty. Remove it from {pool} and its config file? [y/N] "));
+    print(&format!("{branch} {state}. Remove it from {pool} and its config file? [y/N] "));
     let mut answer = String::new();
     // A signal does not end the call, but the line that follows it then counts for nothing.
     stdin.lock().read_line(&mut answer).is_ok()

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::filter::Filter;
+use crate::keep::Keep;
 use crate::plan::{Disk, Item};
 use crate::pool_link::PoolLink;
 use crate::stop::Stop;
@@ -15,16 +16,8 @@ use serde::{Serialize, Serializer};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// What is at the root of a branch and belongs to the disk: it stays, and nobody misses it.
-const OF_THE_DISK: [&str; 2] = ["lost+found", ".mergerfs.branch"];
-
 /// Why a file stays of which no copy may be moved or removed.
 pub(super) const SEVERAL: &str = "several branches hold a copy";
-
-/// Returns whether an entry belongs to the disk.
-pub(crate) fn is_of_the_disk(path: &Path) -> bool {
-    OF_THE_DISK.iter().any(|name| path == Path::new(name))
-}
 
 /// The other copies of a file that moves.
 #[derive(Clone, Debug)]
@@ -74,6 +67,8 @@ pub(crate) struct Job {
     pub(crate) stays: Vec<Stays>,
     /// What several branches hold, one that is looked at among them.
     pub(crate) shared: Vec<Entry>,
+    /// What belongs to its disk.
+    pub(crate) belongs: Vec<PathBuf>,
 }
 
 /// Looks through some files and trees of a pool, none within another, for what is on branches that `from` admits. What several
@@ -139,7 +134,10 @@ impl Job {
         roots: &[Option<u64>],
         known: &mut HashMap<(u64, u64), usize>,
     ) -> bool {
-        if is_of_the_disk(&entry.path) {
+        if pool.keep.stays(&entry.path) {
+            if Keep::is_told(&entry.path) && entry.copies.iter().any(|copy| from(copy.branch)) {
+                self.belongs.push(pool.mountpoint.join(&entry.path));
+            }
             return false;
         }
         if entry.is_dir() {

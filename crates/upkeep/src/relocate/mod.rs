@@ -30,16 +30,13 @@ use crate::stop::Stop;
 pub(crate) use balance::percent;
 pub(crate) use belongs::{Borders, Bound, RulesArgs, placement};
 use clap::Args;
-pub(crate) use job::{Disks, Found, Job, Stays, is_of_the_disk};
+pub(crate) use job::{Disks, Found, Job, Stays};
 pub(crate) use mover::{Action, FILES, Step, Sum, Unit, adds_up};
 pub(crate) use several::collect as collect_with_copies;
 pub(crate) use transfer::apart;
 
 use mover::{Manner, Mover, Outcome};
 use summary::Summary;
-
-/// The ids of the options that all commands of this kind have. Their help names them in one line instead.
-pub const FILTERS: &[&str] = &["include", "exclude", "min_size", "max_size", "older", "newer", "owner"];
 
 /// How a command moves or copies files.
 #[derive(Args, Clone, Debug, Default)]

@@ -37,6 +37,9 @@ struct Report<'r> {
     steps: Vec<StepReport>,
     /// What stays where it is, or has too few copies, planned or not.
     stays: Vec<Stays>,
+    /// What belongs to its disk.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    belongs_to_disk: Vec<OsText>,
     /// What rules and tiers keep the command from.
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<&'r str>,
@@ -137,6 +140,7 @@ impl Summary<'_> {
                 not_begun: outcome.not_begun,
                 steps: if self.dry_run { steps.iter().map(step).collect() } else { Vec::new() },
                 stays: stays.into_iter().cloned().chain(bound.kept.iter().map(kept)).collect(),
+                belongs_to_disk: bound.belongs.iter().map(|path| OsText::from(path.as_path())).collect(),
                 note: bound.note.as_deref(),
             });
         } else if !self.quiet {
@@ -177,6 +181,9 @@ fn within(bound: &Bound) -> String {
     let mut sums: BTreeMap<&str, Sum> = BTreeMap::new();
     bound.kept.iter().for_each(|kept| sums.entry(&kept.by).or_default().add(kept.bytes));
     let mut text = String::new();
+    for path in &bound.belongs {
+        let _ = writeln!(text, "stays: {} (belongs to its disk)", shown(path));
+    }
     for (by, sum) in sums {
         let _ =
             writeln!(text, "kept by {}: {} (--against-rules moves them)", one_line(by), sum.counted(FILES));

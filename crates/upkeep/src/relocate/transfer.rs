@@ -28,8 +28,7 @@ pub struct MoveArgs {
 }
 
 const NOTES: &str = "\
-Their paths in the pool stay. Filters: --include, --exclude GLOB, --min-size,
---max-size SIZE, --older, --newer AGE, --owner USER (man canopy-move).
+The paths in the pool do not change.
 Example: canopy move /mnt/pool /mnt/pool/films --to /mnt/disk3";
 
 /// Runs the command.
@@ -45,7 +44,7 @@ pub fn move_files(args: &MoveArgs) -> Result<()> {
         held.iter().find(|copy| !is_there && from(copy.branch)).copied()
     })?;
     let borders = Borders::new(&pool, &placement, args.rules);
-    let mut bound = Bound::default();
+    let mut bound = Bound { belongs: job.belongs, ..Bound::default() };
     let mut steps: Vec<Step> = Vec::new();
     for found in &job.found {
         match borders.forbid(found, to) {

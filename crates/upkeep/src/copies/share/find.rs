@@ -6,7 +6,7 @@ use crate::held::{CHUNK, HeldCopy, Kept, Lease, read_exactly};
 use crate::pace::Pace;
 use crate::pool_link::PoolLink;
 use crate::progress::Progress;
-use crate::relocate::{Stays, is_of_the_disk};
+use crate::relocate::Stays;
 use crate::stop::Stop;
 use crate::survey::{Entry, FileCopy, walk_all};
 use blake3::{Hash, Hasher};
@@ -37,7 +37,7 @@ pub(super) fn look(pool: &PoolLink, starts: &[PathBuf], filter: &Filter, stop: &
     let mut sizes: BTreeMap<(usize, u64, u64), Vec<Item>> = BTreeMap::new();
     let (mut known, mut dirs) = (HashSet::new(), Vec::new());
     let mut take = |entry: &Entry| {
-        if is_of_the_disk(&entry.path) {
+        if pool.keep.stays(&entry.path) {
             return false;
         }
         if entry.is_dir() {

@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::filter::Filter;
 use crate::pool_link::PoolLink;
-use crate::relocate::{Stays, is_of_the_disk};
+use crate::relocate::Stays;
 use crate::stop::Stop;
 use crate::survey::{Entry, FileCopy, current, walk_all};
 use canopy_config::text::os_error;
@@ -46,6 +46,7 @@ pub(super) fn collect(
         // A copy that is known to be out of date differs from the others, and nobody sees it.
         let known = current(pool, &entry.path, &entry.copies);
         !stop.is_set()
+            && !pool.keep.stays(&entry.path)
             && match known.len() == entry.copies.len() {
                 true => survey.add(entry),
                 false => survey.add(&Entry {
@@ -82,8 +83,8 @@ struct Survey {
 impl Survey {
     /// Records an entry. Returns whether to look at what is below it.
     fn add(&mut self, entry: &Entry) -> bool {
-        if is_of_the_disk(&entry.path) || entry.is_dir() {
-            return !is_of_the_disk(&entry.path);
+        if entry.is_dir() {
+            return true;
         }
         let mut together: Vec<usize> = Vec::new();
         for copy in entry.copies.iter().filter(|copy| copy.kind() == FileType::RegularFile) {

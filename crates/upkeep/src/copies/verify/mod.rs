@@ -26,7 +26,7 @@ use report::{Report, Teller, What};
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
-/// Check the content of files by checksums, store these, and mend
+/// Check files against their checksums, store new ones, and repair
 #[derive(Args, Debug)]
 #[command(after_help = NOTES)]
 pub struct VerifyArgs {
@@ -44,8 +44,7 @@ pub struct VerifyArgs {
 
 const NOTES: &str = "\
 Exit status: 1 if a file is damaged or copies differ, 2 if something was not
-read. Filters: --include, --exclude GLOB, --min-size, --max-size SIZE, --older,
---newer AGE, --owner USER (man canopy-verify).
+read.
 Example: canopy verify /mnt/pool /mnt/pool/photos --write";
 
 /// What the command does, and what it has found.

@@ -2,7 +2,7 @@
 
 use crate::plan::Disk;
 use crate::pool_link::PoolLink;
-use crate::relocate::job::{Disks, Stays, is_of_the_disk};
+use crate::relocate::job::{Disks, Stays};
 use crate::relocate::mover::Step;
 use crate::survey::{Entry, FileCopy};
 use canopy_config::text::os_error;
@@ -194,8 +194,8 @@ impl<'p> CopyPlanner<'p> {
         entry: &Entry,
         admits: &dyn Fn(&FileCopy) -> bool,
     ) -> bool {
-        if entry.is_dir() || is_of_the_disk(&entry.path) {
-            return !is_of_the_disk(&entry.path);
+        if entry.is_dir() || self.pool.keep.stays(&entry.path) {
+            return !self.pool.keep.stays(&entry.path);
         }
         let path = entry.path.as_os_str().as_bytes();
         let Some(rule) = self.placement.rule(path) else { return false };

@@ -27,7 +27,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Move files between tiers and to where rules want them, and make copies
+/// Move files between tiers, and apply rules: places and copies
 #[derive(Args, Debug)]
 #[command(after_help = NOTES)]
 pub struct TierArgs {
@@ -46,8 +46,6 @@ pub struct TierArgs {
 const NOTES: &str = "\
 Without --once it stays, and looks each minute (canopy-tier@.service). Moves
 wait while clients keep the pool busy, and on battery, unless --eager is given.
-Filters: --include, --exclude GLOB, --min-size, --max-size SIZE, --older,
---newer AGE, --owner USER (man canopy-tier).
 Example: canopy tier /mnt/pool --once --dry-run";
 
 /// How often a mover that stays looks how full the tiers are.

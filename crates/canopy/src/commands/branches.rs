@@ -1,0 +1,347 @@
+//! `canopy add`, `remove`, `replace` and `mode`: change the branches of a running pool, and of its config file.
+//!
+//! Each computes the whole new list, shows what changes, asks if files would go out of sight, and hands the list to
+//! [`set::branches`].
+
+use super::mount::MountArgs;
+use super::set::{self, Kept};
+use crate::control_client::ControlClient;
+use crate::error::Error;
+use crate::terminal::{print, print_styled};
+use canopy_config::Config;
+use canopy_config::source;
+use canopy_config::text::{bytes, one_line};
+use canopy_pool::branch::{BranchList, BranchSpec, Mode};
+use canopy_upkeep::OnlyThere;
+use clap::{Args, ValueEnum};
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::io::{BufRead as _, IsTerminal as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+type ParseCmdline = fn(&[u8]) -> Option<MountArgs>;
+
+/// What policies may do on a branch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+#[value(rename_all = "UPPER")]
+pub enum ModeWord {
+    /// Read, change and create
+    #[value(alias = "rw")]
+    Rw,
+    /// Read only
+    #[value(alias = "ro")]
+    Ro,
+    /// Read and change, but create nothing
+    #[value(alias = "nc")]
+    Nc,
+}
+
+impl From<ModeWord> for Mode {
+    fn from(word: ModeWord) -> Mode {
+        match word {
+            ModeWord::Rw => Mode::Rw,
+            ModeWord::Ro => Mode::Ro,
+            ModeWord::Nc => Mode::Nc,
+        }
+    }
+}
+
+/// How a change of the branches is made.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct ChangeArgs {
+    /// Change the running pool only, not its config file
+    #[arg(long)]
+    pub no_persist: bool,
+    /// Show what would change, and do nothing
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    /// Do not ask, even if files disappear from the pool
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+/// Add branches to a running pool
+#[derive(Args, Debug)]
+#[command(after_help = ADD_NOTES)]
+pub struct AddArgs {
+    /// The pool's mountpoint or name
+    pub pool: PathBuf,
+    /// Directories, or patterns of them
+    #[arg(required = true, value_name = "BRANCH")]
+    pub branches: Vec<OsString>,
+    /// Their mode
+    #[arg(long, value_name = "MODE", ignore_case = true)]
+    pub mode: Option<ModeWord>,
+    /// Put them in front of the others, not at the end
+    #[arg(long)]
+    pub first: bool,
+    #[command(flatten)]
+    pub change: ChangeArgs,
+}
+
+const ADD_NOTES: &str = "\
+The config file of the pool changes as well, if it has one. A branch may be
+followed by its mode and minfreespace: /mnt/disk3=NC,20G.
+
+Examples:
+  canopy add media /mnt/disk3
+  canopy add /pool /mnt/archive --mode RO";
+
+/// Remove branches from a running pool
+#[derive(Args, Debug)]
+#[command(after_help = REMOVE_NOTES)]
+pub struct RemoveArgs {
+    /// The pool's mountpoint or name
+    pub pool: PathBuf,
+    /// The branches
+    #[arg(required = true, value_name = "BRANCH")]
+    pub branches: Vec<PathBuf>,
+    #[command(flatten)]
+    pub change: ChangeArgs,
+}
+
+const REMOVE_NOTES: &str = "\
+Files that only these branches hold disappear from the pool, and stay on their
+disk. canopy drain moves them to the other branches first. The config file of
+the pool changes as well, if it has one.
+
+Example:
+  canopy remove media /mnt/disk1";
+
+/// Replace a branch of a running pool by another directory
+#[derive(Args, Debug)]
+#[command(after_help = REPLACE_NOTES)]
+pub struct ReplaceArgs {
+    /// The pool's mountpoint or name
+    pub pool: PathBuf,
+    /// The branch
+    pub old: PathBuf,
+    /// The directory that takes its position, mode and minfreespace
+    pub new: PathBuf,
+    #[command(flatten)]
+    pub change: ChangeArgs,
+}
+
+const REPLACE_NOTES: &str = "\
+Copies nothing: copy the files first (rsync -aHAX OLD/ NEW/), or add NEW and
+drain OLD instead. The config file of the pool changes as well, if it has one.
+
+Example:
+  canopy replace media /mnt/disk1 /mnt/disk4";
+
+/// Change the mode of a branch: RW, RO or NC
+#[derive(Args, Debug)]
+#[command(after_help = MODE_NOTES)]
+pub struct ModeArgs {
+    /// The pool's mountpoint or name
+    pub pool: PathBuf,
+    /// The branch
+    pub branch: PathBuf,
+    /// The new mode
+    #[arg(ignore_case = true)]
+    pub mode: ModeWord,
+    #[command(flatten)]
+    pub change: ChangeArgs,
+}
+
+const MODE_NOTES: &str = "\
+The config file of the pool changes as well, if it has one.
+
+Example:
+  canopy mode media /mnt/disk1 NC";
+
+pub fn add(args: &AddArgs, parse_cmdline: ParseCmdline) -> Result<(), Error> {
+    let change = Change::of(&args.pool, args.change)?;
+    let mut config = change.before.clone();
+    // Given together, so that they keep their order in front as well.
+    let mut value = OsString::from(if args.first { "+<" } else { "+>" });
+    for (index, branch) in args.branches.iter().enumerate() {
+        value.push(if index == 0 { "" } else { ":" });
+        value.push(branch);
+        let has_mode = [b"=RW".as_slice(), b"=RO", b"=NC"]
+            .iter()
+            .any(|mode| branch.as_bytes().windows(mode.len()).any(|part| part == *mode));
+        if let Some(mode) = args.mode.filter(|_| !has_mode) {
+            value.push(format!("={}", Mode::from(mode)));
+        }
+    }
+    source::set(&mut config, "branches", &value)?;
+    change.make(config.branches, parse_cmdline)
+}
+
+pub fn remove(args: &RemoveArgs, parse_cmdline: ParseCmdline) -> Result<(), Error> {
+    let change = Change::of(&args.pool, args.change)?;
+    let going = args.branches.iter().map(|branch| change.find(branch)).collect::<Result<Vec<_>, _>>()?;
+    let list: Vec<BranchSpec> = change.before.branches.iter().cloned().collect();
+    let rest = list.into_iter().enumerate().filter(|(index, _)| !going.contains(index));
+    change.make(rest.map(|(_, spec)| spec).collect(), parse_cmdline)
+}
+
+pub fn replace(args: &ReplaceArgs, parse_cmdline: ParseCmdline) -> Result<(), Error> {
+    let change = Change::of(&args.pool, args.change)?;
+    let index = change.find(&args.old)?;
+    let new = args.new.canonicalize().map_err(|_| Error::NewBranchMissing(args.new.clone()))?;
+    let mut list: Vec<BranchSpec> = change.before.branches.iter().cloned().collect();
+    list[index].path = new;
+    change.make(list.into_iter().collect(), parse_cmdline)
+}
+
+pub fn mode(args: &ModeArgs, parse_cmdline: ParseCmdline) -> Result<(), Error> {
+    let change = Change::of(&args.pool, args.change)?;
+    let index = change.find(&args.branch)?;
+    let mut list: Vec<BranchSpec> = change.before.branches.iter().cloned().collect();
+    list[index].mode = args.mode.into();
+    change.make(list.into_iter().collect(), parse_cmdline)
+}
+
+/// A change of the branches of a pool.
+struct Change<'c> {
+    pool: &'c Path,
+    args: ChangeArgs,
+    client: ControlClient,
+    before: Config,
+}
+
+impl<'c> Change<'c> {
+    fn of(pool: &'c Path, args: ChangeArgs) -> Result<Change<'c>, Error> {
+        let client = ControlClient::at(pool)?;
+        let mut before = Config::default();
+        source::set(&mut before, "branches", &client.get("branches")?)?;
+        Ok(Change { pool, args, client, before })
+    }
+
+    /// Finds a branch by its path, in any spelling.
+    fn find(&self, word: &Path) -> Result<usize, Error> {
+        let is = |path: &Path| self.before.branches.iter().position(|spec| spec.path == path);
+        let plain: PathBuf = std::path::absolute(word).unwrap_or_default().components().collect();
+        let found =
+            is(word).or_else(|| is(&plain)).or_else(|| word.canonicalize().ok().and_then(|real| is(&real)));
+        found.ok_or_else(|| {
+            let branches = self.before.branches.iter().map(|spec| spec.path.display().to_string());
+            let branches = branches.collect::<Vec<_>>().join(", ");
+            Error::NoBranch { branch: word.to_owned(), pool: self.client.mountpoint().to_owned(), branches }
+        })
+    }
+
+    /// Shows the change, asks if need be, and makes it.
+    fn make(&self, after: BranchList, parse_cmdline: ParseCmdline) -> Result<(), Error> {
+        let place = one_line(&self.client.mountpoint().to_string_lossy());
+        let before = &self.before.branches;
+        if *before == after {
+            print(&format!("{place}: nothing changes\n"));
+            return Ok(());
+        }
+        if after.is_empty() {
+            return Err(Error::LastBranch(self.client.mountpoint().to_owned()));
+        }
+        print_styled(&difference(&place, before, &after));
+        let stays = |path: &Path| after.iter().any(|spec| spec.path == path);
+        let going: Vec<PathBuf> =
+            before.iter().map(|spec| spec.path.clone()).filter(|path| !stays(path)).collect();
+        let out_of_sight = match going.is_empty() {
+            true => OnlyThere::default(),
+            false => canopy_upkeep::only_there(self.client.mountpoint(), &going)?,
+        };
+        if out_of_sight.files > 0 {
+            print(&warning(&place, &going, &out_of_sight));
+        }
+        if self.args.dry_run {
+            return Ok(());
+        }
+        if out_of_sight.files > 0 && !self.args.yes && !agreed()? {
+            print("nothing has changed\n");
+            return Ok(());
+        }
+        match set::branches(self.pool, &after.to_os_string(), !self.args.no_persist, parse_cmdline)? {
+            Kept::InFile(file) => print(&format!("changed, also in {}\n", one_line(&file.to_string_lossy()))),
+            Kept::UntilUnmount if self.args.no_persist => print("changed until the pool is unmounted\n"),
+            Kept::UntilUnmount => print(
+                "changed until the pool is unmounted: it has no config file. Change the branches where they are \
+                 configured, too (/etc/fstab or the mount command)\n",
+            ),
+        }
+        Ok(())
+    }
+}
+
+/// Returns the lines that differ, as diff(1) shows them, with the place of each in the list.
+fn difference(place: &str, before: &BranchList, after: &BranchList) -> String {
+    let lines = |list: &BranchList| -> Vec<String> {
+        list.iter()
+            .map(|spec| one_line(&[spec.clone()].into_iter().collect::<BranchList>().to_string()))
+            .collect()
+    };
+    let (old, new) = (lines(before), lines(after));
+    let mut text = format!("branches of {place}:\n");
+    for line in &old {
+        let mark = if new.contains(line) { ' ' } else { '-' };
+        let _ = writeln!(text, "{mark} {line}");
+        // A changed branch is shown next to what it was.
+        let same_path = |other: &&String| line.split('=').next() == other.split('=').next();
+        if mark == '-'
+            && let Some(changed) = new.iter().find(same_path)
+        {
+            let _ = writeln!(text, "+ {changed}");
+        }
+    }
+    let is_new = |line: &&String| {
+        !old.contains(line) && !old.iter().any(|other| line.split('=').next() == other.split('=').next())
+    };
+    for line in new.iter().filter(is_new) {
+        let at = match new.first() {
+            Some(first) if first == line && new.len() > 1 => " (first)",
+            _ => "",
+        };
+        let _ = writeln!(text, "+ {line}{at}");
+    }
+    text
+}
+
+fn warning(place: &str, going: &[PathBuf], only: &OnlyThere) -> String {
+    let names: Vec<String> = going.iter().map(|path| one_line(&path.to_string_lossy())).collect();
+    let files = match only.files {
+        1 => "1 file".to_owned(),
+        files => format!("{files} files"),
+    };
+    let least = if only.is_all { "" } else { "at least " };
+    let (names, first) = (names.join(" and "), names.first().map_or("", String::as_str));
+    format!(
+        "{least}{files} ({}) that only {names} holds would disappear from {place}; they stay on the disk.\n\
+         To move them to the other branches first: canopy drain {place} {first}\n",
+        bytes(only.bytes)
+    )
+}
+
+/// Asks at a terminal.
+///
+/// # Errors
+/// If there is none.
+fn agreed() -> Result<bool, Error> {
+    let stdin = std::io::stdin();
+    if !stdin.is_terminal() || !std::io::stdout().is_terminal() {
+        return Err(Error::NotAsked);
+    }
+    print("Go on? [y/N] ");
+    let mut answer = String::new();
+    let read = stdin.lock().read_line(&mut answer);
+    Ok(read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_show_what_goes_and_comes() {
+        let list = |text: &str| BranchList::parse(text, &canopy_pool::branch::FileSystem).unwrap();
+        let before = list("/x1=RW:/x2=RW,10G:/x3=NC");
+        for (after, shown) in [
+            ("/x1=RW:/x3=NC", "  /x1=RW\n- /x2=RW,10G\n  /x3=NC\n"),
+            ("/x1=RW:/x2=RO,10G:/x3=NC", "  /x1=RW\n- /x2=RW,10G\n+ /x2=RO,10G\n  /x3=NC\n"),
+            ("/x0=RW:/x1=RW:/x2=RW,10G:/x3=NC", "  /x1=RW\n  /x2=RW,10G\n  /x3=NC\n+ /x0=RW (first)\n"),
+        ] {
+            assert_eq!(difference("/p", &before, &list(after)), format!("branches of /p:\n{shown}"));
+        }
+    }
+}
