@@ -47,6 +47,11 @@ files() {
     done
     printf '%s %s 644\n' "$PREFIX/lib/modprobe.d/canopy.conf" "$here/dist/modprobe.d/canopy.conf"
     printf '%s %s 644\n' "$PREFIX/share/doc/canopy/example.toml" "$here/dist/example.toml"
+    # What --help and the manual point to.
+    for page in "$here"/docs/*.md; do
+        printf '%s %s 644\n' "$PREFIX/share/doc/canopy/docs/${page##*/}" "$page"
+    done
+    printf '%s %s 644\n' "$PREFIX/share/doc/canopy/dist/grafana.json" "$here/dist/grafana.json"
     printf '%s %s 644\n' "$PREFIX/share/bash-completion/completions/canopy" "$here/dist/completions/canopy.bash"
     printf '%s %s 644\n' "$PREFIX/share/$zsh/_canopy" "$here/dist/completions/_canopy"
     printf '%s %s 644\n' "$PREFIX/share/fish/vendor_completions.d/canopy.fish" "$here/dist/completions/canopy.fish"
@@ -118,7 +123,7 @@ uninstall_all() {
     while read -r path _; do
         rm -f -- "$DESTDIR$path"
     done < <(files all | selected)
-    rmdir -- "$DESTDIR$PREFIX"/{lib/mergerfs,lib/modprobe.d,share/doc/canopy} 2>/dev/null || true
+    rmdir -- "$DESTDIR$PREFIX"/{lib/mergerfs,lib/modprobe.d,share/doc/canopy/docs,share/doc/canopy/dist,share/doc/canopy} 2>/dev/null || true
 }
 
 case $NAMES in all | canopy | mergerfs) ;; *) fail "NAMES is $NAMES, not all, canopy or mergerfs" ;; esac

@@ -259,7 +259,7 @@ _canopy() {
             return 0
             ;;
         canopy__subcmd__balance)
-            opts="-n -q -h --to --against-rules --dry-run --json --quiet --bwlimit --eager --include --exclude --min-size --max-size --older --newer --owner --help"
+            opts="-n -q -h --to --against-rules --dry-run --lossy --json --quiet --bwlimit --eager --include --exclude --min-size --max-size --older --newer --owner --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -385,7 +385,7 @@ _canopy() {
             return 0
             ;;
         canopy__subcmd__consolidate)
-            opts="-n -q -h --to --against-rules --dry-run --json --quiet --bwlimit --eager --include --exclude --min-size --max-size --older --newer --owner --help"
+            opts="-n -q -h --to --against-rules --dry-run --lossy --json --quiet --bwlimit --eager --include --exclude --min-size --max-size --older --newer --owner --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -511,7 +511,7 @@ _canopy() {
             return 0
             ;;
         canopy__subcmd__drain)
-            opts="-n -q -h --remove --against-rules --dry-run --json --quiet --bwlimit --eager --include --exclude --min-size --max-size --older --newer --owner --help"
+            opts="-n -q -h --remove --against-rules --dry-run --lossy --json --quiet --bwlimit --eager --include --exclude --min-size --max-size --older --newer --owner --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -579,7 +579,7 @@ _canopy() {
             return 0
             ;;
         canopy__subcmd__dup)
-            opts="-n -q -h --copies --dry-run --json --quiet --bwlimit --eager --include --exclude --min-size --max-size --older --newer --owner --help"
+            opts="-n -q -h --copies --dry-run --lossy --json --quiet --bwlimit --eager --include --exclude --min-size --max-size --older --newer --owner --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1334,7 +1334,7 @@ _canopy() {
             return 0
             ;;
         canopy__subcmd__mount)
-            opts="-f -o -h --foreground --help"
+            opts="-f -o -h --foreground --over --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1352,7 +1352,7 @@ _canopy() {
             return 0
             ;;
         canopy__subcmd__move)
-            opts="-n -q -h --to --against-rules --dry-run --json --quiet --bwlimit --eager --include --exclude --min-size --max-size --older --newer --owner --help"
+            opts="-n -q -h --to --against-rules --dry-run --lossy --json --quiet --bwlimit --eager --include --exclude --min-size --max-size --older --newer --owner --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1458,12 +1458,16 @@ _canopy() {
             return 0
             ;;
         canopy__subcmd__status)
-            opts="-h --json --help"
+            opts="-v -h --json --verbose --fstab-file --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --fstab-file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -1490,7 +1494,7 @@ _canopy() {
             return 0
             ;;
         canopy__subcmd__tier)
-            opts="-n -q -h --once --now --dry-run --json --quiet --bwlimit --eager --include --exclude --min-size --max-size --older --newer --owner --help"
+            opts="-n -q -h --once --now --dry-run --lossy --json --quiet --bwlimit --eager --include --exclude --min-size --max-size --older --newer --owner --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -62,6 +62,7 @@ complete -c canopy -n "__fish_canopy_needs_command" -f -a "verify" -d 'Check fil
 complete -c canopy -n "__fish_canopy_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c canopy -n "__fish_canopy_using_subcommand mount" -s o -d 'KEY=VALUE[,...]; canopy options lists them, later ones win' -r
 complete -c canopy -n "__fish_canopy_using_subcommand mount" -s f -l foreground -d 'Stay in the foreground, and log to stderr'
+complete -c canopy -n "__fish_canopy_using_subcommand mount" -l over -d 'Hide the files of a mountpoint that is not empty'
 complete -c canopy -n "__fish_canopy_using_subcommand mount" -s h -l help -d 'Print help'
 complete -c canopy -n "__fish_canopy_using_subcommand umount" -s l -l lazy -d 'Detach it at once; it ends when it is no longer in use'
 complete -c canopy -n "__fish_canopy_using_subcommand umount" -s h -l help -d 'Print help'
@@ -94,7 +95,9 @@ complete -c canopy -n "__fish_canopy_using_subcommand mode" -s n -l dry-run -d '
 complete -c canopy -n "__fish_canopy_using_subcommand mode" -s y -l yes -d 'Do not ask, even if files disappear from the pool'
 complete -c canopy -n "__fish_canopy_using_subcommand mode" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c canopy -n "__fish_canopy_using_subcommand list" -s h -l help -d 'Print help'
+complete -c canopy -n "__fish_canopy_using_subcommand status" -l fstab-file -d 'The fstab to look at' -r -F
 complete -c canopy -n "__fish_canopy_using_subcommand status" -l json -d 'Print JSON, for programs'
+complete -c canopy -n "__fish_canopy_using_subcommand status" -s v -l verbose -d 'Also show the kernel\'s features and privileges'
 complete -c canopy -n "__fish_canopy_using_subcommand status" -s h -l help -d 'Print help'
 complete -c canopy -n "__fish_canopy_using_subcommand top" -s h -l help -d 'Print help'
 complete -c canopy -n "__fish_canopy_using_subcommand metrics" -l listen -d 'Serve them over HTTP at 127.0.0.1:PORT or a socket' -r
@@ -188,6 +191,7 @@ complete -c canopy -n "__fish_canopy_using_subcommand move" -l newer -d 'Only fi
 complete -c canopy -n "__fish_canopy_using_subcommand move" -l owner -d 'Only files of this user (a name or number)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand move" -l against-rules -d 'Also where rules and tiers do not want files'
 complete -c canopy -n "__fish_canopy_using_subcommand move" -s n -l dry-run -d 'Print what would be done, and do nothing'
+complete -c canopy -n "__fish_canopy_using_subcommand move" -l lossy -d 'Also to filesystems that lose owners or modes, as NTFS'
 complete -c canopy -n "__fish_canopy_using_subcommand move" -l json -d 'Print JSON: the plan (dry run) or what became of it'
 complete -c canopy -n "__fish_canopy_using_subcommand move" -s q -l quiet -d 'Print nothing but errors'
 complete -c canopy -n "__fish_canopy_using_subcommand move" -l eager -d 'Normal I/O priority (default: yield to others)'
@@ -203,6 +207,7 @@ complete -c canopy -n "__fish_canopy_using_subcommand balance" -l newer -d 'Only
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -l owner -d 'Only files of this user (a name or number)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -l against-rules -d 'Also where rules and tiers do not want files'
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -s n -l dry-run -d 'Print what would be done, and do nothing'
+complete -c canopy -n "__fish_canopy_using_subcommand balance" -l lossy -d 'Also to filesystems that lose owners or modes, as NTFS'
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -l json -d 'Print JSON: the plan (dry run) or what became of it'
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -s q -l quiet -d 'Print nothing but errors'
 complete -c canopy -n "__fish_canopy_using_subcommand balance" -l eager -d 'Normal I/O priority (default: yield to others)'
@@ -218,6 +223,7 @@ complete -c canopy -n "__fish_canopy_using_subcommand drain" -l owner -d 'Only f
 complete -c canopy -n "__fish_canopy_using_subcommand drain" -l remove -d 'Then remove it from the pool and its file, unasked'
 complete -c canopy -n "__fish_canopy_using_subcommand drain" -l against-rules -d 'Also where rules and tiers do not want files'
 complete -c canopy -n "__fish_canopy_using_subcommand drain" -s n -l dry-run -d 'Print what would be done, and do nothing'
+complete -c canopy -n "__fish_canopy_using_subcommand drain" -l lossy -d 'Also to filesystems that lose owners or modes, as NTFS'
 complete -c canopy -n "__fish_canopy_using_subcommand drain" -l json -d 'Print JSON: the plan (dry run) or what became of it'
 complete -c canopy -n "__fish_canopy_using_subcommand drain" -s q -l quiet -d 'Print nothing but errors'
 complete -c canopy -n "__fish_canopy_using_subcommand drain" -l eager -d 'Normal I/O priority (default: yield to others)'
@@ -233,6 +239,7 @@ complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l newer -d '
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l owner -d 'Only files of this user (a name or number)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l against-rules -d 'Also where rules and tiers do not want files'
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -s n -l dry-run -d 'Print what would be done, and do nothing'
+complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l lossy -d 'Also to filesystems that lose owners or modes, as NTFS'
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l json -d 'Print JSON: the plan (dry run) or what became of it'
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -s q -l quiet -d 'Print nothing but errors'
 complete -c canopy -n "__fish_canopy_using_subcommand consolidate" -l eager -d 'Normal I/O priority (default: yield to others)'
@@ -248,6 +255,7 @@ complete -c canopy -n "__fish_canopy_using_subcommand tier" -l owner -d 'Only fi
 complete -c canopy -n "__fish_canopy_using_subcommand tier" -l once -d 'Do what is due now, and end'
 complete -c canopy -n "__fish_canopy_using_subcommand tier" -l now -d 'Whatever time of the day the tiers name'
 complete -c canopy -n "__fish_canopy_using_subcommand tier" -s n -l dry-run -d 'Print what would be done, and do nothing'
+complete -c canopy -n "__fish_canopy_using_subcommand tier" -l lossy -d 'Also to filesystems that lose owners or modes, as NTFS'
 complete -c canopy -n "__fish_canopy_using_subcommand tier" -l json -d 'Print JSON: the plan (dry run) or what became of it'
 complete -c canopy -n "__fish_canopy_using_subcommand tier" -s q -l quiet -d 'Print nothing but errors'
 complete -c canopy -n "__fish_canopy_using_subcommand tier" -l eager -d 'Normal I/O priority (default: yield to others)'
@@ -262,6 +270,7 @@ complete -c canopy -n "__fish_canopy_using_subcommand dup" -l older -d 'Only fil
 complete -c canopy -n "__fish_canopy_using_subcommand dup" -l newer -d 'Only files changed since then' -r
 complete -c canopy -n "__fish_canopy_using_subcommand dup" -l owner -d 'Only files of this user (a name or number)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand dup" -s n -l dry-run -d 'Print what would be done, and do nothing'
+complete -c canopy -n "__fish_canopy_using_subcommand dup" -l lossy -d 'Also to filesystems that lose owners or modes, as NTFS'
 complete -c canopy -n "__fish_canopy_using_subcommand dup" -l json -d 'Print JSON: the plan (dry run) or what became of it'
 complete -c canopy -n "__fish_canopy_using_subcommand dup" -s q -l quiet -d 'Print nothing but errors'
 complete -c canopy -n "__fish_canopy_using_subcommand dup" -l eager -d 'Normal I/O priority (default: yield to others)'

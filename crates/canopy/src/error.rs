@@ -1,11 +1,12 @@
 //! Errors of the commands. Each message is one line that names the cause and a fix.
 
 use canopy_config::error::OptionError;
+use canopy_config::program_name::Name;
 use canopy_config::text::{one_line, os_error};
+use canopy_sys::glob::is_pattern;
 use canopy_sys::shown::Show as _;
 use rustix::io::Errno;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +61,18 @@ pub enum Error {
         listed(.going), pool = .pool.shown()
     )]
     WouldRemove { going: Vec<PathBuf>, added: String, pool: PathBuf },
+    #[error("no mountpoint given: {} {} MOUNTPOINT", if *.name == Name::Canopy { "canopy mount" } else { "mergerfs" }, .branches.shown())]
+    OnlyBranches { name: Name, branches: PathBuf },
+    #[error(
+        "mountpoint {path} is not empty: the pool would hide its files (use an empty directory, or mount over them: {})",
+        over(), path = .0.shown()
+    )]
+    MountpointNotEmpty(PathBuf),
+    #[error(
+        "mountpoint {path} is a mounted disk ({disk}), whose files the pool would hide (was the mountpoint forgotten? canopy mount BRANCH... MOUNTPOINT; or mount over the disk: {})",
+        over(), path = .path.shown()
+    )]
+    MountpointIsDisk { path: PathBuf, disk: String },
     #[error("mountpoint {path} does not exist (create it: mkdir -p {path})", path = .0.shown())]
     MountpointMissing(PathBuf),
     #[error("mountpoint {} is not a directory", .0.shown())]
@@ -180,6 +193,11 @@ impl Error {
     }
 }
 
+/// Returns the option that allows a mount over files.
+fn over() -> &'static str {
+    "--over, in fstab the option nonempty"
+}
+
 fn named(branches: &[PathBuf]) -> String {
     match branches {
         [one] => format!("branch {} is", one.shown()),
@@ -189,17 +207,16 @@ fn named(branches: &[PathBuf]) -> String {
 
 /// Says that a branch does not exist, and how to fix it. For a pattern, creating the directory is no fix.
 fn missing(path: &Path, otherwise: &str) -> String {
-    match is_pattern(path) {
+    let text = path.to_string_lossy();
+    if text.contains(",/") {
+        return format!("does not exist (branches are separated by colons: {})", text.replace(",/", ":/"));
+    }
+    match is_pattern(path.as_os_str()) {
         true => format!(
             "matches no directory (mount the disks it stands for, or name an existing directory{otherwise})"
         ),
         false => format!("does not exist (create it: mkdir -p {}{otherwise})", path.shown()),
     }
-}
-
-/// Returns whether a path is a pattern (glob(7)) that matched nothing.
-pub fn is_pattern(path: &Path) -> bool {
-    path.as_os_str().as_bytes().iter().any(|byte| b"*?[{".contains(byte))
 }
 
 fn remount_refusal(why: Errno, path: &Path) -> String {

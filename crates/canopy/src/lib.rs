@@ -64,7 +64,6 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Replace(args) => commands::branches::replace(&args, cli::parse_mount_cmdline),
         Command::Mode(args) => commands::branches::mode(&args, cli::parse_mount_cmdline),
         Command::List(args) => commands::list::run(&args),
-        Command::Status(args) => commands::status::run(&args),
         Command::Top(args) => {
             canopy_monitor::top(&args, canopy_server::badge::published_report).map_err(Into::into)
         }
@@ -98,6 +97,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Migrate(args) => canopy_setup::commands::migrate::run(&args).map_err(Into::into),
         // These have their own exit statuses.
         Command::Verify(args) => return commands::verify::run(&args),
+        Command::Status(args) => return commands::status::run(&args),
         Command::Doctor(args) => return commands::doctor::run(&args),
         Command::Fsck(args) => return canopy_upkeep::fsck(&args),
         Command::Options(args) => {

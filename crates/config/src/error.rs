@@ -17,8 +17,8 @@ pub enum Error {
     NoBranch(Name),
     #[error("no mountpoint given: {}", .0.usage())]
     NoMountpoint(Name),
-    #[error("no pool is called '{name}': {file} does not exist{}", .nearest.as_ref().map_or_else(|| format!(" (for a directory, write ./{name})"), |name| format!(" (did you mean '{name}'?)")), file = .file.shown())]
-    NoSuchPool { name: String, file: PathBuf, nearest: Option<String> },
+    #[error("no pool is called '{name}': {file} does not exist{}", instead(.name, .nearest.as_deref(), .known), file = .file.shown())]
+    NoSuchPool { name: String, file: PathBuf, nearest: Option<String>, known: Vec<String> },
     #[error("the branches of pool {name} are in {}: give only its name, and a mountpoint if it differs", .file.shown())]
     NamedBranches { name: String, file: PathBuf },
     #[error("branch {} is the mountpoint itself (mount the pool somewhere else)", .0.shown())]
@@ -49,6 +49,15 @@ pub enum Error {
     Persist { file: PathBuf, why: String },
     #[error("mountpoint {} cannot be used: {why}", .path.shown())]
     Mountpoint { path: PathBuf, why: io::Error },
+}
+
+/// Returns what a name that stands for no pool may have meant.
+fn instead(name: &str, nearest: Option<&str>, known: &[String]) -> String {
+    match (nearest, known) {
+        (Some(nearest), _) => format!(" (did you mean '{nearest}'?)"),
+        (None, []) => format!(" (for a directory, write ./{name})"),
+        (None, known) => format!(" (there are: {}; for a directory, write ./{name})", known.join(", ")),
+    }
 }
 
 impl Error {

@@ -10,6 +10,7 @@
 
 pub mod control_api;
 pub mod error;
+pub mod lossy;
 mod model;
 pub mod options;
 pub mod overlap;

@@ -53,6 +53,14 @@ pub fn resolve(mut config: Config) -> Result<Plan, Error> {
     Ok(Plan { config, mountpoint, fsname, subtype, missing: Vec::new(), replaces: false, warnings })
 }
 
+/// Sets what a mount sets beyond its options.
+pub fn settle_at_mount(config: &mut Config) {
+    if !config.pool.symlinkify {
+        // So that symlinkify works at once if it is turned on later without a timeout.
+        config.pool.symlinkify_timeout = -1;
+    }
+}
+
 /// Checks what options say of each other.
 pub fn check(config: &Config) -> Result<(), OptionError> {
     let mistake = |what| OptionError::Placement { key: "rules".into(), what };

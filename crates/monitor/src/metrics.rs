@@ -24,7 +24,8 @@ Operations, errors and times by kind, bytes and opens by branch, space and
 condition of branches, caches, workers, moves. What passthrough carries does not
 come to the daemon: of it, the opens are counted, and what the disks do.
 docs/metrics.md explains the metrics and has a configuration for Prometheus;
-dist/grafana.json is a dashboard.
+dist/grafana.json is a dashboard (both in /usr/share/doc/canopy or where it is
+installed).
 
 Examples:
   canopy metrics /pool

@@ -26,7 +26,7 @@ use crate::test_switches;
 use crate::watch::{Watch, WatchThread};
 use canopy_config::Config;
 use canopy_config::control_api::SecurityReport;
-use canopy_config::resolve::Plan;
+use canopy_config::resolve::{self, Plan};
 use canopy_config::values::{IoUring, PosixAcl, WorkerPriority};
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::mount::{self, Mounted, Placement};
@@ -375,10 +375,7 @@ fn session_options(plan: &Plan, branches: &Branches) -> SessionOptions {
 /// Completes the configuration by what was derived and resolved in the plan, and agreed with the kernel.
 fn complete(config: &mut Config, plan: &Plan, agreed: &Agreed) {
     disable_unsupported(config, agreed);
-    if !config.pool.symlinkify {
-        // So that symlinkify works at once if it is turned on later without a timeout.
-        config.pool.symlinkify_timeout = -1;
-    }
+    resolve::settle_at_mount(config);
     config.pool.mountpoint.clone_from(&plan.mountpoint);
     config.fsname = Some(plan.fsname.clone());
     config.mountpoint = Some(plan.mountpoint.clone());

@@ -6,6 +6,7 @@ use canopy_config::Config;
 use canopy_config::source::{self, file, named};
 use canopy_sys::glob;
 use canopy_sys::mountinfo::{self, MountEntry};
+use canopy_sys::shown::Show as _;
 use std::path::{Path, PathBuf};
 
 /// What mounts a pool at boot.
@@ -43,7 +44,7 @@ impl Pool {
     pub fn title(&self) -> String {
         match &self.name {
             Some(name) => format!("the pool {name}"),
-            None => format!("the pool {}", self.mountpoint.display()),
+            None => format!("the pool {}", self.mountpoint.shown()),
         }
     }
 
@@ -57,7 +58,7 @@ impl Pool {
             }
             let matching = glob::directories(path.as_os_str()).unwrap_or_default();
             if matching.is_empty() {
-                pool.empty_patterns.push(path.display().to_string());
+                pool.empty_patterns.push(path.shown().to_string());
             }
             pool.branches.extend(matching);
         }

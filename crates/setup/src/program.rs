@@ -1,6 +1,7 @@
 //! Where this program is installed.
 
 use crate::unit::{assignments, words};
+use canopy_sys::shown::Show as _;
 use std::path::{Path, PathBuf};
 
 /// Its unit, from the directory that holds `bin`.
@@ -9,7 +10,7 @@ const UNIT: &str = "lib/systemd/system/canopy@.service";
 /// Returns the path of the installed program.
 pub fn installed() -> String {
     let running = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/usr/bin/canopy"));
-    named_by_unit(&running).unwrap_or_else(|| running.display().to_string())
+    named_by_unit(&running).unwrap_or_else(|| running.shown().to_string())
 }
 
 /// Returns what the unit beside a program names. It differs from where the program is if that is an image of a system, or if

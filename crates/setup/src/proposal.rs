@@ -3,6 +3,7 @@
 use crate::fstab::{self, Line};
 use crate::machine::Filesystem;
 use canopy_config::text::bytes;
+use canopy_sys::shown::Show as _;
 use std::path::Path;
 
 /// A filesystem and whether it is proposed as a branch.
@@ -50,7 +51,7 @@ pub fn refuse_branches(branches: &[Filesystem]) -> Option<String> {
         .enumerate()
         .flat_map(|(index, one)| branches[..index].iter().map(move |other| (other, one)));
     pairs.into_iter().find_map(|(one, other)| {
-        let (path, other_path) = (one.path.display(), other.path.display());
+        let (path, other_path) = (one.path.shown(), other.path.shown());
         if one.path == other.path {
             Some(format!("branch {path} is given twice"))
         } else if one.path.starts_with(&other.path) {
@@ -114,7 +115,7 @@ pub fn warnings(branches: &[Filesystem], lines: &[Line], min_free: u64) -> Vec<S
             ));
         }
         for other in &branches[..index] {
-            let other_path = other.path.display();
+            let other_path = other.path.shown();
             if branch.mountpoint == other.mountpoint {
                 found.push(format!(
                     "{other_path} and {path} are on one filesystem: its free space counts twice."
@@ -125,8 +126,7 @@ pub fn warnings(branches: &[Filesystem], lines: &[Line], min_free: u64) -> Vec<S
         }
     }
     let is_full = |branch: &&Filesystem| branch.available <= min_free;
-    let full: Vec<String> =
-        branches.iter().filter(is_full).map(|one| one.path.display().to_string()).collect();
+    let full: Vec<String> = branches.iter().filter(is_full).map(|one| one.path.shown().to_string()).collect();
     let wanted = bytes(min_free);
     if full.is_empty() {
         return found;

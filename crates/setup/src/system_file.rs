@@ -7,6 +7,7 @@
 use crate::error::Error;
 use canopy_config::source::persist::{Rewrite, copy_xattrs};
 use canopy_config::text::os_error;
+use canopy_sys::shown::Show as _;
 use rustix::fs::{Gid, Uid, fchown};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -30,7 +31,7 @@ pub fn read(path: &Path) -> Result<String, Error> {
 /// Returns the error of a file that cannot be read or changed.
 pub fn cannot(what: &str, path: &Path, why: &io::Error) -> Error {
     let hint = if why.kind() == io::ErrorKind::PermissionDenied { " (run it as root)" } else { "" };
-    Error::Refused(format!("{} cannot {what}: {}{hint}", path.display(), os_error(why)))
+    Error::Refused(format!("{} cannot {what}: {}{hint}", path.shown(), os_error(why)))
 }
 
 impl Edit {
@@ -44,7 +45,7 @@ impl Edit {
         let failed = |why: io::Error| cannot("be changed", &self.path, &why);
         let (mut rewrite, now) = Rewrite::begin(&self.path).map_err(failed)?;
         if now != self.before.as_bytes() {
-            let path = self.path.display();
+            let path = self.path.shown();
             return Err(Error::Refused(format!("{path} was changed meanwhile (run the command again)")));
         }
         let kept = keep(&self.path).map_err(failed)?;

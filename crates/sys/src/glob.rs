@@ -74,6 +74,11 @@ pub fn matches(pattern: &OsStr, text: &OsStr) -> bool {
     unsafe { libc::fnmatch(pattern.as_ptr(), text.as_ptr(), 0) == 0 }
 }
 
+/// Returns whether a path has a character that means more than itself in a pattern (glob(7)).
+pub fn is_pattern(path: &OsStr) -> bool {
+    path.as_bytes().iter().any(|byte| b"*?[{".contains(byte))
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;

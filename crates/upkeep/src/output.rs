@@ -20,7 +20,19 @@ pub(crate) fn shown(path: &Path) -> String {
 /// Reports the branches that are left out.
 pub(crate) fn report_missing(pool: &PoolLink) {
     for path in pool.missing() {
-        complain(&format!("branch {} is left out: the pool does not rely on it", path.shown()));
+        complain(&format!("{} is gone or failing, so it was skipped (canopy status)", path.shown()));
+    }
+}
+
+/// Reports the branches that get no files because these would lose something there.
+pub(crate) fn report_lossy(pool: &PoolLink) {
+    for branch in &pool.branches {
+        if let Some(what) = branch.loses {
+            let path = branch.path.shown();
+            complain(&format!(
+                "{path} gets no files: its filesystem cannot store {what} (--lossy: all the same)"
+            ));
+        }
     }
 }
 

@@ -2,11 +2,11 @@
 
 use crate::error::{Error, Result};
 use crate::keep::Keep;
-use canopy_config::Config;
 use canopy_config::control_api::{
     self, BranchReport, CLOSED, CONTROL_FILE, ClosedReport, PoolReport, STATUS,
 };
 use canopy_config::source::{self, named};
+use canopy_config::{Config, lossy};
 use canopy_pool::FilesystemId;
 use canopy_pool::generation::{self, Generation};
 use canopy_pool::policy::placement::Placement;
@@ -32,6 +32,8 @@ pub(crate) struct BranchLink {
     pub(crate) min_free: u64,
     /// The pool relies on it.
     pub(crate) is_well: bool,
+    /// What files from other branches would lose there: its filesystem cannot store it.
+    pub(crate) loses: Option<&'static str>,
     /// `None` for a branch that cannot be looked at: it is awaited, or has failed.
     root: Option<OwnedFd>,
 }
@@ -123,18 +125,33 @@ impl PoolLink {
 
     fn of(mounted: &MountEntry) -> Result<PoolLink> {
         let report = report(&mounted.mountpoint)?;
+        let mounts = mountinfo::list().unwrap_or_default();
+        let loses = |path: &Path| lossy::loses(&mountinfo::holding_in(&mounts, path)?.fstype);
         let branches = report.branches.iter().map(|branch| BranchLink {
             path: branch.path.to_path(),
             mode: branch.mode.clone(),
             min_free: branch.min_free,
             is_well: branch.illness.is_none() && !branch.awaited,
+            loses: loses(&branch.path.to_path()),
             root: Some(branch).filter(|branch| is_there(branch)).and_then(|branch| open_root(branch).ok()),
         });
         let is_read_only = mounted.options.split(',').any(|option| option == "ro");
-        let branches: Vec<BranchLink> = branches.collect();
+        let mut branches: Vec<BranchLink> = branches.collect();
+        if branches.iter().all(|branch| branch.loses.is_some()) {
+            // There is nothing to lose.
+            branches.iter_mut().for_each(|branch| branch.loses = None);
+        }
         let option = report.options.get("keep").map_or("", String::as_str);
         let keep = Keep::of(option, branches.iter().map(|branch| branch.path.as_path()))?;
         Ok(PoolLink { mountpoint: mounted.mountpoint.clone(), is_read_only, branches, keep })
+    }
+
+    /// Lets branches take files that lose something there, if the user says so.
+    pub(crate) fn accepting_losses(mut self, accept: bool) -> PoolLink {
+        if accept {
+            self.branches.iter_mut().for_each(|branch| branch.loses = None);
+        }
+        self
     }
 
     /// Returns the branches that cannot be looked at.
@@ -187,7 +204,7 @@ impl BranchLink {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(path, flags, Mode::empty()).expect("a directory");
         let (path, mode) = (path.to_owned(), "RW".to_owned());
-        BranchLink { path, mode, min_free: 0, is_well: true, root: Some(root) }
+        BranchLink { path, mode, min_free: 0, is_well: true, loses: None, root: Some(root) }
     }
 
     /// Files may move away from it.
@@ -197,7 +214,7 @@ impl BranchLink {
 
     /// Files may move to it.
     pub(crate) fn takes(&self) -> bool {
-        self.gives() && self.mode == "RW"
+        self.gives() && self.mode == "RW" && self.loses.is_none()
     }
 
     /// Returns the filesystem that it is on, if it can be looked at.

@@ -12,6 +12,7 @@ use canopy_config::Config;
 use canopy_config::source;
 use canopy_config::text::{bytes, one_line};
 use canopy_pool::branch::{BranchList, BranchSpec, Mode};
+use canopy_sys::shown::Show as _;
 use canopy_upkeep::OnlyThere;
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;
@@ -218,7 +219,7 @@ impl<'c> Change<'c> {
         let found =
             is(word).or_else(|| is(&plain)).or_else(|| word.canonicalize().ok().and_then(|real| is(&real)));
         found.ok_or_else(|| {
-            let branches = self.before.branches.iter().map(|spec| spec.path.display().to_string());
+            let branches = self.before.branches.iter().map(|spec| spec.path.shown().to_string());
             let branches = branches.collect::<Vec<_>>().join(", ");
             Error::NoBranch { branch: word.to_owned(), pool: self.client.mountpoint().to_owned(), branches }
         })

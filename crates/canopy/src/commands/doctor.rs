@@ -59,7 +59,8 @@ pub fn run(args: &DoctorArgs) -> ExitCode {
 }
 
 fn look(args: &DoctorArgs) -> Result<Vec<Finding>, Error> {
-    let pools = status::look(&StatusArgs { mount: None, json: true })?.pools;
+    let fstab_file = args.fstab_file.clone();
+    let pools = status::look(&StatusArgs { mount: None, json: true, verbose: false, fstab_file })?.pools;
     let serving = pools.iter().filter(|pool| pool.state == State::Serving);
     let answering: Vec<Answering> = serving.map(answering).collect();
     let mut found = findings(&examine::facts(&args.fstab_file, &answering));

@@ -6,7 +6,8 @@ use crate::daemon::handover::Handover;
 use crate::daemon::signals::{PoolMount, SignalWatch};
 use crate::daemon::{keeper, process, systemd};
 use crate::error::Error;
-use crate::mount::{preflight, unmount, wait_for_branches};
+use crate::mount::preflight::{self, Over};
+use crate::mount::{unmount, wait_for_branches};
 use canopy_config::Config;
 use canopy_config::program_name::{self, Name};
 use canopy_config::resolve::{self, Plan};
@@ -17,6 +18,7 @@ use canopy_fuse::mount::{MountError, Placement};
 use canopy_server::Error as StartError;
 use canopy_server::survival::{Refusal, Survival};
 use canopy_server::{log, takeover, test_switches};
+use canopy_sys::glob::is_pattern;
 use canopy_sys::mountinfo;
 use canopy_sys::shown::Show as _;
 use clap::Args;
@@ -44,6 +46,9 @@ pub struct MountArgs {
     /// Directories that make up the pool, then the mountpoint; or a NAME
     #[arg(value_name = "PATH")]
     pub(crate) paths: Vec<OsString>,
+    /// Hide the files of a mountpoint that is not empty
+    #[arg(long)]
+    pub over: bool,
     /// Options and paths in their order on the command line.
     #[arg(skip)]
     pub in_order: Vec<Arg>,
@@ -92,6 +97,7 @@ pub fn run(args: MountArgs) -> Result<(), Error> {
     // them.
     let foreground = args.foreground;
     let (fake, by_mount) = (args.fake, args.by_mount);
+    let over = over(&args);
     let plan = plan(args)?;
     test_switches::kernel_limits()?;
     if fake || (by_mount && !background::is_child() && is_mounted_by_same_command(&plan)) {
@@ -99,18 +105,30 @@ pub fn run(args: MountArgs) -> Result<(), Error> {
     }
     if foreground {
         log::start(log::Destination::Stderr)?;
-        return serve(plan, &mut Some(StartupReporter::foreground()));
+        return serve(plan, over, &mut Some(StartupReporter::foreground()));
     }
     if !background::is_child() {
         return background::start();
     }
     let mut reporter = Some(StartupReporter::background()?);
-    let served =
-        log::start(log::Destination::System).map_err(Error::from).and_then(|()| serve(plan, &mut reporter));
+    let served = log::start(log::Destination::System)
+        .map_err(Error::from)
+        .and_then(|()| serve(plan, over, &mut reporter));
     if let (Err(error), Some(reporter)) = (&served, &mut reporter) {
         reporter.fail(error);
     }
     served
+}
+
+/// Returns whether the pool may hide what its mountpoint holds.
+fn over(args: &MountArgs) -> Over {
+    // A unit of systemd runs at boot, as a line of fstab does, and mergerfs hides files without a word.
+    let unasked = args.by_mount || args.name == Name::Mergerfs || std::env::var_os("NOTIFY_SOCKET").is_some();
+    match (args.over, unasked) {
+        (true, _) => Over::Allowed,
+        (false, true) => Over::Directories,
+        (false, false) => Over::Refused,
+    }
 }
 
 fn plan(args: MountArgs) -> Result<Plan, Error> {
@@ -136,6 +154,11 @@ fn plan(args: MountArgs) -> Result<Plan, Error> {
         let path = std::path::absolute(name).unwrap_or_default();
         config.branches.is_empty() || typed == 2 && config.branches.iter().any(|spec| spec.path == path)
     };
+    if let (Some(only), true) = (&config.mountpoint, typed == 1 && config.branches.is_empty())
+        && (only.as_os_str().as_bytes().contains(&b':') || is_pattern(only.as_os_str()))
+    {
+        return Err(Error::OnlyBranches { name: config.name, branches: only.clone() });
+    }
     if let Some(unknown) = line.unknown.filter(|unknown| is_branch(&unknown.name)) {
         return Err(unknown.not_found().into());
     }
@@ -146,14 +169,14 @@ fn plan(args: MountArgs) -> Result<Plan, Error> {
 }
 
 /// Mounts, reports that, and serves until the pool is unmounted. Takes the reporter when the pool is usable.
-fn serve(mut plan: Plan, reporter: &mut Option<StartupReporter>) -> Result<(), Error> {
+fn serve(mut plan: Plan, over: Over, reporter: &mut Option<StartupReporter>) -> Result<(), Error> {
     let branches: Vec<PathBuf> = plan.config.branches.iter().map(|spec| spec.path.clone()).collect();
     if let Some(reporter) = reporter.as_ref() {
         reporter.extend_timeout(plan.config.branches_wait.timeout);
     }
     let missing = wait_for_branches::wait(&plan.config.branches_wait, &branches, &plan.mountpoint)?;
     plan.warnings.extend(missing);
-    let findings = preflight::check(&mut plan)?;
+    let findings = preflight::check(&mut plan, over)?;
     for text in findings.details.iter().chain(&ignored(&plan)) {
         tracing::debug!("{text}");
     }

@@ -1,8 +1,8 @@
 //! `canopy options`: prints the table of options, for people and programs.
 
 use crate::terminal::{self, paragraph};
-use canopy_config::Config;
 use canopy_config::options::{Changes, Spec, table};
+use canopy_config::{Config, resolve};
 use clap::Args;
 use serde::Serialize;
 
@@ -41,7 +41,10 @@ pub struct OptionEntry {
 
 /// Returns the whole table. Ignored options come last.
 pub fn entries() -> Vec<OptionEntry> {
-    let default = Config::default();
+    let mut default = Config::default();
+    // As a mount without options resolves them.
+    resolve::resolve_conflicts(&mut default);
+    resolve::settle_at_mount(&mut default);
     table().iter().map(|spec| entry_of(spec, &default)).collect()
 }
 

@@ -14,6 +14,7 @@ use canopy_sys::mountinfo;
 use clap::Args;
 use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
+use rustix::mount::OpenTreeFlags;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -25,8 +26,8 @@ use std::path::{Path, PathBuf};
 /// Query a branch or pool that may never answer, for canopy status
 #[derive(Args, Debug)]
 pub struct ProbeArgs {
-    #[arg(value_parser = ["branch", "create", "figures", "pool", "space"])]
-    /// `branch`, answered by [`BranchFacts`]; `space`, by [`BranchSpace`]; `pool`, by [`PoolReport`]; `figures`, by
+    #[arg(value_parser = ["below", "branch", "create", "figures", "pool", "space"])]
+    /// `below`, answered by whether a mountpoint hides files; `branch`, answered by [`BranchFacts`]; `space`, by [`BranchSpace`]; `pool`, by [`PoolReport`]; `figures`, by
     /// [`DaemonFigures`]; `create`, by the [`ExplainReport`] for a new file in the root of the pool.
     pub what: String,
     pub path: PathBuf,
@@ -76,6 +77,7 @@ pub fn run(args: &ProbeArgs) {
     // Whoever waits for the answer counts the time from here.
     crate::terminal::print("\n");
     let json = match args.what.as_str() {
+        "below" => serde_json::to_vec(&below(&args.path).map_err(Failure::from)),
         "pool" => serde_json::to_vec(&pool(&args.path).map_err(Failure::from)),
         "create" => serde_json::to_vec(&create(&args.path).map_err(Failure::from)),
         "figures" => serde_json::to_vec(&figures(&args.path).map_err(Failure::from)),
@@ -87,6 +89,23 @@ pub fn run(args: &ProbeArgs) {
 
 fn pool(path: &Path) -> Result<PoolReport, Error> {
     report(&ControlClient::at(path)?, STATUS, path)
+}
+
+/// Returns whether a mountpoint hides files: those of its directory, or another mount. A copy of the mount around it, which
+/// lacks what is mounted there, shows the directory.
+fn below(mountpoint: &Path) -> io::Result<bool> {
+    let listed = mountinfo::list()?;
+    let there = listed.iter().filter(|mounted| mounted.mountpoint == mountpoint);
+    if there.filter(|mounted| !mounted.is_pool()).count() > 0 {
+        return Ok(true);
+    }
+    let (Some(parent), Some(name)) = (mountpoint.parent(), mountpoint.file_name()) else { return Ok(false) };
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let around = rustix::mount::open_tree(rustix::fs::CWD, parent, flags)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let dir = rustix::fs::openat(&around, name, flags, Mode::empty())?;
+    let is_entry = |entry: rustix::fs::DirEntry| !matches!(entry.file_name().to_bytes(), b"." | b"..");
+    Ok(rustix::fs::Dir::read_from(&dir)?.any(|entry| entry.is_ok_and(is_entry)))
 }
 
 fn figures(path: &Path) -> Result<DaemonFigures, Error> {

@@ -9,6 +9,7 @@ use canopy_config::options::{self, Changes, Spec};
 use canopy_config::source::named::restore_names;
 use canopy_config::source::persist::{Origin, Rewrite};
 use canopy_pool::branch::BranchList;
+use canopy_sys::shown::Show as _;
 use clap::Args;
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -108,7 +109,7 @@ fn refuse_removal(pool: &ControlClient, value: &OsStr) -> Result<(), Error> {
     if going.is_empty() || added.iter().any(|path| matches!(path.try_exists(), Ok(false))) {
         return Ok(());
     }
-    let words: Vec<String> = added.iter().map(|path| path.display().to_string()).collect();
+    let words: Vec<String> = added.iter().map(|path| path.shown().to_string()).collect();
     let added = if words.is_empty() { "BRANCH".to_owned() } else { words.join(" ") };
     Err(Error::WouldRemove { going, added, pool: pool.mountpoint().to_owned() })
 }

@@ -1,13 +1,14 @@
 //! Checks a plan against the state of the machine before anything is mounted, so that errors have no side effects.
 
 use super::unmount;
-use crate::error::{self, Error};
+use crate::error::Error;
 use canopy_config::overlap::{is_visible_below, refuse_overlap};
 use canopy_config::resolve::Plan;
-use canopy_config::{Config, Mount, pool_loops};
+use canopy_config::{Config, Mount, lossy, pool_loops};
 use canopy_monitor::probe::{self, Answer};
 use canopy_pool::branch::size;
 use canopy_pool::branch::{BranchSpec, Mode};
+use canopy_sys::glob::is_pattern;
 use canopy_sys::mountinfo::{self, MountEntry};
 use canopy_sys::shown::Show as _;
 use rustix::fs::OFlags;
@@ -30,7 +31,7 @@ pub struct Findings {
 
 /// Checks everything that can be checked without mounting, and resolves the mountpoint. Removes a dead mount that an
 /// earlier pool left there.
-pub fn check(plan: &mut Plan) -> Result<Findings, Error> {
+pub fn check(plan: &mut Plan, over: Over) -> Result<Findings, Error> {
     let mut findings = Findings::default();
     // Branches first, so that a dead mount is only removed if the rest of the command is correct.
     let branches = branches(plan, &mut findings)?;
@@ -51,6 +52,7 @@ pub fn check(plan: &mut Plan) -> Result<Findings, Error> {
     plan.missing.iter().try_for_each(|branch| refuse_overlap(branch, &plan.mountpoint))?;
     let place = Directory::of(&plan.mountpoint).map_err(|why| mountpoint_error(&plan.mountpoint, why))?;
     let mounts = mountinfo::list().unwrap_or_default();
+    findings.warnings.extend(branches.iter().filter_map(|branch| lossy_warning(&branch.path, &mounts)));
     for branch in &branches {
         refuse_loops(branch, &place, &mounts)?;
         pool_loops::check(&branch.path, &place.path, None)?;
@@ -61,8 +63,8 @@ pub fn check(plan: &mut Plan) -> Result<Findings, Error> {
     if over_pool && !plan.replaces && !plan.config.detach_mountpoint {
         findings.warnings.push(hidden_pool_warning(&plan.mountpoint));
     }
-    if !over_pool && fs::read_dir(&place.path).is_ok_and(|mut entries| entries.next().is_some()) {
-        findings.details.push(format!("{} is not empty: the pool hides its contents", place.path.shown()));
+    if !over_pool && !plan.config.detach_mountpoint {
+        findings.warnings.extend(hidden_files(&place.path, over, plan.config.ignored.contains("nonempty"))?);
     }
     Ok(findings)
 }
@@ -99,6 +101,43 @@ fn may_be_silent(path: &Path, mounts: &[MountEntry]) -> bool {
     })
 }
 
+/// Whether a pool may hide the files of its mountpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Over {
+    /// The user says so.
+    Allowed,
+    /// A person mounts it, and can choose another place.
+    Refused,
+    /// At boot, or under a name whose users rely on it: the pool comes up, with a warning. A disk is not covered: most likely
+    /// the command lacks the mountpoint.
+    Directories,
+}
+
+/// Returns the warning for a mountpoint that has files.
+///
+/// # Errors
+/// If the pool must not hide them.
+fn hidden_files(place: &Path, over: Over, nonempty: bool) -> Result<Option<String>, Error> {
+    if !has_files(place) {
+        return Ok(None);
+    }
+    let mounted = mountinfo::at(place).ok().flatten();
+    let allowed = over == Over::Allowed || nonempty;
+    match mounted {
+        Some(mounted) if !allowed => {
+            let disk = format!("{}, {}", mounted.source.to_string_lossy(), mounted.fstype);
+            Err(Error::MountpointIsDisk { path: place.to_owned(), disk })
+        }
+        None if over == Over::Refused && !nonempty => Err(Error::MountpointNotEmpty(place.to_owned())),
+        _ => Ok(Some(format!("{} is not empty: the pool hides its files", place.shown()))),
+    }
+}
+
+/// Returns whether a directory that can be read has an entry.
+pub(crate) fn has_files(dir: &Path) -> bool {
+    fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some())
+}
+
 /// Opens the branches. Missing ones are an error, unless the pool may be mounted without them.
 fn branches(plan: &mut Plan, findings: &mut Findings) -> Result<Vec<Directory>, Error> {
     require_answers(plan)?;
@@ -122,10 +161,10 @@ fn branches(plan: &mut Plan, findings: &mut Findings) -> Result<Vec<Directory>, 
 /// Returns the warning for a branch that a pool is mounted without.
 fn missing_branch_warning(path: &Path) -> String {
     let branch = path.shown();
-    match error::is_pattern(path) {
+    match is_pattern(path.as_os_str()) {
         true => format!(
-            "branch {branch} matches no directory: the pool is mounted without it (add it when it does: \
-             canopy set MOUNT branches=+{branch})"
+            "branch {branch} matches no directory: the pool is mounted without it, and adds the directories that match \
+             as soon as there are any"
         ),
         false => format!(
             "branch {branch} is not there: the pool is mounted without it, and adds it as soon as the directory exists"
@@ -153,6 +192,18 @@ pub(crate) fn enforce_permission_checks(mount: &mut Mount) -> Option<String> {
          (to allow that: insecure-no-permission-checks=true)"
             .into(),
     )
+}
+
+/// Warns of a branch on a filesystem that cannot store all that files have. A pattern brings such disks in unasked.
+fn lossy_warning(branch: &Path, mounts: &[MountEntry]) -> Option<String> {
+    let mounted = mountinfo::holding_in(mounts, branch)?;
+    let what = lossy::loses(&mounted.fstype)?;
+    Some(format!(
+        "branch {path} is on {}, which cannot store {what}: files created there lose them (to keep new files away: \
+         {path}=NC)",
+        mounted.fstype,
+        path = branch.shown()
+    ))
 }
 
 /// Warns if every branch has less free space than `minfreespace`, so that nothing can be created. On small disks the
@@ -396,6 +447,25 @@ mod tests {
         symlink(scratch.path("a"), scratch.path("same")).unwrap();
         let error = verdict(&scratch, "same", "a").unwrap_err();
         assert!(error.contains("is the mountpoint itself"), "{error}");
+    }
+
+    #[test]
+    fn files_of_the_mountpoint_are_not_hidden_unasked() {
+        let scratch = Scratch::new(&["empty", "full/x"]);
+        let ask = |name: &str, over, nonempty| hidden_files(&scratch.path(name), over, nonempty);
+        for over in [Over::Allowed, Over::Refused, Over::Directories] {
+            assert!(matches!(ask("empty", over, false), Ok(None)));
+            assert!(matches!(ask("full", over, true), Ok(Some(_))), "{over:?}");
+            let refused = matches!(ask("full", over, false), Err(Error::MountpointNotEmpty(_)));
+            assert_eq!(refused, over == Over::Refused, "{over:?}");
+            // A mounted filesystem.
+            let proc = hidden_files(Path::new("/proc"), over, false);
+            assert_eq!(
+                matches!(proc, Err(Error::MountpointIsDisk { .. })),
+                over != Over::Allowed,
+                "{over:?}"
+            );
+        }
     }
 
     #[test]

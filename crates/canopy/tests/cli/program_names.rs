@@ -213,14 +213,27 @@ fn a_pool_mounts_with_all_branches_missing() {
     let bed = bed();
     let (_, said) = mounted(&bed, "mergerfs -o minfreespace=0 @one:@two:@disk* @p");
     assert_eq!(said.lines().count(), 3, "{said}");
-    assert!(said.contains("/disk* matches no directory") && said.contains("canopy set"), "{said}");
+    assert!(
+        said.contains("/disk* matches no directory") && said.contains("as soon as there are any"),
+        "{said}"
+    );
     assert_eq!(fs::read_dir(bed.path("p")).unwrap().count(), 0);
     assert!(fs::write(bed.path("p/file"), "x").is_err());
     fs::create_dir(bed.path("two")).unwrap();
     assert!(wait_until(PATIENCE, || fs::write(bed.path("p/file"), "x").is_ok()));
     assert!(bed.path("two/file").exists());
+    // What the pattern matches takes its place.
+    for disk in ["disk1", "disk2"] {
+        fs::create_dir(bed.path(disk)).unwrap();
+        fs::write(bed.path(disk).join(disk), "").unwrap();
+    }
+    assert!(wait_until(PATIENCE, || bed.path("p/disk1").exists() && bed.path("p/disk2").exists()));
+    let branches = bed.stdout("get @p branches");
+    let names: Vec<&str> =
+        branches.trim().split(':').filter_map(|branch| branch.rsplit('/').next()).collect();
+    assert_eq!(names, ["one=RW", "two=RW", "disk1=RW", "disk2=RW"]);
     bed.umount("@p");
-    fs::remove_dir_all(bed.path("two")).unwrap();
+    ["two", "disk1", "disk2"].map(|dir| fs::remove_dir_all(bed.path(dir)).unwrap());
 }
 
 /// Mounts the links over /sbin, where mount(8) looks for its helpers.

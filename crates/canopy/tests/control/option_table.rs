@@ -75,3 +75,25 @@ fn options_without_effect_are_accepted() {
     assert!(!pool.log().contains("WARN"), "{}", pool.log());
     pool.umount();
 }
+
+/// The default that `canopy options` and the manual show is the value of a pool that was mounted without options.
+#[test]
+fn documented_defaults_are_those_of_a_pool() {
+    let scratch = canopy_testkit::ScratchDir::new("canopy-defaults-", &["a", "b"]);
+    let builder = canopy_testkit::Pool::builder(env!("CARGO_BIN_EXE_canopy"));
+    let pool = builder.branches([scratch.path("a"), scratch.path("b")]).mount();
+    // What describes the pool itself, and what depends on the machine.
+    let own = ["branches", "mountpoint", "fsname", "config", "threads", "read-thread-count"];
+    let mut compared = 0;
+    for option in canopy::commands::options::entries() {
+        let spec = options::find(&option.name).expect("an option");
+        let Some(default) = option.default.filter(|_| spec.key && !option.ignored) else { continue };
+        if own.contains(&option.name.as_str()) {
+            continue;
+        }
+        assert_eq!(pool.get(&option.name), default, "{}", option.name);
+        compared += 1;
+    }
+    assert!(compared > 50, "{compared}");
+    pool.umount();
+}

@@ -48,6 +48,20 @@ pub(super) const ROWS: &[Row] = &[
         live.pool.set("branches", &format!("+{}", live.on(1, "").display()));
         assert!(live.at("f").exists());
     }),
+    (&["keep"], "what canopy move plans", |live| {
+        fs::write(live.on(0, "large.keep"), vec![1; MIB]).expect("a file");
+        let (file, to) = (live.at("large.keep"), live.on(1, ""));
+        let words = ["move".as_ref(), live.pool.path().as_os_str(), file.as_os_str(), "--to".as_ref()];
+        let is_planned = || {
+            let done = live.pool.command(words.into_iter().chain([to.as_os_str(), "--dry-run".as_ref()]));
+            done.stdout.contains(" -> ")
+        };
+        assert!(is_planned());
+        live.pool.set("keep", "*.keep");
+        assert!(!is_planned());
+        live.pool.set("keep", "");
+        fs::remove_file(live.on(0, "large.keep")).expect("a file");
+    }),
     (&["branch-timeout"], "the number of threads that probe the branches", |live| {
         let asking = |expected: usize| live.pool.probe_threads() == expected;
         assert!(asking(0));

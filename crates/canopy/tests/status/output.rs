@@ -129,7 +129,7 @@ fn a_healthy_pool_is_described_without_warnings() {
     // The list of all pools on the machine contains it once.
     let done = canopy(["status", "--json"]);
     let all: Value = serde_json::from_str(&done.stdout).unwrap();
-    assert_eq!(keys(&all), ["linux", "pools"]);
+    assert_eq!(keys(&all), ["linux", "pools", "unmounted"]);
     let own = |status: &&Value| status["mountpoint"] == pool.path().to_str().unwrap();
     assert_eq!(all["pools"].as_array().unwrap().iter().filter(own).count(), 1);
     pool.umount();
@@ -149,7 +149,10 @@ fn features_that_the_kernel_lacks_are_named() {
         (&"off".into(), &serde_json::json!(["passthrough"]))
     );
     assert_eq!(codes(&status), ["passthrough-missing"]);
-    assert!(shown(["status".as_ref(), pool.path().as_os_str()]).contains("lacks passthrough"));
+    assert!(
+        shown(["status".as_ref(), pool.path().as_os_str(), "--verbose".as_ref()])
+            .contains("lacks passthrough")
+    );
     pool.umount();
 }
 

@@ -3,7 +3,7 @@
 use super::rig::{BINARY, canopy, codes, shown, warning};
 use canopy_testkit::cmd::run_within;
 use canopy_testkit::files::copy_program;
-use canopy_testkit::{LoopFs, PATIENCE, Pool, ScratchDir, as_user};
+use canopy_testkit::{FaultyFs, LoopFs, PATIENCE, Pool, ScratchDir, as_user};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -264,7 +264,7 @@ fn a_pool_that_the_user_cannot_reach() {
     copy_program(BINARY, &binary);
     let done =
         run_within(as_user(4242, 4242, &[], &binary).args(["status", "--json"]).arg(pool.path()), PATIENCE);
-    assert!(done.success(), "{}", done.describe());
+    assert!(!done.success(), "what cannot be asked is not well: {}", done.describe());
     let status: Value = serde_json::from_str(&done.stdout).unwrap();
     let status = &status["pools"][0];
     assert_eq!((codes(status), &status["state"]), (vec!["pool-unreachable".into()], &"unreachable".into()));
@@ -330,6 +330,120 @@ fn a_pool_without_the_privilege_to_pass_through() {
     let status: Value = serde_json::from_str(&done.stdout).expect("JSON");
     let status = &status["pools"][0];
     assert_eq!((codes(status), &status["passthrough"]), (vec!["passthrough-refused".into()], &"off".into()));
+}
+
+#[test]
+fn a_pool_without_a_branch() {
+    let scratch = ScratchDir::new("canopy-status-", &["point"]);
+    let (pattern, point) = (scratch.path("disk*/data"), scratch.path("point"));
+    let options = "minfreespace=0,allow-missing-branches=true";
+    let mounted =
+        canopy(["mount".as_ref(), "-o".as_ref(), options.as_ref(), pattern.as_os_str(), point.as_os_str()]);
+    assert!(mounted.success(), "{}", mounted.describe());
+    let done = canopy(["status".as_ref(), point.as_os_str(), "--json".as_ref()]);
+    assert_eq!(done.status.and_then(|status| status.code()), Some(1), "{}", done.describe());
+    let status = canopy_testkit::pool_status(&done);
+    assert_eq!(codes(&status), ["branch-missing", "no-branch"], "{status:#}");
+    assert!(!done.stdout.contains("CAP_SYS_ADMIN"), "{}", done.stdout);
+    // It does as it says.
+    fs::create_dir_all(scratch.path("disk1/data")).unwrap();
+    fs::write(scratch.path("disk1/data/f"), "").unwrap();
+    assert!(canopy_testkit::cmd::wait_until(PATIENCE, || point.join("f").exists()));
+    assert!(canopy(["umount".as_ref(), point.as_os_str()]).success());
+}
+
+#[test]
+fn files_below_the_mountpoint() {
+    let scratch = ScratchDir::new("canopy-status-", &["a", "point"]);
+    let (branch, point) = (scratch.path("a"), scratch.path("point"));
+    fs::write(point.join("lost"), "").unwrap();
+    let mount = |over: &[&str]| {
+        let words =
+            ["mount", "-o", "minfreespace=0"].iter().chain(over).map(|word| (*word).to_owned().into());
+        canopy(words.chain([branch.clone().into_os_string(), point.clone().into_os_string()]))
+    };
+    let refused = mount(&[]);
+    assert!(!refused.success() && refused.stderr.contains("is not empty"), "{}", refused.describe());
+    for over in [&["--over"][..], &["-o", "nonempty"]] {
+        let mounted = mount(over);
+        assert!(mounted.success() && mounted.stderr.contains("hides its files"), "{}", mounted.describe());
+        let done = canopy(["status".as_ref(), point.as_os_str(), "--json".as_ref()]);
+        assert!(done.success(), "advice: {}", done.describe());
+        assert_eq!(codes(&canopy_testkit::pool_status(&done)), ["files-hidden"]);
+        assert!(canopy(["umount".as_ref(), point.as_os_str()]).success());
+    }
+    // A disk, most likely with the mountpoint forgotten.
+    let disk = LoopFs::tmpfs(16 * MIB);
+    fs::write(disk.path().join("film"), "").unwrap();
+    let refused = canopy(["mount".as_ref(), branch.as_os_str(), disk.path().as_os_str()]);
+    assert!(!refused.success() && refused.stderr.contains("is a mounted disk"), "{}", refused.describe());
+}
+
+/// A pattern brings in a disk that cannot store owners. Files do not move there unasked.
+#[test]
+fn a_branch_that_loses_owners() {
+    let (disk, dir) = (LoopFs::ext4(64 * MIB), readable_temp_dir());
+    let lossy = FaultyFs::mount_as("vfat", &dir.path().canonicalize().unwrap());
+    fs::write(disk.path().join("film"), vec![0; 20 << 20]).unwrap();
+    let pool = pool_over(&[disk.path(), lossy.path()], "");
+    let status = pool.status();
+    assert_eq!(warning(&status, "branch-loses-attributes")["branch"], lossy.path().to_str().unwrap());
+    let run = |args: &[&str]| {
+        let (point, words) = (pool.path().as_os_str(), args.iter().map(|word| (*word).as_ref()));
+        canopy([words.clone().next().unwrap(), point].into_iter().chain(words.skip(1)))
+    };
+    let (from, to) = (disk.path().to_str().unwrap().to_owned(), lossy.path().to_str().unwrap().to_owned());
+    let film = pool.path().join("film");
+    let film = film.to_str().unwrap();
+    let balance = run(&["balance", "--dry-run"]);
+    assert!(
+        balance.stdout.contains("nothing to move") && balance.stderr.contains("--lossy"),
+        "{}",
+        balance.describe()
+    );
+    for refused in [run(&["drain", &from]), run(&["move", film, "--to", &to])] {
+        assert!(!refused.success() && refused.stderr.contains("--lossy"), "{}", refused.describe());
+    }
+    assert!(disk.path().join("film").exists());
+    let moved = run(&["move", film, "--to", &to, "--lossy"]);
+    assert!(moved.success() && !disk.path().join("film").exists(), "{}", moved.describe());
+    pool.umount();
+}
+
+/// A pool that is described and not mounted is shown, and the exit status tells it.
+#[test]
+fn a_configured_pool_that_is_not_mounted() {
+    let scratch = ScratchDir::new("canopy-status-", &["a", "point", "other", "etc"]);
+    let (a, point, other) = (scratch.path("a"), scratch.path("point"), scratch.path("other"));
+    let text = format!("branches = [{a:?}]\nmountpoint = {point:?}\nminfreespace = 0\n");
+    fs::write(scratch.path("etc/media.toml"), text).unwrap();
+    let line = |options: &str| format!("{} {} fuse.canopy {options} 0 0\n", a.display(), other.display());
+    let fstab = scratch.path("fstab");
+    fs::write(&fstab, line("defaults")).unwrap();
+    let run = |args: &[&str]| {
+        let mut command = Command::new(BINARY);
+        command.args(args).env("CANOPY_CONFIG_DIR", scratch.path("etc"));
+        run_within(&mut command, PATIENCE)
+    };
+    let status = |word: &str| {
+        let done = run(&["status", word, "--json", "--fstab-file", fstab.to_str().unwrap()]);
+        let shown: Value =
+            serde_json::from_str(&done.stdout).unwrap_or_else(|_| panic!("{}", done.describe()));
+        (done.status.and_then(|status| status.code()), shown["unmounted"].clone())
+    };
+    let (code, unmounted) = status("media");
+    assert_eq!((code, &unmounted[0]["name"]), (Some(1), &"media".into()));
+    assert_eq!(unmounted[0]["mend"], "canopy mount media");
+    let (code, unmounted) = status(other.to_str().unwrap());
+    assert_eq!((code, &unmounted[0]["mountpoint"]), (Some(1), &other.to_str().unwrap().into()));
+    assert!(run(&["mount", "media"]).success());
+    let (code, unmounted) = status("media");
+    assert_eq!((code, unmounted.as_array().map(Vec::len)), (Some(0), Some(0)));
+    assert!(run(&["umount", "media"]).success());
+    // What is mounted by hand only is not missing.
+    fs::write(&fstab, line("noauto")).unwrap();
+    let done = run(&["status", "--fstab-file", fstab.to_str().unwrap()]);
+    assert!(!done.stdout.contains("/other") && done.stdout.contains("not mounted"), "{}", done.describe());
 }
 
 #[test]

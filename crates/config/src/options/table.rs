@@ -283,7 +283,7 @@ fn attributes() -> Vec<Spec> {
         spec(
             "symlinkify-timeout",
             field!(pool.symlinkify_timeout),
-            "seconds a file must be unchanged for symlinkify; -1: none (set by a mount without symlinkify)",
+            "seconds a file must be unchanged for symlinkify; -1: none; a mount with symlinkify: 3600",
         )
         .live(),
         spec(

@@ -71,20 +71,28 @@ impl NamedPool {
 
     /// Returns the error for a pool whose file does not exist.
     pub fn not_found(self) -> Error {
-        let names = all().into_iter().map(|pool| pool.name);
-        let nearest = options::closest(&self.name, names);
-        Error::NoSuchPool { name: self.name, file: self.file, nearest }
+        let known: Vec<String> = all().into_iter().map(|pool| pool.name).collect();
+        let nearest = options::closest(&self.name, known.iter().cloned());
+        Error::NoSuchPool { name: self.name, file: self.file, nearest, known }
+    }
+
+    /// Returns the mountpoint in the file. Mistakes in other lines do not matter.
+    pub fn mountpoint(&self) -> Option<PathBuf> {
+        let mut config = Config::default();
+        let _ = file::load(&mut config, self.file.as_os_str());
+        config.mountpoint
     }
 }
 
-/// Returns all pools that have a file, by name.
+/// Returns the pools that have a file, in the order of their names.
 pub fn all() -> Vec<NamedPool> {
     let files = fs::read_dir(directory()).into_iter().flatten().flatten().map(|entry| entry.path());
-    let files = files.filter(|path| file::is_toml(path));
-    let mut pools: Vec<NamedPool> = files
-        .filter_map(|file| Some(NamedPool { name: file.file_stem()?.to_str()?.to_owned(), file }))
-        .collect();
-    pools.sort_by(|a, b| a.name.cmp(&b.name));
+    let named = |file: PathBuf| {
+        let name = file.file_stem()?.to_str().filter(|_| file::is_toml(&file))?.to_owned();
+        Some(NamedPool { name, file })
+    };
+    let mut pools: Vec<NamedPool> = files.filter_map(named).collect();
+    pools.sort_by(|one, other| one.name.cmp(&other.name));
     pools
 }
 
@@ -133,17 +141,15 @@ pub fn parse(mut args: Vec<Arg>, by_mount: bool) -> Result<PoolArgs, Error> {
 pub fn mountpoint(word: &Path) -> Result<PathBuf, Error> {
     let text = word.as_os_str();
     let Some(named) = NamedPool::by_name(text) else { return Ok(word.to_owned()) };
-    let mut config = Config::default();
-    // Only the mountpoint is needed, so mistakes in other lines do not matter.
-    let _ = file::load(&mut config, named.file.as_os_str());
+    let in_file = named.mountpoint();
     let mounts = mountinfo::list().unwrap_or_default();
-    let listed = config.mountpoint.as_deref().and_then(|path| mountinfo::listed_path(path).ok());
+    let listed = in_file.as_deref().and_then(|path| mountinfo::listed_path(path).ok());
     let here = mounts.iter().any(|mounted| mounted.is_pool() && Some(&mounted.mountpoint) == listed.as_ref());
     let elsewhere = || mounts.iter().rev().find(|mounted| mounted.is_pool() && mounted.source == *text);
     if let Some(mounted) = (!here).then(elsewhere).flatten() {
         return Ok(mounted.mountpoint.clone());
     }
-    match config.mountpoint {
+    match in_file {
         Some(mountpoint) => Ok(mountpoint),
         // Any other error, such as that of a dead mount, means that the path exists.
         None if fs::symlink_metadata(word).is_err_and(|why| why.kind() == io::ErrorKind::NotFound) => {

@@ -160,14 +160,39 @@ fn heading(first: &str, others: &[(&str, usize)], columns: usize) -> Line {
     Line::styled(HEADING, row(first, &names, others, columns))
 }
 
+/// The least width of the first column.
+const LEAST_ROOM: usize = 12;
+/// The columns that a narrow terminal does without, the least important first. Whether a branch is well stays.
+const DISPENSABLE: [&str; 11] = [
+    "DISK W/S", "DISK R/S", "ALL", "SLOW", "BUSY", "WRITE/S", "READ/S", "AVERAGE", "OP/S", "ERRORS/S", "FREE",
+];
+
+/// Returns the columns that there is no room for.
+fn dropped(others: &[(&str, usize)], columns: usize) -> Vec<&'static str> {
+    let mut dropped: Vec<&str> = Vec::new();
+    let mut taken: usize = others.iter().map(|(_, width)| width + 1).sum();
+    for name in DISPENSABLE {
+        if taken + LEAST_ROOM <= columns {
+            break;
+        }
+        if let Some((_, width)) = others.iter().find(|(other, _)| *other == name) {
+            taken -= width + 1;
+            dropped.push(name);
+        }
+    }
+    dropped
+}
+
 /// Returns a row of a table: the first cell takes the width that the others leave, and loses its beginning if that is not
 /// enough.
 fn row(first: &str, cells: &[String], others: &[(&str, usize)], columns: usize) -> String {
-    let taken: usize = others.iter().map(|(_, width)| width + 1).sum();
-    let room = columns.saturating_sub(taken).max(9);
+    let dropped = dropped(others, columns);
+    let kept = |name: &str| !dropped.contains(&name);
+    let taken: usize = others.iter().filter(|(name, _)| kept(name)).map(|(_, width)| width + 1).sum();
+    let room = columns.saturating_sub(taken).max(LEAST_ROOM);
     let first = shortened(first, room);
     let mut text = format!("{first}{:1$}", "", room - width(&first));
-    for (cell, (_, width)) in cells.iter().zip(others) {
+    for (cell, (_, width)) in cells.iter().zip(others).filter(|(_, (name, _))| kept(name)) {
         text.push_str(&format!(" {cell:>width$}"));
     }
     text
@@ -216,6 +241,21 @@ fn duration(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_narrow_terminal_shows_the_condition() {
+        for (columns, shown, hidden) in [
+            (80, &["DISK W/S", "CONDITION"][..], &[][..]),
+            (60, &["OP/S", "FREE", "CONDITION"], &["DISK W/S", "DISK R/S"]),
+            (30, &["CONDITION"], &["OP/S", "BUSY"]),
+        ] {
+            let names: Vec<String> = BRANCH_COLUMNS.iter().map(|(name, _)| (*name).to_owned()).collect();
+            let line = row("BRANCH", &names, &BRANCH_COLUMNS, columns);
+            assert!(width(&line) <= columns, "{columns}: {line}");
+            assert!(shown.iter().all(|name| line.contains(name)), "{columns}: {line}");
+            assert!(!hidden.iter().any(|name| line.contains(name)), "{columns}: {line}");
+        }
+    }
 
     fn text(line: &Line) -> String {
         line.0.iter().map(|(_, text)| text.as_str()).collect()

@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::fstab;
 use crate::system_file::{self, Edit};
 use canopy_config::text::os_error;
+use canopy_sys::shown::Show as _;
 use canopy_terminal::{paragraph, print};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,7 +22,7 @@ pub fn fix(finding: &Finding, fstab_file: &Path, yes: bool) -> Result<bool, Erro
         }
         Action::AddOption { line, mountpoint, option } => {
             let edit = with_option(fstab_file, *line, mountpoint, option)?;
-            print(&format!("  in {} (a copy is kept beside it):\n{}", edit.path.display(), edit.shown()));
+            print(&format!("  in {} (a copy is kept beside it):\n{}", edit.path.shown(), edit.shown()));
             Some(edit)
         }
     };
@@ -44,7 +45,7 @@ fn with_option(file: &Path, line: usize, mountpoint: &str, option: &str) -> Resu
     let Some(found) = found else {
         return Err(Error::Refused(format!(
             "{} was changed meanwhile (run the command again)",
-            file.display()
+            file.shown()
         )));
     };
     let options = match found.options.as_str() {

@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::migrate::{self, FOR_BETTER, FOR_WORSE, Migration};
 use crate::program;
 use crate::system_file::{self, Edit, cannot};
+use canopy_sys::shown::Show as _;
 use canopy_terminal::{BOLD, paragraph, print, print_styled, styled};
 use clap::Args;
 use std::collections::BTreeSet;
@@ -90,7 +91,7 @@ pub fn run(args: &MigrateArgs) -> Result<(), Error> {
     }
     print(&match args.write && !written.is_empty() {
         true => {
-            let list: String = written.iter().map(|path| format!("  {}\n", path.display())).collect();
+            let list: String = written.iter().map(|path| format!("  {}\n", path.shown())).collect();
             format!(
                 "\nWritten:\n{list}canopy migrate --switch puts them in place; --undo takes these lines back.\n"
             )
@@ -151,8 +152,8 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
 
 fn shown(path: &Path, target: &Path, migration: &Migration) -> String {
     let title = match migration.lines.is_empty() {
-        true => path.display().to_string(),
-        false => format!("{} -> {}", path.display(), target.display()),
+        true => path.shown().to_string(),
+        false => format!("{} -> {}", path.shown(), target.shown()),
     };
     let mut shown = format!("{}\n", styled(BOLD, &title));
     for (old, new) in &migration.lines {
@@ -209,7 +210,7 @@ fn exchange(args: &MigrateArgs, files: &[PathBuf]) -> Result<(), Error> {
             let new = with_ending(path, NEW);
             fs::remove_file(&new).map_err(|why| cannot("be removed", &new, &why))?;
         }
-        print(&format!("{} is changed; what it was is {}\n\n", path.display(), kept.display()));
+        print(&format!("{} is changed; what it was is {}\n\n", path.shown(), kept.shown()));
         exchanged += 1;
     }
     if exchanged == 0 {
@@ -232,7 +233,7 @@ fn switch(path: &Path) -> Result<Option<Edit>, Error> {
     // The new lines may have been edited by hand. All others must be those of FILE. The last may have had no end.
     let text = |text: &str| text.trim_end_matches('\n').to_owned();
     if text(&migrate::undo(&after)) != text(&before) {
-        let (path, new) = (path.display(), new.display());
+        let (path, new) = (path.shown(), new.shown());
         return Err(Error::Refused(format!(
             "{path} and {new} differ in more than mergerfs's lines, so {path} was changed later (canopy migrate --write writes {new} anew)"
         )));

@@ -4,6 +4,7 @@ use super::{Action, Facts, Finding, Level, finding};
 use crate::expected::{Boot, Pool};
 use crate::fstab::{Line, disk_of, unescape};
 use crate::unit::mount_unit;
+use canopy_sys::shown::Show as _;
 use std::path::Path;
 
 /// How a line waits for a mount.
@@ -57,7 +58,7 @@ fn by_unit(facts: &Facts, pool: &Pool) -> Vec<Finding> {
     let found = disks.map(|disk| {
         let (mountpoint, unit) =
             (unescape(&disk.mountpoint), mount_unit(&unescape(&disk.mountpoint).to_string_lossy()));
-        let mountpoint = Path::new(&mountpoint).display();
+        let mountpoint = Path::new(&mountpoint).shown();
         let text = format!("canopy@{name}.service may mount the pool before its disk {mountpoint}");
         let mend = format!(
             "systemctl edit canopy@{name}, and write there: [Unit] and, on the next line, After={unit}"
@@ -112,7 +113,7 @@ fn waits(line: &Line, disk: &Line) -> Waits {
 }
 
 fn line_of(facts: &Facts, line: &Line) -> String {
-    format!("line {} of {} ({})", line.number, facts.fstab_file.display(), line.mountpoint)
+    format!("line {} of {} ({})", line.number, facts.fstab_file.shown(), line.mountpoint)
 }
 
 fn with_option(mut finding: Finding, line: &Line, option: &str) -> Finding {

@@ -1,20 +1,21 @@
 //! The branches of mounted pools, and who else uses them.
 
 use super::{Action, Bind, Branch, Facts, Finding, Level, RunningPool, finding};
+use canopy_sys::shown::Show as _;
 
 pub(super) fn look(facts: &Facts, found: &mut Vec<Finding>) {
     found.extend(facts.binds.iter().map(bind));
     found.extend(facts.running.iter().filter_map(|pool| roots(facts, pool)));
     found.extend(facts.branches.iter().filter_map(|branch| parity(facts, branch)));
     for branch in &facts.branches {
-        let (path, fstype) = (branch.path.display(), &branch.fstype);
+        let (path, fstype) = (branch.path.shown(), &branch.fstype);
         let lacks = match fstype.as_str() {
             "vfat" | "exfat" => "owners, permissions, links and extended attributes",
             "ntfs" | "ntfs3" | "fuseblk" => "owners and permissions as Linux has them",
             _ => continue,
         };
         let text = format!("{path} is {fstype}, which has no {lacks}: files lose them there");
-        let pool = branch.pool.display();
+        let pool = branch.pool.shown();
         let mend = format!(
             "keep it for reading (canopy set {pool} 'branches=-{path}', and then 'branches=+{path}=RO'), or make an ext4 or \
              XFS of it"
@@ -23,10 +24,10 @@ pub(super) fn look(facts: &Facts, found: &mut Vec<Finding>) {
     }
     if let Some(file) = &facts.spindown {
         let spinning: Vec<String> =
-            facts.branches.iter().filter(|one| one.spins).map(|one| one.path.display().to_string()).collect();
+            facts.branches.iter().filter(|one| one.spins).map(|one| one.path.shown().to_string()).collect();
         if !spinning.is_empty() {
             let text =
-                format!("{} sends disks to sleep, perhaps those of {}", file.display(), spinning.join(", "));
+                format!("{} sends disks to sleep, perhaps those of {}", file.shown(), spinning.join(", "));
             let mend = "nothing, if ten seconds for the first access are fine; otherwise turn it off there";
             found.push(finding("disks-sleep", Level::Note, text, mend));
         }
@@ -34,7 +35,7 @@ pub(super) fn look(facts: &Facts, found: &mut Vec<Finding>) {
 }
 
 fn bind(bind: &Bind) -> Finding {
-    let (branch, at) = (bind.branch.display(), bind.at.display());
+    let (branch, at) = (bind.branch.shown(), bind.at.shown());
     let text = format!(
         "process {} ({}) uses the branch {branch} at {at} instead of its pool: it misses files of other branches, and files that move",
         bind.pid, bind.program
@@ -55,12 +56,12 @@ fn roots(facts: &Facts, pool: &RunningPool) -> Option<Finding> {
     let describe = |(user, group, mode): (u32, u32, u32)| format!("{user}:{group} {mode:o}");
     let others = facts.branches.iter().filter(differs);
     let others: Vec<String> = others
-        .filter_map(|branch| Some(format!("{} ({})", branch.path.display(), describe(branch.root?))))
+        .filter_map(|branch| Some(format!("{} ({})", branch.path.shown(), describe(branch.root?))))
         .collect();
     if others.is_empty() {
         return None;
     }
-    let place = pool.mountpoint.display().to_string();
+    let place = pool.mountpoint.shown().to_string();
     let text = format!(
         "{place} shows owner and mode {}, but {} differ: who may create files there depends on the disk",
         describe(shown),
@@ -76,10 +77,10 @@ fn roots(facts: &Facts, pool: &RunningPool) -> Option<Finding> {
 
 fn parity(facts: &Facts, branch: &Branch) -> Option<Finding> {
     let file = facts.parity.iter().find(|file| file.starts_with(&branch.path))?;
-    let (path, pool) = (branch.path.display(), branch.pool.display().to_string());
+    let (path, pool) = (branch.path.shown(), branch.pool.shown().to_string());
     let text = format!(
         "{path} has SnapRAID's parity ({}) and is a branch of {pool}: new files take the space that parity needs",
-        file.display()
+        file.shown()
     );
     let instruction = format!("branches=-{path}");
     let mend = format!("move its other files to other disks, then canopy set {pool} '{instruction}'");

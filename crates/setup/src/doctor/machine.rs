@@ -1,6 +1,7 @@
 //! The kernel, its limits, and what ordinary users need.
 
 use super::{Action, Branch, Facts, Finding, Level, finding};
+use canopy_sys::shown::Show as _;
 
 /// 2026: before this, the clock of the machine was never set.
 pub(super) const THE_PAST: u64 = 1_767_225_600;
@@ -76,7 +77,7 @@ fn limits(facts: &Facts, found: &mut Vec<Finding>) {
     }
     let ahead = |branch: &&Branch| branch.changed.is_some_and(|changed| changed > facts.now + AHEAD);
     for branch in facts.branches.iter().filter(ahead) {
-        let path = branch.path.display();
+        let path = branch.path.shown();
         let text = format!("{path} was changed in the future, by the clock of this machine or of its server");
         let mend = format!("set the clock that is wrong; then touch {path}");
         found.push(finding("clock-differs", Level::Warning, text, mend));

@@ -3,6 +3,7 @@
 use super::{Action, Facts, Finding, Level, RunningPool, finding};
 use crate::expected::{Boot, Pool};
 use crate::fstab::{disk_of, disks_away, unescape};
+use canopy_sys::shown::Show as _;
 use std::path::{Path, PathBuf};
 
 pub(super) fn look(facts: &Facts, found: &mut Vec<Finding>) {
@@ -12,7 +13,7 @@ pub(super) fn look(facts: &Facts, found: &mut Vec<Finding>) {
             let text = format!("{pattern}, a branch of {}, matches no directory", pool.title());
             let mend = format!(
                 "mount the disks that it should match, or correct it in {}",
-                pool.described_in.display()
+                pool.described_in.shown()
             );
             finding("pattern-matches-nothing", Level::Warning, text, mend)
         }));
@@ -26,14 +27,14 @@ fn not_mounted(facts: &Facts, pool: &Pool) -> Option<Finding> {
     if pool.mounted {
         return None;
     }
-    let (title, place) = (pool.title(), pool.mountpoint.display().to_string());
+    let (title, place) = (pool.title(), pool.mountpoint.shown().to_string());
     let name = pool.name.as_deref().unwrap_or(&place);
     let found = match pool.boot {
         Boot::Fstab => {
             let text = format!(
                 "{title} is not mounted, though line {} of {} mounts it at boot",
                 pool.line.unwrap_or(0),
-                facts.fstab_file.display()
+                facts.fstab_file.shown()
             );
             let command = mount(facts, &place);
             finding("pool-not-mounted", Level::Problem, text, command.join(" "))
@@ -59,7 +60,7 @@ fn not_mounted(facts: &Facts, pool: &Pool) -> Option<Finding> {
 
 /// Returns the command that mounts by a line of fstab.
 fn mount(facts: &Facts, place: &str) -> Vec<String> {
-    let file = facts.fstab_file.display().to_string();
+    let file = facts.fstab_file.shown().to_string();
     let by_file: &[&str] = if file == "/etc/fstab" { &[] } else { &["--fstab", &file] };
     ["mount"].iter().chain(by_file).chain(&[place]).map(|&word| word.to_owned()).collect()
 }
@@ -73,14 +74,14 @@ fn disks(facts: &Facts) -> Vec<Finding> {
         let running = facts.running.iter().find(|pool| pool.branches.iter().any(holds));
         let described = facts.pools.iter().find(|pool| pool.branches.iter().any(holds));
         let place = unescape(&line.mountpoint);
-        let place = Path::new(&place).display().to_string();
-        let file = facts.fstab_file.display();
+        let place = Path::new(&place).shown().to_string();
+        let file = facts.fstab_file.shown();
         let (level, text) = match (running, described) {
             (Some(pool), _) => (
                 Level::Problem,
                 format!(
                     "{place} is in {file} but not mounted: new files of the pool {} go to the disk below it",
-                    pool.mountpoint.display()
+                    pool.mountpoint.shown()
                 ),
             ),
             (None, Some(pool)) => (
@@ -102,11 +103,11 @@ fn disks(facts: &Facts) -> Vec<Finding> {
 /// Finds branches that a pool would have if it were mounted now.
 fn lacking(pool: &Pool, running: &RunningPool) -> Vec<Finding> {
     let there = |path: &&PathBuf| !running.branches.contains(path);
-    let place = running.mountpoint.display().to_string();
+    let place = running.mountpoint.shown().to_string();
     let found = pool.branches.iter().filter(there).map(|path| {
-        let path = path.display();
+        let path = path.shown();
         let text =
-            format!("{path} is a branch by {}, but the pool {place} lacks it", pool.described_in.display());
+            format!("{path} is a branch by {}, but the pool {place} lacks it", pool.described_in.shown());
         let instruction = format!("branches=+{path}");
         finding("branch-lacking", Level::Warning, text, format!("canopy set {place} '{instruction}'"))
             .by(Action::run(&["canopy", "set", &place, &instruction]))

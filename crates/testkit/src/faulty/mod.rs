@@ -112,12 +112,21 @@ impl FaultyFs {
     /// Without root, or without FUSE.
     #[track_caller]
     pub fn mount(dir: &Path) -> FaultyFs {
+        FaultyFs::mount_as("faulty", dir)
+    }
+
+    /// As `mount`, with the type `fuse.SUBTYPE`, as of a filesystem that cannot store everything.
+    ///
+    /// # Panics
+    /// Without root, or without FUSE.
+    #[track_caller]
+    pub fn mount_as(subtype: &str, dir: &Path) -> FaultyFs {
         crate::require_root();
         let (point, backing) = (dir.join("faulty"), dir.join("backing"));
         for made in [&point, &backing] {
             fs::create_dir_all(made).unwrap_or_else(|error| panic!("mkdir {}: {error}", made.display()));
         }
-        let mut spec = MountSpec::new(&point, "faulty", "faulty");
+        let mut spec = MountSpec::new(&point, "faulty", subtype);
         spec.allow_other = true;
         spec.default_permissions = true;
         let (device, mounted) = mount(&spec).expect("a mount");

@@ -73,6 +73,8 @@ pub(crate) struct Old {
     pub(crate) ties_by_space: bool,
     /// Ask for each file.
     pub(crate) asks: bool,
+    /// It was called by that name, whose options are others.
+    pub(crate) is_mergerfs: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -502,7 +504,11 @@ impl Work<'_> {
             print_json(report);
         } else if !self.args.manners.quiet {
             let line = |stay: &Stays| format!("stays: {} ({})\n", shown(&stay.path), stay.why);
-            let word = if self.args.write { "removed" } else { "to remove, with --write" };
+            let word = match (self.args.write, self.args.old.is_mergerfs) {
+                (true, _) => "removed",
+                (false, true) => "to remove, with --execute",
+                (false, false) => "to remove, with --write",
+            };
             let rest = [("stay", report.stayed), ("not begun", report.not_begun)];
             let sums = adds_up(COPIES, (word, report.removed), &rest, ("surplus", report.surplus));
             print(&(report.stays.iter().map(line).collect::<String>() + &sums));

@@ -57,7 +57,7 @@ impl Found {
 
 /// Runs the command.
 pub fn dup(args: &DupArgs) -> Result<()> {
-    let pool = PoolLink::named(&args.pool)?;
+    let pool = PoolLink::named(&args.pool)?.accepting_losses(args.run.lossy);
     let run = Run::of(Action::Copy, &pool, &args.run)?;
     let starts = apart(&pool, &args.paths)?;
     let (found, mut stays) = collect(&pool, &starts, &run)?;

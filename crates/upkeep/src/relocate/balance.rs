@@ -43,7 +43,7 @@ pub(crate) fn percent(text: &str) -> Result<f64, String> {
 
 /// Runs the command.
 pub fn balance(args: &BalanceArgs) -> Result<()> {
-    let pool = PoolLink::named(&args.pool)?;
+    let pool = PoolLink::named(&args.pool)?.accepting_losses(args.run.lossy);
     let run = Run::new(&pool, &args.run)?;
     let gives = |branch: usize| pool.branches[branch].gives();
     let disks = Disks::of(&pool, &|_| true)?;

@@ -33,7 +33,7 @@ Example: canopy consolidate /mnt/pool /mnt/pool/albums/one";
 
 /// Runs the command.
 pub fn consolidate(args: &ConsolidateArgs) -> Result<()> {
-    let pool = PoolLink::named(&args.pool)?;
+    let pool = PoolLink::named(&args.pool)?.accepting_losses(args.run.lossy);
     let run = Run::new(&pool, &args.run)?;
     let chosen = args.to.as_deref().map(|word| taking(&pool, word)).transpose()?;
     let gives = |branch: usize| pool.branches[branch].gives();
@@ -96,8 +96,11 @@ pub(super) fn taking(pool: &PoolLink, word: &std::path::Path) -> Result<usize> {
     let branch = pool.branch(word)?;
     let why = match &pool.branches[branch] {
         link if link.takes() => return Ok(branch),
-        link if !link.gives() && link.mode != "RO" => "the pool does not rely on it (canopy status)",
+        link if !link.gives() && link.mode != "RO" => "it is gone or failing (canopy status)",
         link if link.mode == "RO" => "its mode is RO",
+        link if link.loses.is_some() => {
+            "its filesystem cannot store all that files have, such as owners and modes (--lossy moves them anyway)"
+        }
         _ => "its mode is NC, so it takes no new files",
     };
     Err(Error::Branch { branch: word.to_owned(), why })

@@ -47,7 +47,7 @@ pub type Remove<'r> = &'r dyn Fn(&Path, &OsStr) -> Result<(), String>;
 
 /// Runs the command.
 pub fn drain(args: &DrainArgs, remove: Remove<'_>) -> Result<()> {
-    let pool = PoolLink::named(&args.pool)?;
+    let pool = PoolLink::named(&args.pool)?.accepting_losses(args.run.lossy);
     let branch = pool.branch(&args.branch)?;
     let path = &pool.branches[branch].path;
     let unusable = |why| Err(Error::Branch { branch: path.clone(), why });
@@ -55,10 +55,12 @@ pub fn drain(args: &DrainArgs, remove: Remove<'_>) -> Result<()> {
         return unusable("its mode is RO, so nothing may leave it");
     }
     if !pool.branches[branch].gives() {
-        return unusable("the pool does not rely on it (canopy status)");
+        return unusable("it is gone or failing (canopy status)");
     }
     if !pool.branches.iter().enumerate().any(|(index, other)| index != branch && other.takes()) {
-        return unusable("no other branch takes files");
+        return unusable(
+            "no other branch takes files (canopy get POOL branches shows their modes; --lossy includes NTFS and the like)",
+        );
     }
     let run = Run::new(&pool, &args.run)?;
     let kept = if args.run.dry_run { None } else { Some(NoCreation::on(&pool, path)?) };

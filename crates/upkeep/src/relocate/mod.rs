@@ -44,6 +44,9 @@ pub struct RunArgs {
     /// Print what would be done, and do nothing
     #[arg(short = 'n', long)]
     pub dry_run: bool,
+    /// Also to filesystems that lose owners or modes, as NTFS
+    #[arg(long)]
+    pub lossy: bool,
     #[command(flatten)]
     pub manners: MannerArgs,
 }
@@ -72,6 +75,7 @@ impl<'r> Run<'r> {
             return Err(Error::PoolReadOnly(pool.mountpoint.clone()));
         }
         crate::output::report_missing(pool);
+        crate::output::report_lossy(pool);
         Ok(Run { pool, args, action, stop, filter: Filter::new(&args.manners.filter)? })
     }
 

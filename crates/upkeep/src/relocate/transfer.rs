@@ -33,7 +33,7 @@ Example: canopy move /mnt/pool /mnt/pool/films --to /mnt/disk3";
 
 /// Runs the command.
 pub fn move_files(args: &MoveArgs) -> Result<()> {
-    let pool = PoolLink::named(&args.pool)?;
+    let pool = PoolLink::named(&args.pool)?.accepting_losses(args.run.lossy);
     let run = Run::new(&pool, &args.run)?;
     let to = taking(&pool, &args.to)?;
     let apart = apart(&pool, &args.paths)?;

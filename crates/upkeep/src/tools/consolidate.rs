@@ -35,7 +35,7 @@ pub struct OldConsolidate {
 
 pub(super) fn run(args: &OldConsolidate) -> Result<()> {
     let (pool, below) = start(&args.dir)?;
-    let run_args = RunArgs { dry_run: !args.execute, manners: eager(FilterArgs::default()) };
+    let run_args = RunArgs { dry_run: !args.execute, lossy: false, manners: eager(FilterArgs::default()) };
     let run = Run::new(&pool, &run_args)?;
     let dirs = Filter::new(&FilterArgs {
         include_paths: args.include_path.clone(),

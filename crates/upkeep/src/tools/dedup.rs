@@ -131,6 +131,7 @@ pub(super) fn run(args: &OldDedup) -> Result<()> {
             strict: args.strict,
             ties_by_space: true,
             asks: args.dedup == Some(Policy::Manual),
+            is_mergerfs: true,
         },
         only_totals: args.verbose == 0,
     })

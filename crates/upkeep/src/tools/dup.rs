@@ -47,7 +47,7 @@ pub(super) fn run(args: &OldDup) -> Result<()> {
     let (pool, _) = start(&args.dir)?;
     let filter =
         FilterArgs { include: args.include.clone(), exclude: args.exclude.clone(), ..FilterArgs::default() };
-    let run = RunArgs { dry_run: !args.execute, manners: eager(filter.clone()) };
+    let run = RunArgs { dry_run: !args.execute, lossy: false, manners: eager(filter.clone()) };
     let paths = vec![args.dir.clone()];
     let copied =
         dup(&DupArgs { pool: pool.mountpoint.clone(), paths: paths.clone(), copies: args.count, run });

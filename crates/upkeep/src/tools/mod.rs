@@ -144,7 +144,7 @@ fn old_balance(args: &OldBalance) -> Result<()> {
         max_size: args.exclude_gt,
         ..FilterArgs::default()
     };
-    let run = RunArgs { dry_run: false, manners: eager(filter) };
+    let run = RunArgs { dry_run: false, lossy: false, manners: eager(filter) };
     balance(&BalanceArgs {
         pool: pool.mountpoint.clone(),
         to: args.percentage,

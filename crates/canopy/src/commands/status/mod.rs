@@ -5,6 +5,7 @@
 
 pub mod model;
 mod render;
+mod unmounted;
 mod warnings;
 
 use self::model::{BranchStatus, Health, PoolStatus, State, Status};
@@ -21,6 +22,7 @@ use clap::Args;
 use rustix::process::Pid;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Show pools, their branches, and what is wrong with them
@@ -32,6 +34,12 @@ pub struct StatusArgs {
     /// Print JSON, for programs
     #[arg(long)]
     pub json: bool,
+    /// Also show the kernel's features and privileges
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// The fstab to look at
+    #[arg(long, value_name = "FILE", default_value = "/etc/fstab")]
+    pub fstab_file: PathBuf,
 }
 
 const NOTES: &str = "\
@@ -39,6 +47,8 @@ Each warning says how to fix the problem. A branch or pool that does not answer
 within 0.6 seconds is reported as such, or within three where others take long
 too. FREE is the space that users can fill;
 USED includes the space reserved for root.
+Exit status: 0 if every configured pool is mounted and has all its branches,
+1 if something is missing or failing. Advice does not change it.
 
 Examples:
   canopy status
@@ -52,19 +62,30 @@ const SLOWER: u32 = 10;
 /// How often to look for what a pool publishes that does not answer.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-pub fn run(args: &StatusArgs) -> Result<(), Error> {
-    let status = look(args)?;
+pub fn run(args: &StatusArgs) -> ExitCode {
+    let status = match look(args) {
+        Ok(status) => status,
+        Err(error) => {
+            error.lines().iter().for_each(|line| terminal::eprint_line(line));
+            return ExitCode::FAILURE;
+        }
+    };
     if args.json {
         terminal::print_json(&status);
     } else {
-        terminal::print_styled(&render::status(&status));
+        terminal::print_styled(&render::status(&status, args.verbose));
     }
-    Ok(())
+    ExitCode::from(u8::from(!status.is_well()))
 }
 
 /// Returns the status of all pools, or of one.
 pub(super) fn look(args: &StatusArgs) -> Result<Status, Error> {
-    Ok(Status { linux: release(), pools: pools(args.mount.as_deref())? })
+    let listed = mountinfo::list().map_err(Error::system("cannot read /proc/self/mountinfo"))?;
+    let only = args.mount.as_deref();
+    let unmounted = unmounted::find(&listed, &args.fstab_file, only);
+    // One that was asked for and is known not to be mounted is no mistake.
+    let pools = if only.is_some() && !unmounted.is_empty() { Vec::new() } else { pools(only)? };
+    Ok(Status { linux: release(), pools, unmounted })
 }
 
 fn release() -> String {
@@ -201,6 +222,11 @@ fn pool(
     };
     let given = report.map(|report| report.given).unwrap_or_default();
     status.warnings = warnings::warnings(&mut status, create.as_ref(), &given);
+    if status.state == State::Serving {
+        let query = probe::start("below", &mounted.mountpoint).map_err(probe_start_error)?;
+        let hidden = probe::answer::<bool>(query, Instant::now() + PATIENCE).ok();
+        status.warnings.extend(hidden.filter(|hidden| *hidden).map(|_| warnings::hidden_files(&status)));
+    }
     Ok(status)
 }
 

@@ -14,6 +14,55 @@ pub struct Status {
     /// The release of the running kernel (uname(2)).
     pub linux: String,
     pub pools: Vec<PoolStatus>,
+    /// Pools that a file of their own or fstab describes, and that are not mounted.
+    pub unmounted: Vec<Unmounted>,
+}
+
+impl Status {
+    /// Returns whether all configured pools are mounted and serve all their branches.
+    pub fn is_well(&self) -> bool {
+        let problem = |warning: &Warning| warning.code.is_problem();
+        self.unmounted.is_empty() && !self.pools.iter().any(|pool| pool.warnings.iter().any(problem))
+    }
+}
+
+/// A pool that is configured and not mounted.
+#[derive(Debug, Serialize)]
+pub struct Unmounted {
+    /// Null for one of fstab.
+    pub name: Option<String>,
+    /// Null if its file names none.
+    pub mountpoint: Option<OsText>,
+    /// The file.
+    pub described_in: OsText,
+    /// The command that mounts it.
+    pub mend: String,
+}
+
+impl WarningCode {
+    /// Returns whether files or a place for new ones are missing, or about to be. The others are advice.
+    pub fn is_problem(self) -> bool {
+        use WarningCode::*;
+        match self {
+            PoolDoesNotAnswer | PoolEnded | PoolUnreachable | BranchDoesNotAnswer | BranchMissing
+            | BranchUnreachable | BranchReplaced | BranchReadOnly | BranchErrors | BranchNotMounted
+            | BranchFailing | BranchGone | MoveUnfinished | CannotCreate | NoBranch | Nullrw => true,
+            PoolMute
+            | BranchLags
+            | BranchNotWatched
+            | BranchLosesAttributes
+            | SameFilesystem
+            | NearlyFull
+            | FewInodes
+            | RenameExdev
+            | AclsUnheeded
+            | FilesHidden
+            | PassthroughMissing
+            | WritebackExcludesPassthrough
+            | PassthroughRefused
+            | BranchStacked => false,
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -184,6 +233,12 @@ codes! {
         "the create policy finds no branch for a new file in the root of the pool",
     RenameExdev = "rename-exdev":
         "a path-preserving create policy makes some renames fail with EXDEV",
+    NoBranch = "no-branch":
+        "the pool has no branch that exists, so nothing can be stored",
+    FilesHidden = "files-hidden":
+        "the directory that the pool is mounted on has files, which the pool hides",
+    BranchLosesAttributes = "branch-loses-attributes":
+        "the filesystem of a branch cannot store owners, modes, links or attributes",
     AclsUnheeded = "acls-unheeded":
         "files have ACLs, but posix-acl is false: rights that an ACL grants to some only are granted to nobody",
     Nullrw = "nullrw":

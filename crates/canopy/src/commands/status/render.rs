@@ -1,20 +1,33 @@
 //! Formats a status for people.
 
-use super::model::{BranchStatus, Health, PoolStatus, State, Status};
+use super::model::{BranchStatus, Health, PoolStatus, State, Status, Unmounted};
 use crate::terminal::{BAD, BOLD, WARNING, bytes, paragraph, styled, table};
-use canopy_config::control_api::{ParkedReport, SurvivalReport};
+use canopy_config::control_api::{OsText, ParkedReport, SurvivalReport};
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-pub(super) fn status(status: &Status) -> String {
-    if status.pools.is_empty() {
-        return "no pool is mounted (canopy mount --help shows how)\n".into();
+pub(super) fn status(status: &Status, verbose: bool) -> String {
+    if status.pools.is_empty() && status.unmounted.is_empty() {
+        return "no pool is mounted (canopy init sets one up; canopy mount --help shows how to mount)\n"
+            .into();
     }
-    let shown: Vec<String> = status.pools.iter().map(|one| pool(one, &status.linux)).collect();
+    let pools = status.pools.iter().map(|one| pool(one, verbose.then_some(&status.linux)));
+    let shown: Vec<String> = pools.chain(status.unmounted.iter().map(unmounted)).collect();
     shown.join("\n")
 }
 
-fn pool(pool: &PoolStatus, linux: &str) -> String {
+fn unmounted(pool: &Unmounted) -> String {
+    let place = pool.mountpoint.as_ref().map_or_else(|| "no mountpoint".to_owned(), OsText::one_line);
+    let name = pool.name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
+    let mut text = format!("{}{name}  {}\n", styled(BOLD, &place), styled(BAD, "not mounted"));
+    let words = format!("{} describes it", pool.described_in.one_line());
+    text.push_str(&paragraph("  warning: ", &words));
+    text.push_str(&paragraph("      fix: ", &pool.mend));
+    text
+}
+
+/// `linux` is given if all facts are to be shown.
+fn pool(pool: &PoolStatus, linux: Option<&String>) -> String {
     let mut text = format!("{}  {}\n", styled(BOLD, &pool.mountpoint.one_line()), pool.fstype);
     match pool.state {
         State::Serving => {}
@@ -37,14 +50,14 @@ fn pool(pool: &PoolStatus, linux: &str) -> String {
     for parked in pool.parked.iter().flatten() {
         fact(&mut text, "waiting", &waits(parked));
     }
-    if let Some(kernel) = &pool.kernel {
+    if let (Some(kernel), Some(linux)) = (&pool.kernel, linux) {
         let missing = match kernel.missing.is_empty() {
             true => "has all features".to_owned(),
             false => format!("lacks {}", kernel.missing.join(", ")),
         };
         fact(&mut text, "kernel", &format!("Linux {linux}, FUSE {}: {missing}", kernel.protocol));
     }
-    if let Some(security) = &pool.security {
+    if let Some(security) = pool.security.as_ref().filter(|_| linux.is_some()) {
         let privileges = match (security.capabilities.len(), security.no_new_privs) {
             (0, _) => "has no privileges".to_owned(),
             (held, true) => format!("keeps {held} capabilities and gains none"),
@@ -59,7 +72,12 @@ fn pool(pool: &PoolStatus, linux: &str) -> String {
     if let Some(options) = &pool.options {
         let option = |name: &str| options.get(name).map_or("", String::as_str);
         let passthrough = pool.passthrough.as_deref().unwrap_or("off");
-        fact(&mut text, "data", &format!("passthrough {passthrough}, cache.files {}", option("cache.files")));
+        let data = match (linux, passthrough) {
+            (None, "off") => "through the daemon".to_owned(),
+            (None, _) => "straight to the disks".to_owned(),
+            (Some(_), _) => format!("passthrough {passthrough}, cache.files {}", option("cache.files")),
+        };
+        fact(&mut text, "data", &data);
         let minimum = option("minfreespace").parse().map_or_else(|_| String::new(), bytes);
         fact(&mut text, "creates", &format!("{}, minfreespace {minimum}", option("category.create")));
     }

@@ -3,8 +3,11 @@
 use super::model::{BranchStatus, Health, PoolStatus, State, Warning, WarningCode};
 use crate::terminal::bytes;
 use canopy_config::control_api::ExplainReport;
+use canopy_config::lossy;
 use canopy_config::text::one_line;
 use canopy_pool::policy::Policy;
+use canopy_sys::glob::is_pattern;
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -28,10 +31,15 @@ pub(super) fn warnings(
     found.extend(pool.branches.iter().filter_map(|branch| branch_health_warning(pool, branch)));
     found.extend(pool.branches.iter().filter_map(|branch| unwatched_warning(pool, branch)));
     found.extend(pool.branches.iter().filter_map(unfinished_warning));
+    found.extend(no_branch_warning(pool));
+    let is_empty = found.last().is_some_and(|warning| warning.code == WarningCode::NoBranch);
+    found.extend(pool.branches.iter().filter_map(lossy_warning));
     found.extend(shared_filesystem_warnings(&pool.branches));
-    found.extend(pool.branches.iter().filter_map(space_warning));
+    if !fills_by_design(pool, create) {
+        found.extend(pool.branches.iter().filter_map(space_warning));
+    }
     found.extend(pool.branches.iter().filter_map(inode_warning));
-    found.extend(create.and_then(create_warning));
+    found.extend(create.filter(|_| !is_empty).and_then(create_warning));
     found.extend(path_preservation_warning(pool));
     found.extend(acl_warning(pool));
     found.extend(data_path_warnings(pool, given));
@@ -75,10 +83,10 @@ fn pool_state_warning(pool: &PoolStatus) -> Option<Warning> {
 
 fn branch_health_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning> {
     let (mount, path) = (pool.mountpoint.one_line(), branch.path.one_line());
-    let take_out = format!("canopy set {mount} 'branches=-{path}' removes it from the pool");
+    let take_out = format!("canopy remove {mount} {path} takes it out of the pool");
     let mode = branch.mode.as_deref().unwrap_or("RW");
     let anew = format!(
-        "canopy set {mount} 'branches=-{path}' and then 'branches=+{path}={mode}', or mount the pool again"
+        "canopy remove {mount} {path} and then canopy add {mount} {path}={mode}, or mount the pool again"
     );
     let (code, text, mend) = match branch.health {
         Health::Ok => return None,
@@ -121,9 +129,7 @@ fn branch_health_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<War
         ),
         Health::Awaited => (
             WarningCode::BranchMissing,
-            format!(
-                "{path} is not there yet: the pool goes on without it, and adds it as soon as the directory exists"
-            ),
+            awaited(&path),
             format!("mount the disk or make the directory; {take_out}"),
         ),
         Health::Unreachable => (
@@ -188,10 +194,21 @@ fn branch_health_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<War
                  mounted, and new files go to the wrong disk",
                 branch.facts.as_ref().map_or_else(String::new, |facts| facts.mounted_at.one_line())
             ),
-            format!("mount its disk and {anew}; if it belongs there: touch {path}/.mergerfs.branch"),
+            format!(
+                "mount its disk, and the pool uses it by itself; or declare it: touch {path}/.mergerfs.branch"
+            ),
         ),
     };
     Some(Warning { code, branch: Some(branch.path.clone()), text, mend })
+}
+
+/// Says of a branch that does not exist yet what the pool does.
+fn awaited(path: &str) -> String {
+    let what = match is_pattern(OsStr::new(path)) {
+        true => "matches no directory yet",
+        false => "is not there yet",
+    };
+    format!("{path} {what}: the pool goes on without it, and adds it as soon as the directory exists")
 }
 
 /// Returns whether operations that need the branch fail at once.
@@ -324,17 +341,83 @@ fn inode_warning(branch: &BranchStatus) -> Option<Warning> {
     few.then(|| Warning {
         code: WarningCode::FewInodes,
         branch: Some(branch.path.clone()),
-        text: format!("{} has inodes for only {} more files", branch.path.one_line(), facts.inodes_free),
-        mend: "remove files from it, or make it NC; policies only look at free space".into(),
+        text: match facts.inodes_free {
+            0 => format!(
+                "{} cannot hold more files, however much space is free (it has too many small files)",
+                branch.path.one_line()
+            ),
+            free => format!(
+                "{} can hold only {free} more files, however much space is free (it has too many small files)",
+                branch.path.one_line()
+            ),
+        },
+        mend: "remove or move files, or make it NC (canopy mode): policies only look at free space".into(),
     })
+}
+
+/// Returns a warning for a pool of which no branch exists.
+fn no_branch_warning(pool: &PoolStatus) -> Option<Warning> {
+    let exists = |branch: &BranchStatus| !matches!(branch.health, Health::Awaited | Health::Gone);
+    let is_empty = pool.state == State::Serving && !pool.branches.iter().any(exists);
+    is_empty.then(|| Warning {
+        code: WarningCode::NoBranch,
+        branch: None,
+        text: "the pool has no disk yet, so nothing can be stored".into(),
+        mend: format!("mount its disks, or: canopy add {} BRANCH", pool.mountpoint.one_line()),
+    })
+}
+
+/// Returns whether the create policy fills one branch after another, and another one takes files: then a full one is no
+/// news.
+fn fills_by_design(pool: &PoolStatus, create: Option<&ExplainReport>) -> bool {
+    let policy = pool.options.as_ref().and_then(|options| options.get("func.create"));
+    let fills = policy.and_then(|policy| policy.parse().ok()).is_some_and(|policy: Policy| {
+        use Policy::*;
+        matches!(policy, Ff | EpFf | Lfs | EpLfs | MspLfs)
+    });
+    let has_room = |branch: &BranchStatus| {
+        let takes = branch.mode.as_deref() == Some("RW") && branch.health == Health::Ok;
+        branch.facts.as_ref().is_some_and(|facts| {
+            let nearly_full =
+                u128::from(facts.available) * 100 < u128::from(facts.size) * u128::from(NEARLY_FULL_PERCENT);
+            takes && !nearly_full && facts.available >= branch.min_free.unwrap_or_default()
+        })
+    };
+    fills && create.is_some_and(|create| create.error.is_none()) && pool.branches.iter().any(has_room)
+}
+
+fn lossy_warning(branch: &BranchStatus) -> Option<Warning> {
+    let fstype = &branch.facts.as_ref()?.fstype;
+    let what = lossy::loses(fstype)?;
+    let path = branch.path.one_line();
+    Some(Warning {
+        code: WarningCode::BranchLosesAttributes,
+        branch: Some(branch.path.clone()),
+        text: format!("{path} is on {fstype}, which cannot store {what}: files created there lose them"),
+        mend: format!(
+            "keep new files away (mode NC), take it out of the pool, or accept it; commands that move files leave {path} alone without --lossy"
+        ),
+    })
+}
+
+/// Returns the warning for a pool whose mountpoint has files.
+pub(super) fn hidden_files(pool: &PoolStatus) -> Warning {
+    let place = pool.mountpoint.one_line();
+    Warning {
+        code: WarningCode::FilesHidden,
+        branch: None,
+        text: format!("the directory {place} has files of its own, which the pool hides"),
+        mend: format!(
+            "to see them: mount --bind the directory above it elsewhere, and look there; to get rid of this: canopy \
+             umount {place}, move them away, and mount again"
+        ),
+    }
 }
 
 fn create_warning(create: &ExplainReport) -> Option<Warning> {
     let error = create.error.as_ref()?;
-    let text = format!(
-        "no branch takes new files: policy {} gives {} in the root of the pool ({})",
-        create.policy, error.name, error.why
-    );
+    let text =
+        format!("no branch takes new files ({}: policy {}, error {})", error.why, create.policy, error.name);
     let mend = match error.name.as_str() {
         "ENOSPC" => "free space, add a branch, or lower minfreespace",
         "EROFS" => "give at least one branch the mode RW on a filesystem that can be written",
@@ -355,12 +438,11 @@ fn path_preservation_warning(pool: &PoolStatus) -> Option<Warning> {
         code: WarningCode::RenameExdev,
         branch: None,
         text: format!(
-            "{policy} keeps files on the branches that have their directory: a rename into a directory that is not on \
-             the file's branch fails with EXDEV, and mv copies instead"
+            "policy {policy} keeps files on the branches that have their directory: moving a file to another folder can \
+             fail or take as long as copying it, and the trash of a desktop may not work (EXDEV)"
         ),
         mend: format!(
-            "canopy set {} ignorepponrename=true (creates the directory), rename-exdev=rel-symlink, or \
-             category.create=mfs",
+            "canopy set {} ignorepponrename=true (creates the directory where the file is), or category.create=mfs",
             pool.mountpoint.one_line()
         ),
     })
@@ -413,7 +495,10 @@ fn data_path_warnings(pool: &PoolStatus, given: &[String]) -> Vec<Warning> {
             "cache.writeback turns passthrough off: all reads and writes go through the daemon",
             "mount without cache.writeback, unless it was measured to be faster here",
         ));
-    } else if wants && !pool.branches.iter().any(|branch| branch.passes_through == Some(true)) {
+    } else if wants
+        && pool.branches.iter().any(|branch| branch.passes_through.is_some())
+        && !pool.branches.iter().any(|branch| branch.passes_through == Some(true))
+    {
         found.push(warning(
             WarningCode::PassthroughRefused,
             None,

@@ -20,6 +20,7 @@ use crate::inode_number::{DirentInodes, OfDirectory};
 use crate::node::Node;
 use crate::ops::resolve::dirs::KnownCopies;
 use crate::pool::Pool;
+use canopy_sys::shown::Show as _;
 use rustix::fd::AsFd;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -175,7 +176,7 @@ impl Cursor {
             let branch = &self.branches[self.sources[source].index];
             branch.record_error(errno, OpKind::Read);
             self.incomplete = true;
-            tracing::warn!("the listing of a directory on {} is incomplete: {errno}", branch.path.display());
+            tracing::warn!("the listing of a directory on {} is incomplete: {errno}", branch.path.shown());
         }
     }
 

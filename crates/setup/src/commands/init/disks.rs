@@ -5,6 +5,7 @@ use crate::machine;
 use crate::proposal::Candidate;
 use crate::unused_disks::{Unused, unused};
 use canopy_sys::mountinfo;
+use canopy_sys::shown::Show as _;
 use canopy_terminal::{bytes, paragraph, table};
 use std::io;
 use std::path::Path;
@@ -14,7 +15,7 @@ pub(super) fn listing(candidates: &[Candidate]) -> String {
         let filesystem = &one.filesystem;
         let disks: Vec<&str> = filesystem.disks.iter().map(String::as_str).collect();
         vec![
-            filesystem.path.display().to_string(),
+            filesystem.path.shown().to_string(),
             filesystem.label.clone().unwrap_or_default(),
             filesystem.fstype.clone(),
             bytes(filesystem.size),

@@ -15,6 +15,7 @@ use crate::pool_file::{PoolFile, WAYS, Way};
 use crate::{proposal, unit};
 use canopy_config::source::named::NamedPool;
 use canopy_config::text::os_error;
+use canopy_sys::shown::Show as _;
 use canopy_terminal::{BOLD, WARNING, paragraph, print, print_styled, styled};
 use clap::Args;
 use std::ffi::OsStr;
@@ -85,7 +86,7 @@ pub fn run(args: &InitArgs) -> Result<(), Error> {
         return plan::undo(args, &named, asks);
     }
     if named.file.exists() {
-        let (file, name) = (named.file.display(), &args.name);
+        let (file, name) = (named.file.shown(), &args.name);
         return Err(Error::Refused(format!(
             "{file} exists already (canopy mount {name} mounts it; edit it, or take another name)"
         )));
@@ -105,7 +106,7 @@ pub fn run(args: &InitArgs) -> Result<(), Error> {
     let text = pool.render().map_err(|refused| {
         Error::Refused(format!(
             "{} cannot be written in a list of branches (rename it, or make a link to it)",
-            refused.0.display()
+            refused.0.shown()
         ))
     })?;
     let plan = Plan::new(args, named, text, mountpoint, boot, &branches, &lines)?;
@@ -156,7 +157,7 @@ fn choose_branches(args: &InitArgs, lines: &[Line], asks: bool) -> Result<Vec<Fi
             false => Ok(proposed),
         };
     }
-    let paths: Vec<String> = proposed.iter().map(|one| one.path.display().to_string()).collect();
+    let paths: Vec<String> = proposed.iter().map(|one| one.path.shown().to_string()).collect();
     loop {
         let answer = ask(&format!("\nBranches, separated by blanks [{}]:", paths.join(" ")), "")?;
         if answer.is_empty() && !proposed.is_empty() {
@@ -182,9 +183,8 @@ fn look_at_all(paths: &[PathBuf]) -> Result<Vec<Filesystem>, Error> {
 }
 
 fn look_at(path: &Path) -> Result<Filesystem, Error> {
-    machine::directory(path).map_err(|why| {
-        Error::Refused(format!("branch {} cannot be used: {}", path.display(), os_error(&why)))
-    })
+    machine::directory(path)
+        .map_err(|why| Error::Refused(format!("branch {} cannot be used: {}", path.shown(), os_error(&why))))
 }
 
 fn choose_mountpoint(

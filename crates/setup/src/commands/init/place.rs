@@ -7,12 +7,13 @@ use crate::proposal;
 use canopy_config::Config;
 use canopy_config::source::{file, named};
 use canopy_sys::mountinfo;
+use canopy_sys::shown::Show as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Returns why a pool of these branches cannot be mounted at a path.
 pub(super) fn refused(path: &Path, branches: &[Filesystem], lines: &[Line]) -> Result<Option<String>, Error> {
-    let shown = path.display();
+    let shown = path.shown();
     if let Some(why) = proposal::refuse_mountpoint(path, branches) {
         return Ok(Some(why));
     }

@@ -11,6 +11,7 @@ use canopy_config::Config;
 use canopy_config::source::file;
 use canopy_config::source::named::NamedPool;
 use canopy_sys::mountinfo;
+use canopy_sys::shown::Show as _;
 use canopy_terminal::{BOLD, print, print_styled, styled};
 use std::fs::{self, File};
 use std::io::Write;
@@ -47,7 +48,7 @@ impl Plan {
         }
         let taken = files.iter().find(|(path, _)| path.exists());
         if let Some((path, _)) = taken {
-            return Err(Error::Refused(format!("{} exists already (move it away)", path.display())));
+            return Err(Error::Refused(format!("{} exists already (move it away)", path.shown())));
         }
         Ok(Plan { name: named.name, files, mountpoint, boot, fstab })
     }
@@ -56,17 +57,17 @@ impl Plan {
         let mut shown = format!("\n{}\n", styled(BOLD, "To be written"));
         for (path, text) in &self.files {
             let lines: String = text.lines().map(|line| format!("    {line}\n")).collect();
-            shown.push_str(&format!("  {}:\n{lines}", path.display()));
+            shown.push_str(&format!("  {}:\n{lines}", path.shown()));
         }
         if let Some(edit) = &self.fstab {
             shown.push_str(&format!(
                 "  in {} (a copy is kept beside it):\n{}",
-                edit.path.display(),
+                edit.path.shown(),
                 edit.shown()
             ));
         }
         if !self.mountpoint.exists() {
-            shown.push_str(&format!("  the directory {}\n", self.mountpoint.display()));
+            shown.push_str(&format!("  the directory {}\n", self.mountpoint.shown()));
         }
         shown
     }
@@ -84,13 +85,13 @@ impl Plan {
         }
         if let Some(edit) = &self.fstab {
             let kept = edit.apply()?;
-            print(&format!("{} was kept as {}\n", edit.path.display(), kept.display()));
+            print(&format!("{} was kept as {}\n", edit.path.shown(), kept.shown()));
         }
         Ok(())
     }
 
     pub(super) fn next_steps(&self) -> String {
-        let (name, place) = (&self.name, shell_word(&self.mountpoint.display().to_string()));
+        let (name, place) = (&self.name, shell_word(&self.mountpoint.shown().to_string()));
         let first = match self.boot {
             Boot::Fstab => format!("  mount {place}    # from now on also at boot\n"),
             Boot::Unit => format!("  systemctl daemon-reload\n  systemctl enable --now canopy@{name}\n"),
@@ -122,7 +123,7 @@ fn fstab_edit(
     let path = args.fstab_file.clone();
     let before = system_file::read(&path)?;
     let place = mountpoint.to_str().ok_or_else(|| Error::Refused("the mountpoint must be text".into()))?;
-    let lines = at_boot::fstab_lines(&named.name, &named.file.display().to_string(), place, disks);
+    let lines = at_boot::fstab_lines(&named.name, &named.file.shown().to_string(), place, disks);
     let after = fstab::append(&before, &lines);
     Ok(Edit { path, before, after })
 }
@@ -147,13 +148,13 @@ pub(super) fn undo(args: &InitArgs, named: &NamedPool, asks: bool) -> Result<(),
     if files.is_empty() && edit.is_none() {
         return Err(Error::Refused(format!(
             "there is nothing to take back: {} does not exist",
-            file.display()
+            file.shown()
         )));
     }
     let mut shown = format!("{}\n", styled(BOLD, "To be taken back"));
-    files.iter().for_each(|path| shown.push_str(&format!("  the file {}\n", path.display())));
+    files.iter().for_each(|path| shown.push_str(&format!("  the file {}\n", path.shown())));
     if let Some(edit) = &edit {
-        shown.push_str(&format!("  in {}:\n{}", edit.path.display(), edit.shown()));
+        shown.push_str(&format!("  in {}:\n{}", edit.path.shown(), edit.shown()));
     }
     print_styled(&shown);
     if asks && !confirm("Take this back? A copy of each file is kept.")? || !asks && !args.yes {
@@ -175,7 +176,7 @@ pub(super) fn undo(args: &InitArgs, named: &NamedPool, asks: bool) -> Result<(),
         .into_iter()
         .chain(config.mountpoint.as_deref())
         .for_each(|dir| drop(fs::remove_dir(dir)));
-    kept.iter().for_each(|path| print(&format!("kept: {}\n", path.display())));
+    kept.iter().for_each(|path| print(&format!("kept: {}\n", path.shown())));
     Ok(())
 }
 

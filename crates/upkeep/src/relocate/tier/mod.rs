@@ -56,7 +56,7 @@ const WALK: Duration = Duration::from_secs(3600);
 /// Runs the command.
 pub fn tier(args: &TierArgs) -> Result<()> {
     let stop = Stop::on_signals()?;
-    let pool = PoolLink::named(&args.pool)?;
+    let pool = PoolLink::named(&args.pool)?.accepting_losses(args.run.lossy);
     let placement = pool.placement()?;
     if placement.is_empty() {
         return Err(Error::NoTiers(pool.mountpoint));
