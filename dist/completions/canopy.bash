@@ -442,7 +442,7 @@ _canopy() {
             fi
             case "${prev}" in
                 --keep)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "first newest oldest largest emptiest" -- "${cur}"))
                     return 0
                     ;;
                 --copies)
@@ -1237,7 +1237,7 @@ _canopy() {
                     return 0
                     ;;
                 --way)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "spread most-free together fill" -- "${cur}"))
                     return 0
                     ;;
                 --boot)

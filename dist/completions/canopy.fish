@@ -150,10 +150,13 @@ complete -c canopy -n "__fish_canopy_using_subcommand bench" -l against -d 'Meas
 complete -c canopy -n "__fish_canopy_using_subcommand bench" -l json -d 'Write all figures to FILE, as JSON' -r -F
 complete -c canopy -n "__fish_canopy_using_subcommand bench" -l plot -d 'Draw the ratios to FILE, as SVG' -r -F
 complete -c canopy -n "__fish_canopy_using_subcommand bench" -l quick -d 'Small and short, to see whether it works at all'
-complete -c canopy -n "__fish_canopy_using_subcommand bench" -s h -l help -d 'Print help'
+complete -c canopy -n "__fish_canopy_using_subcommand bench" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c canopy -n "__fish_canopy_using_subcommand init" -s b -l branch -d 'A branch; repeat it [default: each data disk]' -r -F
 complete -c canopy -n "__fish_canopy_using_subcommand init" -s m -l mountpoint -d 'Where the pool appears [default: /mnt/NAME]' -r -F
-complete -c canopy -n "__fish_canopy_using_subcommand init" -l way -d 'New files go: spread, most-free, together or fill' -r
+complete -c canopy -n "__fish_canopy_using_subcommand init" -l way -d 'New files go: spread, most-free, together or fill' -r -f -a "spread\t''
+most-free\t''
+together\t''
+fill\t''"
 complete -c canopy -n "__fish_canopy_using_subcommand init" -l boot -d 'Mounted at boot by: fstab, unit or nothing' -r -f -a "fstab\t''
 unit\t''
 nothing\t''"
@@ -275,7 +278,11 @@ complete -c canopy -n "__fish_canopy_using_subcommand dup" -l json -d 'Print JSO
 complete -c canopy -n "__fish_canopy_using_subcommand dup" -s q -l quiet -d 'Print nothing but errors'
 complete -c canopy -n "__fish_canopy_using_subcommand dup" -l eager -d 'Normal I/O priority (default: yield to others)'
 complete -c canopy -n "__fish_canopy_using_subcommand dup" -s h -l help -d 'Print help'
-complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l keep -d 'first, newest, oldest, largest, emptiest or a branch' -r -F
+complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l keep -d 'first, newest, oldest, largest, emptiest or a branch' -r -f -a "first\t''
+newest\t''
+oldest\t''
+largest\t''
+emptiest\t''"
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l copies -d 'How many copies of a file stay' -r
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l link -d 'Equal files on a branch share space: reflink or hard' -r -f -a "reflink\t'Each stays a file of its own, and a write to it takes new blocks'
 hard\t'They become one file with several names'"
@@ -292,7 +299,7 @@ complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l write -d 'Do it;
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l json -d 'Print JSON: the plan (dry run) or what became of it'
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -s q -l quiet -d 'Print nothing but errors'
 complete -c canopy -n "__fish_canopy_using_subcommand dedup" -l eager -d 'Normal I/O priority (default: yield to others)'
-complete -c canopy -n "__fish_canopy_using_subcommand dedup" -s h -l help -d 'Print help'
+complete -c canopy -n "__fish_canopy_using_subcommand dedup" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c canopy -n "__fish_canopy_using_subcommand verify" -l bwlimit -d 'At most this many bytes a second (20M)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand verify" -l include -d 'Only files that match (by name; by path with a slash)' -r
 complete -c canopy -n "__fish_canopy_using_subcommand verify" -l exclude -d 'No files that match' -r

@@ -108,7 +108,7 @@ pub enum Error {
     RemountOptions { path: PathBuf, others: Vec<String> },
     #[error("setuid={user}: {why}")]
     User { user: String, why: String },
-    #[error("{path} is not the mountpoint of a pool (findmnt -t fuse.canopy,fuse.mergerfs lists pools)", path = .0.shown())]
+    #[error("{path} is not the mountpoint of a pool (canopy status lists pools)", path = .0.shown())]
     NoPool(PathBuf),
     #[error("the server of pool {path} has ended (canopy umount {path}, and mount it again)", path = .0.shown())]
     PoolDead(PathBuf),
@@ -148,7 +148,7 @@ pub enum Error {
     NotCanopy(PathBuf),
     #[error("{} cannot be looked up: {why}", .path.shown())]
     Explain { path: PathBuf, why: String },
-    #[error("{} is not on a pool (findmnt -t fuse.canopy,fuse.mergerfs lists pools)", .0.shown())]
+    #[error("{} is not on a pool (canopy status lists pools)", .0.shown())]
     OnNoPool(PathBuf),
     #[error("'{word}' is not a function: must be one of {known}{}", .nearest.as_ref().map_or_else(String::new, |name| format!(" (did you mean '{name}'?)")))]
     NoFunction { word: String, known: String, nearest: Option<String> },

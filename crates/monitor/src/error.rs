@@ -11,7 +11,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     #[error(transparent)]
     Config(#[from] canopy_config::Error),
-    #[error("{} is not the mountpoint of a pool (findmnt -t fuse.canopy,fuse.mergerfs lists pools)", .0.shown())]
+    #[error("{} is not the mountpoint of a pool (canopy status lists pools)", .0.shown())]
     NoPool(PathBuf),
     #[error("several pools are mounted: name one (canopy top {})", .0.shown())]
     ManyPools(PathBuf),

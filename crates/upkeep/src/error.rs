@@ -9,7 +9,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{} is not on a pool (findmnt -t fuse.canopy,fuse.mergerfs lists pools)", .0.shown())]
+    #[error("{} is not on a pool (canopy status lists pools)", .0.shown())]
     OnNoPool(PathBuf),
     #[error("pool {path} is served by another program, or another version of this one, and does not answer (canopy umount {path}, and mount it again)", path = .0.shown())]
     NotCanopy(PathBuf),
@@ -19,7 +19,7 @@ pub enum Error {
     Path { path: PathBuf, why: io::Error },
     #[error(transparent)]
     Config(#[from] canopy_config::Error),
-    #[error("{} is not the mountpoint of a pool (findmnt -t fuse.canopy,fuse.mergerfs lists pools)", .0.shown())]
+    #[error("{} is not the mountpoint of a pool (canopy status lists pools)", .0.shown())]
     NoPool(PathBuf),
     #[error("{} is on another pool than {}", .path.shown(), .pool.shown())]
     OtherPool { path: PathBuf, pool: PathBuf },
@@ -61,7 +61,7 @@ pub enum Error {
     Damaged { damaged: u64, differing: u64 },
     #[error("not read: {unread}; damaged files: {damaged}, paths whose copies differ: {differing}")]
     Unread { unread: u64, damaged: u64, differing: u64 },
-    #[error("stopped; nothing is lost, and the same command goes on")]
+    #[error("Stopped. Nothing is lost; run the same command to continue.")]
     Stopped,
     #[error("{what}: {why}")]
     System { what: &'static str, why: io::Error },

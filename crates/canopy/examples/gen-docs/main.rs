@@ -4,6 +4,7 @@
 
 mod pages;
 
+use canopy_sys::shown::Show as _;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -16,7 +17,7 @@ fn main() -> io::Result<()> {
             fs::create_dir_all(dir)?;
         }
         fs::write(&path, content)?;
-        println!("{}", path.display());
+        println!("{}", path.shown());
     }
     Ok(())
 }

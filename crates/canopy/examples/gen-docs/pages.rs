@@ -48,11 +48,30 @@ pub(super) fn all() -> io::Result<Vec<(String, String)>> {
 
 /// Returns a shell's completions for all commands but the hidden ones.
 fn completions(shell: Shell, whole: &clap::Command) -> String {
-    let shown = whole.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+    let shown = whole.get_subcommands().filter(|command| !command.is_hide_set()).cloned().map(with_values);
     let mut listed = clap::Command::new("canopy").version(env!("CARGO_PKG_VERSION")).subcommands(shown);
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut listed, "canopy", &mut script);
     String::from_utf8_lossy(&script).into_owned()
+}
+
+/// Values that a command reads itself: in its help they are words of a sentence.
+const VALUES: &[(&str, &str, &[&str])] = &[
+    ("init", "way", &["spread", "most-free", "together", "fill"]),
+    ("dedup", "keep", &["first", "newest", "oldest", "largest", "emptiest"]),
+];
+
+/// Lets the shells complete the fixed values of options, also where the help does not list them.
+fn with_values(command: clap::Command) -> clap::Command {
+    let name = command.get_name().to_owned();
+    command.mut_args(|arg| {
+        let arg = if arg.get_action().takes_values() { arg.hide_possible_values(false) } else { arg };
+        let fixed = VALUES.iter().find(|(of, id, _)| *of == name && *id == arg.get_id().as_str());
+        match fixed {
+            Some((.., words)) => arg.value_parser(clap::builder::PossibleValuesParser::new(*words)),
+            None => arg,
+        }
+    })
 }
 
 fn options_page() -> String {

@@ -231,7 +231,7 @@ fn a_pool_mounts_with_all_branches_missing() {
     let branches = bed.stdout("get @p branches");
     let names: Vec<&str> =
         branches.trim().split(':').filter_map(|branch| branch.rsplit('/').next()).collect();
-    assert_eq!(names, ["one=RW", "two=RW", "disk1=RW", "disk2=RW"]);
+    assert_eq!(names, ["@one=RW", "@two=RW", "@disk1=RW", "@disk2=RW"]);
     bed.umount("@p");
     ["two", "disk1", "disk2"].map(|dir| fs::remove_dir_all(bed.path(dir)).unwrap());
 }

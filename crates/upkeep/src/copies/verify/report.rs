@@ -9,11 +9,15 @@ use crate::relocate::Sum;
 use canopy_config::control_api::OsText;
 use canopy_config::text::bytes;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
 /// How many files without a checksum, or with a stale one, are printed.
 const SHOWN: u64 = 20;
+
+/// How many files are printed whose checksum cannot be stored for the same reason.
+const ALIKE: u64 = 3;
 
 /// The report of `--json`. `files` is the sum of the seven sums that follow it; `stored` are among `missing` and `stale`, and
 /// `mended` among `damaged`.
@@ -96,11 +100,13 @@ pub(super) struct Teller {
     pub(super) quiet: bool,
     /// How many lines there were that are limited.
     few: u64,
+    /// How many files got no checksum, by the reason: a read-only snapshot has all files of its subvolume.
+    unstored: BTreeMap<String, u64>,
 }
 
 impl Teller {
     pub(super) fn new(json: bool, quiet: bool) -> Teller {
-        Teller { json, quiet, few: 0 }
+        Teller { json, quiet, few: 0, unstored: BTreeMap::new() }
     }
 }
 
@@ -162,6 +168,13 @@ impl Report {
                 return;
             }
         }
+        if what == What::NotStored {
+            let alike = teller.unstored.entry(why.to_owned()).or_default();
+            *alike += 1;
+            if *alike > ALIKE {
+                return;
+            }
+        }
         let branches: Vec<String> = branches.iter().map(|branch| shown(branch)).collect();
         let mut line = format!("{phrase}: {}", shown(path));
         if !branches.is_empty() {
@@ -202,6 +215,9 @@ impl Report {
         if teller.few > SHOWN {
             let more = teller.few - SHOWN;
             let _ = writeln!(text, "no checksum, or a stale one: {more} more (--json lists all)");
+        }
+        for (why, files) in teller.unstored.iter().filter(|(_, files)| **files > ALIKE) {
+            let _ = writeln!(text, "checksum not stored: {} more files ({why})", files - ALIKE);
         }
         let _ = write!(text, "files: {}: {} sound", files(self.files), self.sound.files);
         for (sum, word) in [
