@@ -233,7 +233,7 @@ fn branches_are_changed_by_commands_of_their_own() {
     assert!(!refused.success() && refused.stderr.contains("canopy add"), "{}", refused.describe());
     assert_eq!(branches(), "a=RW:b=RW");
     assert!(run("set media branches=@a:@b:@c --yes").success());
-    assert!(run("remove media @c").success(), "nothing is lost, so it does not ask");
+    assert!(run("remove media @c").success(), "Nothing is lost, so it does not ask");
     assert_eq!(branches(), "a=RW:b=RW");
 
     let added = run("add media @c --mode ro --first");

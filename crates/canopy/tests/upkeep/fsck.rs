@@ -112,7 +112,7 @@ fn ctrl_c_ends_it_without_harm() {
     let line = format!("fsck {point} -s --fix newest --copy-file --bwlimit 1K");
     let (status, shown) = interrupted_at_terminal(&line, "* ");
     assert_eq!(status, Some(32), "{shown}");
-    assert!(shown.contains("not repaired: ") && shown.contains("nothing is lost"), "{shown}");
+    assert!(shown.contains("not repaired: ") && shown.contains("Nothing is lost"), "{shown}");
     assert_eq!(fs::read_to_string(rig.on("a", "f")).expect("text"), "o".repeat(3 << 20));
     assert_eq!(fs::read_dir(rig.scratch.path("a")).unwrap().count(), 1, "a temporary file is left behind");
     let (status, shown) = interrupted_at_terminal(&format!("fsck {point} -s --fix manual"), "correct file: ");
