@@ -195,7 +195,7 @@ mod tests {
         let why = client
             .awaited(Duration::from_millis(200), |talk| {
                 loop {
-                    talk.read(&mut [0; 1])?;
+                    talk.read_exact(&mut [0; 1])?;
                 }
             })
             .map(|never: std::convert::Infallible| match never {});
