@@ -12,6 +12,11 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let minor = 31 + u32::from(bytes.first().copied().unwrap_or(0)) % 15;
     for setxattr_ext in [false, true] {
         fake::check_serve(bytes, &mut out, &fake, Dialect { minor, setxattr_ext });
-        fake::check_serve(&fake::with_correct_length(bytes), &mut out, &fake, Dialect { minor, setxattr_ext });
+        fake::check_serve(
+            &fake::with_correct_length(bytes),
+            &mut out,
+            &fake,
+            Dialect { minor, setxattr_ext },
+        );
     }
 });

@@ -10,6 +10,9 @@
 
 pub mod control_api;
 pub mod error;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod lossy;
 mod model;
 pub mod options;

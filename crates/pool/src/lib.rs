@@ -12,6 +12,9 @@ pub mod door;
 pub mod error;
 mod export;
 mod fs;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod hash;
 pub mod ids;
 pub mod inode_number;

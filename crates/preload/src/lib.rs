@@ -14,6 +14,7 @@
 
 mod identity;
 mod interpose;
+mod location;
 mod open;
 mod redirect;
 mod stat;

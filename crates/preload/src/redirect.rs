@@ -1,6 +1,7 @@
 //! Redirects descriptors to files on branches.
 
 use crate::identity::{self, File};
+use crate::location::{Location, location};
 use crate::syscalls::{self, Buffer, Descriptor};
 use libc::{c_int, c_uint};
 use std::ffi::CStr;
@@ -39,7 +40,8 @@ fn try_redirect(fd: c_int) -> Option<()> {
         return None;
     }
     let mut buffer = Buffer::new()?;
-    let (file, path) = location(syscalls::attribute(fd, PLACE_KEY, buffer.bytes())?)?;
+    let Location { dev, ino, path } = location(syscalls::attribute(fd, PLACE_KEY, buffer.bytes())?)?;
+    let file = File { dev, ino };
     // Another file may have replaced the name in the meantime: a FIFO must not block, and a terminal must not become the
     // controlling one. The pool has already created and truncated the file.
     let careful = libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
@@ -59,26 +61,6 @@ fn try_redirect(fd: c_int) -> Option<()> {
     let close_on_exec = syscalls::closes_on_exec(fd)?;
     identity::remember(fd, File::of(&seen), file);
     syscalls::replace(fd, &branch, close_on_exec)
-}
-
-/// Parses a location into the file's identity and its path.
-fn location(text: &CStr) -> Option<(File, &CStr)> {
-    let (major, rest) = decimal(text.to_bytes_with_nul(), b':')?;
-    let (minor, rest) = decimal(rest, b' ')?;
-    let (ino, path) = decimal(rest, b' ')?;
-    let path = CStr::from_bytes_with_nul(path).ok().filter(|path| path.to_bytes().starts_with(b"/"))?;
-    Some((File { dev: (u32::try_from(major).ok()?, u32::try_from(minor).ok()?), ino }, path))
-}
-
-/// Parses a decimal number up to the byte `end`, and returns it with the rest.
-fn decimal(text: &[u8], end: u8) -> Option<(u64, &[u8])> {
-    let length = text.iter().position(|&byte| byte == end).filter(|&length| length > 0)?;
-    let (digits, rest) = (text.get(..length)?, text.get(length + 1..)?);
-    let number = digits.iter().try_fold(0_u64, |number, digit| {
-        let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
-        number.checked_mul(10)?.checked_add(digit)
-    })?;
-    Some((number, rest))
 }
 
 /// Returns whether a file is on a FUSE filesystem.

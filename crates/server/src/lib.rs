@@ -25,6 +25,9 @@ mod control;
 mod deadline;
 mod dispatch;
 pub mod error;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod interrupts;
 mod kernel_link;
 mod lock_rank;

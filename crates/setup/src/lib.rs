@@ -16,6 +16,9 @@ mod error;
 pub mod examine;
 pub mod expected;
 pub mod fstab;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod machine;
 pub mod migrate;
 pub mod pool_file;

@@ -12,6 +12,9 @@ pub mod fanotify;
 pub mod fd;
 pub mod file_handle;
 pub mod fuse;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod glob;
 pub mod ioctl;
 pub mod lease;

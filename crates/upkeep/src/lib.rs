@@ -13,6 +13,9 @@ mod copies;
 mod error;
 mod filter;
 mod fsck;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod held;
 mod keep;
 mod look;

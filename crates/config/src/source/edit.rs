@@ -308,6 +308,20 @@ fn table_of(spec: &BranchSpec) -> Result<Table, String> {
     Ok(table)
 }
 
+/// A file, a NUL, and a value: what is edited stays a file of that kind.
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz(bytes: &[u8]) {
+    let (text, value) = bytes.split_at(bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len()));
+    let value = OsStr::from_bytes(value.strip_prefix(&[0]).unwrap_or(value));
+    let Some(spec) = crate::options::find("cache.attr") else { return };
+    std::hint::black_box(lines(text, spec, value, Place::InPlace));
+    if let Ok(text) = std::str::from_utf8(text)
+        && let Ok(edited) = toml(text, spec, value)
+    {
+        assert!(edited.parse::<toml_edit::DocumentMut>().is_ok(), "{edited}");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

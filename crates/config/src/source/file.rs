@@ -146,6 +146,20 @@ fn apply(config: &mut Config, path: &Path, text: &[u8]) -> Vec<Mistake> {
     mistakes
 }
 
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz(bytes: &[u8]) {
+    for entry in lines(bytes).into_iter().chain(toml::entries(bytes)) {
+        let Ok((key, value)) = entry.option else { continue };
+        let mut config = Config::default();
+        // Those that read files or look for directories are left out.
+        let reads =
+            options::find(&key).is_some_and(|spec| matches!(spec.name.as_ref(), "config" | "branches"));
+        if !reads && let Err(error) = super::set(&mut config, &key, &value) {
+            assert!(!error.to_string().is_empty());
+        }
+    }
+}
+
 fn lines(text: &[u8]) -> Vec<Entry> {
     text.split(|&byte| byte == b'\n')
         .enumerate()

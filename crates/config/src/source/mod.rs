@@ -18,6 +18,13 @@ use crate::error::OptionError;
 use crate::options;
 use std::ffi::OsStr;
 
+/// Files of options that name no others. See [`crate::fuzz`].
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    file::fuzz(bytes);
+    edit::fuzz(bytes);
+}
+
 /// Sets one option. An error leaves `config` unchanged, except that the valid lines of a config file are applied.
 pub fn set(config: &mut Config, key: &str, value: &OsStr) -> Result<(), OptionError> {
     if key.starts_with("x-") {

@@ -34,7 +34,7 @@ impl Generation {
         number.map_or(Generation::OUT_OF_DATE, |number| Generation { number, shared })
     }
 
-    fn to_bytes(self) -> Vec<u8> {
+    pub(crate) fn to_bytes(self) -> Vec<u8> {
         format!("{}{}", self.number, if self.shared { "+" } else { "" }).into_bytes()
     }
 }

@@ -44,7 +44,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    fn to_bytes(&self) -> Vec<u8> {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let format = match self.original {
             Original::Goes => FORMAT,
             Original::Stays => FORMAT_OF_COPIES,
@@ -57,7 +57,7 @@ impl Plan {
         bytes
     }
 
-    fn parse(bytes: &[u8]) -> Option<Plan> {
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Plan> {
         let mut fields = bytes.strip_suffix(&[0])?.split(|&byte| byte == 0);
         let original = match fields.next()? {
             FORMAT => Original::Goes,

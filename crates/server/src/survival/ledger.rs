@@ -386,7 +386,7 @@ impl Ledger {
         if text.len() > TEXT * size_of::<u64>() || value.contains(&0) {
             return false;
         }
-        let next = (self.get(SETTINGS) >> 32) as usize ^ 1;
+        let next = (self.get(SETTINGS) >> 32) as usize & 1 ^ 1;
         for (at, bytes) in text.chunks(size_of::<u64>()).enumerate() {
             let mut word = [0; size_of::<u64>()];
             word[..bytes.len()].copy_from_slice(bytes);
@@ -397,7 +397,8 @@ impl Ledger {
     }
 
     fn text(&self, which: usize, len: usize) -> Vec<u8> {
-        let start = TEXTS + which * TEXT;
+        // What another program has recorded is not believed to be one of the two, nor to fit.
+        let (start, len) = (TEXTS + (which & 1) * TEXT, len.min(TEXT * size_of::<u64>()));
         let words = &self.words[start..start + len.div_ceil(size_of::<u64>())];
         let mut bytes: Vec<u8> =
             words.iter().flat_map(|word| word.load(Ordering::Acquire).to_le_bytes()).collect();
@@ -409,6 +410,38 @@ impl Ledger {
 fn now() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
+/// Records that begin with these words: all that another process reads of them. See [`crate::fuzz`].
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    static LEDGER: std::sync::OnceLock<std::sync::Mutex<Ledger>> = std::sync::OnceLock::new();
+    let ledger = LEDGER.get_or_init(|| std::sync::Mutex::new(Ledger::new().expect("memory")));
+    let ledger = ledger.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let (words, text) = bytes.split_at(bytes.len().min(8 * 40));
+    let word_at = |bytes: &[u8], at: usize| {
+        let mut word = [0; 8];
+        let bytes = bytes.get(8 * at..).unwrap_or_default();
+        word[..bytes.len().min(8)].copy_from_slice(&bytes[..bytes.len().min(8)]);
+        u64::from_le_bytes(word)
+    };
+    (0..40).for_each(|at| ledger.set(at, word_at(words, at)));
+    (0..64).for_each(|at| ledger.set(TEXTS + at, word_at(text, at)));
+    std::hint::black_box((
+        ledger.session().1,
+        ledger.kernel_opens_dirs(),
+        ledger.deaths(),
+        ledger.last_death(),
+    ));
+    std::hint::black_box((ledger.upgrades(), ledger.refusals(), ledger.longest_pause(), ledger.starts()));
+    for (key, value) in ledger.settings() {
+        assert!(!key.is_empty() && !value.contains(&0));
+    }
+    std::hint::black_box((ledger.place(), ledger.directory(), ledger.mountpoints()));
+    // Recorded anew, it is read as it was recorded.
+    if ledger.record_setting("key", b"value") {
+        assert_eq!(ledger.settings().last(), Some(&("key".to_owned(), b"value".to_vec())));
+    }
 }
 
 #[cfg(test)]

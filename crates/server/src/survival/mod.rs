@@ -13,6 +13,8 @@ pub(crate) mod in_flight;
 mod ledger;
 mod upgrade;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use ledger::fuzz;
 pub use ledger::{Death, FORM, Ledger};
 pub use upgrade::Refusal;
 pub(crate) use upgrade::hand_over;

@@ -48,6 +48,13 @@ pub fn of(thread: Pid) -> io::Result<Option<BlockedCall>> {
     Ok(parse(&text))
 }
 
+/// See [`crate::fuzz`].
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(text: &str) {
+    // Its targets are of this process: only what was read is looked at.
+    std::hint::black_box(parse(text).map(|call| call.waits_for_a_thread()));
+}
+
 fn parse(text: &str) -> Option<BlockedCall> {
     let mut words = text.split_ascii_whitespace();
     // `running`, or -1 outside of a call, as in a page fault.

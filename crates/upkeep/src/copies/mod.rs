@@ -8,6 +8,8 @@ mod verify;
 pub use dedup::DedupArgs;
 pub(crate) use dedup::{Ignore, Old};
 pub use dup::{DupArgs, dup};
+#[cfg(any(test, fuzzing))]
+pub(crate) use verify::fuzz;
 pub use verify::{VerifyArgs, verify};
 
 use crate::error::Result;

@@ -228,6 +228,17 @@ impl Head {
     }
 }
 
+/// The head of a journal: what is read is written in the same way. See [`crate::fuzz`].
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    if let Some((head, length)) = Head::parse(bytes) {
+        let text = head.to_text();
+        let again = Head::parse(text.as_bytes()).expect("what was read can be written");
+        assert_eq!((again.0.to_text(), again.1), (text.clone(), text.len()));
+        assert!(length <= bytes.len());
+    }
+}
+
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");

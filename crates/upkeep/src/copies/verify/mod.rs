@@ -6,6 +6,9 @@ mod judge;
 mod mend;
 mod report;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use journal::fuzz;
+
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::held::Kept;

@@ -1,0 +1,23 @@
+//! What the fuzz targets (`fuzz/`) do with bytes from outside, and the tests with their seeds.
+
+use crate::held::checksum::Checksum;
+
+/// What lies on branches: checksums, and journals of repairs.
+pub fn checksums(bytes: &[u8]) {
+    if let Some(checksum) = Checksum::parse(bytes) {
+        assert_eq!(checksum.to_string().as_bytes(), bytes, "one spelling");
+    }
+    crate::copies::fuzz(bytes);
+}
+
+#[cfg(test)]
+#[path = "../../../fuzz/smoke.rs"]
+mod smoke;
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn seeds_and_what_is_near_them() {
+        super::smoke::smoke("checksums", super::checksums);
+    }
+}
