@@ -227,7 +227,7 @@ _canopy() {
 
     case "${cmd}" in
         canopy)
-            opts="-h -V --help --version mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help"
+            opts="-h -V --help --version mount umount sync upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -723,8 +723,7 @@ _canopy() {
             return 0
             ;;
         canopy__subcmd__help)
-            opts="mount umount sync upgrade get set list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help"
-            opts="mount umount upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help"
+            opts="mount umount sync upgrade get set add remove replace mode list status top metrics explain fsck collect-info options bench init migrate doctor which ls du move balance drain consolidate tier dup dedup verify help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

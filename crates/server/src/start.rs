@@ -113,8 +113,8 @@ fn start_over(
     let (branches, unfinished) = open_branches(plan)?;
     let limits = test_switches::kernel_limits()?;
     start_trace(&config)?;
-    let (device, mut mounted, (mut security, witness)) = match unmounted {
-        Some(device) => (device, None, (SecurityReport::default(), None)),
+    let Host { device, mut mounted, mut security, witness } = match unmounted {
+        Some(device) => Host { device, mounted: None, security: SecurityReport::default(), witness: None },
         None => mount_and_drop_privileges(plan, device)?,
     };
     let sandbox = Sandbox::new(&config, &branches);
@@ -131,8 +131,7 @@ fn start_over(
     tracing::info!("{planned}; {agreed}");
     complete(&mut config, plan, &agreed);
     let (threads, affinity) = (worker_count(&config), Affinity::new(&config.threads));
-    let pool = make_pool(&config, branches, &agreed, witness);
-    pool.set_unfinished(unfinished);
+    let pool = make_pool(&config, (branches, unfinished), &agreed, witness);
     let reachable = sandbox.as_ref().map(|sandbox| sandbox.branches().to_vec());
     let settings = Settings::new(config.clone(), plan.mountpoint.clone(), reachable, ledger.clone());
     let (settings, ttl) = (Arc::new(settings), CacheTtl::new(&config, None));
@@ -230,12 +229,19 @@ fn open_branches(plan: &Plan) -> Result<(Branches, Vec<Unfinished>), Error> {
     Ok((branches, unfinished))
 }
 
+/// The connection to the kernel, and what the process may do.
+struct Host {
+    device: OwnedFd,
+    /// `None` where it is mounted nowhere.
+    mounted: Option<Mounted>,
+    security: SecurityReport,
+    /// Looks at callers, where a worker may not.
+    witness: Option<Box<Look>>,
+}
+
 /// Mounts the pool, unless another process has done it, whose device this is, and gives up the privileges that serving
 /// does not need.
-fn mount_and_drop_privileges(
-    plan: &Plan,
-    device: Option<OwnedFd>,
-) -> Result<(OwnedFd, Option<Mounted>, (SecurityReport, Option<Box<Look>>)), Error> {
+fn mount_and_drop_privileges(plan: &Plan, device: Option<OwnedFd>) -> Result<Host, Error> {
     let (device, mounted) = match device {
         Some(device) => (device, Mounted::adopt(&plan.mountpoint)),
         None => {
@@ -245,12 +251,18 @@ fn mount_and_drop_privileges(
     };
     // The mount is made, and there is only one thread yet.
     let (security, witness) = confine::drop_privileges().map_err(Error::Thread)?;
-    Ok((device, Some(mounted), (security, Some(witness))))
+    Ok(Host { device, mounted: Some(mounted), security, witness: Some(witness) })
 }
 
 /// Makes the pool, which decides about callers as the kernel lets it.
-fn make_pool(config: &Config, branches: Branches, agreed: &Agreed, witness: Option<Box<Look>>) -> Arc<Pool> {
+fn make_pool(
+    config: &Config,
+    (branches, unfinished): (Branches, Vec<Unfinished>),
+    agreed: &Agreed,
+    witness: Option<Box<Look>>,
+) -> Arc<Pool> {
     let pool = Pool::new(config.pool.clone(), branches);
+    pool.set_unfinished(unfinished);
     pool.set_permission_check(judge(config, agreed));
     if let Some(witness) = witness {
         pool.set_witness(witness);

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 /// The groups of commands, in the order of a pool's life. Each command that is not hidden is in one of them.
 const GROUPS: &[(&str, &[&str])] = &[
     ("Set up", &["init", "migrate", "doctor"]),
-    ("Mount", &["mount", "umount", "upgrade"]),
+    ("Mount", &["mount", "umount", "sync", "upgrade"]),
     ("Look", &["status", "top", "metrics", "explain", "collect-info"]),
     ("Change", &["add", "remove", "replace", "mode", "set", "get", "list", "options"]),
     ("Find files", &["which", "ls", "du"]),

@@ -233,7 +233,7 @@ fn a_pool_mounts_with_all_branches_missing() {
         branches.trim().split(':').filter_map(|branch| branch.rsplit('/').next()).collect();
     assert_eq!(names, ["@one=RW", "@two=RW", "@disk1=RW", "@disk2=RW"]);
     bed.umount("@p");
-    ["two", "disk1", "disk2"].map(|dir| fs::remove_dir_all(bed.path(dir)).unwrap());
+    ["two", "disk1", "disk2"].into_iter().for_each(|dir| fs::remove_dir_all(bed.path(dir)).unwrap());
 }
 
 /// Mounts the links over /sbin, where mount(8) looks for its helpers.

@@ -16,15 +16,13 @@ pub(crate) mod direct_writes;
 pub(crate) mod handles;
 pub(crate) mod idle_files;
 pub(crate) mod known_tree;
-pub(crate) mod last_opens;
 pub(crate) mod name_index;
 pub(crate) mod nodes;
 pub(crate) mod open_file;
 pub(crate) mod parts;
 pub(crate) mod passthrough;
-pub(crate) mod pending_cow;
 mod readdirplus;
-pub(crate) mod replaced;
+pub(crate) mod recent;
 pub(crate) mod surplus;
 pub(crate) mod table;
 

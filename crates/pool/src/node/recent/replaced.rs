@@ -5,10 +5,10 @@
 //! once an operation has met this, files that are looked up are kept open until their operations must have come. These act on
 //! the file whose attributes the kernel has checked, as if they had come before the name was replaced.
 
-use super::Orphan;
 use crate::fs::stat::FileKey;
 use crate::lock::rank;
 use crate::lock::ranked::Mutex;
+use crate::node::Orphan;
 use canopy_sys::sched;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
