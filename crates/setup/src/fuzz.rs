@@ -8,7 +8,11 @@ pub fn tables(bytes: &[u8]) {
     for line in fstab::parse(text) {
         std::hint::black_box((line.render(), line.is_pool(), fstab::unescape(&line.mountpoint)));
     }
-    std::hint::black_box((migrate::fstab(text), migrate::unit(text), migrate::options_file(text)));
+    std::hint::black_box((
+        migrate::fstab(text),
+        migrate::unit(text, "/usr/bin/canopy"),
+        migrate::options_file(text),
+    ));
     assert_eq!(fstab::unescape(&fstab::escape(text)), text);
 }
 
