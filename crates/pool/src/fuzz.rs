@@ -38,7 +38,9 @@ impl Expand for Literal {
 pub fn branch_lists(bytes: &[u8]) {
     let (list, change) = bytes.split_at(bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len()));
     let Ok(list) = BranchList::parse(OsStr::from_bytes(list), &Literal) else { return };
-    if let Ok(again) = BranchList::parse(list.to_os_string(), &Literal) {
+    // A path is made absolute before it is kept: a relative one may begin as an instruction does.
+    let absolute = list.iter().all(|branch| branch.path.is_absolute());
+    if let (true, Ok(again)) = (absolute, BranchList::parse(list.to_os_string(), &Literal)) {
         assert_eq!(again.to_os_string(), list.to_os_string());
     }
     let change = change.strip_prefix(&[0]).unwrap_or(change);

@@ -76,8 +76,8 @@ fn every_error_is_one_line_that_names_the_cause_and_a_remedy() {
     for (args, words) in [
         (&["get", "@", "cache.fils"][..], &["unknown key 'cache.fils'", "did you mean 'cache.files'?"][..]),
         (&["get", "@", "zzzzz"], &["unknown key 'zzzzz'", "canopy list"]),
-        (&["get", "/proc"], &["/proc is not the mountpoint of a pool", "findmnt"]),
-        (&["list", "/nowhere"], &["/nowhere is not the mountpoint", "findmnt"]),
+        (&["get", "/proc"], &["/proc is not the mountpoint of a pool", "canopy status"]),
+        (&["list", "/nowhere"], &["/nowhere is not the mountpoint", "canopy status"]),
         (&["list", &a], &["is not the mountpoint of a pool"]),
         (
             &["set", "@", "category.creat=mfs"],

@@ -178,7 +178,7 @@ fn other_filesystems_are_never_detached() {
     let bed = bed();
     mount("none", bed.path("p"), "tmpfs", MountFlags::empty(), None).unwrap();
     fs::write(bed.path("p/theirs"), "x").unwrap();
-    stderr_of(&bed, "canopy mount @a @p");
+    stderr_of(&bed, "canopy mount --over @a @p");
     stderr_of(&bed, "canopy mount @b @p");
     assert_eq!(kinds(&bed), ["tmpfs", "fuse.canopy"]);
     // The same holds for a filesystem mounted over a pool.

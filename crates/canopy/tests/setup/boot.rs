@@ -26,6 +26,9 @@ exec unshare --mount --pid --fork --kill-child --uts --ipc --net --cgroup sh -eu
     ln -s ../bin-of-canopy/canopy sbin/mount.canopy
     mount --bind "$3" out
     mount -t proc proc proc
+    # The settings there are those of the whole machine, and systemd-sysctl would change them.
+    mount --bind proc/sys proc/sys
+    mount -o remount,bind,ro proc/sys
     mount -t tmpfs dev dev
     mount -t tmpfs run run
     mount -t cgroup2 cgroup sys/fs/cgroup

@@ -54,7 +54,7 @@ fn the_quick_start_works_word_for_word() {
     let bed = bed(&["root"]);
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/quick-start.md");
     let commands = commands(&std::fs::read_to_string(page).expect("the page"));
-    for needle in ["canopy init", "mount /mnt/media", "canopy set media", "canopy umount media"] {
+    for needle in ["canopy init", "mount /mnt/media", "canopy add media", "canopy umount media"] {
         assert!(commands.contains(needle), "no {needle} in {commands}");
     }
     let mut command = Command::new("unshare");

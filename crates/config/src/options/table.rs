@@ -76,7 +76,8 @@ fn branches_and_mountpoint() -> Vec<Spec> {
             field!(keep),
             "files that stay on their disk: balance, drain and the like leave those that match alone",
         )
-        .live(),
+        .live()
+        .unlisted(),
         spec(
             "statfs",
             field!(pool.statfs),

@@ -2,8 +2,9 @@
 //!
 //! The kernel looks a name up, then sends the operation. If the name leads to another file by then, and the one before is gone,
 //! the answer is ESTALE, and the kernel tries once more. A name that is replaced all the time would make that fail, too. So
-//! once an operation has met this, files that are looked up are kept open until their operations must have come. These act on
-//! the file whose attributes the kernel has checked, as if they had come before the name was replaced.
+//! once an operation has met this, files that its thread then looks up are kept open until their operations must have come. These
+//! act on the file whose attributes the kernel has checked, as if they had come before the name was replaced. A file that still
+//! has a name somewhere was moved and not replaced, so they do not act on that.
 
 use crate::fs::stat::FileKey;
 use crate::lock::rank;
@@ -15,9 +16,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// For how long files are kept after an operation has met a file that is gone, and how long each is kept at least. The
-/// kernel looks the name up again at once.
-const HOLD: Duration = Duration::from_secs(1);
+/// For how long an operation of a thread that has met a file that is gone counts as tried again. The kernel looks the name up
+/// again at once.
+const HOLD: Duration = Duration::from_millis(200);
 
 /// The most files that are kept.
 const MOST: usize = 256;
@@ -34,9 +35,10 @@ struct Shared {
 
 #[derive(Default)]
 struct Queue {
-    /// Oldest first.
-    files: VecDeque<(Instant, FileKey, Arc<Orphan>)>,
-    until: Option<Instant>,
+    /// With the threads that have looked them up; oldest first.
+    files: VecDeque<(Instant, u32, FileKey, Arc<Orphan>)>,
+    /// Threads that have met a file that is gone, and when; oldest first.
+    met: VecDeque<(Instant, u32)>,
 }
 
 impl ReplacedFiles {
@@ -45,10 +47,14 @@ impl ReplacedFiles {
         self.0.active.load(Ordering::Relaxed)
     }
 
-    /// An operation has met a file that is gone. Files are kept from now on, for a while.
-    pub(crate) fn met(&self) {
+    /// An operation of a thread has met a file that is gone. Files that it looks up are kept from now on, for a while.
+    pub(crate) fn met(&self, thread: u32) {
         let mut queue = self.0.queue.lock();
-        queue.until = Some(Instant::now() + HOLD);
+        queue.met.retain(|(_, other)| *other != thread);
+        if queue.met.len() == MOST {
+            queue.met.pop_front();
+        }
+        queue.met.push_back((Instant::now(), thread));
         if !self.0.active.swap(true, Ordering::Relaxed) {
             let shared = Arc::downgrade(&self.0);
             let thread = std::thread::Builder::new().name("replaced-files".into());
@@ -58,23 +64,29 @@ impl ReplacedFiles {
         }
     }
 
-    pub(crate) fn keep(&self, key: FileKey, file: Orphan) {
+    /// Keeps a file that a thread has looked up.
+    pub(crate) fn keep(&self, thread: u32, key: FileKey, file: Orphan) {
         let mut queue = self.0.queue.lock();
-        if !self.are_kept() {
+        let again = |(since, other): &(Instant, u32)| *other == thread && since.elapsed() < HOLD;
+        if !self.are_kept() || !queue.met.iter().any(again) {
             return;
         }
         let oldest = if queue.files.len() == MOST { queue.files.pop_front() } else { None };
-        queue.files.push_back((Instant::now(), key, Arc::new(file)));
+        queue.files.push_back((Instant::now(), thread, key, Arc::new(file)));
         drop(queue);
         drop(oldest);
     }
 
-    pub(crate) fn find(&self, key: FileKey) -> Option<Arc<Orphan>> {
+    /// Returns a file that a thread has just looked up.
+    pub(crate) fn find(&self, thread: u32, key: FileKey) -> Option<Arc<Orphan>> {
         if !self.are_kept() {
             return None;
         }
         let queue = self.0.queue.lock();
-        queue.files.iter().rev().find(|(_, kept, _)| *kept == key).map(|(.., file)| file.clone())
+        let wanted = |kept: &&(Instant, u32, FileKey, Arc<Orphan>)| {
+            kept.1 == thread && kept.2 == key && kept.0.elapsed() < HOLD
+        };
+        queue.files.iter().rev().find(wanted).map(|(.., file)| file.clone())
     }
 
     /// Closes all files.
@@ -95,7 +107,8 @@ fn release(shared: &Weak<Shared>) {
             queue.files.iter().position(|(since, ..)| since.elapsed() < HOLD).unwrap_or(queue.files.len());
         let young = queue.files.split_off(first_young);
         let expired = std::mem::replace(&mut queue.files, young);
-        let ends = queue.files.is_empty() && queue.until.is_none_or(|until| Instant::now() >= until);
+        queue.met.retain(|(since, _)| since.elapsed() < HOLD);
+        let ends = queue.files.is_empty() && queue.met.is_empty();
         if ends {
             shared.active.store(false, Ordering::Relaxed);
         }

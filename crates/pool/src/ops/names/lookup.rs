@@ -137,8 +137,11 @@ impl Pool {
             return true;
         }
         let found = open_as(dir, name, attr.key(), OFlags::PATH);
+        let thread = self.kernel.load().caller_thread();
         found
-            .map(|(fd, _)| self.replaced.keep(attr.key(), Orphan { branch: branches[index].clone(), fd }))
+            .map(|(fd, _)| {
+                self.replaced.keep(thread, attr.key(), Orphan { branch: branches[index].clone(), fd });
+            })
             .is_some()
     }
 

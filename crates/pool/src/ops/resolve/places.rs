@@ -189,11 +189,14 @@ impl Pool {
         if let Some(errno) = failed {
             return Err(Error::Branch(errno));
         }
-        let Some(kept) = self.replaced.find(key) else {
-            self.replaced.met();
+        let thread = self.kernel.load().caller_thread();
+        let kept = self.replaced.find(thread, key).map(|kept| Ok((stat::of(kept.fd.as_fd())?, kept)));
+        // One that has a name was moved on its branch: the name that the kernel used leads to another.
+        let kept = kept.transpose().map_err(Error::Branch)?.filter(|(attr, _)| attr.nlink == 0);
+        let Some((attr, kept)) = kept else {
+            self.replaced.met(thread);
             return Err(Error::Stale);
         };
-        let attr = stat::of(kept.fd.as_fd())?;
         let (branch, fd) = (kept.branch.clone(), PlaceFd::Orphan(kept));
         Ok(nameless(Place { index: None, branch, fd, attr }))
     }
