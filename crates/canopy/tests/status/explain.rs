@@ -152,7 +152,7 @@ fn symlinks_missing_files_and_long_names_are_explained() {
 
     for (args, words) in [
         (["explain", "creat", "@x"], &["'creat' is not a function", "did you mean 'create'?"][..]),
-        (["explain", "create", "/proc/x"], &["/proc/x is not on a pool", "findmnt"]),
+        (["explain", "create", "/proc/x"], &["/proc/x is not on a pool", "canopy status"]),
         (["explain", "create", "@none/x"], &["cannot be looked up", "No such file"]),
         (["explain", "create", "@.mergerfs/x"], &["cannot be looked up: not a directory"]),
     ] {

@@ -58,6 +58,7 @@ fn a_healthy_pool_is_described_without_warnings() {
         "device",
         "error",
         "errors",
+        "filesystem",
         "fstype",
         "health",
         "illness",
@@ -187,7 +188,11 @@ fn a_path_that_is_no_pool_is_an_error() {
     for path in [scratch.path("a"), "/proc".into(), "/nowhere".into()] {
         let done = canopy(["status".as_ref(), path.as_os_str()]);
         assert_eq!(done.code(), Some(1));
-        assert!(done.stderr.contains("is not the mountpoint of a pool (findmnt"), "{}", done.describe());
+        assert!(
+            done.stderr.contains("is not the mountpoint of a pool (canopy status"),
+            "{}",
+            done.describe()
+        );
     }
 }
 

@@ -447,6 +447,21 @@ fn a_configured_pool_that_is_not_mounted() {
 }
 
 #[test]
+fn a_move_that_cannot_be_finished() {
+    let (disk, other) = (LoopFs::tmpfs(16 * MIB), LoopFs::tmpfs(16 * MIB));
+    // What others could have written is not acted on, and not removed.
+    let entry = disk.path().join(".canopy-clone.move.1.1");
+    fs::write(&entry, "").unwrap();
+    fs::set_permissions(&entry, fs::Permissions::from_mode(0o666)).unwrap();
+    let pool = pool_over(&[disk.path(), other.path()], "");
+    let status = pool.status();
+    assert_eq!(codes(&status), ["move-unfinished"], "{status:#}");
+    assert_eq!(warning(&status, "move-unfinished")["branch"], disk.path().to_str().unwrap());
+    pool.umount();
+    assert!(entry.exists());
+}
+
+#[test]
 fn every_warning_has_a_test() {
     let tests =
         [include_str!("warnings.rs"), include_str!("hung_branch.rs"), include_str!("output.rs")].concat();
