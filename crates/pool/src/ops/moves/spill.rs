@@ -341,6 +341,10 @@ impl Pool {
             Some(copy) => FileMove::onto(&file.source, target, still, names, copy, note),
         };
         let mut carry = copied.map_err(NotMoved::of)?;
+        if file.original == Original::Stays {
+            // Whoever opened it before has not brought this copy.
+            self.last_opens.put(file.attr.key(), 0);
+        }
         if file.original == Original::Stays && file.old_on.contains(&target.id) {
             carry.replace();
         }

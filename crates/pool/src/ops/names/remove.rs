@@ -70,8 +70,8 @@ impl Pool {
     }
 
     /// Returns whether the caller itself has brought a copy, equal in size and time, to its branch since it opened another in the pool:
-    /// mv(1) copies a file to a disk and then removes it from the pool. To remove both would lose the file. Copies that
-    /// the pool makes have a generation.
+    /// mv(1) copies a file to a disk and then removes it from the pool. To remove both would lose the file. For a copy that
+    /// the pool makes, nobody has opened the other one last.
     fn is_brought(
         &self,
         caller: u32,
