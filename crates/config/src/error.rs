@@ -142,7 +142,7 @@ impl FileError {
     /// Returns the error number for the control interface.
     pub fn errno(&self) -> Errno {
         match self {
-            FileError::Unreadable { errno, .. } => Errno::from_raw_os_error(*errno),
+            FileError::Unreadable { errno, .. } => canopy_sys::errno::from_raw(*errno),
             FileError::TooDeep { .. } => Errno::LOOP,
             FileError::InPool(_) | FileError::NothingLoaded | FileError::Lines(_) => Errno::INVAL,
         }

@@ -52,7 +52,7 @@ impl Backing {
     pub fn open(&self, file: BorrowedFd<'_>) -> Result<BackingId, BackingError> {
         match dev::backing_open(self.device.as_fd(), file) {
             Ok(id) => Ok(BackingId { device: Arc::clone(&self.device), id }),
-            Err(error) => Err(match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
+            Err(error) => Err(match error.raw_os_error().map(canopy_sys::errno::from_raw) {
                 Some(rustix::io::Errno::PERM) => BackingError::Permission,
                 Some(rustix::io::Errno::LOOP) => BackingError::TooDeep,
                 Some(rustix::io::Errno::NOTTY) => BackingError::Unsupported,

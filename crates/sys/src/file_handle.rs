@@ -1,8 +1,8 @@
 //! File handles: open_by_handle_at(2) and name_to_handle_at(2), and handles made from inode numbers.
 
-use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use crate::errno::last_errno;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -48,7 +48,7 @@ pub fn open_as(mount: BorrowedFd<'_>, handle: &[u8], flags: OFlags) -> Result<Ow
     // above.
     let fd = unsafe { libc::syscall(libc::SYS_open_by_handle_at, mount.as_raw_fd(), &raw mut whole, flags) };
     if fd < 0 {
-        return Err(last());
+        return Err(last_errno());
     }
     // SAFETY: the kernel has just opened this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
@@ -73,7 +73,7 @@ pub fn from_fd(file: BorrowedFd<'_>) -> Result<Vec<u8>, Errno> {
         )
     };
     if result < 0 {
-        return Err(last());
+        return Err(last_errno());
     }
     Ok(encode(whole.kind, &whole.handle[..whole.bytes as usize]))
 }
@@ -229,7 +229,7 @@ fn bulkstat(dir: &OwnedFd, ino: Option<u64>) -> Result<(u64, u32), Errno> {
     // SAFETY: the kernel reads the request, and writes it and `icount` records after it. The layout is asserted above.
     let result = unsafe { libc::ioctl(dir.as_raw_fd(), BULKSTAT as _, &raw mut request) };
     if result < 0 {
-        return Err(match last() {
+        return Err(match last_errno() {
             // There is no such inode.
             Errno::INVAL | Errno::NOENT => Errno::STALE,
             other => other,
@@ -240,10 +240,6 @@ fn bulkstat(dir: &OwnedFd, ino: Option<u64>) -> Result<(u64, u32), Errno> {
     }
     let generation = request.found[8].to_ne_bytes();
     Ok((request.found[0], u32::from_ne_bytes([generation[0], generation[1], generation[2], generation[3]])))
-}
-
-fn last() -> Errno {
-    Errno::from_raw_os_error(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 
 pub mod creds;
 pub mod detached_mount;
-mod errno;
+pub mod errno;
 pub mod fanotify;
 pub mod fd;
 pub mod file_handle;

@@ -194,7 +194,7 @@ impl Keeper {
         }
         let error = handover::hand_over(&self.program, &self.directory, &mut self.survival, &self.forker);
         tracing::error!("{} cannot take over: {error}", self.program.shown());
-        let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
+        let errno = error.raw_os_error().map_or(Errno::IO, canopy_sys::errno::from_raw);
         self.survival.ledger.record_refusal(Refusal::Program(errno));
     }
 

@@ -3,6 +3,7 @@
 use super::Ledger;
 use canopy_config::text::os_error;
 use canopy_fuse::transport::Gate;
+use canopy_sys::errno;
 use rustix::io::Errno;
 use rustix::process::{Signal, getpid, kill_process};
 use std::fmt;
@@ -48,7 +49,7 @@ impl Refusal {
     pub fn from_word(word: u64) -> Option<Refusal> {
         Some(match word as u32 {
             1 => Refusal::Busy,
-            2 => Refusal::Program(Errno::from_raw_os_error((word >> 32) as i32)),
+            2 => Refusal::Program(errno::from_raw((word >> 32) as i32)),
             3 => Refusal::Late,
             4 => Refusal::Ended,
             5 => Refusal::Form,

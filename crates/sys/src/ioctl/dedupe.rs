@@ -60,7 +60,7 @@ pub fn share_equal(
     match range.status {
         0 => Ok(Some(range.bytes_deduped)),
         FILE_DEDUPE_RANGE_DIFFERS => Ok(None),
-        status => Err(Errno::from_raw_os_error(-status)),
+        status => Err(crate::errno::from_raw(status.wrapping_neg())),
     }
 }
 

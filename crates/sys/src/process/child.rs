@@ -76,7 +76,7 @@ fn in_child(call: impl FnOnce() -> Result<(), Errno> + Copy) -> Result<(), Errno
     };
     match status.and_then(|(_, status)| status.exit_status()) {
         Some(0) => Ok(()),
-        Some(errno) => Err(Errno::from_raw_os_error(errno)),
+        Some(errno) => Err(crate::errno::from_raw(errno)),
         None => Err(Errno::INTR),
     }
 }

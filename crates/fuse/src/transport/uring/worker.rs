@@ -143,7 +143,7 @@ impl<H: Handler> Worker<H> {
             let window = match arrived {
                 Ok(window) => window,
                 Err(errno) if disconnected(errno) => return Stop::End(WorkerEnd::Disconnected),
-                Err(errno) => return Stop::End(failed(Errno::from_raw_os_error(errno))),
+                Err(errno) => return Stop::End(failed(canopy_sys::errno::from_raw(errno))),
             };
             match self.serve(window) {
                 Ok(Served::Committed(committed)) => next = committed,
@@ -173,7 +173,7 @@ impl<H: Handler> Worker<H> {
         match joined {
             // The filesystem is already unmounted. That is no refusal, and the worker will notice it.
             Ok(Some(Err(errno))) if !disconnected(errno) => {
-                Err(UringUnavailable::Refused(Errno::from_raw_os_error(errno)))
+                Err(UringUnavailable::Refused(canopy_sys::errno::from_raw(errno)))
             }
             Ok(next) => Ok(next),
             Err(error) => Err(UringUnavailable::resources(&error)),
@@ -275,7 +275,7 @@ fn set_payload(header: &mut [u8; HEADER], len: usize) {
 /// Returns whether an errno means that the connection has ended. This includes `ENOENT`, which means that the answered
 /// request no longer exists: only the end of the connection removes a request from an entry.
 fn disconnected(errno: i32) -> bool {
-    let errno = Errno::from_raw_os_error(errno);
+    let errno = canopy_sys::errno::from_raw(errno);
     matches!(errno, Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED | Errno::NOENT)
 }
 
