@@ -4,7 +4,7 @@
 
 mod common;
 
-use canopy_pool::branch::Mode::Rw;
+use canopy_pool::branch::Mode::{Nc, Rw};
 use canopy_pool::config::Config;
 use canopy_pool::policy::{Category, Policy, ThreadRandom};
 use canopy_pool::{Entry, Error, HandleId, NodeId, Pool, RenameKind, SetAttr, WriteKind};
@@ -16,6 +16,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const THREADS: u64 = 8;
@@ -335,4 +336,38 @@ fn concurrent_operations_lose_and_leak_nothing() {
     let mut client = made.client();
     client.tree().expect("a tree");
     client.end().expect("nothing left");
+}
+
+/// An operation goes by the settings that it began with: a policy that is changed meanwhile does not choose among branches
+/// that were looked at for another.
+#[test]
+fn a_policy_that_changes_refuses_no_creation() {
+    let config = |policy| {
+        let mut config = Config { min_free: 0, ..Config::default() };
+        config.policies.set_category(Category::Create, policy);
+        config
+    };
+    let made = pool(&[Nc, Rw], config(Policy::Rand));
+    std::fs::create_dir(made.on(0, "d")).expect("a directory");
+    let dir = made.pool.lookup(NodeId::ROOT, b"d").expect("the directory").node;
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                for policy in [Policy::MspMfs, Policy::Rand] {
+                    made.pool.reconfigure(config(policy));
+                }
+            }
+        });
+        let created = (0..8_000_u32).try_for_each(|number| {
+            let flags = (OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY).bits();
+            let (entry, opened) =
+                made.pool.create(&ROOT, dir, number.to_string().as_bytes(), 0o644, flags, false)?;
+            made.pool.release(opened.handle)?;
+            made.pool.forget(entry.node, 1);
+            made.pool.unlink(dir, number.to_string().as_bytes())
+        });
+        ended.store(true, Ordering::Relaxed);
+        assert_eq!(created, Ok(()));
+    });
 }

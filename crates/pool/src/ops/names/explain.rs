@@ -80,7 +80,8 @@ impl Pool {
         let branches = self.branches.load();
         let (node, path) = self.nodes.locate(id)?;
         let path = path.ok_or(Error::Absent)?;
-        let (category, policy) = (func.category(), self.config().policies.get(func));
+        let config = self.config();
+        let (category, policy) = (func.category(), config.policies.get(func));
         let creates = category == Category::Create;
         if (name.is_some() || creates) && !node.is_dir() {
             return Err(Error::NotDirectory);
@@ -125,6 +126,7 @@ impl Pool {
                 let every = (true, SpaceNeed::of(true, &branches));
                 // Asks the policy even if the name exists, so that the views are complete.
                 let placed = self.choose_for_create_seen(
+                    &config,
                     func,
                     &dirs,
                     (dir, name.unwrap_or_default()),
@@ -153,7 +155,6 @@ impl Pool {
                 }
             }
         }
-        let config = self.config();
         let (placement, is_placed) = (&config.placement, creates && func != Func::Mkdir);
         let order = is_placed.then(|| placement.order(dir, name.unwrap_or_default())).flatten();
         let placed = order.map(|order| placed(&order, &branches, sets_seen.len(), has_room));

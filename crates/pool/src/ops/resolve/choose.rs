@@ -3,7 +3,7 @@
 use crate::branch::health::OpKind;
 use crate::branch::list::Mode;
 use crate::branch::{Branch, Branches};
-use crate::config::Func;
+use crate::config::{Config, Func};
 use crate::dir::merged::{Copies, MergedDir};
 use crate::error::{Error, Result};
 use crate::fs::magic;
@@ -199,16 +199,21 @@ impl Pool {
         new: (&[u8], &[u8]),
         full: &[usize],
     ) -> Result<Choice> {
-        let policy = self.config().policies.get(func);
+        let config = self.config();
+        let policy = config.policies.get(func);
         let needs = policy::needs(policy, Category::Create);
         let space = SpaceNeed::to_create(policy, needs.space, dirs.branches);
-        self.choose_for_create_seen(func, dirs, new, full, (needs.presence, space), |_, _, _| {})
+        self.choose_for_create_seen(&config, func, dirs, new, full, (needs.presence, space), |_, _, _| {})
     }
 
     /// As `choose_for_create`, with views that have presence and space as given. Calls `see` with each directory that the
     /// policy considers, the views of it, and the set of branches that the policy chooses from, if that is not all.
+    ///
+    /// `config` is the one that `needs` are from: another policy could need what the views then lack.
+    #[allow(clippy::too_many_arguments)]
     pub(crate) fn choose_for_create_seen(
         &self,
+        config: &Config,
         func: Func,
         dirs: &MergedDir<'_>,
         (path, name): (&[u8], &[u8]),
@@ -216,7 +221,6 @@ impl Pool {
         needs: (bool, SpaceNeed),
         mut see: impl FnMut(&[u8], &[BranchView], Option<Set<'_>>),
     ) -> Result<Choice> {
-        let config = self.config();
         let policy = config.policies.get(func);
         let mut level = |at: &[u8], set: Option<Set<'_>>| -> Result<Vec<BranchView>> {
             let mut views = self.level(dirs, path, at, needs);
