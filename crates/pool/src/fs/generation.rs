@@ -4,7 +4,7 @@
 //! number, and so hold the same. Whoever is about to change a copy with the mark first gives it a larger number without one.
 
 use super::{beneath, xattr};
-use rustix::fd::BorrowedFd;
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{OFlags, XattrFlags};
 use rustix::io::Errno;
 use std::time::SystemTime;
@@ -71,6 +71,19 @@ pub(crate) fn write(file: BorrowedFd<'_>, generation: Generation) -> Result<(), 
     xattr::set(file, ATTRIBUTE, &generation.to_bytes(), XattrFlags::empty())
 }
 
+/// As `write`, and the generation is on disk when this returns, if its filesystem can do that.
+///
+/// Errors: `EAGAIN`, before anything has changed, while a lease keeps a pinned file from being opened.
+pub(crate) fn put(file: BorrowedFd<'_>, generation: Generation) -> Result<(), Errno> {
+    let is_pinned = rustix::fs::fcntl_getfl(file)?.contains(OFlags::PATH);
+    let opened = if is_pinned { Some(beneath::reopen(file, OFlags::RDONLY)?) } else { None };
+    write(file, generation)?;
+    match rustix::fs::fsync(opened.as_ref().map_or(file, AsFd::as_fd)) {
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(()),
+        other => other,
+    }
+}
+
 /// Marks a copy, so that another one may get the same number. The mark is on disk when this returns.
 pub(crate) fn share(file: BorrowedFd<'_>, before: Option<Generation>) -> Result<(), Errno> {
     if before.is_some_and(|before| before.shared) {
@@ -78,23 +91,7 @@ pub(crate) fn share(file: BorrowedFd<'_>, before: Option<Generation>) -> Result<
     }
     let known = before.map(|before| before.number).filter(|number| *number > 0);
     let number = known.unwrap_or_else(|| next(0));
-    write(file, Generation { number, shared: true })?;
-    sync(file)
-}
-
-/// Waits until a file's attributes are on disk, if its filesystem can do that.
-pub(crate) fn sync(file: BorrowedFd<'_>) -> Result<(), Errno> {
-    let synced = match rustix::fs::fsync(file) {
-        // It is only pinned.
-        Err(Errno::BADF) => {
-            beneath::reopen(file, OFlags::RDONLY | OFlags::NONBLOCK).and_then(rustix::fs::fsync)
-        }
-        other => other,
-    };
-    match synced {
-        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(()),
-        other => other,
-    }
+    put(file, Generation { number, shared: true })
 }
 
 /// Returns which of some copies are current: those with the largest number, or all if none has one.

@@ -8,9 +8,11 @@ use canopy_pool::policy::placement::{Pattern, Placement, Rule, Target};
 use canopy_pool::policy::{Category, Policy};
 use canopy_pool::{Error, HandleId, NodeId, Pool, RenameKind, SetAttr, WriteKind};
 use canopy_sys::ioctl::relocate::{RELOCATE, Relocation, What};
+use canopy_sys::lease;
 use rustix::fs::{OFlags, XattrFlags};
 use rustix::io::Errno;
 use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -251,6 +253,60 @@ fn opens_that_truncate_and_truncations_count_as_writes() {
     // Reading changes nothing.
     assert_eq!(bed.read("d/f"), "sec");
     assert!(bed.are_same("d/f", 0, 1));
+    // But for O_RDONLY | O_TRUNC, which the kernel sends as these two.
+    let handle = bed.open("d/f", 0).unwrap();
+    let size = SetAttr { size: Some(0), ..SetAttr::default() };
+    assert_eq!(bed.pool().setattr(&ROOT, bed.node("d/f"), None, &size).unwrap().size, 0);
+    bed.pool().release(handle).unwrap();
+    assert!(!bed.are_same("d/f", 0, 1));
+    assert_eq!((bed.read("d/f").as_str(), bed.on(1, "d/f").as_str()), ("", "sec"));
+}
+
+/// What has to wait for a lease has changed nothing: no copy, and not which ones are the newest.
+#[test]
+fn who_waits_for_a_lease_has_changed_no_copy() {
+    const SET_FLAGS: u32 = 0x4008_6602;
+    const NODUMP: u32 = 0x40;
+    let size = Some(2);
+    for (leased, way) in [(0, "open"), (0, "truncate"), (1, "truncate"), (1, "chmod, truncate"), (1, "flags")]
+    {
+        let bed = Bed::new(2);
+        copied(&bed);
+        let files = [0, 1].map(|branch| fs::File::open(bed.made.on(branch, "d/f")).unwrap());
+        let flags = || files.each_ref().map(|file| rustix::fs::ioctl_getflags(file).unwrap().bits());
+        let state = || {
+            let of = |branch: usize| {
+                let meta = fs::metadata(bed.made.on(branch, "d/f")).unwrap();
+                (bed.generation(branch, "d/f"), meta.len(), meta.mode(), meta.ctime_nsec())
+            };
+            ([of(0), of(1)], flags())
+        };
+        let node = bed.node("d/f");
+        let work = || match way {
+            "open" => bed.pool().open(&ROOT, node, WRITE, false).map(|opened| {
+                bed.pool().release(opened.handle).unwrap();
+            }),
+            "truncate" => {
+                bed.pool().setattr(&ROOT, node, None, &SetAttr { size, ..SetAttr::default() }).map(drop)
+            }
+            "chmod, truncate" => {
+                let set = SetAttr { size, mode: Some(0o600), ..SetAttr::default() };
+                bed.pool().setattr(&ROOT, node, None, &set).map(drop)
+            }
+            _ => bed.pool().ioctl(&ROOT, node, SET_FLAGS, &NODUMP.to_ne_bytes()).map(drop),
+        };
+        lease::take_alone(files[leased].as_fd()).unwrap();
+        let before = state();
+        for _ in 0..3 {
+            let waits = work();
+            assert!(matches!(waits, Err(Error::Wait(_))), "{way} of {leased}: {waits:?}");
+            assert_eq!(state(), before, "{way} of {leased}");
+        }
+        lease::release(files[leased].as_fd());
+        work().unwrap();
+        assert_ne!(state(), before, "{way} of {leased}");
+        assert_eq!(bed.are_same("d/f", 0, 1), way != "open", "{way} of {leased}");
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::fs::beneath;
 use crate::ids::{Caller, NodeId};
 use crate::lock::paths::Uses;
+use crate::ops::resolve::opened_copies::OpenedCopies;
 use crate::ops::resolve::places::Purpose;
 use crate::pool::Pool;
 use canopy_sys::ioctl::fitrim::{self, FITRIM, TrimRange};
@@ -68,24 +69,32 @@ impl Pool {
                 true => self.ask_dir(&branches, &node, trust, func, read)?,
                 false => {
                     let own = self.primary(&branches, &node)?;
-                    read(own.fd.as_fd()).map_err(|errno| own.branch.record_error(errno, OpKind::Read))?;
+                    let failed =
+                        |errno| node.waits_for_lease(own.branch.record_error(errno, OpKind::Read), false);
+                    read(own.fd.as_fd()).map_err(failed)?;
                 }
             }
             return Ok(IoctlAnswer { buffer, len: ioctl.size() });
         }
-        self.on_copies(&branches, &node, trust, (func, Purpose::Attributes), |place| {
-            let file = beneath::reopen(&place.fd, OFlags::RDONLY | kind)?;
+        let _not_cloning = self.keep_from_cloning(&node)?;
+        let places = self.places(&branches, &node, trust, Purpose::Attributes)?;
+        let chosen = self.chosen_places(func, &branches, &places, false)?;
+        let opened = OpenedCopies::open(&node, &chosen, OFlags::RDONLY | kind)?;
+        let changed = self.change_each(&branches, &places, &chosen, |place| {
+            let file = opened.of(place)?;
             // The kernel does not check SetVersion. It has checked the others itself since Linux 5.13.
             let checked = ioctl != FlagIoctl::SetVersion && caller.is_checked();
             if !checked && !caller.owner_or_capable(&place.attr) {
                 return Err(Errno::PERM);
             }
-            let changed = guarded_bits(ioctl, &buffer) != current_guarded_bits(file.as_fd(), ioctl)?;
+            let changed = guarded_bits(ioctl, &buffer) != current_guarded_bits(file, ioctl)?;
             if changed {
                 self.admits(caller, Act::GuardFlags)?;
             }
-            flag_ioctl(file.as_fd(), ioctl, &mut buffer.clone())
-        })?;
+            flag_ioctl(file, ioctl, &mut buffer.clone())
+        });
+        node.copies_changed();
+        changed?;
         // chattr(1) changes ctime, which the kernel does not expect from an ioctl.
         self.kernel.load().invalidate_attr(id);
         Ok(IoctlAnswer { buffer, len: 0 })

@@ -15,13 +15,13 @@ use crate::ids::{Caller, HandleId, NodeId};
 use crate::lock::paths::Uses;
 use crate::node::Node;
 use crate::node::handles::FileHandle;
+use crate::ops::resolve::opened_copies::OpenedCopies;
 use crate::ops::resolve::places::{Chosen, Places, Purpose};
 use crate::ops::resolve::{Place, PlaceFd};
 use crate::pool::Pool;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
 use rustix::io::Errno;
-use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -116,8 +116,7 @@ impl Pool {
         }
         let by_policy = set.uid.is_some() || set.gid.is_some() || set.mode.is_some() || !with_data;
         if !by_policy {
-            let own = self.open_or_own(&branches, node, handle)?;
-            change_data(&own, caller, set)?;
+            let own = self.change_data(&branches, node, caller, handle, set)?;
             return self.file_attr_at(node, &own);
         }
         let _not_cloning = self.keep_from_cloning(node)?;
@@ -127,9 +126,10 @@ impl Pool {
         };
         let places = self.places(&branches, node, trust, purpose)?;
         let mut changed = Chosen::new();
-        let result = self.change(&branches, &places, &mut changed, caller, set, handle.is_some(), with_data);
+        let result =
+            self.change(&branches, node, &places, &mut changed, caller, set, handle.is_some(), with_data);
         let result = result.and_then(|()| match with_data {
-            true => change_data(&self.open_or_own(&branches, node, handle)?, caller, set),
+            true => self.change_data(&branches, node, caller, handle, set).map(drop),
             false => Ok(()),
         });
         if result.is_err() {
@@ -151,6 +151,7 @@ impl Pool {
     fn change<'p>(
         &self,
         branches: &Branches,
+        node: &Node,
         places: &'p Places,
         changed: &mut Chosen<'p>,
         caller: &Caller,
@@ -166,19 +167,13 @@ impl Pool {
             }
             result
         };
-        // What may have to wait for a lease comes before the first change.
-        let mut writable: SmallVec<[(&Place, OwnedFd); 2]> = SmallVec::new();
+        let mut writable = OpenedCopies::default();
         if set.size.is_some() && !with_data {
             let chosen = self.chosen_places(Func::Truncate, branches, places, by_handle)?;
-            // The only one is opened when it is truncated, if it is not open for writing already.
-            let several = chosen.len() > 1;
-            for place in chosen.into_iter().filter(|_| several) {
-                match beneath::reopen(&place.fd, OFlags::WRONLY) {
-                    Ok(fd) => writable.push((place, fd)),
-                    Err(Errno::AGAIN) => return Err(Errno::AGAIN.into()),
-                    // It is told where the copy is changed.
-                    Err(_) => {}
-                }
+            // If nothing is changed before it, the only one is opened when it is truncated, unless it is open for writing already.
+            let is_first = set.uid.is_none() && set.gid.is_none() && set.mode.is_none();
+            if chosen.len() > 1 || !is_first || self.knows_copies() {
+                writable = OpenedCopies::open(node, &chosen, OFlags::WRONLY)?;
             }
         }
         if set.uid.is_some() || set.gid.is_some() {
@@ -202,8 +197,7 @@ impl Pool {
         if let Some(size) = set.size {
             let kill = set.kill_suidgid.then_some(caller);
             on_each(Func::Truncate, false, &|place| {
-                let opened = writable.iter().find(|(other, _)| std::ptr::eq(*other, place));
-                truncate(opened.map_or(place.fd.as_fd(), |(_, fd)| fd.as_fd()), size, kill)
+                truncate(writable.of(place).unwrap_or(place.fd.as_fd()), size, kill)
             })?;
         }
         if let Some(times) = times(set) {
@@ -247,7 +241,8 @@ impl Pool {
             if !written && !caller.owner_or_capable(&primary.attr) {
                 return Err(Errno::PERM.into());
             }
-            self.outdate_others(primary.fd.as_fd()).map_err(failed)?;
+            let outdated = self.outdate_others(primary.fd.as_fd());
+            outdated.map_err(|errno| node.waits_for_lease(failed(errno), false))?;
             pinned::chmod(primary.fd.as_fd(), mode).map_err(failed)?;
         }
         if primary.attr.is_regular() {
@@ -258,19 +253,36 @@ impl Pool {
         }
         Ok(primary)
     }
-}
 
-/// Changes size and times of the open file, whatever its branch's mode, as writes do. The only times that come through a
-/// handle are those of data that the kernel has cached (writeback).
-fn change_data(file: &Place, caller: &Caller, set: &SetAttr) -> Result<()> {
-    let failed = |errno| file.branch.record_error(errno, OpKind::Change);
-    if let Some(size) = set.size {
-        truncate(file.fd.as_fd(), size, set.kill_suidgid.then_some(caller)).map_err(failed)?;
+    /// Changes size and times of the open file, whatever its branch's mode, as writes do. The only times that come through a
+    /// handle are those of data that the kernel has cached (writeback).
+    fn change_data(
+        &self,
+        branches: &Branches,
+        node: &Arc<Node>,
+        caller: &Caller,
+        handle: Option<&FileHandle>,
+        set: &SetAttr,
+    ) -> Result<Place> {
+        let file = self.open_or_own(branches, node, handle)?;
+        let failed = |errno| file.branch.record_error(errno, OpKind::Change);
+        if let Some(size) = set.size {
+            let kill = set.kill_suidgid.then_some(caller);
+            let truncated = match handle.is_none() && self.knows_copies() {
+                // The file may be open for reading alone, by O_RDONLY | O_TRUNC.
+                true => beneath::reopen(&file.fd, OFlags::WRONLY).and_then(|opened| {
+                    self.outdate_others(opened.as_fd())?;
+                    truncate(opened.as_fd(), size, kill)
+                }),
+                false => truncate(file.fd.as_fd(), size, kill),
+            };
+            truncated.map_err(failed)?;
+        }
+        if let Some(times) = times(set) {
+            pinned::set_times(file.fd.as_fd(), &times).map_err(failed)?;
+        }
+        Ok(file)
     }
-    if let Some(times) = times(set) {
-        pinned::set_times(file.fd.as_fd(), &times).map_err(failed)?;
-    }
-    Ok(())
 }
 
 /// Returns whether this may be the `O_TRUNC` of an open(2) by the same caller. The file is already open then.

@@ -237,9 +237,21 @@ impl Pool {
         fd: &impl AsFd,
         flags: OFlags,
     ) -> Result<OwnedFd, Errno> {
+        // Whoever still waits for a lease has changed nothing: neither this copy nor what is known of the others.
+        let file = self.open_unchanged(node, branch, fd, flags - OFlags::TRUNC)?;
         if open_file::writes(flags) {
-            self.outdate_others(fd.as_fd())?;
+            self.outdate_others(file.as_fd())?;
         }
+        if flags.contains(OFlags::TRUNC) { beneath::reopen(fd, flags) } else { Ok(file) }
+    }
+
+    fn open_unchanged(
+        &self,
+        node: &Node,
+        branch: &Branch,
+        fd: &impl AsFd,
+        flags: OFlags,
+    ) -> Result<OwnedFd, Errno> {
         let refused = match beneath::reopen(fd, flags) {
             Err(Errno::ACCESS) if open_file::writes(flags) => Err(Errno::ACCESS),
             other => return other,
@@ -253,7 +265,10 @@ impl Pool {
             }),
         };
         match chosen {
-            true => open_made_writable(fd, flags).map_err(|_| Errno::ACCESS),
+            true => open_made_writable(fd, flags).map_err(|errno| match errno {
+                Errno::AGAIN => errno,
+                _ => Errno::ACCESS,
+            }),
             false => refused,
         }
     }

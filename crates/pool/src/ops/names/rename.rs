@@ -93,7 +93,13 @@ impl Side<'_, '_> {
         let Some(dir) = self.dirs.get(index) else { return Ok(()) };
         let sync = |name: &[u8], flags: OFlags| {
             let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-            match rustix::fs::openat(dir, name, flags, Mode::empty()).and_then(rustix::fs::fsync) {
+            let open = |name: &[u8], more| rustix::fs::openat(dir, name, flags | more, Mode::empty());
+            let synced = match open(name, OFlags::empty()) {
+                // Whoever holds a lease on the file does not hold up a rename: it is written with all others.
+                Err(Errno::AGAIN) => open(b".", OFlags::DIRECTORY).and_then(rustix::fs::syncfs),
+                opened => opened.and_then(rustix::fs::fsync),
+            };
+            match synced {
                 Err(errno) if CANNOT_SYNC.contains(&errno) => Ok(()),
                 other => other.map_err(|errno| self.dirs.branches[index].record_error(errno, OpKind::Change)),
             }

@@ -157,14 +157,16 @@ impl Pool {
     ///
     /// The new number is on disk when this returns: fdatasync(2) of data that are written later would not wait for it, and
     /// after a power cut the old copies would seem to be the same as this one.
+    ///
+    /// Errors: `EAGAIN`, before anything has changed, while a lease keeps a pinned file from being opened. So whoever opens the
+    /// file does that first.
     pub(crate) fn outdate_others(&self, file: BorrowedFd<'_>) -> Result<(), Errno> {
         if self.knows_copies()
             && let Some(Generation { number, shared }) = generation::read(file)?
             // One that was being changed, when the newest was lost, is that now.
             && (shared || number == Generation::OUT_OF_DATE.number)
         {
-            generation::write(file, Generation { number: generation::next(number), shared: false })?;
-            generation::sync(file)?;
+            generation::put(file, Generation { number: generation::next(number), shared: false })?;
         }
         Ok(())
     }

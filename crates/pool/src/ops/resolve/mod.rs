@@ -7,6 +7,7 @@ pub(crate) mod dirs;
 pub(crate) mod generations;
 mod inode_seed;
 mod locks;
+pub(crate) mod opened_copies;
 pub(crate) mod places;
 
 use crate::branch::health::OpKind;
