@@ -25,7 +25,7 @@ pub mod transport;
 
 pub use negotiate::{Agreed, KernelLimits, SessionOptions};
 pub use opcode::Opcode;
-pub use reply::{Replied, Reply};
+pub use reply::{NoData, Replied, Reply};
 pub use request::{NodeId, Op, Request};
 pub use session::Session;
 pub use transport::{Handler, Transport, Undelivered};

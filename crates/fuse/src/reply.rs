@@ -47,6 +47,15 @@ impl Replied {
     }
 }
 
+/// Why there is no data to reply with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoData {
+    /// A positive errno.
+    Error(i32),
+    /// The request waits for this: see [`Reply::later`].
+    Later([u64; 3]),
+}
+
 /// What to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
@@ -206,11 +215,17 @@ impl<'b> Reply<'b> {
     /// the kernel copies from. The slice is page-aligned, as `O_DIRECT` reads require. It may hold data of an earlier
     /// reply; only the number of bytes that `fill` returns is sent. An `Err` is a positive errno.
     pub fn data(self, max: usize, fill: impl FnOnce(&mut [u8]) -> Result<usize, i32>) -> Replied {
+        self.data_or_later(max, |buffer| fill(buffer).map_err(NoData::Error))
+    }
+
+    /// As [`Reply::data`], for a request that may have to wait.
+    pub fn data_or_later(self, max: usize, fill: impl FnOnce(&mut [u8]) -> Result<usize, NoData>) -> Replied {
         let room = max.min(self.limit);
         match fill(&mut self.payload[..room]) {
             Ok(len) if len <= room => self.done(Answer::Payload(len), Granted::Nothing),
             Ok(_) => self.error(EIO),
-            Err(errno) => self.error(errno),
+            Err(NoData::Error(errno)) => self.error(errno),
+            Err(NoData::Later(cause)) => self.later(cause),
         }
     }
 

@@ -32,7 +32,7 @@ use crate::export::StableId;
 use crate::fs::stat::FileKey;
 use crate::ids::{BranchId, NodeId};
 use crate::lock::rank;
-use crate::lock::ranked::{Mutex, RwLock, RwLockReadGuard};
+use crate::lock::ranked::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use dir_state::CachedDir;
 use once_cell::race::OnceBox;
 use open_file::OpenFile;
@@ -178,6 +178,29 @@ impl Node {
     }
 }
 
+/// A file that one thread has for itself, as [`Node::take`] says.
+pub(crate) struct TakenFile<'n> {
+    // Dropped first: who takes it next waits for the lock, and for nothing else.
+    _taken: Taken<'n>,
+    _alone: RwLockWriteGuard<'n, (), rank::FileMove>,
+}
+
+struct Taken<'n>(&'n AtomicBool);
+
+impl Taken<'_> {
+    fn of(node: &Node) -> Option<Taken<'_>> {
+        let taken = &node.rare().taken;
+        // Not made, and so not dropped, if another thread has it.
+        (!taken.swap(true, Ordering::AcqRel)).then(|| Taken(taken))
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
 /// Returns number, birth and device of a file in the form in which a node has room for them.
 fn packed(key: FileKey) -> Option<(u64, i64, u32)> {
     let (sec, nsec) = key.birth;
@@ -221,10 +244,27 @@ impl Node {
     ///
     /// Errors: [`Error::Wait`] while it moves.
     pub(crate) fn stay(&self) -> Result<RwLockReadGuard<'_, (), rank::FileMove>> {
-        self.moving().try_read().ok_or_else(|| {
-            self.rare().awaited.store(true, Ordering::Relaxed);
-            Error::Wait(Cause::Move(self.id))
-        })
+        self.moving().try_read().ok_or_else(|| self.waits_for_move())
+    }
+
+    fn waits_for_move(&self) -> Error {
+        self.rare().awaited.store(true, Ordering::Relaxed);
+        Error::Wait(Cause::Move(self.id))
+    }
+
+    /// Takes the file for a move, or for another change that no operation may see halfway, once all operations that write it
+    /// have ended. Of several threads, one waits for these, which wait for nothing but a disk. No worker waits for the move.
+    ///
+    /// Errors: [`Error::Wait`] while another thread has taken it. If that moves it on request, it gives up.
+    pub(crate) fn take(&self) -> Result<TakenFile<'_>> {
+        let taken = Taken::of(self).ok_or_else(|| self.waits_for_move())?;
+        Ok(TakenFile { _taken: taken, _alone: self.moving().write() })
+    }
+
+    /// As [`Node::take`]; `None` if any operation would have to be waited for.
+    pub(crate) fn take_now(&self) -> Option<TakenFile<'_>> {
+        let taken = Taken::of(self)?;
+        Some(TakenFile { _taken: taken, _alone: self.moving().try_write()? })
     }
 
     /// Returns whether another node stands for the file now. An answer that was given before may still bring the kernel

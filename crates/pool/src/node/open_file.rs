@@ -171,16 +171,19 @@ impl OpenFile {
         may_be
     }
 
-    /// Prepares for fetching a page into the page cache. From now on, direct writes record their ranges.
-    pub(crate) fn fetching(&self, moving: &RwLock<(), rank::FileMove>) -> Option<&DirectWrites> {
+    /// Prepares for fetching a page of the node's file into the page cache. From now on, direct writes record their ranges.
+    ///
+    /// Errors: [`Error::Wait`](crate::error::Error::Wait) while the file moves, for the first page.
+    pub(crate) fn fetching(&self, node: &Node) -> Result<Option<&DirectWrites>> {
         if !self.direct.load(Ordering::Relaxed) {
-            return None;
+            return Ok(None);
         }
-        self.overtaken().or_else(|| {
-            // Wait for writers that have checked already.
-            let _no_writers = moving.write();
-            Some(self.overtaken.get_or_init(Box::default))
-        })
+        if let Some(overtaken) = self.overtaken() {
+            return Ok(Some(overtaken));
+        }
+        // Writers that have checked already have ended then.
+        let _no_writers = node.take()?;
+        Ok(Some(self.overtaken.get_or_init(Box::default)))
     }
 
     /// Returns the record of direct writes, if there is one. The caller holds the node's `moving`.

@@ -55,6 +55,8 @@ pub(crate) struct RareParts {
     pub(crate) stays_until: Mutex<Option<Instant>, rank::NodeStays>,
     /// The names of the file lead to another node now.
     pub(super) superseded: AtomicBool,
+    /// Some thread moves the file, or is about to.
+    pub(super) taken: AtomicBool,
     /// A request that writes the file has come upon the move of it.
     pub(super) awaited: AtomicBool,
     /// The file has replaced files of other branches, which may still be there on disk.

@@ -1,11 +1,12 @@
 //! Operations on open files.
 
 use super::{Call, Dispatch, done, fail, number};
+use crate::parking;
 use crate::translate::convert;
 use canopy_fuse::flags::{OpenInFlags, WriteFlags};
 use canopy_fuse::request::{CopyRange, FileIo, WriteIo};
-use canopy_fuse::{Replied, Reply};
-use canopy_pool::{HandleId, Via, Whence, WriteKind};
+use canopy_fuse::{NoData, Replied, Reply};
+use canopy_pool::{Error, HandleId, Via, Whence, WriteKind};
 use rustix::io::Errno;
 
 const SEEK_DATA: u32 = 3;
@@ -34,7 +35,12 @@ impl Dispatch {
         // Only reads on behalf of a caller carry a lock owner (fs/fuse/file.c fuse_send_read); the others fill the
         // page cache.
         let via = Via::with_flags(HandleId(io.handle), io.flags).for_pages(io.lock_owner.is_none());
-        reply.data(io.size as usize, |buffer| self.pool.read(via, io.offset, buffer).map_err(number))
+        reply.data_or_later(io.size as usize, |buffer| {
+            self.pool.read(via, io.offset, buffer).map_err(|error| match error {
+                Error::Wait(cause) => NoData::Later(parking::note(cause)),
+                error => NoData::Error(number(error)),
+            })
+        })
     }
 
     pub(super) fn write(&self, call: &Call<'_>, reply: Reply<'_>, io: &WriteIo<'_>) -> Replied {

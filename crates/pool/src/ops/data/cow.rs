@@ -19,6 +19,8 @@ use std::sync::atomic::Ordering;
 
 impl Pool {
     /// Runs [`lookup`](Self::lookup) for a caller whose open may have been answered with `ESTALE`.
+    ///
+    /// Errors: also [`Error::Wait`] while a file moves of which such a caller is to get a copy.
     pub fn lookup_for(
         &self,
         caller: &Caller,
@@ -30,16 +32,19 @@ impl Pool {
             && self.pending_cow.take(caller.pid, node.id)
             && let Err(error) = self.replace_link_by_copy(&node, parent, name)
         {
-            tracing::debug!("a hard link is opened as it is: {error}");
-            // Lets the open that follows succeed.
+            // So the same lookup comes here again, or the open that follows succeeds.
             self.pending_cow.put(caller.pid, node.id);
+            if matches!(error, Error::Wait(_)) {
+                return Err(error);
+            }
+            tracing::debug!("a hard link is opened as it is: {error}");
         }
         self.lookup(parent, name)
     }
 
     /// Replaces the hard link that an open for writing names by a copy.
     ///
-    /// Errors: `ESTALE` when the kernel has to look the name up again first.
+    /// Errors: `ESTALE` when the kernel has to look the name up again first; [`Error::Wait`] while the file moves.
     pub(crate) fn break_link(&self, caller: &Caller, id: NodeId, flags: u32) -> Result<()> {
         if !self.config().link_cow || !open_file::writes(OFlags::from_bits_retain(flags as _)) {
             return Ok(());
@@ -54,6 +59,7 @@ impl Pool {
                 Ok(true) => {}
                 // Another name became known meanwhile, and the node stays with it.
                 Ok(false) => return Err(Error::Stale),
+                Err(wait @ Error::Wait(_)) => return Err(wait),
                 Err(error) => tracing::debug!("a hard link is opened as it is: {error}"),
             },
             _ => return self.send_back(caller, id),

@@ -76,6 +76,8 @@ fn cleared_flags(handle: &FileHandle, now: OFlags) -> OFlags {
 impl Pool {
     /// Reads into `buffer` and returns the number of bytes; fewer than requested only at the end of the file, or before an
     /// error. Pages are read to the end of the file or not at all: the kernel takes what is missing for a hole.
+    ///
+    /// Errors: [`Error::Wait`] while the file moves, for the first page of one that others write with `O_DIRECT`.
     pub fn read(&self, via: impl Into<Via>, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let via = via.into();
         let handle = self.files.get(via.handle)?;
@@ -83,7 +85,7 @@ impl Pool {
             buffer.fill(0);
             return Ok(buffer.len());
         }
-        let overtaken = if via.pages { handle.open.fetching(handle.node.moving()) } else { None };
+        let overtaken = if via.pages { handle.open.fetching(&handle.node)? } else { None };
         let _order = overtaken.map(|overtaken| overtaken.order.read());
         let (mut fd, traffic) = handle.counted_fd();
         let mut direct = handle.fd_flags().contains(OFlags::DIRECT);

@@ -22,7 +22,7 @@ impl Pool {
     /// If another name is known, the node stays with it, the method returns false, and the kernel has to look the name
     /// up again. Otherwise the node now belongs to the copy, and the method returns true. The caller holds no lock.
     ///
-    /// Errors: `EBUSY` when the file is open, or open for writing on the branch: that writer would go on writing the
+    /// Errors: [`Error::Wait`] while the file moves. `EBUSY` when the file is open, or open for writing on the branch: that writer would go on writing the
     /// file of the other names. `EAGAIN` when the file or its name has changed meanwhile.
     pub(crate) fn replace_link_by_copy(&self, node: &Arc<Node>, parent: NodeId, name: &[u8]) -> Result<bool> {
         let replaced = self.put_copy_over_link(node, parent, name);
@@ -33,7 +33,7 @@ impl Pool {
     }
 
     fn put_copy_over_link(&self, node: &Arc<Node>, parent: NodeId, name: &[u8]) -> Result<bool> {
-        let _alone = node.moving().write();
+        let _alone = node.take()?;
         let (branch, path, file) = {
             let _held = self.using(Uses::node(node.id).and(Uses::name(parent, name)));
             let primary = self.primary(&self.branches.load(), node)?;

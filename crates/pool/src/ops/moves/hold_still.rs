@@ -93,13 +93,17 @@ impl Pool {
         taken.into_iter().try_for_each(|fd| close(fd, until).map(drop))
     }
 
+    /// Returns the node's handles that a move has made read-only.
+    pub(crate) fn revoked(&self, node: &Arc<Node>) -> Vec<Arc<FileHandle>> {
+        self.files.matching(|handle| {
+            Arc::ptr_eq(&handle.node, node) && handle.writable() && !can_write(&handle.fd())
+        })
+    }
+
     /// Reopens for writing the node's handles that a move has made read-only. Returns true if there were any.
     /// The caller holds the node's `moving` exclusively.
     pub(crate) fn restore_writers(&self, node: &Arc<Node>) -> Result<bool, Errno> {
-        let waits = |handle: &FileHandle| {
-            Arc::ptr_eq(&handle.node, node) && handle.writable() && !can_write(&handle.fd())
-        };
-        let handles = self.files.matching(waits);
+        let handles = self.revoked(node);
         for handle in &handles {
             let place = handle.open.location();
             let fd = reopen_as_owner(place.fd.as_fd(), handle.flags - OFlags::TRUNC);

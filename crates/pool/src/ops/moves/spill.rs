@@ -6,7 +6,7 @@ use crate::branch::{Branch, Branches};
 use crate::config::Func;
 use crate::dir::merged::{Copies, MergedDir};
 use crate::dir::symlinks::Symlinks;
-use crate::error::{Cause, Error, is_full};
+use crate::error::{Error, is_full};
 use crate::fs::stat::{self, Attr, FileKey};
 use crate::fs::{beneath, generation};
 use crate::ids::BranchId;
@@ -97,8 +97,7 @@ impl Pool {
     ) -> crate::error::Result<T> {
         let mut moved = 0;
         loop {
-            // Once the operation has begun, its worker waits with it.
-            let moving = if moved == 0 { node.stay()? } else { node.moving().read() };
+            let moving = node.stay()?;
             let moves = node.moves();
             let attr = || self.written_attr(node);
             let result = self.take_space(self.nears_reserve(node, wanted), attr, &mut operation);
@@ -123,8 +122,15 @@ impl Pool {
         stat::of(open.location().fd.as_fd()).ok()
     }
 
+    /// Reopens for writing what a move has left read-only. Returns true if there was anything.
+    ///
+    /// Errors: [`Error::Wait`] while the file moves, or is leased.
     fn write_again(&self, node: &Arc<Node>) -> crate::error::Result<bool> {
-        let _alone = node.moving().write();
+        if self.revoked(node).is_empty() {
+            // The operation itself makes no sense, as is mostly so.
+            return Ok(false);
+        }
+        let _alone = node.take()?;
         self.restore_writers(node).map_err(|errno| node.waits_for_lease(errno, true))
     }
 
@@ -134,12 +140,7 @@ impl Pool {
     fn make_room(&self, node: &Arc<Node>, seen: u32, wanted: u64) -> crate::error::Result<bool> {
         let Some(policy) = self.config().move_when_full.0 else { return Ok(false) };
         // Other writers of the file come upon the move here or where they take `moving`, and later find it moved.
-        let _alone = match node.moving().try_write() {
-            Some(alone) => alone,
-            // If it is another file that moves, the operation is tried again all the same.
-            None if self.is_moving() => return Err(Error::Wait(Cause::Move(node.id))),
-            None => node.moving().write(),
-        };
+        let _alone = node.take()?;
         let _copying = self.stuck_operations.moving();
         if node.moves() != seen {
             return Ok(true);
