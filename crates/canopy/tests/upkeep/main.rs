@@ -9,6 +9,7 @@ mod drain;
 mod dup;
 mod fsck;
 mod kills;
+mod leased;
 mod look;
 mod moves;
 mod names;

@@ -88,6 +88,12 @@ pub(crate) fn readable(fd: impl AsFd) -> Result<OwnedFd, Errno> {
     }
 }
 
+/// Returns the error for a file that could not be opened to be moved. Nobody waits for the end of a lease there: its holder uses
+/// the file, and a mover has other files.
+pub(crate) fn leased_by_another(errno: Errno) -> Errno {
+    if errno == Errno::AGAIN { Errno::NOLCK } else { errno }
+}
+
 /// Reopens a file with flags of open(2) for a handle that was opened with them, whatever the file's mode is now.
 pub(crate) fn reopen_as_owner(file: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
     let refused = match beneath::reopen(file, flags) {

@@ -33,6 +33,9 @@ const SHARED_AT_ONCE: u64 = 16 << 20;
 const NO_REFLINKS: &str =
     "its filesystem has no reflinks (btrfs and XFS have them; --link hard makes hard links)";
 
+/// Why a file stays that a process has leased (fcntl(2), `F_SETLEASE`): nobody else can open it meanwhile.
+pub(crate) const LEASED: &str = "a program holds a lease on it";
+
 /// Which lease a copy is held with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Lease {
@@ -53,6 +56,7 @@ pub(crate) enum Kept {
 impl From<Errno> for Kept {
     fn from(errno: Errno) -> Kept {
         Kept::Because(match errno {
+            Errno::NOLCK => LEASED.into(),
             Errno::AGAIN | Errno::BUSY => "open in a program".into(),
             Errno::ACCESS | Errno::PERM => "not permitted, or immutable (sudo canopy ...)".into(),
             Errno::INVAL | Errno::OPNOTSUPP => "one of the filesystems lacks leases".into(),
@@ -74,6 +78,8 @@ pub(crate) struct HeldCopy<'b> {
 
 impl<'b> HeldCopy<'b> {
     /// Opens a copy. It must be as it was when it was looked at.
+    ///
+    /// Errors: `ENOLCK` while another process has leased it; those of the lease.
     pub(crate) fn open(
         branch: &'b BranchLink,
         path: &'b Path,
@@ -82,9 +88,10 @@ impl<'b> HeldCopy<'b> {
     ) -> Result<HeldCopy<'b>, Errno> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         let file = match open_beneath(branch.root()?, path, flags | OFlags::NOATIME) {
-            Err(Errno::PERM) => open_beneath(branch.root()?, path, flags)?,
-            other => other?,
+            Err(Errno::PERM) => open_beneath(branch.root()?, path, flags),
+            other => other,
         };
+        let file = file.map_err(|errno| if errno == Errno::AGAIN { Errno::NOLCK } else { errno })?;
         match lease {
             Lease::None => {}
             Lease::Unwritten => lease::take(file.as_fd())?,

@@ -3,7 +3,7 @@
 use super::job::{Found, Stays};
 use super::take_off::{self, Goes, Leaving};
 use crate::error::{Error, Result};
-use crate::held::Kept;
+use crate::held::{Kept, LEASED};
 use crate::output::{complain, shown};
 use crate::pool_link::{PoolLink, UNDER_CONSTRUCTION, open_beneath};
 use crate::progress::Progress;
@@ -391,6 +391,7 @@ impl<'p> Mover<'p> {
                 return NotMoved::Fatal(Error::PoolDead(pool()));
             }
             Errno::BUSY => "open for writing",
+            Errno::NOLCK => LEASED,
             Errno::TXTBSY => "a program reads it in passthrough",
             Errno::EXIST if what == What::Copy => "the other branch holds one of its names",
             Errno::EXIST if what == What::Drop => "the copies differ, or have other names",

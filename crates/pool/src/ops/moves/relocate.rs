@@ -23,7 +23,7 @@ use crate::pool::Pool;
 use crate::relocate::copy::same_data;
 use crate::relocate::file::FileMove;
 use crate::relocate::journal::Original;
-use crate::relocate::lease::{LeasedFile, readable};
+use crate::relocate::lease::{LeasedFile, leased_by_another, readable};
 use crate::relocate::{self, COPIED_AT_ONCE};
 use canopy_sys::ioctl::relocate::{Relocation, What};
 use canopy_sys::thread::ioprio;
@@ -75,6 +75,7 @@ impl Pool {
     ///   the other copy looks different or has not all of its names, and `EBADMSG` when its content differs
     /// - `ENOTUNIQ` when it is to be dropped, and a rule wants as many copies
     /// - `EBUSY` when the file is open for writing, or a client wants to write it
+    /// - `ENOLCK` when a process holds a lease on the file, which it has opened by its path on the branch
     /// - `ETXTBSY` when the kernel reads the file for a client by itself, which would go on reading the old one
     /// - `EMLINK` when the file has a name outside of the branch
     /// - `EPERM` when it is immutable or append-only
@@ -138,7 +139,7 @@ impl Pool {
         if self.has_writers(node) {
             return Err(Errno::BUSY);
         }
-        let _alone = node.moving().try_write().ok_or(Errno::BUSY)?;
+        let _alone = node.take_now().ok_or(Errno::BUSY)?;
         node.begin_move();
         // A client may have opened it since.
         if self.has_writers(node) {
@@ -162,11 +163,11 @@ impl Pool {
         let still: &LeasedFile = match what == What::Drop && node.key() != Some(file.attr.key()) {
             // The node stands for another copy.
             true => {
-                leased = self.hold(&file)?;
+                leased = self.hold(&file).map_err(leased_by_another)?;
                 &leased
             }
             false => {
-                frozen = self.freeze(node)?;
+                frozen = self.freeze(node).map_err(leased_by_another)?;
                 frozen.as_ref()
             }
         };

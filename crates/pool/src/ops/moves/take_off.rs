@@ -15,7 +15,7 @@ use crate::policy::Mode;
 use crate::pool::Pool;
 use crate::relocate::file::{can_leave, is_same};
 use crate::relocate::journal::Original;
-use crate::relocate::lease::{LeasedFile, readable};
+use crate::relocate::lease::{LeasedFile, leased_by_another, readable};
 use crate::relocate::links;
 use rustix::fd::AsFd;
 use rustix::fs::OFlags;
@@ -30,7 +30,7 @@ impl Pool {
     ///
     /// Errors: `ESTALE` unless another branch that the pool relies on holds it, up to date as far as is known; `EEXIST` if the
     /// other copy has not all of its names, or looks different; `ENOTUNIQ` if a rule wants as many copies for one of its names;
-    /// `EMLINK` when not all of its names can be found.
+    /// `EMLINK` when not all of its names can be found; `ENOLCK` when a process holds a lease on the other copy.
     pub(super) fn one_of_several(
         &self,
         node: &Node,
@@ -70,7 +70,8 @@ impl Pool {
         if names.iter().any(|name| config.placement.copies(name) > disks) {
             return Err(Errno::NOTUNIQ);
         }
-        let copy = readable(beneath::open(to.root(), &full, OFlags::PATH | OFlags::NOFOLLOW)?)?;
+        let copy = readable(beneath::open(to.root(), &full, OFlags::PATH | OFlags::NOFOLLOW)?);
+        let copy = copy.map_err(leased_by_another)?;
         let is_there = stat::of(copy.as_fd())?.key() == other.key()
             && is_same(&attr, &other)
             && attr.nlink == other.nlink

@@ -5,7 +5,7 @@
 
 use super::collect::Item;
 use crate::held::checksum::Checksum;
-use crate::held::{CHUNK, HeldCopy, Lease, read_exactly};
+use crate::held::{CHUNK, HeldCopy, LEASED, Lease, read_exactly};
 use crate::pace::Pace;
 use crate::pool_link::PoolLink;
 use crate::progress::Progress;
@@ -213,6 +213,7 @@ fn watch(held: &HeldCopy<'_>, stop: &Stop) -> Result<(), Cut> {
 /// What an error says of a file.
 fn refusal(errno: Errno) -> (Verdict, String) {
     match errno {
+        Errno::NOLCK => (Verdict::InUse, LEASED.into()),
         Errno::AGAIN | Errno::BUSY => (Verdict::InUse, "open for writing".into()),
         Errno::STALE | Errno::NOENT | Errno::NOTDIR | Errno::LOOP => {
             (Verdict::InUse, "it has changed meanwhile".into())
