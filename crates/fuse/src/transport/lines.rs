@@ -19,6 +19,10 @@ use super::workers::Workers;
 
 /// The most memory that the requests in line may take, in bytes. Beyond it, requests occupy workers.
 const MAX_MEMORY: usize = 64 << 20;
+/// What large ones leave of it: otherwise some writes of one user would leave others no room for their opens.
+const FOR_SMALL: usize = MAX_MEMORY / 4;
+/// The size of a small one, with a name of any length.
+const SMALL: usize = 8 << 10;
 
 /// A request that was put aside.
 pub(crate) enum Held {
@@ -67,7 +71,8 @@ struct State {
 impl Lines {
     /// Returns whether there is memory for another request of this size.
     pub(super) fn has_room(&self, size: usize) -> bool {
-        self.0.lock().memory + size <= MAX_MEMORY
+        let most = if size > SMALL { MAX_MEMORY - FOR_SMALL } else { MAX_MEMORY };
+        self.0.lock().memory + size <= most
     }
 
     /// Puts a request aside; if in a line, at its end.
@@ -200,7 +205,7 @@ mod tests {
     #[test]
     fn requests_leave_a_line_in_their_order() {
         let lines = Lines::default();
-        assert!(lines.has_room(MAX_MEMORY) && lines.occupied().is_empty());
+        assert!(lines.has_room(MAX_MEMORY - FOR_SMALL) && lines.occupied().is_empty());
         lines.push(Aside::Line(7), message(1));
         lines.push(Aside::Line(7), message(2));
         assert!(!lines.has_room(1));
@@ -212,7 +217,7 @@ mod tests {
         assert!(!lines.has_room(1));
         assert_eq!([(); 2].map(|()| first(&lines, 7).unwrap().0), [1, 2]);
         assert!(first(&lines, 7).is_none() && first(&lines, 8).is_none());
-        assert!(lines.has_room(MAX_MEMORY) && lines.occupied().is_empty());
+        assert!(lines.has_room(MAX_MEMORY - FOR_SMALL) && lines.occupied().is_empty());
     }
 
     #[test]
@@ -227,7 +232,17 @@ mod tests {
         lines.put_back(Aside::Parked(7), parked);
         assert!(!lines.has_room(1) && lines.occupied() == [7]);
         lines.clear();
-        assert!(lines.has_room(MAX_MEMORY) && lines.waiting() == 0);
+        assert!(lines.has_room(MAX_MEMORY - FOR_SMALL) && lines.waiting() == 0);
+    }
+
+    #[test]
+    fn large_requests_leave_room_for_small_ones() {
+        let lines = Lines::default();
+        let large = Waiting { size: MAX_MEMORY - FOR_SMALL, ..message(1) };
+        lines.push(Aside::Parked(1), large);
+        assert!(!lines.has_room(SMALL + 1) && lines.has_room(SMALL));
+        lines.push(Aside::Parked(2), Waiting { size: FOR_SMALL, ..message(2) });
+        assert!(!lines.has_room(1));
     }
 
     #[test]

@@ -21,8 +21,13 @@ const LAST_PAUSE: Duration = Duration::from_millis(100);
 const TRIES: usize = 4;
 const FOLLOWERS: usize = 16;
 
-/// How long a worker that cannot leave its request stays before it tries again.
+/// How long a worker that cannot leave its request stays before it tries again, how many stay so, and after what time one that
+/// has not tried again has ended.
 const STAY: Duration = Duration::from_millis(50);
+const MAX_STAYING: usize = 64;
+const STAYED: Duration = Duration::from_secs(1);
+/// The kernel's own requests, and root's.
+const KERNEL: u32 = 0;
 
 #[derive(Default)]
 pub(super) struct State {
@@ -35,6 +40,8 @@ pub(super) struct State {
     bounds: BTreeSet<(Instant, u64)>,
     /// Requests that are to be answered now, whatever comes of it.
     pub(super) urgent: VecDeque<u64>,
+    /// Requests whose workers stay with them, and when they last tried.
+    staying: HashMap<u64, Instant>,
     /// The user who was served last.
     last_user: u32,
 }
@@ -87,8 +94,9 @@ impl State {
             return refuse(kind.refusal());
         }
         if !room {
-            // A write must not fail for lack of memory here.
-            if kind == Kind::Move {
+            // A write does not fail for lack of memory here, as long as some workers suffice. If the kernel writes pages back,
+            // they would be lost.
+            if kind == Kind::Move && (self.stays(unique, now) || uid == KERNEL) {
                 return Park::Stay(STAY);
             }
             self.leave(unique, false);
@@ -96,6 +104,16 @@ impl State {
         }
         self.queue((unique, uid), cause, now);
         Park::Aside
+    }
+
+    /// Returns whether a worker may stay with a request.
+    fn stays(&mut self, unique: u64, now: Instant) -> bool {
+        self.staying.retain(|_, tried| now.saturating_duration_since(*tried) < STAYED);
+        let may = self.staying.len() < MAX_STAYING || self.staying.contains_key(&unique);
+        if may {
+            self.staying.insert(unique, now);
+        }
+        may
     }
 
     /// Puts a request, new or known, at the end of the queue of its cause.
@@ -357,5 +375,22 @@ mod tests {
         let again = Park::Refuse(Errno::AGAIN.raw_os_error());
         assert_eq!(state.park((2, 7), FILE, false, false, now), again);
         assert!(state.requests.is_empty());
+    }
+
+    #[test]
+    fn writes_of_a_user_do_not_keep_all_workers() {
+        let (mut state, now) = (State::default(), Instant::now());
+        let mut write = |unique: u64, uid: u32, now: Instant| {
+            state.park((unique, uid), Cause::Move(NodeId(5)), false, false, now)
+        };
+        let again = Park::Refuse(Errno::AGAIN.raw_os_error());
+        for unique in 0..MAX_STAYING as u64 {
+            assert_eq!(write(unique, 7, now), Park::Stay(STAY));
+        }
+        assert_eq!((write(500, 7, now), write(500, 8, now)), (again, again));
+        // Those that stay go on, and pages that the kernel writes back are not lost.
+        assert_eq!((write(0, 7, now), write(501, KERNEL, now)), (Park::Stay(STAY), Park::Stay(STAY)));
+        // Those that have got through make room.
+        assert_eq!(write(500, 7, now + STAYED), Park::Stay(STAY));
     }
 }
