@@ -4,7 +4,7 @@ use super::rig::builder;
 use canopy_testkit::cmd::{run, run_within};
 use canopy_testkit::{Kind, LoopFs, PATIENCE, PoolBed, as_user};
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 
 /// Takes up 4 MiB in a directory in one way after the other, each in a process of its own, and prints for each whether
@@ -131,6 +131,65 @@ fn nobody_gets_more_of_what_a_disk_keeps_than_on_the_branch() {
             bed.pool.umount();
         }
     }
+}
+
+/// Gives a file names of 250 bytes in a directory, or moves files there, and prints how many.
+const NAMES: &str = r#"
+import os, sys
+way, source, dir, most = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+for number in range(most):
+    name = f"{dir}/{number:0250}"
+    try:
+        if way == "link": os.link(f"{source}/0", name)
+        else: os.rename(f"{source}/{number}", name)
+    except OSError as error:
+        assert error.errno == 28, error
+        most = number
+        break
+print(most)
+"#;
+
+/// A directory that has to grow for a name takes up space, too.
+#[test]
+fn names_take_nothing_of_what_a_disk_keeps_but_for_those_who_may() {
+    const MOST: usize = 300;
+    let names = |dir: &Path, way: &str, uid: u32| -> usize {
+        let source = dir.join(format!("source-{way}-{uid}"));
+        let mut program = as_user(uid, uid, &[], "/usr/bin/python3");
+        program.args(["-c", NAMES, way]).arg(source).arg(dir.join(format!("{way}-{uid}")));
+        let done = run_within(program.arg(MOST.to_string()), 4 * PATIENCE);
+        assert!(done.success(), "{}", done.describe());
+        done.stdout.trim().parse().expect("a number")
+    };
+    // What is left for everybody: less than the directories need.
+    let make = || {
+        let disk = disk("");
+        for (way, uid) in [("link", 1001), ("rename", 1001), ("link", 0), ("rename", 0)] {
+            let [source, target] = ["source-", ""].map(|of| disk.path().join(format!("{of}{way}-{uid}")));
+            let files = (0..MOST).map(|number| source.join(number.to_string()));
+            let dirs = [source.clone(), target];
+            dirs.iter().for_each(|dir| fs::create_dir(dir).unwrap());
+            for file in files.clone() {
+                fs::write(file, "").unwrap();
+            }
+            dirs.into_iter().chain(files).for_each(|path| chown(path, Some(uid), Some(uid)).unwrap());
+        }
+        run("sync", ["-f", disk.path().to_str().unwrap()]);
+        let space = rustix::fs::statvfs(disk.path()).unwrap();
+        let filler = fs::File::create(disk.path().join("more")).unwrap();
+        let all_but = (space.f_bavail * space.f_frsize).saturating_sub(24 << 10);
+        rustix::fs::fallocate(&filler, rustix::fs::FallocateFlags::empty(), 0, all_but).unwrap();
+        disk
+    };
+    let (branch, bed) = (make(), PoolBed::mount(builder(""), vec![make()]));
+    for dir in [branch.path(), bed.pool.path()] {
+        for way in ["link", "rename"] {
+            let user = names(dir, way, 1001);
+            assert!(user < MOST, "{way} in {}: the user has {user}", dir.display());
+            assert_eq!(names(dir, way, 0), MOST, "{way} in {}", dir.display());
+        }
+    }
+    bed.pool.umount();
 }
 
 /// Returns whether the pool may give the caller less than the branch does.

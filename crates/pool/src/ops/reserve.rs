@@ -21,6 +21,9 @@ use canopy_sys::creds::{self, Identity};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 
+/// What a directory may need for one more name: a block of data, and two of its index.
+pub(crate) const DIRECTORY_GROWS: u64 = 3 * 4096;
+
 /// Write permission for the group and for others. Under an ACL, the group's is the mask.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 

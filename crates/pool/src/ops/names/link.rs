@@ -9,6 +9,7 @@ use crate::fs::reserved::check_not_reserved;
 use crate::ids::{Caller, NodeId};
 use crate::lock::paths::Uses;
 use crate::ops::aggregate;
+use crate::ops::reserve::DIRECTORY_GROWS;
 use crate::ops::resolve::places::Purpose;
 use crate::pool::Pool;
 use rustix::fd::AsFd;
@@ -48,8 +49,10 @@ impl Pool {
             }
             results.push(self.bring_dir(&branches, &mut dirs, index, &path).and_then(|()| {
                 let dir = dirs.get(index).ok_or(Errno::NOENT)?;
+                let nears = branches[index].nears_reserve(DIRECTORY_GROWS);
+                let link = || Ok(pinned::link(target.fd.as_fd(), dir, new_name)?);
                 self.begin_generation(target.fd.as_fd(), &path, new_name)
-                    .and_then(|()| pinned::link(target.fd.as_fd(), dir, new_name))
+                    .and_then(|()| self.take_space(nears, || None, link).map_err(Error::errno))
                     .map_err(|errno| branches[index].record_error(errno, OpKind::Change))
             }));
             dirs.name_created(new_name, index);

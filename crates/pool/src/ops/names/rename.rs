@@ -16,6 +16,7 @@ use crate::fs::stat::{self, Attr};
 use crate::ids::{Caller, NodeId};
 use crate::lock::paths::{Changing, PathGuard, Scope, Uses};
 use crate::node::Node;
+use crate::ops::reserve::DIRECTORY_GROWS;
 use crate::pool::Pool;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -339,7 +340,7 @@ impl Pool {
             log.step(index, old.copies.get(index));
             let step = self
                 .bring_dir(branches, &mut new.dirs, index, &new.path)
-                .and_then(|()| rename_on_branch(old, new, index, undoable, kind));
+                .and_then(|()| self.rename_for_caller(old, new, index, undoable, kind));
             match step {
                 Ok(step) => {
                     new.dirs.name_created(new.name, index);
@@ -460,6 +461,23 @@ impl Pool {
         }
         self.nodes.exchanged((old.parent, old.name), (new.parent, new.name));
         Ok(())
+    }
+}
+
+impl Pool {
+    /// As [`rename_on_branch`], with the caller's rights to space that the filesystem keeps: the directory may have to grow.
+    fn rename_for_caller(
+        &self,
+        old: &Side,
+        new: &Side,
+        index: usize,
+        undoable: bool,
+        kind: RenameKind,
+    ) -> Result<Step, Errno> {
+        // A whiteout belongs to the daemon.
+        let nears = !kind.leaves_whiteout() && new.dirs.branches[index].nears_reserve(DIRECTORY_GROWS);
+        let rename = || Ok(rename_on_branch(old, new, index, undoable, kind)?);
+        self.take_space(nears, || None, rename).map_err(Error::errno)
     }
 }
 
