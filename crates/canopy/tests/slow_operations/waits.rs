@@ -21,14 +21,14 @@ const CLIENTS: usize = 300;
 const FEW_THREADS: usize = 100;
 
 /// Returns how many requests wait for a cause, as `canopy status` tells it.
-fn parked(pool: &Pool, cause: &str) -> u64 {
+pub(super) fn parked(pool: &Pool, cause: &str) -> u64 {
     let status = pool.status();
     let all = status["parked"].as_array().expect("a list");
     all.iter().filter(|one| one["cause"] == cause).filter_map(|one| one["requests"].as_u64()).sum()
 }
 
 #[track_caller]
-fn wait_for_parked(pool: &Pool, cause: &str, requests: usize) {
+pub(super) fn wait_for_parked(pool: &Pool, cause: &str, requests: usize) {
     let arrived = wait_until(PATIENCE, || parked(pool, cause) >= requests as u64);
     assert!(arrived, "{} of {requests}: {}", parked(pool, cause), pool.log());
 }
@@ -82,7 +82,7 @@ fn ways(path: &Path) -> Vec<Box<dyn FnOnce() -> io::Result<()> + Send>> {
         .collect()
 }
 
-fn pool_with_file(transport: &str, disk: &LoopFs) -> (Pool, PathBuf, File) {
+pub(super) fn pool_with_file(transport: &str, disk: &LoopFs) -> (Pool, PathBuf, File) {
     fs::create_dir(disk.path().join("victim")).expect("mkdir");
     fs::create_dir(disk.path().join("own")).expect("mkdir");
     fs::write(disk.path().join("own/file"), "x").expect("a file");
@@ -207,6 +207,46 @@ fn a_move_holds_up_only_those_who_write_the_file() {
         writer.join().expect("a client").expect("space on the other disk");
         join_all(opening).into_iter().for_each(|opened| opened.expect("an open after the move"));
         assert_eq!(fs::metadata(rig.faulty.backing_dir().join("own/moving")).expect("moved").len(), 70 << 20);
+        rig.pool.umount();
+    }
+}
+
+/// With `link-cow`, an open for writing copies the file of a hard link, which cannot be while it is moved. The kernel looks the
+/// name up again first.
+#[test]
+fn a_move_holds_up_only_those_who_open_one_of_its_links() {
+    for transport in transports() {
+        let rig = Rig::new(transport, 0, "link-cow=true", &[]);
+        fs::create_dir(rig.at("own")).expect("mkdir");
+        let (path, link) = (rig.at("own/moving"), rig.at("own/link"));
+        fs::write(&path, vec![5; 4 << 20]).expect("a file");
+        fs::hard_link(&path, &link).expect("a link");
+        rig.faulty.set(Fault::Hang, &[Opcode::Write]);
+        let mut mover = Command::new(BINARY);
+        mover.arg("move").arg(rig.pool.path()).arg("own").arg("--to").arg(rig.faulty.path());
+        let mut mover = cmd::spawn(mover.arg("--eager")).expect("canopy");
+        let moves = wait_until(PATIENCE, || rig.faulty.hanging() > 0);
+        let opening: Vec<_> = (0..CLIENTS)
+            .map(|_| {
+                let path = path.clone();
+                client(move || open(&path, OFlags::WRONLY))
+            })
+            .collect();
+        let arrived = wait_until(PATIENCE, || parked(&rig.pool, "move") >= CLIENTS as u64);
+        if arrived {
+            rig.bystander("the move of another file");
+        }
+        let threads = rig.pool.threads().len();
+        rig.faulty.heal();
+        let ended = cmd::wait_within(&mut mover, PATIENCE);
+        assert!(moves && arrived && ended.is_some(), "{moves} {arrived}: {}", rig.pool.log());
+        assert!(threads < FEW_THREADS, "{threads} threads");
+        join_all(opening).into_iter().for_each(|opened| opened.expect("an open after the move"));
+        for name in [&path, &link] {
+            assert_eq!(fs::read(name).expect("the file"), vec![5; 4 << 20]);
+        }
+        let number = |path: &Path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).expect("a stat"));
+        assert_ne!(number(&path), number(&link), "the name that was opened has a file of its own");
         rig.pool.umount();
     }
 }

@@ -7,6 +7,7 @@ mod held_files;
 mod inode_numbers;
 mod loads;
 mod moves;
+mod parked;
 mod pauses;
 mod rig;
 mod storm;
