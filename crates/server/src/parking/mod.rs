@@ -174,7 +174,11 @@ impl Parking {
             let (requests, users, causes, longest) = by_kind.entry(Kind::of(waiter.cause)).or_default();
             *requests += 1;
             users.insert(waiter.uid);
-            causes.insert(waiter.cause);
+            causes.insert(match waiter.cause {
+                // Readers and writers try by themselves, but wait for one lease.
+                Cause::Lease { dev, ino, .. } => Cause::Lease { dev, ino, write: false },
+                other => other,
+            });
             *longest = (*longest).max(waiter.since.elapsed());
         }
         let now = SystemTime::now();
@@ -190,6 +194,17 @@ impl Parking {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn readers_and_writers_wait_for_one_lease() {
+        let parking = Parking::new(&Arc::default());
+        for (unique, write, ino) in [(1, false, 7), (2, true, 7), (3, true, 8)] {
+            let cause = Cause::Lease { dev: 1, ino, write };
+            parking.state.lock().park((unique, 5), cause, false, true, Instant::now());
+        }
+        let waits = parking.waits()[&Kind::Lease];
+        assert_eq!((waits.requests, waits.users, waits.causes), (3, 1, 2));
+    }
 
     #[test]
     fn a_note_tells_the_cause() {
