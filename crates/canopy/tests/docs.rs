@@ -185,16 +185,16 @@ fn referenced_tests_exist() {
     assert!(named > 2 && missing.is_empty(), "{named}, {missing:#?}");
 }
 
-/// Returns the anchors of a Markdown document, as GitHub derives them from its headings.
+/// Returns the anchors of a Markdown document: those that GitHub derives from its headings, and those that it names itself.
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings = text.lines().filter(|line| line.starts_with('#'));
-    headings
-        .map(|line| {
-            let kept = line.trim_start_matches('#').trim().to_lowercase();
-            let kept = kept.chars().filter(|&c| c.is_alphanumeric() || c == ' ' || c == '-' || c == '_');
-            kept.map(|c| if c == ' ' { '-' } else { c }).collect()
-        })
-        .collect()
+    let derived = headings.map(|line| {
+        let kept = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = kept.chars().filter(|&c| c.is_alphanumeric() || c == ' ' || c == '-' || c == '_');
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    });
+    let named = text.split("<a id=\"").skip(1).filter_map(|rest| Some(rest.split_once('"')?.0.to_owned()));
+    derived.chain(named).collect()
 }
 
 #[test]
@@ -220,20 +220,37 @@ fn links_between_documents_lead_to_a_file_and_a_heading() {
     assert!(links > 50 && broken.is_empty(), "{links}, {broken:#?}");
 }
 
+/// Each decision has its number as an anchor, which code and documents cite, stands in the list with its title, and has all
+/// parts that the list promises.
 #[test]
-fn every_decision_is_listed() {
+fn every_decision_is_listed_and_complete() {
     let dir = root().join("docs/decisions");
     let list = fs::read_to_string(dir.join("README.md")).expect("the list of decisions");
+    let listed: BTreeSet<&str> = list.lines().filter(|line| line.starts_with("- [")).collect();
+    let mut found = BTreeSet::new();
     for entry in fs::read_dir(&dir).expect("decisions").flatten() {
-        let name = entry.file_name().into_string().expect("a name");
-        assert!(
-            name == "README.md" || list.contains(&format!("({name})")),
-            "{name} is not in docs/decisions/README.md"
-        );
-        let text = fs::read_to_string(entry.path()).expect("a decision");
-        let sections = ["## Context", "## Decision", "## Consequence"];
-        assert!(name == "README.md" || sections.iter().all(|section| text.contains(section)), "{name}");
+        let page = entry.file_name().into_string().expect("a name");
+        let text = fs::read_to_string(entry.path()).expect("a page of decisions");
+        for decision in text.split("\n## ").skip(1).filter(|_| page != "README.md") {
+            let heading = decision.lines().next().unwrap_or_default();
+            let anchor = heading.strip_prefix("<a id=\"").and_then(|rest| rest.split_once("\"></a>"));
+            let (number, rest) = anchor.unwrap_or_else(|| panic!("{page}: {heading} has no anchor"));
+            let title = rest.strip_prefix(number).and_then(|rest| rest.strip_prefix(". "));
+            let title = title.unwrap_or_else(|| panic!("{page}: {heading} does not begin with its number"));
+            let parts = ["Status", "Context", "Decision", "Cost", "Rejected"];
+            // Of what is superseded nothing is left but the reason.
+            let expected = if decision.contains("**Status:** superseded by ") { 1 } else { parts.len() };
+            for part in &parts[..expected] {
+                assert!(decision.contains(&format!("\n- **{part}:** ")), "{page}: {number} has no {part}");
+            }
+            assert!(
+                found.insert(format!("- [{number}]({page}#{number}) {title}")),
+                "{number} is there twice"
+            );
+        }
     }
+    assert!(found.len() > 100, "{}", found.len());
+    assert_eq!(listed, found.iter().map(String::as_str).collect());
 }
 
 /// `docs/locking.md` lists the ranks of all locks, in order.

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::thread;
 
 /// Returns whether another process can take over this connection. Over io_uring the kernel drops what it gives to a
-/// process that is dying (docs/decisions/115-dev-fuse-for-pools-that-survive.md).
+/// process that is dying (docs/decisions/transport.md#115).
 pub(crate) fn is_possible(agreed: &Agreed, transport: &Transport) -> bool {
     let why_not = match transport {
         Transport::Uring { .. } => "requests arrive over io_uring (io-uring=off changes that)",
