@@ -253,6 +253,16 @@ fn every_decision_is_listed_and_complete() {
     assert_eq!(listed, found.iter().map(String::as_str).collect());
 }
 
+/// What the tree answers by its names is not asked on the page about the architecture.
+#[test]
+fn the_architecture_answers_few_questions() {
+    let page = fs::read_to_string(root().join("docs/architecture.md")).expect("docs/architecture.md");
+    let (_, table) = page.split_once("\n| question | place |\n").expect("the questions");
+    let questions = table.lines().take_while(|line| line.starts_with('|')).count() - 1;
+    assert!((10..=25).contains(&questions), "{questions}");
+    assert!(!table.contains("| question |"), "a second table");
+}
+
 /// `docs/locking.md` lists the ranks of all locks, in order.
 #[test]
 fn locks_are_documented_in_order() {
