@@ -72,7 +72,7 @@ impl Sorted {
 /// Changes when names may have moved between branches.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ListingVersion {
-    /// How often directories and files had moved ([`TreeLock::moves`](crate::lock::tree::TreeLock::moves)).
+    /// How often directories and files had moved ([`Paths::moves`](crate::lock::paths::Paths::moves)).
     pub(crate) moves: u64,
     /// How many names the pool had created in the directory.
     pub(crate) made: u32,

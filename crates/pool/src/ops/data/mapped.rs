@@ -30,7 +30,7 @@ impl Pool {
     }
 
     /// Finds out whether a mapping is left. To be called before the attributes are read: what it can still change is seen
-    /// later, and what it has changed is in them. The caller holds the tree lock.
+    /// later, and what it has changed is in them. The caller uses the paths of the node.
     pub(crate) fn look_for_mapping(&self, branches: &Branches, node: &Arc<Node>) {
         if !node.mapped.load(Ordering::Relaxed) || has_writers(node) {
             return;

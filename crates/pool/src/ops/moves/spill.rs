@@ -419,7 +419,7 @@ impl Pool {
     /// Where the branch is full, readers that were separated from the writer before (`detach`) keep the old file, with its
     /// size and times: the pool may promise the writer room, or the readers what it writes, and promises room.
     ///
-    /// Holds from one look to the next only with the tree locked exclusively, and without idle files.
+    /// Holds from one look to the next only while the file is claimed, and without idle files.
     ///
     /// Errors: `ETXTBSY` for a file that stays.
     fn may_switch(&self, node: &Arc<Node>, file: FileKey, reason: Reason) -> Result<(), Errno> {
