@@ -253,6 +253,27 @@ fn every_decision_is_listed_and_complete() {
     assert_eq!(listed, found.iter().map(String::as_str).collect());
 }
 
+/// Comments cite a decision by its page and number.
+#[test]
+fn decisions_that_the_code_cites_exist() {
+    let mut sources = Vec::new();
+    collect_files(&root().join("crates"), ".rs", &mut sources);
+    let mut cited = 0;
+    for path in sources {
+        let text = fs::read_to_string(&path).expect("a source file");
+        for (at, _) in text.match_indices("docs/decisions/") {
+            let Some((page, rest)) = text[at..].split_once('#') else { continue };
+            let Some(number) = rest.get(..3).filter(|_| page.ends_with(".md") && page.len() < 40) else {
+                continue;
+            };
+            let page = fs::read_to_string(root().join(page)).unwrap_or_default();
+            assert!(anchors(&page).contains(number), "{}: {number}", path.display());
+            cited += 1;
+        }
+    }
+    assert!(cited > 0);
+}
+
 /// What the tree answers by its names is not asked on the page about the architecture.
 #[test]
 fn the_architecture_answers_few_questions() {
