@@ -95,11 +95,23 @@ pub(crate) fn decide(
 
 /// Returns true if close(2) needs no FLUSH. `quietly`: the branch's filesystem does nothing at close. (With the
 /// writeback cache the kernel sends FLUSH all the same, because it has data to write.)
-pub(crate) fn no_flush(option: FlushOnClose, flags: OFlags, quietly: bool) -> bool {
+///
+/// What was stored through a mapping may wait in the pool's page cache. At a close the kernel writes it to the daemon and
+/// tells errors, but only if it is to send FLUSH. In passthrough, stores go to the branch's own pages; shared mappings that can
+/// be written need a descriptor that reads and writes.
+pub(crate) fn no_flush(
+    option: FlushOnClose,
+    flags: OFlags,
+    backing: Option<u32>,
+    quietly: impl FnOnce() -> bool,
+) -> bool {
     match option {
         FlushOnClose::Never => true,
         FlushOnClose::Always => false,
-        FlushOnClose::OpenedForWrite => !writes(flags) || quietly,
+        FlushOnClose::OpenedForWrite => {
+            let stores = backing.is_none() && flags.contains(OFlags::RDWR);
+            !writes(flags) || !stores && quietly()
+        }
     }
 }
 
@@ -199,14 +211,19 @@ mod tests {
 
     #[test]
     fn flush_is_needed_only_after_writes() {
-        for (option, read, write, write_quietly) in [
-            (FlushOnClose::Never, true, true, true),
-            (FlushOnClose::Always, false, false, false),
-            (FlushOnClose::OpenedForWrite, true, false, true),
+        for (option, read, write, write_quietly, stored) in [
+            (FlushOnClose::Never, true, true, true, true),
+            (FlushOnClose::Always, false, false, false, false),
+            (FlushOnClose::OpenedForWrite, true, false, true, false),
         ] {
-            assert_eq!(no_flush(option, OFlags::RDONLY, false), read);
-            assert_eq!(no_flush(option, OFlags::RDWR, false), write);
-            assert_eq!(no_flush(option, OFlags::RDWR, true), write_quietly);
+            for quietly in [false, true] {
+                let write = if quietly { write_quietly } else { write };
+                let stored = if quietly { stored } else { write };
+                assert_eq!(no_flush(option, OFlags::RDONLY, None, || quietly), read);
+                assert_eq!(no_flush(option, OFlags::WRONLY, None, || quietly), write);
+                assert_eq!(no_flush(option, OFlags::RDWR, Some(1), || quietly), write);
+                assert_eq!(no_flush(option, OFlags::RDWR, None, || quietly), stored);
+            }
         }
     }
 }

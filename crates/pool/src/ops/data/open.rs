@@ -399,7 +399,7 @@ impl Pool {
         known_before: bool,
     ) -> Result<Opened> {
         let by_name = self.config().cache_files == CacheFiles::PerProcess && self.is_listed(caller);
-        let quietly = open_file::writes(flags) && self.closes_quietly(node, &open.location().branch);
+        let branch = open.location().branch.clone();
         let serves = open.backing.is_none();
         let pages = if serves { self.cached_pages(node, &fd, known_before) } else { CachedPages::None };
         open.opened_by(caller.pid);
@@ -417,7 +417,9 @@ impl Pool {
             travel.keep_cache = true;
         }
         drop(alone);
-        travel.no_flush = passthrough::no_flush(self.config().flush_on_close, flags, quietly);
+        let quietly = || self.closes_quietly(node, &branch);
+        travel.no_flush =
+            passthrough::no_flush(self.config().flush_on_close, flags, travel.passthrough, quietly);
         handle.apply_open_flags(&travel);
         traffic.count_open(handle.passthrough);
         if handle.maps_past_daemon() {
