@@ -403,7 +403,8 @@ fn less_used(a: Space, b: Space) -> bool {
     used_a * avail_b < used_b * avail_a
 }
 
-/// Returns one of `candidates`, each with a probability proportional to its weight; `None` if all weights are zero.
+/// Returns one of `candidates`, each with a probability proportional to its weight. If all weights are zero, all are equally
+/// likely: the branch then answers for itself that it is full. `None` if there are no candidates.
 fn weighted(candidates: &[usize], weight: impl Fn(usize) -> u64, random: &mut impl Random) -> Option<usize> {
     let total: u128 = candidates.iter().map(|&index| u128::from(weight(index))).sum();
     // Network filesystems report sizes near 2^63. Where the sum exceeds a u64, drop the low bits of every weight.
@@ -412,7 +413,7 @@ fn weighted(candidates: &[usize], weight: impl Fn(usize) -> u64, random: &mut im
     let weight = |index: usize| weight(index).checked_shr(shift).unwrap_or(0);
     let total: u64 = candidates.iter().map(|&index| weight(index)).sum();
     if total == 0 {
-        return None;
+        return (!candidates.is_empty()).then(|| candidates[random.below(candidates.len() as u64) as usize]);
     }
     let mut point = random.below(total);
     for &index in candidates {
