@@ -129,10 +129,10 @@ mod tests {
     #[test]
     fn paragraphs_fit_the_width() {
         let text = "word ".repeat(60);
-        let wrapped = paragraph("  mend: ", &text);
+        let wrapped = paragraph("  fix: ", &text);
         assert!(wrapped.lines().all(|line| line.len() <= WIDTH), "{wrapped}");
         assert!(wrapped.lines().skip(1).all(|line| line.starts_with("        word")), "{wrapped}");
-        assert!(wrapped.starts_with("  mend: word"));
+        assert!(wrapped.starts_with("  fix: word"));
         assert_eq!(wrapped.split_whitespace().count(), 61);
         assert_eq!(paragraph("a ", ""), "a \n");
         assert_eq!(paragraph("a ", &styled(BAD, "b")), "a \x1b[31mb\x1b[0m\n");

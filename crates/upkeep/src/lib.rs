@@ -3,7 +3,7 @@
 //!
 //! They look at the branches directly, in the order in which the pool lists them, and leave changes to the daemon
 //! (`canopy_sys::ioctl::relocate`), except that `dedup` removes copies that
-//! nobody has open, `verify` stores checksums and mends, and `fsck` repairs. So a command keeps no state:
+//! nobody has open, `verify` stores checksums and fixes, and `fsck` repairs. So a command keeps no state:
 //! stopped anywhere and run again, it looks at the branches and goes on.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

@@ -299,7 +299,7 @@ fn for_programs(roff: &mut Roff) {
              for: answers (lagging, asleep, hung), since, requests, deadline (null, or after how many seconds they fail), and \
              disks, each with name, reads_in_flight, writes_in_flight, idle and state), unwatched (null, or why its changes \
              cannot be watched), unfinished_moves (what is the matter with moves to it that were cut off) and, if it could be examined, dev, ino, filesystem (a number that branches on one filesystem share), fstype, source, mounted_at, device, size, used, available, inodes, \
-             inodes_free, read_only, marked and errors. A warning has code, branch, text and mend.",
+             inodes_free, read_only, marked and errors. A warning has code, branch, text and fix.",
         ),
         (
             "canopy explain --json",

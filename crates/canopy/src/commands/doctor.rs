@@ -40,7 +40,7 @@ or problems, 2 if the command line is wrong.
 
 Examples:
   canopy doctor
-  canopy doctor --json | jq -r '.[] | select(.level != \"note\") | .mend'";
+  canopy doctor --json | jq -r '.findings[] | select(.level != \"note\") | .fix'";
 
 pub fn run(args: &DoctorArgs) -> ExitCode {
     let done = look(args).and_then(|found| if args.fix { fix_all(args, &found) } else { Ok(found) });
@@ -110,7 +110,7 @@ fn shown(found: &[Finding]) -> String {
         };
         let words = paragraph(word, &finding.text);
         text.push_str(&words.replacen(word, &styled(style, word), 1));
-        text.push_str(&paragraph("    fix: ", &finding.mend));
+        text.push_str(&paragraph("    fix: ", &finding.fix));
     }
     let wrong = found.iter().filter(|finding| finding.level > Level::Note).count();
     text.push_str(&match wrong {
@@ -127,7 +127,7 @@ fn warnings(pool: &PoolStatus) -> impl Iterator<Item = Finding> {
     pool.warnings.iter().map(move |warning| {
         let word =
             WarningCode::ALL.iter().find(|(code, ..)| *code == warning.code).map_or("", |(_, word, _)| word);
-        let (text, mend) = (format!("{place}: {}", warning.text), warning.mend.clone());
-        Finding { code: word.into(), level: Level::Warning, text, mend, action: None }
+        let (text, fix) = (format!("{place}: {}", warning.text), warning.fix.clone());
+        Finding { code: word.into(), level: Level::Warning, text, fix, action: None }
     })
 }

@@ -402,7 +402,7 @@ fn start_error_message(why: &StartError) -> String {
         }
         StartError::Mount(MountError::Mount { error, .. }) => error.to_string(),
         StartError::Mount(MountError::Helper { message, .. }) => {
-            let mend = if message.contains("/dev/fuse: Permission denied") {
+            let fix = if message.contains("/dev/fuse: Permission denied") {
                 " (as root: chmod 666 /dev/fuse)"
             } else if ["no write access to mountpoint", "chdir to mountpoint", "not owned by user"]
                 .iter()
@@ -412,7 +412,7 @@ fn start_error_message(why: &StartError) -> String {
             } else {
                 ""
             };
-            format!("{why}{mend}")
+            format!("{why}{fix}")
         }
         _ => why.to_string(),
     }

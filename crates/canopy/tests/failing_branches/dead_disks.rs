@@ -89,14 +89,14 @@ fn assert_other_disk_works(bed: &PoolBed, round: &str) {
 
 /// Asserts that the status warns of the disk and says how to repair it.
 #[track_caller]
-fn assert_warning(bed: &PoolBed, code: &str, mend: &str) {
+fn assert_warning(bed: &PoolBed, code: &str, fix: &str) {
     let status = bed.pool.status();
     let path = bed.disks[0].path().to_str().unwrap();
     let warnings = status["warnings"].as_array().unwrap();
     let warning = warnings.iter().find(|warning| warning["branch"] == path);
     let warning = warning.unwrap_or_else(|| panic!("{status:#}"));
     assert_eq!(warning["code"], code, "{status:#}");
-    assert!(warning["mend"].as_str().unwrap().contains(mend), "{warning:#}");
+    assert!(warning["fix"].as_str().unwrap().contains(fix), "{warning:#}");
 }
 
 /// Mounts the disk again, and asserts that it takes new files and that the pool shows the union of both disks.
@@ -128,7 +128,7 @@ fn assert_rejoins(mut bed: PoolBed) {
 /// Every write fails after a shutdown. ext4 still reads what is in the page cache.
 #[test]
 fn the_pool_drops_a_filesystem_that_has_shut_down() {
-    for (kind, illness, code, mend) in [
+    for (kind, illness, code, fix) in [
         (Kind::Ext4, "failing", "branch-failing", "umount --lazy"),
         (Kind::Xfs, "gone", "branch-gone", "mount it again"),
     ] {
@@ -143,7 +143,7 @@ fn the_pool_drops_a_filesystem_that_has_shut_down() {
             illness => wait_for_illness(&bed, 0, Some(illness)),
         }
         assert_other_disk_works(&bed, "a-");
-        assert_warning(&bed, code, mend);
+        assert_warning(&bed, code, fix);
         // Follow the advice in the warning.
         match illness {
             "gone" => bed.disks[0].unmount(),

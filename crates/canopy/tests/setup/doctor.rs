@@ -7,14 +7,14 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::process::Stdio;
 
-/// Returns code, level, text and mend of each finding, and the exit status.
+/// Returns code, level, text and fix of each finding, and the exit status.
 fn findings(bed: &canopy_testkit::CliBed) -> (Vec<[String; 4]>, Option<i32>) {
     let done = bed.run("doctor --json --fstab-file @fstab");
     assert!(done.stderr.is_empty(), "{}", done.describe());
     let list: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
     let field = |finding: &serde_json::Value, name: &str| finding[name].as_str().expect(name).to_owned();
     let list = list.as_array().expect("a list").iter();
-    let list = list.map(|one| ["code", "level", "text", "mend"].map(|name| field(one, name)));
+    let list = list.map(|one| ["code", "level", "text", "fix"].map(|name| field(one, name)));
     (list.collect(), done.code())
 }
 
@@ -49,7 +49,7 @@ fn pools_and_disks_that_should_be_mounted_are_found() {
         let (found, status) = findings(&bed);
         let found = found.into_iter().find(|[code, _, text, _]| code == wanted && text.contains(word));
         assert!(found.is_none() || status == Some(1), "{found:?}");
-        found.map(|[_, level, _, mend]| (level, bed.shorten(&mend)))
+        found.map(|[_, level, _, fix]| (level, bed.shorten(&fix)))
     };
     let advice = ("problem".to_owned(), "mount --fstab @fstab @pool".to_owned());
     assert_eq!(about("pool-not-mounted", "the pool media is not mounted"), Some(advice));
@@ -119,11 +119,11 @@ fn a_container_with_a_single_branch_is_found() {
     let pool = builder.branch(disks[0].path()).branch(disks[1].path()).option("minfreespace=0").mount();
     let about = |code: &str| {
         let place = disks[0].path().display().to_string();
-        findings(&bed).0.into_iter().any(|[found, _, text, mend]| {
+        findings(&bed).0.into_iter().any(|[found, _, text, fix]| {
             found == code
                 && text.contains(&place)
                 && text.contains("/data instead of its pool")
-                && mend.contains("mountpoint")
+                && fix.contains("mountpoint")
         })
     };
     let is_seen_during = |script: &str, dir: &str| {
@@ -156,7 +156,7 @@ fn what_status_warns_of_is_told_too() {
     let (found, _) = findings(&bed);
     let place = bed.path("pool").display().to_string();
     let shared = found.iter().find(|[code, _, text, _]| code == "same-filesystem" && text.contains(&place));
-    assert!(shared.is_some_and(|[_, level, _, mend]| level == "warning" && !mend.is_empty()), "{found:?}");
+    assert!(shared.is_some_and(|[_, level, _, fix]| level == "warning" && !fix.is_empty()), "{found:?}");
     let done = run_within(&mut bed.command("doctor --frob"), super::PATIENCE);
     assert_eq!(done.code(), Some(2));
     bed.umount("@pool");

@@ -174,7 +174,7 @@ fn a_branch_that_lets_requests_wait_is_reported_with_their_number() {
             let text = said["text"].as_str().unwrap();
             assert!(text.contains(&format!("{number} requests wait")) && text.contains(outlook), "{said}");
             // No advice to set what is set.
-            let advised = said["mend"].as_str().unwrap().contains("branch-timeout=");
+            let advised = said["fix"].as_str().unwrap().contains("branch-timeout=");
             assert_eq!(advised, timeout == 0 && fault == Fault::Hang, "{said}");
             assert_eq!(last["branches"][0]["health"], "ok");
             assert_eq!(last["branches"][1]["waits"]["disks"], Value::Array(Vec::new()));

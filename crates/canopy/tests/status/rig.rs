@@ -37,7 +37,7 @@ pub(super) fn warning(pool: &Value, code: &str) -> Value {
     let warnings = pool["warnings"].as_array().expect("warnings");
     let found: Vec<&Value> = warnings.iter().filter(|warning| warning["code"] == code).collect();
     assert_eq!(found.len(), 1, "{code} among {warnings:#?}");
-    for key in ["text", "mend"] {
+    for key in ["text", "fix"] {
         assert!(found[0][key].as_str().is_some_and(|text| text.len() > 10), "{found:?}");
     }
     found[0].clone()

@@ -433,7 +433,7 @@ fn a_configured_pool_that_is_not_mounted() {
     };
     let (code, unmounted) = status("media");
     assert_eq!((code, &unmounted[0]["name"]), (Some(1), &"media".into()));
-    assert_eq!(unmounted[0]["mend"], "canopy mount media");
+    assert_eq!(unmounted[0]["fix"], "canopy mount media");
     let (code, unmounted) = status(other.to_str().unwrap());
     assert_eq!((code, &unmounted[0]["mountpoint"]), (Some(1), &other.to_str().unwrap().into()));
     assert!(run(&["mount", "media"]).success());
@@ -488,7 +488,7 @@ fn a_branch_that_cannot_be_watched() {
         if let [code] = expected {
             let warning = warning(&status, code);
             assert_eq!(warning["branch"], lower.path().to_str().unwrap());
-            assert!(warning["mend"].as_str().unwrap().contains("cache.coherence=timeout"), "{warning}");
+            assert!(warning["fix"].as_str().unwrap().contains("cache.coherence=timeout"), "{warning}");
             // The suggested fix clears the warning.
             assert!(
                 canopy(["set".as_ref(), pool.path().as_os_str(), "cache.coherence=timeout".as_ref()])

@@ -1,4 +1,4 @@
-//! `canopy verify`: checksums, damage, mending, and what is left alone.
+//! `canopy verify`: checksums, damage, fixing, and what is left alone.
 
 use super::rig::{
     BINARY, PATIENCE, Rig, canopy, disks, interrupted_at_terminal, json, on_pool, put, unfinished,
@@ -64,7 +64,7 @@ fn parse(done: &Finished) -> Value {
         let parts = ["sound", "missing", "stale", "damaged", "in_use", "unread", "not_begun"];
         assert_eq!(number("files"), parts.map(number).iter().sum::<u64>(), "{report}");
         assert!(number("stored") <= number("missing") + number("stale"), "{report}");
-        assert!(number("mended") <= number("damaged"), "{report}");
+        assert!(number("fixed") <= number("damaged"), "{report}");
     }
     report
 }
@@ -170,7 +170,7 @@ fn rot_is_told_from_changes() {
     // New checksums for what has changed, and none for what is damaged.
     let kept = xattr::get(bed.on(0, "rotten"), CHECKSUM);
     let found = report(&bed, &["--write"], 1);
-    assert_eq!((files(&found, "stored"), files(&found, "mended")), (4, 0));
+    assert_eq!((files(&found, "stored"), files(&found, "fixed")), (4, 0));
     assert_eq!(xattr::get(bed.on(0, "rotten"), CHECKSUM), kept);
     let found = report(&bed, &[], 1);
     assert_eq!((files(&found, "sound"), files(&found, "damaged")), (4, 1));
@@ -202,10 +202,10 @@ fn rot_on_the_disk_is_found_and_mended() {
     let before = fs::metadata(bed.on(2, "f")).expect("metadata");
     let found = report(&bed, &[], 1);
     assert_eq!((files(&found, "sound"), files(&found, "damaged")), (1, 1), "{found}");
-    let from = format!("--write mends it from {}", bed.disks[0].path().display());
+    let from = format!("--write fixes it from {}", bed.disks[0].path().display());
     assert_eq!(words(&bed, &found, "f"), ("damaged", from.as_str()));
     let done = verify(&bed, &["--write"]);
-    assert!(done.success() && done.stdout.ends_with("mended: 1 of 1\n"), "{}", done.describe());
+    assert!(done.success() && done.stdout.ends_with("fixed: 1 of 1\n"), "{}", done.describe());
     bed.disks[2].drop_caches();
     assert!(fs::read(bed.on(2, "f")).expect("read") == right);
     let after = fs::metadata(bed.on(2, "f")).expect("metadata");
@@ -234,13 +234,13 @@ fn a_mend_keeps_everything_else_as_it_was() {
     let before = trees();
     let ino = |branch: usize| fs::metadata(bed.on(branch, "link")).expect("metadata").ino();
     let inodes = [ino(0), ino(copy)];
-    // Both copies are damaged, at different places: neither can mend the other.
+    // Both copies are damaged, at different places: neither can fix the other.
     for (branch, at) in [(0, 0), (copy, right.len() as u64 - 1)] {
         rot(&bed.on(branch, "d/f"), at);
     }
     let found = report(&bed, &["--write"], 1);
     assert_eq!(
-        (files(&found, "damaged"), files(&found, "mended"), found["differing"].as_u64()),
+        (files(&found, "damaged"), files(&found, "fixed"), found["differing"].as_u64()),
         (2, 0, Some(0))
     );
     rot(&bed.on(0, "d/f"), 0);
@@ -251,8 +251,8 @@ fn a_mend_keeps_everything_else_as_it_was() {
     }
     rot(&bed.on(0, "holes"), (8 << 20) + 9);
     let found = report(&bed, &["--write"], 0);
-    assert_eq!((files(&found, "damaged"), files(&found, "mended"), files(&found, "sound")), (2, 2, 2));
-    assert_eq!(words(&bed, &found, "d/f").0, "mended");
+    assert_eq!((files(&found, "damaged"), files(&found, "fixed"), files(&found, "sound")), (2, 2, 2));
+    assert_eq!(words(&bed, &found, "d/f").0, "fixed");
     for (before, after) in before.iter().zip(&trees()) {
         before.assert_same(after);
     }
@@ -314,12 +314,12 @@ fn what_may_not_be_changed_is_told_and_left() {
     assert_eq!(words(&bed, &found, "immutable"), ("not-stored", "immutable or append-only"));
     assert_eq!(words(&bed, &found, "read-only"), ("not-stored", "its branch has the mode RO"));
     let (what, why) = words(&bed, &found, "f");
-    assert!(what == "damaged" && why.contains("not mended: not permitted, or immutable"), "{found}");
-    assert_eq!((files(&found, "missing"), files(&found, "stored"), files(&found, "mended")), (2, 0, 0));
+    assert!(what == "damaged" && why.contains("not fixed: not permitted, or immutable"), "{found}");
+    assert_eq!((files(&found, "missing"), files(&found, "stored"), files(&found, "fixed")), (2, 0, 0));
     assert_eq!(unfinished(&bed), 0);
     // Without the checksum, which they cannot store, these are fine.
     let found = report(&bed, &["--write"], 0);
-    assert_eq!((files(&found, "mended"), files(&found, "stored")), (1, 1));
+    assert_eq!((files(&found, "fixed"), files(&found, "stored")), (1, 1));
     // Root only, as far as files of others are concerned.
     let mut user = as_user(1000, 1000, &[], BINARY);
     fs::set_permissions(bed.on(2, "f"), fs::Permissions::from_mode(0o600)).expect("chmod");
@@ -369,11 +369,11 @@ fn what_a_disk_cannot_read_is_told() {
     let stored = parse(&run(&["f", "--write"]));
     assert_eq!(files(&stored, "stored"), 2, "{stored}");
     disk.set(Fault::Fail(Errno::IO), &[Opcode::Read]);
-    for (args, from) in [(&[][..], "--write mends it from "), (&["--write"], "not mended: ")] {
+    for (args, from) in [(&[][..], "--write fixes it from "), (&["--write"], "not fixed: ")] {
         let done = run(args);
         assert_eq!(done.code(), Some(2), "{}", done.describe());
         let found = parse(&done);
-        let parts = ["sound", "damaged", "unread", "mended"].map(|part| files(&found, part));
+        let parts = ["sound", "damaged", "unread", "fixed"].map(|part| files(&found, part));
         assert_eq!(parts, [1, 1, 1, 0], "{found}");
         let findings = found["findings"].as_array().expect("an array");
         let damaged = findings.iter().find(|finding| finding["what"] == "damaged").expect("a finding");
@@ -521,7 +521,7 @@ fn a_pool_that_is_read_only_is_only_read() {
 /// How often it is killed. `CANOPY_KILLS` overrides it.
 const KILLS: u32 = 12;
 
-/// Killed while it mends: each file is as it was before, or mended, and the next run ends with all mended.
+/// Killed while it fixes: each file is as it was before, or fixed, and the next run ends with all fixed.
 #[test]
 fn killed_at_any_time_it_goes_on_the_next_time() {
     const FILES: usize = 12;
@@ -566,6 +566,6 @@ fn killed_at_any_time_it_goes_on_the_next_time() {
         assert_eq!(unfinished(&bed), 0);
         assert_eq!(files(&report(&bed, &[], 0), "sound"), 2 * FILES as u64);
     }
-    println!("{cut} were killed, {resumed} mends were finished by the next run");
+    println!("{cut} were killed, {resumed} fixes were finished by the next run");
     let _ = json(&verify(&bed, &["--json"]));
 }

@@ -35,12 +35,12 @@ pub(super) fn entries(text: &[u8]) -> Vec<Entry> {
             let message = error.message().trim().replace('\n', ", ");
             // A TOML key is a value or a table, but `cache.files` and `cache.files.process-names` need it to be both.
             let clash = message.contains("dotted key") || message.contains("duplicate key");
-            let mend = if clash {
+            let fix = if clash {
                 " (quote a name that starts with another: \"cache.files.process-names\")"
             } else {
                 ""
             };
-            mistake(error.span().map_or(0, |span| span.start), format!("not valid TOML: {message}{mend}"))
+            mistake(error.span().map_or(0, |span| span.start), format!("not valid TOML: {message}{fix}"))
         }
     }
 }
@@ -158,8 +158,8 @@ pub(super) fn parts(table: &dyn TableLike) -> Result<String, String> {
     for (name, _) in table.iter() {
         if !PARTS.contains(&name) {
             let nearest = closest(name, PARTS.iter().map(|part| (*part).to_owned()));
-            let mend = nearest.map_or_else(|| PARTS.join(", "), |name| format!("did you mean '{name}'?"));
-            return Err(format!("unknown part '{name}' of a branch ({mend})"));
+            let fix = nearest.map_or_else(|| PARTS.join(", "), |name| format!("did you mean '{name}'?"));
+            return Err(format!("unknown part '{name}' of a branch ({fix})"));
         }
     }
     let part = |name: &str| {
@@ -200,8 +200,8 @@ pub(super) fn placement_of(table: &dyn TableLike, tier: bool) -> Result<String, 
         if tier { ("tier", &TIER_PARTS[..], "name") } else { ("rule", &RULE_PARTS[..], "path") };
     if let Some((key, _)) = table.iter().find(|(key, _)| !known.contains(key)) {
         let nearest = closest(key, known.iter().map(|part| (*part).to_owned()));
-        let mend = nearest.map_or_else(|| known.join(", "), |name| format!("did you mean '{name}'?"));
-        return Err(format!("unknown key '{key}' of a {what} ({mend})"));
+        let fix = nearest.map_or_else(|| known.join(", "), |name| format!("did you mean '{name}'?"));
+        return Err(format!("unknown key '{key}' of a {what} ({fix})"));
     }
     let strings = |key: &str| -> Result<Vec<String>, String> {
         let wrong = || format!("{key} of a {what} must be a string or a list of strings");

@@ -60,10 +60,10 @@ fn by_unit(facts: &Facts, pool: &Pool) -> Vec<Finding> {
             (unescape(&disk.mountpoint), mount_unit(&unescape(&disk.mountpoint).to_string_lossy()));
         let mountpoint = Path::new(&mountpoint).shown();
         let text = format!("canopy@{name}.service may mount the pool before its disk {mountpoint}");
-        let mend = format!(
+        let fix = format!(
             "systemctl edit canopy@{name}, and write there: [Unit] and, on the next line, After={unit}"
         );
-        finding("unit-order", Level::Warning, text, mend)
+        finding("unit-order", Level::Warning, text, fix)
     });
     found.collect()
 }
@@ -85,8 +85,8 @@ fn about_disk(facts: &Facts, line: &Line, disk: &Line) -> Vec<Finding> {
         Waits::Requires => {
             let text =
                 format!("{place} requires its disk {mountpoint}: if that is dead, the pool is not mounted");
-            let mend = format!("x-systemd.after={mountpoint} instead, unless this is meant");
-            found.push(finding("fstab-requires-disk", Level::Note, text, mend));
+            let fix = format!("x-systemd.after={mountpoint} instead, unless this is meant");
+            found.push(finding("fstab-requires-disk", Level::Note, text, fix));
         }
         Waits::After => {}
     }
@@ -117,7 +117,7 @@ fn line_of(facts: &Facts, line: &Line) -> String {
 }
 
 fn with_option(mut finding: Finding, line: &Line, option: &str) -> Finding {
-    finding.mend = format!("add {option} to its options");
+    finding.fix = format!("add {option} to its options");
     finding.by(Action::AddOption {
         line: line.number,
         mountpoint: line.mountpoint.clone(),

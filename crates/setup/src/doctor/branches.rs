@@ -16,11 +16,11 @@ pub(super) fn look(facts: &Facts, found: &mut Vec<Finding>) {
         };
         let text = format!("{path} is {fstype}, which has no {lacks}: files lose them there");
         let pool = branch.pool.shown();
-        let mend = format!(
+        let fix = format!(
             "keep it for reading (canopy set {pool} 'branches=-{path}', and then 'branches=+{path}=RO'), or make an ext4 or \
              XFS of it"
         );
-        found.push(finding("branch-lacks-features", Level::Warning, text, mend));
+        found.push(finding("branch-lacks-features", Level::Warning, text, fix));
     }
     if let Some(file) = &facts.spindown {
         let spinning: Vec<String> =
@@ -28,8 +28,8 @@ pub(super) fn look(facts: &Facts, found: &mut Vec<Finding>) {
         if !spinning.is_empty() {
             let text =
                 format!("{} sends disks to sleep, perhaps those of {}", file.shown(), spinning.join(", "));
-            let mend = "nothing, if ten seconds for the first access are fine; otherwise turn it off there";
-            found.push(finding("disks-sleep", Level::Note, text, mend));
+            let fix = "nothing, if ten seconds for the first access are fine; otherwise turn it off there";
+            found.push(finding("disks-sleep", Level::Note, text, fix));
         }
     }
 }
@@ -69,10 +69,10 @@ fn roots(facts: &Facts, pool: &RunningPool) -> Option<Finding> {
     );
     let (owner, mode) = (format!("{}:{}", shown.0, shown.1), format!("{:o}", shown.2));
     // The pool changes all of its disks.
-    let mend = format!("chown {owner} {place}; chmod {mode} {place}");
+    let fix = format!("chown {owner} {place}; chmod {mode} {place}");
     let commands = [["chown", &owner, &place], ["chmod", &mode, &place]];
     let commands = commands.map(|command| command.map(str::to_owned).to_vec());
-    Some(finding("roots-differ", Level::Warning, text, mend).by(Action::Run(commands.to_vec())))
+    Some(finding("roots-differ", Level::Warning, text, fix).by(Action::Run(commands.to_vec())))
 }
 
 fn parity(facts: &Facts, branch: &Branch) -> Option<Finding> {
@@ -83,8 +83,8 @@ fn parity(facts: &Facts, branch: &Branch) -> Option<Finding> {
         file.shown()
     );
     let instruction = format!("branches=-{path}");
-    let mend = format!("move its other files to other disks, then canopy set {pool} '{instruction}'");
-    Some(finding("parity-is-branch", Level::Warning, text, mend))
+    let fix = format!("move its other files to other disks, then canopy set {pool} '{instruction}'");
+    Some(finding("parity-is-branch", Level::Warning, text, fix))
 }
 
 #[cfg(test)]
@@ -116,7 +116,7 @@ mod tests {
             assert_eq!(found.iter().filter(|one| one.code == "roots-differ").count(), expected, "{found:?}");
             assert_eq!(found.len(), expected);
             for one in found {
-                assert_eq!(one.mend, "chown 0:0 /mnt/pool; chmod 755 /mnt/pool");
+                assert_eq!(one.fix, "chown 0:0 /mnt/pool; chmod 755 /mnt/pool");
             }
         }
     }

@@ -33,8 +33,8 @@ fn kernel(facts: &Facts, found: &mut Vec<Finding>) {
         let text = format!(
             "Linux {major}.{minor} cannot pass open files through: their data is copied by the daemon"
         );
-        let mend = "a kernel of 6.9 or later; on Debian 12, linux-image-amd64 from bookworm-backports";
-        found.push(finding("no-passthrough", Level::Note, text, mend));
+        let fix = "a kernel of 6.9 or later; on Debian 12, linux-image-amd64 from bookworm-backports";
+        found.push(finding("no-passthrough", Level::Note, text, fix));
     }
     match facts.io_uring {
         None if facts.linux < (6, 14) => {
@@ -58,8 +58,8 @@ fn limits(facts: &Facts, found: &mut Vec<Finding>) {
             "a process may have {} open files; a pool needs one for each that is in use",
             facts.descriptors
         );
-        let mend = "LimitNOFILE=1048576 in the unit, or nofile in /etc/security/limits.conf";
-        found.push(finding("few-descriptors", Level::Warning, text, mend));
+        let fix = "LimitNOFILE=1048576 in the unit, or nofile in /etc/security/limits.conf";
+        found.push(finding("few-descriptors", Level::Warning, text, fix));
     }
     if let Some(marks) = facts.watches.filter(|&marks| marks < FEW_WATCHES) {
         let text = format!("a user may have {marks} marks of fanotify, with which branches are watched");
@@ -79,8 +79,8 @@ fn limits(facts: &Facts, found: &mut Vec<Finding>) {
     for branch in facts.branches.iter().filter(ahead) {
         let path = branch.path.shown();
         let text = format!("{path} was changed in the future, by the clock of this machine or of its server");
-        let mend = format!("set the clock that is wrong; then touch {path}");
-        found.push(finding("clock-differs", Level::Warning, text, mend));
+        let fix = format!("set the clock that is wrong; then touch {path}");
+        found.push(finding("clock-differs", Level::Warning, text, fix));
     }
 }
 
@@ -92,7 +92,7 @@ fn unprivileged(facts: &Facts, found: &mut Vec<Finding>) {
         found.push(finding("no-fusermount", level, text, "apt install fuse3"));
     } else if !facts.allows_other {
         let text = "a pool that an ordinary user mounts is for that user only";
-        let mend = "if others should see it, uncomment user_allow_other in /etc/fuse.conf";
-        found.push(finding("user-allow-other", Level::Note, text, mend));
+        let fix = "if others should see it, uncomment user_allow_other in /etc/fuse.conf";
+        found.push(finding("user-allow-other", Level::Note, text, fix));
     }
 }

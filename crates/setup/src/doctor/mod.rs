@@ -30,7 +30,7 @@ pub struct Finding {
     pub level: Level,
     pub text: String,
     /// What to do, in one line.
-    pub mend: String,
+    pub fix: String,
     /// The same, where a program can do it.
     #[serde(skip)]
     pub action: Option<Action>,
@@ -142,8 +142,8 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     found
 }
 
-fn finding(code: &str, level: Level, text: impl Into<String>, mend: impl Into<String>) -> Finding {
-    Finding { code: code.into(), level, text: text.into(), mend: mend.into(), action: None }
+fn finding(code: &str, level: Level, text: impl Into<String>, fix: impl Into<String>) -> Finding {
+    Finding { code: code.into(), level, text: text.into(), fix: fix.into(), action: None }
 }
 
 #[cfg(test)]
@@ -227,6 +227,6 @@ pub(super) mod tests {
             Facts { has_fuse: false, descriptors: 1, linux: (5, 4), io_uring: None, ..Facts::default() };
         let found = findings(&facts);
         assert!(found.len() > 4 && found.is_sorted_by_key(|one| std::cmp::Reverse(one.level)));
-        assert!(found.iter().all(|one| !one.mend.is_empty() && !one.mend.contains('\n')));
+        assert!(found.iter().all(|one| !one.fix.is_empty() && !one.fix.contains('\n')));
     }
 }

@@ -11,11 +11,11 @@ pub(super) fn look(facts: &Facts, found: &mut Vec<Finding>) {
         found.extend(not_mounted(facts, pool));
         found.extend(pool.empty_patterns.iter().map(|pattern| {
             let text = format!("{pattern}, a branch of {}, matches no directory", pool.title());
-            let mend = format!(
+            let fix = format!(
                 "mount the disks that it should match, or correct it in {}",
                 pool.described_in.shown()
             );
-            finding("pattern-matches-nothing", Level::Warning, text, mend)
+            finding("pattern-matches-nothing", Level::Warning, text, fix)
         }));
         let running = facts.running.iter().find(|running| running.mountpoint == pool.mountpoint);
         found.extend(running.into_iter().flat_map(|running| lacking(pool, running)));
@@ -43,8 +43,8 @@ fn not_mounted(facts: &Facts, pool: &Pool) -> Option<Finding> {
         Boot::Unit => {
             let unit = format!("canopy@{name}.service");
             let text = format!("{title} is not mounted, though {unit} mounts it at boot");
-            let mend = format!("systemctl start {unit}; systemctl status {unit} says why it ended");
-            finding("pool-not-mounted", Level::Problem, text, mend).by(Action::run(&[
+            let fix = format!("systemctl start {unit}; systemctl status {unit} says why it ended");
+            finding("pool-not-mounted", Level::Problem, text, fix).by(Action::run(&[
                 "systemctl",
                 "start",
                 &unit,
@@ -140,14 +140,14 @@ mod tests {
             pools: vec![Pool { boot, mounted, line: Some(3), ..pool() }],
             ..good()
         };
-        for (boot, level, mend) in [
+        for (boot, level, fix) in [
             (Boot::Fstab, Level::Problem, "mount /mnt/media"),
             (Boot::Unit, Level::Problem, "systemctl start canopy@media.service; "),
             (Boot::Nothing, Level::Note, "canopy mount media"),
         ] {
             let found = findings(&facts(boot, false));
             assert!(
-                found.len() == 1 && found[0].level == level && found[0].mend.starts_with(mend),
+                found.len() == 1 && found[0].level == level && found[0].fix.starts_with(fix),
                 "{found:?}"
             );
             assert!(found[0].text.starts_with("the pool media is not mounted"), "{found:?}");

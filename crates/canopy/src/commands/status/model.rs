@@ -36,7 +36,7 @@ pub struct Unmounted {
     /// The file.
     pub described_in: OsText,
     /// The command that mounts it.
-    pub mend: String,
+    pub fix: String,
 }
 
 impl WarningCode {
@@ -259,5 +259,5 @@ pub struct Warning {
     /// The branch it is about, if it is about one.
     pub branch: Option<OsText>,
     pub text: String,
-    pub mend: String,
+    pub fix: String,
 }

@@ -22,7 +22,7 @@ fn unmounted(pool: &Unmounted) -> String {
     let mut text = format!("{}{name}  {}\n", styled(BOLD, &place), styled(BAD, "not mounted"));
     let words = format!("{} describes it", pool.described_in.one_line());
     text.push_str(&paragraph("  warning: ", &words));
-    text.push_str(&paragraph("      fix: ", &pool.mend));
+    text.push_str(&paragraph("      fix: ", &pool.fix));
     text
 }
 
@@ -96,7 +96,7 @@ fn pool(pool: &PoolStatus, linux: Option<&String>) -> String {
         let first = "warning: ";
         let words = paragraph(&format!("  {first}"), &warning.text);
         let _ = write!(text, "\n{}", words.replacen(first, &styled(WARNING, first), 1));
-        text.push_str(&paragraph("      fix: ", &warning.mend));
+        text.push_str(&paragraph("      fix: ", &warning.fix));
     }
     text
 }

@@ -31,7 +31,7 @@ pub(super) fn find(listed: &[MountEntry], fstab_file: &Path, only: Option<&Path>
             found.push(Unmounted {
                 mountpoint: place.as_deref().map(OsText::from),
                 described_in: OsText::from(pool.file.as_path()),
-                mend: match place {
+                fix: match place {
                     Some(_) => format!("canopy mount {}", pool.name),
                     None => format!("canopy mount {} MOUNTPOINT", pool.name),
                 },
@@ -47,7 +47,7 @@ pub(super) fn find(listed: &[MountEntry], fstab_file: &Path, only: Option<&Path>
                 name: None,
                 mountpoint: Some(OsText::from(place.as_path())),
                 described_in: OsText::from(fstab_file),
-                mend: format!("mount {}", place.shown()),
+                fix: format!("mount {}", place.shown()),
             });
         }
     }

@@ -48,7 +48,7 @@ pub(super) fn warnings(
 
 fn pool_state_warning(pool: &PoolStatus) -> Option<Warning> {
     let mount = pool.mountpoint.one_line();
-    let (code, text, mend) = match pool.state {
+    let (code, text, fix) = match pool.state {
         State::Serving => return None,
         State::DoesNotAnswer => (
             WarningCode::PoolDoesNotAnswer,
@@ -78,7 +78,7 @@ fn pool_state_warning(pool: &PoolStatus) -> Option<Warning> {
             "mount it with xattr=noattr instead".to_owned(),
         ),
     };
-    Some(Warning { code, branch: None, text, mend })
+    Some(Warning { code, branch: None, text, fix })
 }
 
 fn branch_health_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning> {
@@ -88,7 +88,7 @@ fn branch_health_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<War
     let anew = format!(
         "canopy remove {mount} {path} and then canopy add {mount} {path}={mode}, or mount the pool again"
     );
-    let (code, text, mend) = match branch.health {
+    let (code, text, fix) = match branch.health {
         Health::Ok => return None,
         Health::DoesNotAnswer => (
             WarningCode::BranchDoesNotAnswer,
@@ -199,7 +199,7 @@ fn branch_health_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<War
             ),
         ),
     };
-    Some(Warning { code, branch: Some(branch.path.clone()), text, mend })
+    Some(Warning { code, branch: Some(branch.path.clone()), text, fix })
 }
 
 /// Says of a branch that does not exist yet what the pool does.
@@ -248,7 +248,7 @@ fn unwatched_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning
         text: format!(
             "changes on {path} cannot be watched ({why}): the kernel caches names of the whole pool for one second only"
         ),
-        mend: format!(
+        fix: format!(
             "give it its own pool, or accept it: canopy set {mount} cache.coherence=timeout, and the same at the mount"
         ),
     })
@@ -262,7 +262,7 @@ fn unfinished_warning(branch: &BranchStatus) -> Option<Warning> {
         code: WarningCode::MoveUnfinished,
         branch: Some(branch.path.clone()),
         text: format!("a move to {path} was cut off and is not finished: {}{others}", one_line(first)),
-        mend: format!(
+        fix: format!(
             "bring back the branch that is missing; if both are there, remove the file that is out of date from its branch. The \
              next mount goes on. What is left to do is in {path}/.canopy-clone.move.*"
         ),
@@ -305,7 +305,7 @@ fn shared_filesystem_warnings(branches: &[BranchStatus]) -> Vec<Warning> {
                     branch.path.one_line(),
                     others.join(", ")
                 ),
-                mend: "give the pool one directory of each filesystem".into(),
+                fix: "give the pool one directory of each filesystem".into(),
             });
         }
     }
@@ -331,7 +331,7 @@ fn space_warning(branch: &BranchStatus) -> Option<Warning> {
         code: WarningCode::NearlyFull,
         branch: Some(branch.path.clone()),
         text,
-        mend: "move files to another branch, add a branch, or lower minfreespace".into(),
+        fix: "move files to another branch, add a branch, or lower minfreespace".into(),
     })
 }
 
@@ -351,7 +351,7 @@ fn inode_warning(branch: &BranchStatus) -> Option<Warning> {
                 branch.path.one_line()
             ),
         },
-        mend: "remove or move files, or make it NC (canopy mode): policies only look at free space".into(),
+        fix: "remove or move files, or make it NC (canopy mode): policies only look at free space".into(),
     })
 }
 
@@ -363,7 +363,7 @@ fn no_branch_warning(pool: &PoolStatus) -> Option<Warning> {
         code: WarningCode::NoBranch,
         branch: None,
         text: "the pool has no disk yet, so nothing can be stored".into(),
-        mend: format!("mount its disks, or: canopy add {} BRANCH", pool.mountpoint.one_line()),
+        fix: format!("mount its disks, or: canopy add {} BRANCH", pool.mountpoint.one_line()),
     })
 }
 
@@ -394,7 +394,7 @@ fn lossy_warning(branch: &BranchStatus) -> Option<Warning> {
         code: WarningCode::BranchLosesAttributes,
         branch: Some(branch.path.clone()),
         text: format!("{path} is on {fstype}, which cannot store {what}: files created there lose them"),
-        mend: format!(
+        fix: format!(
             "keep new files away (mode NC), take it out of the pool, or accept it; commands that move files leave {path} alone without --lossy"
         ),
     })
@@ -407,7 +407,7 @@ pub(super) fn hidden_files(pool: &PoolStatus) -> Warning {
         code: WarningCode::FilesHidden,
         branch: None,
         text: format!("the directory {place} has files of its own, which the pool hides"),
-        mend: format!(
+        fix: format!(
             "to see them: mount --bind the directory above it elsewhere, and look there; to get rid of this: canopy \
              umount {place}, move them away, and mount again"
         ),
@@ -418,12 +418,12 @@ fn create_warning(create: &ExplainReport) -> Option<Warning> {
     let error = create.error.as_ref()?;
     let text =
         format!("no branch takes new files ({}: policy {}, error {})", error.why, create.policy, error.name);
-    let mend = match error.name.as_str() {
+    let fix = match error.name.as_str() {
         "ENOSPC" => "free space, add a branch, or lower minfreespace",
         "EROFS" => "give at least one branch the mode RW on a filesystem that can be written",
         _ => "canopy explain create MOUNT/NEWFILE shows the reason for each branch",
     };
-    Some(Warning { code: WarningCode::CannotCreate, branch: None, text, mend: mend.into() })
+    Some(Warning { code: WarningCode::CannotCreate, branch: None, text, fix: fix.into() })
 }
 
 fn path_preservation_warning(pool: &PoolStatus) -> Option<Warning> {
@@ -441,7 +441,7 @@ fn path_preservation_warning(pool: &PoolStatus) -> Option<Warning> {
             "policy {policy} keeps files on the branches that have their directory: moving a file to another folder can \
              fail or take as long as copying it, and the trash of a desktop may not work (EXDEV)"
         ),
-        mend: format!(
+        fix: format!(
             "canopy set {} ignorepponrename=true (creates the directory where the file is), or category.create=mfs",
             pool.mountpoint.one_line()
         ),
@@ -455,7 +455,7 @@ fn acl_warning(pool: &PoolStatus) -> Option<Warning> {
         text: "files on the branches have ACLs, which have no effect here: modes show what an ACL grants to all, and users \
                and groups in it get no more than that"
             .into(),
-        mend: "mount the pool with posix-acl=true".into(),
+        fix: "mount the pool with posix-acl=true".into(),
     })
 }
 
@@ -464,11 +464,11 @@ fn data_path_warnings(pool: &PoolStatus, given: &[String]) -> Vec<Warning> {
     let (Some(options), Some(kernel)) = (&pool.options, &pool.kernel) else { return Vec::new() };
     let option = |name: &str| options.get(name).map_or("", String::as_str);
     let was_given = |name: &str| given.iter().any(|given| given == name);
-    let warning = |code, branch, text: &str, mend: &str| Warning {
+    let warning = |code, branch, text: &str, fix: &str| Warning {
         code,
         branch,
         text: text.to_owned(),
-        mend: mend.to_owned(),
+        fix: fix.to_owned(),
     };
     let mut found = Vec::new();
     if option("nullrw") == "true" {
@@ -512,13 +512,13 @@ fn data_path_warnings(pool: &PoolStatus, given: &[String]) -> Vec<Warning> {
                 "{} is itself a stacked filesystem: its files are not passed through",
                 branch.path.one_line()
             );
-            let mend = match option("passthrough.max-stack-depth") {
+            let fix = match option("passthrough.max-stack-depth") {
                 "1" => {
                     "mount with passthrough.max-stack-depth=2, or use the filesystem below it as the branch"
                 }
                 _ => "use the filesystem below it as the branch; the kernel allows no more levels",
             };
-            warning(WarningCode::BranchStacked, Some(branch.path.clone()), &text, mend)
+            warning(WarningCode::BranchStacked, Some(branch.path.clone()), &text, fix)
         }));
     }
     found

@@ -1,9 +1,9 @@
-//! What a mend is about to write, on disk before it writes in place: a mend that is cut off can be finished, and no file is
+//! What a fix is about to write, on disk before it writes in place: a fix that is cut off can be finished, and no file is
 //! mistaken for one that a client has changed.
 //!
 //! The journal is a hidden file in the root of the branch. It has a head of three lines: what it is; the checksum that the file
 //! is to have; its inode number, path and handle, the last two in hexadecimal digits. Blocks follow, and at the end its own
-//! digest. Without that it is incomplete, and nothing has been written to the file yet. The mend that is at work holds a lock
+//! digest. Without that it is incomplete, and nothing has been written to the file yet. The fix that is at work holds a lock
 //! on it.
 
 use crate::held::checksum::Checksum;
@@ -29,7 +29,7 @@ const LONGEST_HEAD: usize = 16 << 10;
 const BLOCK_HEAD: usize = 8 + 4 + 1;
 const LAST: u64 = u64::MAX;
 
-/// The file that is mended.
+/// The file that is fixed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Head {
     pub(super) checksum: Checksum,
@@ -129,7 +129,7 @@ impl Journal {
         rustix::fs::unlinkat(&self.root, &self.name, AtFlags::empty())
     }
 
-    /// Finds the journals of mends that were cut off, of which nobody holds the lock. Those that are incomplete have no head.
+    /// Finds the journals of fixes that were cut off, of which nobody holds the lock. Those that are incomplete have no head.
     /// Only those of the own user count: others may be able to create files in the root of a branch.
     pub(super) fn cut_off(branch: &BranchLink) -> Result<Vec<(Journal, Option<Head>)>, Errno> {
         let prefix = [UNDER_CONSTRUCTION, VERIFY].concat();

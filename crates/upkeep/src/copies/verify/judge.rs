@@ -75,7 +75,7 @@ pub(super) struct Reader<'r> {
 }
 
 impl Reader<'_> {
-    /// Reads and judges a file, and gives it a checksum if need be. Returns `None` if a signal arrives. A file whose mend was
+    /// Reads and judges a file, and gives it a checksum if need be. Returns `None` if a signal arrives. A file whose fix was
     /// cut off counts as damaged, for its time may have changed.
     pub(super) fn judge(&mut self, item: &mut Item, was_cut_off: bool) -> Option<Judged> {
         let before = self.progress.position();
@@ -124,7 +124,7 @@ impl Reader<'_> {
             }
             (Some(_), _) if current.is_some() => Verdict::Damaged,
             _ if was_cut_off => {
-                why = "a mend of it was cut off".into();
+                why = "an earlier fix was interrupted".into();
                 Verdict::Damaged
             }
             (Some(_), _) => Verdict::Stale,

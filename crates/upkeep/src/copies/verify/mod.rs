@@ -1,9 +1,9 @@
-//! `canopy verify`: finds content that has changed by itself and copies that differ, stores checksums, and mends.
+//! `canopy verify`: finds content that has changed by itself and copies that differ, stores checksums, and fixes.
 
 mod collect;
 mod journal;
 mod judge;
-mod mend;
+mod fix;
 mod report;
 
 #[cfg(any(test, fuzzing))]
@@ -24,7 +24,7 @@ use clap::Args;
 use collect::{Collected, Unit, collect};
 use journal::Journal;
 use judge::{Judged, Reader, Verdict};
-use mend::Resumed;
+use fix::Resumed;
 use report::{Report, Teller, What};
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ pub struct VerifyArgs {
     /// Files and directories of the pool, instead of all of it
     #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// Store checksums and mend; without this, only read
+    /// Store checksums and fix damaged files; without this, only read
     #[arg(long)]
     pub write: bool,
     #[command(flatten)]
@@ -57,7 +57,7 @@ struct Work<'w> {
     reader: Reader<'w>,
     report: Report,
     teller: Teller,
-    /// Branches and inode numbers of files whose mend was cut off.
+    /// Branches and inode numbers of files whose fix was cut off.
     cut_off: HashSet<(usize, u64)>,
 }
 
@@ -109,7 +109,7 @@ impl Work<'_> {
         self.report.tell(&mut self.teller, &self.reader.progress, what, place, why);
     }
 
-    /// Finishes mends that were cut off.
+    /// Finishes fixes that were cut off.
     fn resume(&mut self) {
         let pool = self.pool;
         for (index, branch) in pool.branches.iter().enumerate() {
@@ -124,13 +124,13 @@ impl Work<'_> {
                 let path = pool.mountpoint.join(&head.path);
                 let place = (path.as_path(), &[branch.path.as_path()][..]);
                 let resumed = match self.reader.writes && branch.gives() {
-                    true => mend::resume(branch, &journal, &head),
+                    true => fix::resume(branch, &journal, &head),
                     false => Err(Kept::Because(String::new())),
                 };
                 match resumed {
-                    Ok(Resumed::Mended) => {
+                    Ok(Resumed::Fixed) => {
                         self.report.resumed += 1;
-                        self.tell(What::Mended, place, "an earlier command had begun");
+                        self.tell(What::Fixed, place, "finished for an earlier command");
                     }
                     Ok(Resumed::Dropped) => {}
                     Err(why) => {
@@ -138,7 +138,7 @@ impl Work<'_> {
                         if let Kept::Because(why) = why
                             && !why.is_empty()
                         {
-                            self.tell(What::Note, place, &format!("a mend of it was cut off: {why}"));
+                            self.tell(What::Note, place, &format!("an earlier fix was interrupted: {why}"));
                         }
                     }
                 }
@@ -146,7 +146,7 @@ impl Work<'_> {
         }
     }
 
-    /// Reads the files of a unit, mends what is damaged, and compares copies.
+    /// Reads the files of a unit, fixes what is damaged, and compares copies.
     fn verify(&mut self, unit: &mut Unit) {
         let mut judged: Vec<Judged> = Vec::with_capacity(unit.items.len());
         for (index, item) in unit.items.iter_mut().enumerate() {
@@ -173,7 +173,7 @@ impl Work<'_> {
         }
     }
 
-    /// Says what has been found of a file, and mends it.
+    /// Says what has been found of a file, and fixes it.
     fn settle(&mut self, unit: &Unit, judged: &mut [Judged], index: usize) {
         let item = &unit.items[index];
         let path = self.pool.mountpoint.join(&item.names[0]);
@@ -195,9 +195,9 @@ impl Work<'_> {
             (Verdict::InUse, _) => self.tell(What::InUse, place, &why),
             (Verdict::Unread, _) => self.tell(What::Unread, place, &why),
             (Verdict::Damaged, _) => {
-                let (what, why) = self.mend(unit, judged, index);
-                if what == What::Mended {
-                    self.report.mended.add(item.copy.size());
+                let (what, why) = self.fix(unit, judged, index);
+                if what == What::Fixed {
+                    self.report.fixed.add(item.copy.size());
                     judged[index].digest = judged[index].checksum.map(|checksum| checksum.digest);
                     judged[index].verdict = Verdict::Sound;
                 }
@@ -206,8 +206,8 @@ impl Work<'_> {
         }
     }
 
-    /// Mends a file if that is asked and another has the right content. Returns what to say.
-    fn mend(&mut self, unit: &Unit, judged: &[Judged], index: usize) -> (What, String) {
+    /// Fixes a file if that is asked and another has the right content. Returns what to say.
+    fn fix(&mut self, unit: &Unit, judged: &[Judged], index: usize) -> (What, String) {
         let of = |why: &str| match judged[index].why.as_str() {
             "" => why.to_owned(),
             known => format!("{known}; {why}"),
@@ -220,13 +220,13 @@ impl Work<'_> {
         let good = &unit.items[good];
         let from = crate::output::shown(&self.pool.branches[good.copy.branch].path);
         if !self.reader.writes {
-            return (What::Damaged, of(&format!("--write mends it from {from}")));
+            return (What::Damaged, of(&format!("--write fixes it from {from}")));
         }
         let damaged = &unit.items[index];
-        match mend::mend(self.pool, [damaged, good], &checksum, &mut self.reader.pace, self.stop) {
-            Ok(()) => (What::Mended, format!("from {from}")),
-            Err(Kept::Stopped) => (What::Damaged, of("stopped before it was mended")),
-            Err(Kept::Because(why)) => (What::Damaged, of(&format!("not mended: {why}"))),
+        match fix::fix(self.pool, [damaged, good], &checksum, &mut self.reader.pace, self.stop) {
+            Ok(()) => (What::Fixed, format!("from {from}")),
+            Err(Kept::Stopped) => (What::Damaged, of("stopped before it was fixed")),
+            Err(Kept::Because(why)) => (What::Damaged, of(&format!("not fixed: {why}"))),
         }
     }
 

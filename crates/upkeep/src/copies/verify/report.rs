@@ -20,7 +20,7 @@ const SHOWN: u64 = 20;
 const ALIKE: u64 = 3;
 
 /// The report of `--json`. `files` is the sum of the seven sums that follow it; `stored` are among `missing` and `stale`, and
-/// `mended` among `damaged`.
+/// `fixed` among `damaged`.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     pub(super) command: &'static str,
@@ -37,8 +37,8 @@ pub(super) struct Report {
     pub(super) unread: Sum,
     pub(super) not_begun: Sum,
     pub(super) stored: Sum,
-    pub(super) mended: Sum,
-    /// Mends that an earlier command had begun, and this one has finished.
+    pub(super) fixed: Sum,
+    /// Fixes that an earlier command had begun, and this one has finished.
     pub(super) resumed: u64,
     /// Paths whose copies differ.
     pub(super) differing: u64,
@@ -64,7 +64,7 @@ pub(super) enum What {
     Stale,
     NotStored,
     Damaged,
-    Mended,
+    Fixed,
     Differing,
     InUse,
     Unread,
@@ -79,7 +79,7 @@ impl What {
             What::Stale => ("stale", "stale checksum"),
             What::NotStored => ("not-stored", "checksum not stored"),
             What::Damaged => ("damaged", "damaged"),
-            What::Mended => ("mended", "mended"),
+            What::Fixed => ("fixed", "fixed"),
             What::Differing => ("differing", "copies differ"),
             What::InUse => ("in-use", "in use"),
             What::Unread => ("unread", "not read"),
@@ -127,7 +127,7 @@ impl Report {
             unread: none,
             not_begun: none,
             stored: none,
-            mended: none,
+            fixed: none,
             resumed: 0,
             differing: 0,
             failed: 0,
@@ -193,7 +193,7 @@ impl Report {
     /// Prints the summary.
     ///
     /// # Errors
-    /// If something is amiss.
+    /// If something is wrong.
     pub(super) fn finish(&self, teller: &Teller) -> Result<()> {
         if teller.json {
             print_json(self);
@@ -201,7 +201,7 @@ impl Report {
             print(&self.text(teller));
         }
         let unread = self.unread.files + self.failed;
-        let damaged = self.damaged.files - self.mended.files;
+        let damaged = self.damaged.files - self.fixed.files;
         match (self.stopped, unread, damaged, self.differing) {
             (true, ..) => Err(Error::Stopped),
             (_, 0, 0, 0) => Ok(()),
@@ -247,7 +247,7 @@ impl Report {
             let _ = writeln!(text, "checksums stored: {} of {lacking}", self.stored.files);
         }
         if self.damaged.files + self.resumed > 0 {
-            let _ = write!(text, "mended: {} of {}", self.mended.files, self.damaged.files);
+            let _ = write!(text, "fixed: {} of {}", self.fixed.files, self.damaged.files);
             if self.resumed > 0 {
                 let _ = write!(text, ", and {} that an earlier command had begun", self.resumed);
             }

@@ -1,4 +1,4 @@
-//! Mending a damaged file from a copy whose content has the checksum that the damaged one should have.
+//! Fixing a damaged file from a copy whose content has the checksum that the damaged one should have.
 //!
 //! The damaged blocks are written in place: inode, names, owner, mode, attributes and ACL stay as they are, and the time of the
 //! last change is set back. Nobody else has the file open meanwhile, and a [journal](super::journal) comes first.
@@ -63,8 +63,8 @@ impl Alone {
     }
 }
 
-/// Mends a file.
-pub(super) fn mend(
+/// Fixes a file.
+pub(super) fn fix(
     pool: &PoolLink,
     [damaged, good]: [&Item; 2],
     checksum: &Checksum,
@@ -90,7 +90,7 @@ pub(super) fn mend(
     let handle = file_handle::from_fd(alone.file.as_fd()).unwrap_or_default();
     let head = Head { checksum: *checksum, ino: alone.stat.st_ino, path: path.clone(), handle };
     let mut journal = match Journal::create(to, &head) {
-        Err(Errno::EXIST) => return because("a mend of it was cut off, and has not been finished"),
+        Err(Errno::EXIST) => return because("an earlier fix was interrupted and is not finished yet"),
         Err(Errno::NOSPC | Errno::DQUOT) => return because("its branch has no room for the blocks"),
         other => other?,
     };
@@ -176,15 +176,15 @@ fn write(journal: &Journal, alone: &Alone, block: &Block) -> Result<(), Errno> {
     write_exactly(&alone.file, &right[..block.length], block.offset)
 }
 
-/// What has become of a mend that was cut off.
+/// What has become of a fix that was cut off.
 #[derive(Debug)]
 pub(super) enum Resumed {
     /// Nothing had been written, or the file is gone, or a client has changed it since.
     Dropped,
-    Mended,
+    Fixed,
 }
 
-/// Finishes a mend that was cut off. A file that a client has changed since is left alone.
+/// Finishes a fix that was cut off. A file that a client has changed since is left alone.
 ///
 /// # Errors
 /// If that cannot be decided now: the journal stays.
@@ -198,7 +198,7 @@ pub(super) fn resume(branch: &BranchLink, journal: &Journal, head: &Head) -> Res
     };
     let alone = Alone::of(file)?;
     let done = match is_untouched(journal, &alone, head)? {
-        true => write_blocks(journal, &alone, &head.checksum).map(|()| Resumed::Mended),
+        true => write_blocks(journal, &alone, &head.checksum).map(|()| Resumed::Fixed),
         false => Ok(Resumed::Dropped),
     };
     if done.is_ok() {
@@ -225,7 +225,7 @@ fn is_mixture(found: &[u8], one: &[u8], other: &[u8]) -> bool {
     found.len() == one.len() && sectors.all(|((found, one), other)| found == one || found == other)
 }
 
-/// Returns whether only the mend has written to a file: each block of the journal is as it was or as it is to be, and with
+/// Returns whether only the fix has written to a file: each block of the journal is as it was or as it is to be, and with
 /// these blocks the file has its checksum.
 fn is_untouched(journal: &Journal, alone: &Alone, head: &Head) -> Result<bool, Errno> {
     if u64::try_from(alone.stat.st_size) != Ok(head.checksum.size) {
@@ -289,7 +289,7 @@ mod tests {
         content
     }
 
-    /// A damaged file, and the complete journal of its mend.
+    /// A damaged file, and the complete journal of its fix.
     struct Bed {
         dir: tempfile::TempDir,
         branch: BranchLink,
@@ -309,7 +309,7 @@ mod tests {
             self.dir.path().join(name)
         }
 
-        /// Makes the journal, as a mend that is cut off leaves it.
+        /// Makes the journal, as a fix that is cut off leaves it.
         fn note(&self, is_complete: bool) {
             let file = File::open(self.path("f")).unwrap();
             let modified = MODIFIED.as_nanos() as i128;
@@ -347,7 +347,7 @@ mod tests {
         #[track_caller]
         fn assert_mended(&self, name: &str) {
             let resumed = self.resume();
-            assert!(matches!(resumed.as_slice(), [Some(Ok(Resumed::Mended))]), "{resumed:?}");
+            assert!(matches!(resumed.as_slice(), [Some(Ok(Resumed::Fixed))]), "{resumed:?}");
             assert!(fs::read(self.path(name)).unwrap() == right());
             let modified = fs::metadata(self.path(name)).unwrap().modified().unwrap();
             assert_eq!(modified, UNIX_EPOCH + MODIFIED);
