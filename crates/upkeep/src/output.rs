@@ -27,10 +27,10 @@ pub(crate) fn report_missing(pool: &PoolLink) {
 /// Reports the branches that get no files because these would lose something there.
 pub(crate) fn report_lossy(pool: &PoolLink) {
     for branch in &pool.branches {
-        if let Some(what) = branch.loses {
+        if let Some(what) = branch.loses.filter(|_| !branch.is_named) {
             let path = branch.path.shown();
             complain(&format!(
-                "{path} gets no files: its filesystem cannot store {what} (--lossy: all the same)"
+                "{path} gets no files, because its filesystem cannot store {what} (--lossy uses it anyway)"
             ));
         }
     }

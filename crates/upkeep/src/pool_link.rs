@@ -34,6 +34,8 @@ pub(crate) struct BranchLink {
     pub(crate) is_well: bool,
     /// What files from other branches would lose there: its filesystem cannot store it.
     pub(crate) loses: Option<&'static str>,
+    /// The user has named it as the place for files. The daemon then judges each file by itself.
+    pub(crate) is_named: bool,
     /// `None` for a branch that cannot be looked at: it is awaited, or has failed.
     root: Option<OwnedFd>,
 }
@@ -48,6 +50,8 @@ pub(crate) struct PoolLink {
     pub(crate) branches: Vec<BranchLink>,
     /// What stays on its disk.
     pub(crate) keep: Keep,
+    /// Files may lose what a branch cannot store.
+    pub(crate) accepts_losses: bool,
 }
 
 impl PoolLink {
@@ -133,6 +137,7 @@ impl PoolLink {
             min_free: branch.min_free,
             is_well: branch.illness.is_none() && !branch.awaited,
             loses: loses(&branch.path.to_path()),
+            is_named: false,
             root: Some(branch).filter(|branch| is_there(branch)).and_then(|branch| open_root(branch).ok()),
         });
         let is_read_only = mounted.options.split(',').any(|option| option == "ro");
@@ -143,11 +148,18 @@ impl PoolLink {
         }
         let option = report.options.get("keep").map_or("", String::as_str);
         let keep = Keep::of(option, branches.iter().map(|branch| branch.path.as_path()))?;
-        Ok(PoolLink { mountpoint: mounted.mountpoint.clone(), is_read_only, branches, keep })
+        Ok(PoolLink {
+            mountpoint: mounted.mountpoint.clone(),
+            is_read_only,
+            branches,
+            keep,
+            accepts_losses: false,
+        })
     }
 
     /// Lets branches take files that lose something there, if the user says so.
     pub(crate) fn accepting_losses(mut self, accept: bool) -> PoolLink {
+        self.accepts_losses = accept;
         if accept {
             self.branches.iter_mut().for_each(|branch| branch.loses = None);
         }
@@ -204,7 +216,7 @@ impl BranchLink {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(path, flags, Mode::empty()).expect("a directory");
         let (path, mode) = (path.to_owned(), "RW".to_owned());
-        BranchLink { path, mode, min_free: 0, is_well: true, loses: None, root: Some(root) }
+        BranchLink { path, mode, min_free: 0, is_well: true, loses: None, is_named: false, root: Some(root) }
     }
 
     /// Files may move away from it.
@@ -214,7 +226,7 @@ impl BranchLink {
 
     /// Files may move to it.
     pub(crate) fn takes(&self) -> bool {
-        self.gives() && self.mode == "RW" && self.loses.is_none()
+        self.gives() && self.mode == "RW" && (self.loses.is_none() || self.is_named)
     }
 
     /// Returns the filesystem that it is on, if it can be looked at.

@@ -1,9 +1,10 @@
 //! Provokes every warning of `canopy status`.
 
 use super::rig::{BINARY, canopy, codes, shown, warning};
+use canopy_fuse::Opcode;
 use canopy_testkit::cmd::run_within;
 use canopy_testkit::files::copy_program;
-use canopy_testkit::{FaultyFs, LoopFs, PATIENCE, Pool, ScratchDir, as_user};
+use canopy_testkit::{Fault, FaultyFs, LoopFs, PATIENCE, Pool, ScratchDir, as_user};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -401,12 +402,32 @@ fn a_branch_that_loses_owners() {
         "{}",
         balance.describe()
     );
-    for refused in [run(&["drain", &from]), run(&["move", film, "--to", &to])] {
-        assert!(!refused.success() && refused.stderr.contains("--lossy"), "{}", refused.describe());
+    let drain = run(&["drain", &from]);
+    assert!(!drain.success() && drain.stderr.contains("--lossy"), "{}", drain.describe());
+    // A branch that is named takes what loses nothing there.
+    lossy.set(Fault::KeepOwner, &[Opcode::Setattr]);
+    let (owned, link) = (pool.path().join("owned"), pool.path().join("link"));
+    for (name, uid) in [("owned", 1000), ("plain", 0)] {
+        fs::write(disk.path().join(name), "x").unwrap();
+        std::os::unix::fs::chown(disk.path().join(name), Some(uid), None).unwrap();
+        fs::set_permissions(disk.path().join(name), fs::Permissions::from_mode(0o600)).unwrap();
     }
-    assert!(disk.path().join("film").exists());
-    let moved = run(&["move", film, "--to", &to, "--lossy"]);
+    std::os::unix::fs::symlink("x", disk.path().join("link")).unwrap();
+    std::os::unix::fs::lchown(disk.path().join("link"), Some(1000), None).unwrap();
+    let plain = pool.path().join("plain");
+    let [owned, link, plain] = [&owned, &link, &plain].map(|path| path.to_str().unwrap());
+    let moved = run(&["move", film, owned, link, plain, "--to", &to]);
+    let words = moved.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    for (name, stays) in [("film", true), ("owned", true), ("link", true), ("plain", false)] {
+        assert_eq!(disk.path().join(name).symlink_metadata().is_ok(), stays, "{name}: {}", moved.describe());
+        let told = format!("/{name} ({to} cannot store all of it");
+        assert_eq!(words.contains(&told), stays, "{name}: {}", moved.describe());
+    }
+    assert!(words.contains("--lossy moves it anyway"), "{}", moved.describe());
+    let moved = run(&["move", film, owned, link, "--to", &to, "--lossy"]);
     assert!(moved.success() && !disk.path().join("film").exists(), "{}", moved.describe());
+    assert_eq!(fs::read_to_string(owned).unwrap(), "x");
+    assert!(!disk.path().join("owned").exists() && fs::symlink_metadata(link).is_ok());
     pool.umount();
 }
 

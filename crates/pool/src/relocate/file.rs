@@ -9,7 +9,7 @@
 use super::journal::{JournalEntry, Original, Plan};
 use super::lease::LeasedFile;
 use super::links::holds;
-use super::metadata::set_times;
+use super::metadata::{Losses, set_times};
 use super::replica::Replica;
 use crate::branch::Branch;
 use crate::fs::beneath::{self, ProcPath};
@@ -135,14 +135,14 @@ impl<'s> FileMove<'s> {
     pub(crate) fn copy(
         source: &Arc<Branch>,
         target: &Arc<Branch>,
-        original: Original,
+        (original, losses): (Original, Losses),
         file: &'s LeasedFile,
         names: Vec<PoolPath>,
         entry: JournalEntry,
         wanted: &dyn Fn() -> bool,
     ) -> Result<FileMove<'s>, Errno> {
         let first = names.first().map_or(&b""[..], |name| split(name).0);
-        let replica = Replica::begin(target.root(), first, !names.is_empty(), entry)?;
+        let replica = Replica::begin(target.root(), first, !names.is_empty(), entry)?.with_losses(losses);
         let copied = stat::of(file.as_fd())?;
         if !can_leave(&copied) {
             return Err(Errno::PERM);
@@ -374,7 +374,7 @@ mod tests {
             let [a, b] = self.branches.as_slice() else { panic!("two branches") };
             let names = vec![PoolPath::from_slice(b"d/f")];
             let entry = FileMove::announce(a, b, original, &names).unwrap();
-            FileMove::copy(a, b, original, file, names, entry, &|| true).unwrap()
+            FileMove::copy(a, b, (original, Losses::Refused), file, names, entry, &|| true).unwrap()
         }
 
         /// The names in the directory on both branches, and in the roots.

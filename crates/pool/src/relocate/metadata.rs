@@ -17,29 +17,77 @@ pub(crate) fn copy_metadata(
     copy_mode_and_flags(source, target, attr)
 }
 
-/// Copies the metadata of a file, with its times. Fails if the target's filesystem does not support an attribute: a
-/// file that would lose something stays where it is. Flags of chattr(1) that the target does not support are left out:
-/// each filesystem has its own.
+/// What becomes of a file of which the target's filesystem cannot store everything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Losses {
+    /// It stays where it is (`EOPNOTSUPP`).
+    Refused,
+    /// It moves, and loses that.
+    Accepted,
+}
+
+impl Losses {
+    fn judge(self, result: Result<(), Errno>) -> Result<(), Errno> {
+        match (self, result) {
+            (Losses::Accepted, Err(Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL)) => Ok(()),
+            (_, other) => other,
+        }
+    }
+}
+
+/// Copies the metadata of a file, with its times. Fails if the target's filesystem does not keep an attribute, unless that
+/// is accepted: a file that would lose something stays where it is. Flags of chattr(1) that the target does not support are
+/// left out: each filesystem has its own.
 pub(crate) fn copy_file_metadata(
     source: BorrowedFd<'_>,
     target: BorrowedFd<'_>,
     attr: &Attr,
+    losses: Losses,
 ) -> Result<(), Errno> {
-    copy_owner(target, attr)?;
-    copy_xattrs(source, target)?;
-    copy_mode_and_flags(source, target, attr)?;
-    set_times(target, attr)
+    keep_owner(target, attr, losses)?;
+    losses.judge(copy_xattrs(source, target))?;
+    losses.judge(copy_mode_and_flags(source, target, attr))?;
+    // Some filesystems say yes and change nothing.
+    if losses == Losses::Refused && (stat::of(target)?.mode ^ attr.mode) & 0o7777 != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    losses.judge(set_times(target, attr))
 }
 
-/// Copies the metadata of a symlink, with its times. Fails if the target's filesystem does not support an attribute.
+/// Copies the metadata of a symlink, with its times. Fails as for a file.
 pub(crate) fn copy_link_metadata(
     source: BorrowedFd<'_>,
     target: BorrowedFd<'_>,
     attr: &Attr,
+    losses: Losses,
 ) -> Result<(), Errno> {
-    copy_owner(target, attr)?;
-    copy_xattrs(source, target)?;
-    set_times(target, attr)
+    keep_owner(target, attr, losses)?;
+    losses.judge(copy_xattrs(source, target))?;
+    losses.judge(set_times(target, attr))
+}
+
+/// Gives a new, private file its owner before its data are copied, and finds out whether the filesystem keeps owners and
+/// modes: so a large file that has to stay is not copied first.
+pub(crate) fn keeps_owner_and_mode(target: BorrowedFd<'_>, attr: &Attr, losses: Losses) -> Result<(), Errno> {
+    keep_owner(target, attr, losses)?;
+    let mode = stat::of(target)?.mode & 0o7777;
+    // It was created with 0600, of which a default ACL may take something away.
+    let has_own_idea = mode & !0o600 != 0;
+    match losses == Losses::Refused && has_own_idea && mode != attr.mode & 0o7777 {
+        true => Err(Errno::OPNOTSUPP),
+        false => Ok(()),
+    }
+}
+
+/// Copies the owner of a new file, and looks whether that has worked.
+fn keep_owner(target: BorrowedFd<'_>, attr: &Attr, losses: Losses) -> Result<(), Errno> {
+    let copied = copy_owner(target, attr);
+    if losses == Losses::Accepted {
+        return losses.judge(copied);
+    }
+    copied?;
+    let now = stat::of(target)?;
+    if (now.uid, now.gid) == (attr.uid, attr.gid) { Ok(()) } else { Err(Errno::OPNOTSUPP) }
 }
 
 fn copy_owner(target: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {

@@ -21,7 +21,7 @@ mod symlink;
 
 pub(crate) use clone_dirs::{Cloned, clone_dirs};
 pub(crate) use copy::STEP as COPIED_AT_ONCE;
-pub(crate) use metadata::{copy_metadata, is_xfs_acl_alias, set_times, with_times_kept};
+pub(crate) use metadata::{Losses, copy_metadata, is_xfs_acl_alias, set_times, with_times_kept};
 pub(crate) use recovery::{Reach, recover, remove_leftovers};
 pub use recovery::{Unfinished, recover_all};
 pub(crate) use symlink::move_symlink;

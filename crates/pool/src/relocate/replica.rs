@@ -4,7 +4,7 @@ use super::clone_dirs::move_into_place;
 use super::copy::copy_data;
 use super::journal::JournalEntry;
 use super::lease::{LeasedFile, reopen_as_owner};
-use super::metadata::{copy_file_metadata, with_times_kept};
+use super::metadata::{Losses, copy_file_metadata, keeps_owner_and_mode, with_times_kept};
 use crate::fs::beneath;
 use crate::fs::reserved::temporary_name;
 use crate::fs::stat::{self, Attr, FileKey};
@@ -18,6 +18,7 @@ pub(crate) struct Replica {
     temporary: Option<Vec<u8>>,
     file: OwnedFd,
     entry: Option<JournalEntry>,
+    losses: Losses,
 }
 
 impl Replica {
@@ -50,7 +51,9 @@ impl Replica {
             Ok((dir, Some(temporary), file))
         };
         match made() {
-            Ok((dir, temporary, file)) => Ok(Replica { dir, temporary, file, entry: Some(entry) }),
+            Ok((dir, temporary, file)) => {
+                Ok(Replica { dir, temporary, file, entry: Some(entry), losses: Losses::Refused })
+            }
             Err(errno) => {
                 entry.erase();
                 Err(errno)
@@ -60,7 +63,13 @@ impl Replica {
 
     /// Takes a copy for one that has been made and has its names.
     pub(crate) fn existing(dir: OwnedFd, file: OwnedFd, entry: JournalEntry) -> Replica {
-        Replica { dir, temporary: None, file, entry: Some(entry) }
+        Replica { dir, temporary: None, file, entry: Some(entry), losses: Losses::Refused }
+    }
+
+    /// Says what becomes of a file that would lose something here.
+    pub(crate) fn with_losses(mut self, losses: Losses) -> Replica {
+        self.losses = losses;
+        self
     }
 
     /// Copies data and metadata. The copy is on disk when this returns. Errors: `EINTR` if it is not `wanted` any
@@ -71,13 +80,14 @@ impl Replica {
         attr: &Attr,
         wanted: &dyn Fn() -> bool,
     ) -> Result<(), Errno> {
+        keeps_owner_and_mode(self.file.as_fd(), attr, self.losses)?;
         copy_data(source, self.file.as_fd(), attr.size, wanted)?;
         self.copy_metadata(source.as_fd(), attr)
     }
 
     /// Copies the metadata once more.
     pub(crate) fn copy_metadata(&self, source: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
-        copy_file_metadata(source, self.file.as_fd(), attr)?;
+        copy_file_metadata(source, self.file.as_fd(), attr, self.losses)?;
         let copy = stat::of(self.file.as_fd())?;
         if copy.size != attr.size {
             return Err(Errno::IO);

@@ -2,7 +2,7 @@
 
 use super::clone_dirs::move_into_place;
 use super::journal::Original;
-use super::metadata::{copy_link_metadata, with_times_kept};
+use super::metadata::{Losses, copy_link_metadata, with_times_kept};
 use crate::fs::beneath;
 use crate::fs::reserved::temporary_name;
 use crate::fs::stat::{self, Attr, FileKey};
@@ -33,6 +33,7 @@ pub(crate) fn move_symlink(
     name: &[u8],
     attr: &Attr,
     fate: Original,
+    losses: Losses,
 ) -> Result<FileKey, Errno> {
     canopy_sys::creds::as_daemon()?;
     let original = pinned(source, name)?;
@@ -51,9 +52,11 @@ pub(crate) fn move_symlink(
         Ok(_) => return Err(Errno::EXIST),
         Err(Errno::NOENT) => with_times_kept(target, || {
             let temporary = temporary_name();
-            rustix::fs::symlinkat(&text, target, temporary.as_slice())?;
+            // A filesystem without symlinks says EPERM.
+            rustix::fs::symlinkat(&text, target, temporary.as_slice())
+                .map_err(|errno| if errno == Errno::PERM { Errno::OPNOTSUPP } else { errno })?;
             let placed = pinned(target, &temporary).and_then(|copy| {
-                copy_link_metadata(original.as_fd(), copy.as_fd(), &now)?;
+                copy_link_metadata(original.as_fd(), copy.as_fd(), &now, losses)?;
                 move_into_place(target, &temporary, name)
             });
             if placed.is_err() {

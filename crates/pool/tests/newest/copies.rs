@@ -115,7 +115,7 @@ impl Bed {
     fn copy(&self, path: &str, from: usize, to: usize) -> Result<(), Errno> {
         let (dir, name) = self.place(path);
         let [from, to] = [from, to].map(|branch| self.made.branches[branch].as_os_str().as_bytes());
-        let wish = Relocation { name, from, to, rate: 0, idle: false, what: What::Copy };
+        let wish = Relocation { name, from, to, rate: 0, idle: false, lossy: false, what: What::Copy };
         self.pool()
             .ioctl(&administrator(), dir, RELOCATE, &wish.to_bytes().unwrap())
             .map(drop)
@@ -130,7 +130,7 @@ impl Bed {
     fn relocate(&self, path: &str, from: usize, to: usize, what: What) -> Result<(), Errno> {
         let (dir, name) = self.place(path);
         let [from, to] = [from, to].map(|branch| self.made.branches[branch].as_os_str().as_bytes());
-        let wish = Relocation { name, from, to, rate: 0, idle: false, what };
+        let wish = Relocation { name, from, to, rate: 0, idle: false, lossy: false, what };
         self.pool()
             .ioctl(&administrator(), dir, RELOCATE, &wish.to_bytes().unwrap())
             .map(drop)

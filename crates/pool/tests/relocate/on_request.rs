@@ -39,7 +39,7 @@ fn ask(
     let dir = if dir.is_empty() { NodeId::ROOT } else { client.walk(dir).expect("a directory").node };
     let [from, to] = [from, to].map(|branch| disks.disks[branch].path().as_os_str().as_bytes());
     let mut relocation =
-        Relocation { name: name.as_bytes(), from, to, rate: 0, idle: true, what: What::Move };
+        Relocation { name: name.as_bytes(), from, to, rate: 0, idle: true, lossy: false, what: What::Move };
     how(&mut relocation);
     let caller = canopy_pool::Caller { uid, ..common::administrator() };
     let done = disks.pool.ioctl(&caller, dir, RELOCATE, &relocation.to_bytes().expect("names that fit"));
@@ -203,8 +203,9 @@ fn modes_of_branches_are_respected() {
         put(paths[0].join("f"), "x");
         let pool = common::over(&paths, &modes, Config::default());
         let [from, to] = [0, 1].map(|index: usize| paths[index].as_os_str().as_bytes());
-        let bytes =
-            Relocation { name: b"f", from, to, rate: 0, idle: false, what: What::Move }.to_bytes().unwrap();
+        let bytes = Relocation { name: b"f", from, to, rate: 0, idle: false, lossy: false, what: What::Move }
+            .to_bytes()
+            .unwrap();
         let done = pool.ioctl(&common::administrator(), NodeId::ROOT, RELOCATE, &bytes).map(drop);
         assert_eq!(done.map_err(|error| error.errno()), expected, "{modes:?}");
     }

@@ -222,7 +222,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_worst_comes_first_and_everything_has_a_mend_of_one_line() {
+    fn the_worst_comes_first_and_everything_has_a_fix_of_one_line() {
         let facts =
             Facts { has_fuse: false, descriptors: 1, linux: (5, 4), io_uring: None, ..Facts::default() };
         let found = findings(&facts);

@@ -37,6 +37,8 @@ pub struct Relocation<'a> {
     pub rate: u64,
     /// Copy only while no other program uses the disks (ioprio_set(2)).
     pub idle: bool,
+    /// A file may lose what the other branch's filesystem cannot store: its owner, mode or attributes.
+    pub lossy: bool,
     pub what: What,
 }
 
@@ -46,6 +48,7 @@ impl<'a> Relocation<'a> {
     const IDLE: u32 = 1;
     const COPY: u32 = 2;
     const DROP: u32 = 4;
+    const LOSSY: u32 = 8;
 
     /// Returns the argument of the ioctl.
     ///
@@ -59,7 +62,8 @@ impl<'a> Relocation<'a> {
             What::Copy => Self::COPY,
             What::Drop => Self::DROP,
         };
-        let flags = what | if self.idle { Self::IDLE } else { 0 };
+        let set = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
+        let flags = what | set(self.idle, Self::IDLE) | set(self.lossy, Self::LOSSY);
         bytes[8..12].copy_from_slice(&flags.to_ne_bytes());
         let mut end = Self::HEAD;
         for (index, text) in [self.name, self.from, self.to].into_iter().enumerate() {
@@ -84,14 +88,15 @@ impl<'a> Relocation<'a> {
         let (name, from, to) = (next(0)?, next(1)?, next(2)?);
         let flags = u32::from_ne_bytes(*head[8..].first_chunk()?);
         let rate = u64::from_ne_bytes(*head.first_chunk()?);
-        let what = match flags & !Self::IDLE {
+        let what = match flags & !(Self::IDLE | Self::LOSSY) {
             0 => What::Move,
             Self::COPY => What::Copy,
             Self::DROP => What::Drop,
             // A flag that this version does not know may change what is asked for.
             _ => return None,
         };
-        Some(Relocation { name, from, to, rate, idle: flags & Self::IDLE != 0, what })
+        let (idle, lossy) = (flags & Self::IDLE != 0, flags & Self::LOSSY != 0);
+        Some(Relocation { name, from, to, rate, idle, lossy, what })
     }
 }
 
@@ -117,7 +122,7 @@ mod tests {
         let all = [What::Move, What::Copy, What::Drop].map(|what| [(false, what), (true, what)]);
         for (idle, what) in all.into_iter().flatten() {
             let (from, to) = (b"/mnt/a", b"/mnt/b");
-            let all = Relocation { name: b"f\xff", from, to, rate: 3 << 40, idle, what };
+            let all = Relocation { name: b"f\xff", from, to, rate: 3 << 40, idle, lossy: !idle, what };
             let bytes = all.to_bytes().unwrap();
             assert_eq!(Relocation::from_bytes(&bytes), Some(all));
             assert_eq!(Relocation::from_bytes(&bytes[..30]), None, "cut off");
@@ -134,20 +139,28 @@ mod tests {
             to: &long[..3900],
             rate: 0,
             idle: false,
+            lossy: false,
             what: What::Move,
         };
         assert_eq!(fits.to_bytes().map(drop), Ok(()));
         let none = Relocation { from: &long, to: &long, ..fits };
         assert_eq!(none.to_bytes().map(drop), Err(Errno::NAMETOOLONG));
         let mut unknown = fits.to_bytes().unwrap();
-        unknown[8..12].copy_from_slice(&8_u32.to_ne_bytes());
+        unknown[8..12].copy_from_slice(&16_u32.to_ne_bytes());
         assert_eq!(Relocation::from_bytes(&unknown), None);
     }
 
     #[test]
     fn a_directory_outside_a_pool_knows_no_such_ioctl() {
-        let relocation =
-            Relocation { name: b"f", from: b"/a", to: b"/b", rate: 0, idle: false, what: What::Move };
+        let relocation = Relocation {
+            name: b"f",
+            from: b"/a",
+            to: b"/b",
+            rate: 0,
+            idle: false,
+            lossy: false,
+            what: What::Move,
+        };
         let dir = std::fs::File::open("/").unwrap();
         assert_eq!(relocate(std::os::fd::AsFd::as_fd(&dir), &relocation), Err(Errno::NOTTY));
     }

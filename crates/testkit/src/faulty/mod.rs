@@ -20,6 +20,7 @@ use std::{fmt, fs};
 
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::mount::{MountSpec, Mounted, mount};
+use canopy_fuse::request::Setattr;
 use canopy_fuse::session::Running;
 use canopy_fuse::transport::WorkerGrowth;
 use canopy_fuse::{
@@ -52,6 +53,8 @@ pub enum Fault {
     DelayUpTo(Duration),
     /// It is carried out once [`FaultyFs::heal`] is called.
     Hang,
+    /// A change of attributes leaves owner and mode as they are, and succeeds, as on NTFS.
+    KeepOwner,
 }
 
 /// What statfs(2) reports, in bytes and inodes.
@@ -232,7 +235,7 @@ impl Faults {
         let mut drawn = None;
         loop {
             let time = match state.by_kind.get(&kind) {
-                None => return None,
+                None | Some(Fault::KeepOwner) => return None,
                 Some(Fault::Fail(errno)) => return Some(*errno),
                 Some(Fault::FailBeyond(limit, errno)) => return (end > *limit).then_some(*errno),
                 Some(Fault::Hang) => Duration::MAX,
@@ -267,9 +270,16 @@ impl Handler for Served {
         if let Some(errno) = kind.and_then(|kind| self.faults.inject(kind, end)) {
             return reply.error(errno.raw_os_error());
         }
-        let space = self.faults.lock().space;
-        match (request.op, space) {
-            (Op::Statfs, Some(space)) => reply.statfs(&space.statfs()),
+        let (space, fault) = {
+            let state = self.faults.lock();
+            (state.space, kind.and_then(|kind| state.by_kind.get(&kind).copied()))
+        };
+        match (request.op, space, fault) {
+            (Op::Statfs, Some(space), _) => reply.statfs(&space.statfs()),
+            (Op::Setattr(set), _, Some(Fault::KeepOwner)) => {
+                let op = Op::Setattr(Setattr { mode: None, uid: None, gid: None, ..set });
+                self.mirror.serve(&Request { op, ..request }, reply)
+            }
             _ => self.mirror.serve(&request, reply),
         }
     }

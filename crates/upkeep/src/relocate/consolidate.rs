@@ -33,9 +33,9 @@ Example: canopy consolidate /mnt/pool /mnt/pool/albums/one";
 
 /// Runs the command.
 pub fn consolidate(args: &ConsolidateArgs) -> Result<()> {
-    let pool = PoolLink::named(&args.pool)?.accepting_losses(args.run.lossy);
+    let mut pool = PoolLink::named(&args.pool)?.accepting_losses(args.run.lossy);
+    let chosen = args.to.as_deref().map(|word| taking(&mut pool, word)).transpose()?;
     let run = Run::new(&pool, &args.run)?;
-    let chosen = args.to.as_deref().map(|word| taking(&pool, word)).transpose()?;
     let gives = |branch: usize| pool.branches[branch].gives();
     let placement = placement(&pool)?;
     let borders = Borders::new(&pool, &placement, args.rules);
@@ -92,15 +92,13 @@ fn held(found: &[&Found], disk: usize, disks: &Disks) -> u64 {
 }
 
 /// Finds a branch by its path, which must take files.
-pub(super) fn taking(pool: &PoolLink, word: &std::path::Path) -> Result<usize> {
+pub(super) fn taking(pool: &mut PoolLink, word: &std::path::Path) -> Result<usize> {
     let branch = pool.branch(word)?;
+    pool.branches[branch].is_named = true;
     let why = match &pool.branches[branch] {
         link if link.takes() => return Ok(branch),
         link if !link.gives() && link.mode != "RO" => "it is gone or failing (canopy status)",
         link if link.mode == "RO" => "its mode is RO",
-        link if link.loses.is_some() => {
-            "its filesystem cannot store all that files have, such as owners and modes (--lossy moves them anyway)"
-        }
         _ => "its mode is NC, so it takes no new files",
     };
     Err(Error::Branch { branch: word.to_owned(), why })

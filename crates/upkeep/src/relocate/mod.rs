@@ -44,7 +44,7 @@ pub struct RunArgs {
     /// Print what would be done, and do nothing
     #[arg(short = 'n', long)]
     pub dry_run: bool,
-    /// Also to filesystems that lose owners or modes, as NTFS
+    /// Move files even where owners, modes or the like get lost, as on NTFS
     #[arg(long)]
     pub lossy: bool,
     #[command(flatten)]

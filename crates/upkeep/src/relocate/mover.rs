@@ -377,6 +377,7 @@ impl<'p> Mover<'p> {
             to: branch(to),
             rate: self.manner.rate,
             idle: self.manner.idle,
+            lossy: self.pool.accepts_losses,
             what,
         };
         relocate(dir.as_fd(), &relocation)
@@ -390,6 +391,12 @@ impl<'p> Mover<'p> {
             Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED => {
                 return NotMoved::Fatal(Error::PoolDead(pool()));
             }
+            Errno::PERM | Errno::OPNOTSUPP if let Some(what) = self.pool.branches[to].loses => {
+                let branch = shown(&self.pool.branches[to].path);
+                return NotMoved::Stays(format!(
+                    "{branch} cannot store all of it: {what} (--lossy moves it anyway)"
+                ));
+            }
             Errno::BUSY => "open for writing",
             Errno::NOLCK => LEASED,
             Errno::TXTBSY => "a program reads it in passthrough",
@@ -400,7 +407,7 @@ impl<'p> Mover<'p> {
             Errno::NOTUNIQ => "a rule wants as many copies",
             Errno::MLINK => "it has a name outside of its branch",
             Errno::PERM => "immutable or append-only, or below such a directory",
-            Errno::OPNOTSUPP => "one of the filesystems lacks leases or one of its attributes",
+            Errno::OPNOTSUPP => "a filesystem lacks leases, or cannot store its owner, mode or attributes",
             Errno::STALE | Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::AGAIN => {
                 "it has changed meanwhile"
             }

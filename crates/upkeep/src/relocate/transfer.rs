@@ -33,9 +33,9 @@ Example: canopy move /mnt/pool /mnt/pool/films --to /mnt/disk3";
 
 /// Runs the command.
 pub fn move_files(args: &MoveArgs) -> Result<()> {
-    let pool = PoolLink::named(&args.pool)?.accepting_losses(args.run.lossy);
+    let mut pool = PoolLink::named(&args.pool)?.accepting_losses(args.run.lossy);
+    let to = taking(&mut pool, &args.to)?;
     let run = Run::new(&pool, &args.run)?;
-    let to = taking(&pool, &args.to)?;
     let apart = apart(&pool, &args.paths)?;
     let from = |branch: usize| branch != to && pool.branches[branch].gives();
     let placement = placement(&pool)?;

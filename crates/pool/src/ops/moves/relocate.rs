@@ -24,7 +24,7 @@ use crate::relocate::copy::same_data;
 use crate::relocate::file::FileMove;
 use crate::relocate::journal::Original;
 use crate::relocate::lease::{LeasedFile, leased_by_another, readable};
-use crate::relocate::{self, COPIED_AT_ONCE};
+use crate::relocate::{self, COPIED_AT_ONCE, Losses};
 use canopy_sys::ioctl::relocate::{Relocation, What};
 use canopy_sys::thread::ioprio;
 use rustix::fd::AsFd;
@@ -45,6 +45,7 @@ struct Link<'l> {
     dir: NodeId,
     name: &'l [u8],
     original: Original,
+    losses: Losses,
 }
 
 /// What becomes of a file.
@@ -54,6 +55,7 @@ struct Transfer<'t> {
     what: What,
     /// Bytes in a second; 0 for no limit.
     rate: u64,
+    losses: Losses,
 }
 
 impl Pool {
@@ -80,7 +82,8 @@ impl Pool {
     /// - `EMLINK` when the file has a name outside of the branch
     /// - `EPERM` when it is immutable or append-only
     /// - `EOPNOTSUPP` for anything that is neither file, symlink nor directory, for a directory that is to be copied, for
-    ///   anything but a file that is to be dropped, on a filesystem without leases, and when the new branch cannot hold one of its attributes
+    ///   anything but a file that is to be dropped, on a filesystem without leases, and when the new branch cannot hold
+    ///   its owner, its mode or one of its attributes, unless the wish accepts that
     /// - `ENOSPC` when the new branch would have less free space than its minfreespace
     /// - `ENOTEMPTY` when the old branch holds something in the directory
     /// - `EAGAIN` when it has changed meanwhile, `EINTR` when a signal has arrived
@@ -107,17 +110,18 @@ impl Pool {
             if wish.idle {
                 ioprio::yield_disks();
             }
+            let losses = if wish.lossy { Losses::Accepted } else { Losses::Refused };
             let relocated = match () {
                 () if !entry.attr.is_regular() && wish.what == What::Drop => Err(Errno::OPNOTSUPP),
                 () if node.is_dir() && keeps => Err(Errno::OPNOTSUPP),
                 () if node.is_dir() => self.relocate_dir(&node, dir, wish.name, source, target),
                 () if entry.attr.is_symlink() => {
                     let original = if keeps { Original::Stays } else { Original::Goes };
-                    let link = Link { node: &node, dir, name: wish.name, original };
+                    let link = Link { node: &node, dir, name: wish.name, original, losses };
                     self.relocate_symlink(&link, source, target)
                 }
                 () if entry.attr.is_regular() => {
-                    let transfer = Transfer { source, target, what: wish.what, rate: wish.rate };
+                    let transfer = Transfer { source, target, what: wish.what, rate: wish.rate, losses };
                     self.relocate_file(&node, (dir, wish.name), &transfer)
                 }
                 () => Err(Errno::OPNOTSUPP),
@@ -135,7 +139,7 @@ impl Pool {
         place: (NodeId, &[u8]),
         transfer: &Transfer<'_>,
     ) -> Result<(), Errno> {
-        let Transfer { source, target, what, rate } = *transfer;
+        let Transfer { source, target, what, rate, losses } = *transfer;
         if self.has_writers(node) {
             return Err(Errno::BUSY);
         }
@@ -146,11 +150,12 @@ impl Pool {
             return Err(Errno::BUSY);
         }
         let _copying = self.stuck_operations.moving();
-        let (file, target) = match what {
+        let (mut file, target) = match what {
             What::Move => (self.movable(node, None, Reason::Asked)?, target.clone()),
             What::Copy => (self.movable(node, Some(target.id), Reason::Asked)?, target.clone()),
             What::Drop => self.one_of_several(node, place, source)?,
         };
+        file.losses = losses;
         let target = &target;
         if file.source.id != source.id && what == What::Move {
             return Err(Errno::STALE);
@@ -260,7 +265,7 @@ impl Pool {
         source: &Branch,
         target: &Branch,
     ) -> Result<(), Errno> {
-        let Link { node, dir, name, original } = *link;
+        let Link { node, dir, name, original, losses } = *link;
         // No other request uses it.
         let _held = self.claim_file(node.id, 1)?;
         let branches = self.branches.load();
@@ -292,7 +297,7 @@ impl Pool {
         }
         let number = self.shown_ino(&branches, node).map_err(Error::errno)?;
         let (old, new) = dirs.get(from).zip(dirs.get(to)).ok_or(Errno::AGAIN)?;
-        let key = relocate::move_symlink(old, new, name, &own, original)?;
+        let key = relocate::move_symlink(old, new, name, &own, original, losses)?;
         if original == Original::Stays && !self.would_show(&branches, copies, to, own)? {
             return Ok(());
         }

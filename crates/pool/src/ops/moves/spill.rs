@@ -19,6 +19,7 @@ use crate::path::{PoolPath, join, split};
 use crate::policy::placement::{Set, confine};
 use crate::policy::{self, BranchView, Mode, Policy, ThreadRandom};
 use crate::pool::Pool;
+use crate::relocate::Losses;
 use crate::relocate::file::{FileMove, can_leave};
 use crate::relocate::journal::Original;
 use crate::relocate::lease::LeasedFile;
@@ -73,6 +74,8 @@ pub(super) struct Movable {
     /// The copy that the target holds already, if one of several goes.
     pub(super) there: Option<LeasedFile>,
     pub(super) reason: Reason,
+    /// Only who asks for a move may accept them; a full branch does not.
+    pub(super) losses: Losses,
 }
 
 /// Why a file moves, or gets a copy.
@@ -275,7 +278,16 @@ impl Pool {
                 }
             }
         }
-        Ok(Movable { source, attr: primary.attr, names, original, old_on, there: None, reason })
+        Ok(Movable {
+            source,
+            attr: primary.attr,
+            names,
+            original,
+            old_on,
+            there: None,
+            reason,
+            losses: Losses::Refused,
+        })
     }
 
     /// Returns the branch that the policy picks, except the file's own branch and those already tried: among those where
@@ -338,7 +350,10 @@ impl Pool {
         }
         let names = file.names.clone();
         let copied = match &file.there {
-            None => FileMove::copy(&file.source, target, file.original, still, names, note, wanted),
+            None => {
+                let fate = (file.original, file.losses);
+                FileMove::copy(&file.source, target, fate, still, names, note, wanted)
+            }
             Some(copy) => FileMove::onto(&file.source, target, still, names, copy, note),
         };
         let mut carry = copied.map_err(NotMoved::of)?;

@@ -13,6 +13,7 @@ use crate::node::Node;
 use crate::path::join;
 use crate::policy::Mode;
 use crate::pool::Pool;
+use crate::relocate::Losses;
 use crate::relocate::file::{can_leave, is_same};
 use crate::relocate::journal::Original;
 use crate::relocate::lease::{LeasedFile, leased_by_another, readable};
@@ -81,7 +82,16 @@ impl Pool {
         }
         let (source, old_on, there) = (source.clone(), SmallVec::new(), Some(LeasedFile::hold(copy)?));
         Ok((
-            Movable { source, attr, names, original: Original::Goes, old_on, there, reason: Reason::Asked },
+            Movable {
+                source,
+                attr,
+                names,
+                original: Original::Goes,
+                old_on,
+                there,
+                reason: Reason::Asked,
+                losses: Losses::Refused,
+            },
             to,
         ))
     }

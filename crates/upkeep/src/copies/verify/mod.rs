@@ -1,9 +1,9 @@
 //! `canopy verify`: finds content that has changed by itself and copies that differ, stores checksums, and fixes.
 
 mod collect;
+mod fix;
 mod journal;
 mod judge;
-mod fix;
 mod report;
 
 #[cfg(any(test, fuzzing))]
@@ -22,9 +22,9 @@ use crate::stop::Stop;
 use blake3::Hash;
 use clap::Args;
 use collect::{Collected, Unit, collect};
+use fix::Resumed;
 use journal::Journal;
 use judge::{Judged, Reader, Verdict};
-use fix::Resumed;
 use report::{Report, Teller, What};
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
