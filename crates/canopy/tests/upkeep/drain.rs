@@ -2,7 +2,7 @@
 
 use super::rig::{BINARY, PATIENCE, disks, json, on_pool, put, unfinished};
 use canopy_testkit::cmd::{run_within, wait_until, wait_within};
-use canopy_testkit::{CliBed, Fields, PoolBed, Tree};
+use canopy_testkit::{CliBed, Fields, PoolBed, Submount, Tree};
 use rustix::fs::XattrFlags;
 use std::fs;
 use std::io::Write;
@@ -121,6 +121,27 @@ fn leftovers_are_told_and_nothing_is_removed() {
     assert_eq!(bed.pool.get("branches").split(':').count(), 3);
     assert_eq!(mode(&bed), "RW");
     drop(writer);
+}
+
+/// A subvolume or another mount below a branch is told once, whatever it holds.
+#[test]
+fn what_is_on_another_filesystem_below_a_branch_is_told_once() {
+    let bed = disks("");
+    put(&bed, 0, "d/moves", "x");
+    fs::create_dir_all(bed.on(0, "d/nested")).expect("mkdir");
+    let nested = Submount::tmpfs(bed.on(0, "d/nested"));
+    for file in 0..3 {
+        fs::create_dir_all(bed.on(0, "d/nested/deeper")).expect("mkdir");
+        fs::write(bed.on(0, &format!("d/nested/deeper/f{file}")), "x").expect("a file");
+    }
+    let branch = bed.on(0, "");
+    let done = on_pool(&bed, "drain", [&branch]);
+    assert_eq!(done.code(), Some(1), "{}", done.describe());
+    let told = format!("stays: {} (a btrfs subvolume or another mount", bed.on(0, "d/nested").display());
+    assert!(done.stdout.contains(&told), "{}", done.stdout);
+    assert_eq!(done.stdout.matches("stays: ").count(), 1, "{}", done.stdout);
+    assert!(!bed.on(0, "d/moves").exists() && bed.on(0, "d/nested/deeper/f2").exists());
+    drop(nested);
 }
 
 #[test]

@@ -139,7 +139,7 @@ impl Survey<'_> {
     fn add_file(&mut self, entry: &Entry) -> Result<(), &'static str> {
         let first = entry.first();
         if self.devices[first.branch] != Some(first.stat.st_dev) {
-            return Err("on a filesystem of its own");
+            return Err(crate::relocate::BELOW_ANOTHER);
         }
         if !matches!(first.kind(), FileType::RegularFile | FileType::Symlink) {
             return Err("sockets, fifos and devices are not copied");

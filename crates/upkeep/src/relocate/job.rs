@@ -13,11 +13,15 @@ use canopy_pool::FilesystemId;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 use serde::{Serialize, Serializer};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 /// Why a file stays of which no copy may be moved or removed.
 pub(super) const SEVERAL: &str = "several branches hold a copy";
+
+/// Why a file stays that is not on the filesystem of its branch.
+pub(crate) const BELOW_ANOTHER: &str =
+    "in a btrfs subvolume or another mount below its branch; move it yourself";
 
 /// The other copies of a file that moves.
 #[derive(Clone, Debug)]
@@ -69,6 +73,8 @@ pub(crate) struct Job {
     pub(crate) shared: Vec<Entry>,
     /// What belongs to its disk.
     pub(crate) belongs: Vec<PathBuf>,
+    /// Directories that are not on the filesystem of their branch. Only the topmost of them is told.
+    foreign: HashSet<(usize, PathBuf)>,
 }
 
 /// Looks through some files and trees of a pool, none within another, for what is on branches that `from` admits. What several
@@ -140,7 +146,17 @@ impl Job {
             }
             return false;
         }
+        let is_foreign = |copy: &&FileCopy| roots[copy.branch] != Some(copy.stat.st_dev);
+        let parent = entry.path.parent().unwrap_or(Path::new(""));
         if entry.is_dir() {
+            for copy in entry.copies.iter().filter(|copy| from(copy.branch)).filter(is_foreign) {
+                if !self.foreign.contains(&(copy.branch, parent.to_owned())) {
+                    let place = pool.branches[copy.branch].path.join(&entry.path);
+                    let why = "a btrfs subvolume or another mount below its branch; move its files yourself";
+                    self.stays.push(Stays { path: place, why: why.into() });
+                }
+                self.foreign.insert((copy.branch, entry.path.clone()));
+            }
             self.dirs.push((entry.path.clone(), entry.copies.iter().map(|copy| copy.branch).collect()));
             return true;
         }
@@ -155,8 +171,9 @@ impl Job {
             self.shared.push(entry.clone());
             return false;
         };
-        if roots[copy.branch] != Some(copy.stat.st_dev) {
-            return stay("on a filesystem of its own");
+        if is_foreign(&copy) {
+            // It is told once, of the topmost directory.
+            return !self.foreign.contains(&(copy.branch, parent.to_owned())) && stay(BELOW_ANOTHER);
         }
         if !matches!(copy.kind(), FileType::RegularFile | FileType::Symlink) {
             return stay("sockets, fifos and devices do not move");

@@ -30,7 +30,7 @@ use crate::stop::Stop;
 pub(crate) use balance::percent;
 pub(crate) use belongs::{Borders, Bound, RulesArgs, placement};
 use clap::Args;
-pub(crate) use job::{Disks, Found, Job, Stays};
+pub(crate) use job::{BELOW_ANOTHER, Disks, Found, Job, Stays};
 pub(crate) use mover::{Action, FILES, Step, Sum, Unit, adds_up};
 pub(crate) use several::collect as collect_with_copies;
 pub(crate) use transfer::apart;
@@ -44,7 +44,7 @@ pub struct RunArgs {
     /// Print what would be done, and do nothing
     #[arg(short = 'n', long)]
     pub dry_run: bool,
-    /// Move files even where owners, modes or the like get lost, as on NTFS
+    /// Also where owners or modes get lost, as on NTFS
     #[arg(long)]
     pub lossy: bool,
     #[command(flatten)]

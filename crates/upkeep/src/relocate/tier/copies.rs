@@ -268,10 +268,10 @@ impl<'p> CopyPlanner<'p> {
             return Ok(None);
         }
         if !current.iter().all(|copy| alike(&copy)) {
-            return Err("its copies differ, and nothing tells which is newer (canopy which)".into());
+            return Err("its copies differ, and it is not clear which is newer (canopy which)".into());
         }
         if self.devices[first.branch] != Some(first.stat.st_dev) {
-            return Err("on a filesystem of its own".into());
+            return Err(crate::relocate::BELOW_ANOTHER.into());
         }
         let branches = &self.pool.branches;
         let everywhere = |_: usize| true;
