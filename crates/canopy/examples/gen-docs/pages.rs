@@ -302,6 +302,10 @@ fn for_programs(roff: &mut Roff) {
              inodes_free, read_only, marked and errors. A warning has code, branch, text and fix.",
         ),
         (
+            "canopy doctor --json",
+            "findings, the worst first, each with code, level (problem, warning, note), text and fix.",
+        ),
+        (
             "canopy explain --json",
             "pool, path, func, category, policy, looked_at (the path whose presence on a branch counts), \
              preserves_paths, by_chance, chosen (paths of branches), error (null, or errno, name and why) and \

@@ -8,6 +8,7 @@ use canopy_setup::commands::fix::fix;
 use canopy_setup::doctor::{Finding, Level, findings};
 use canopy_setup::examine::{self, Answering};
 use clap::Args;
+use serde::Serialize;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,7 +20,7 @@ pub struct DoctorArgs {
     /// Print JSON, for programs
     #[arg(long)]
     pub json: bool,
-    /// Do what it advises, one by one, after a question
+    /// Apply the fixes, one by one; asks before each
     #[arg(long, conflicts_with = "json")]
     pub fix: bool,
     /// Do not ask
@@ -42,6 +43,12 @@ Examples:
   canopy doctor
   canopy doctor --json | jq -r '.findings[] | select(.level != \"note\") | .fix'";
 
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report<'f> {
+    findings: &'f [Finding],
+}
+
 pub fn run(args: &DoctorArgs) -> ExitCode {
     let done = look(args).and_then(|found| if args.fix { fix_all(args, &found) } else { Ok(found) });
     let found = match done {
@@ -52,7 +59,7 @@ pub fn run(args: &DoctorArgs) -> ExitCode {
         }
     };
     match args.json {
-        true => print_json(&found),
+        true => print_json(&Report { findings: &found }),
         false => print_styled(&shown(&found)),
     }
     ExitCode::from(u8::from(found.iter().any(|finding| finding.level > Level::Note)))

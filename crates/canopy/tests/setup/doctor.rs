@@ -13,7 +13,7 @@ fn findings(bed: &canopy_testkit::CliBed) -> (Vec<[String; 4]>, Option<i32>) {
     assert!(done.stderr.is_empty(), "{}", done.describe());
     let list: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
     let field = |finding: &serde_json::Value, name: &str| finding[name].as_str().expect(name).to_owned();
-    let list = list.as_array().expect("a list").iter();
+    let list = list["findings"].as_array().expect("a list").iter();
     let list = list.map(|one| ["code", "level", "text", "fix"].map(|name| field(one, name)));
     (list.collect(), done.code())
 }

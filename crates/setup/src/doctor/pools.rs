@@ -107,10 +107,11 @@ fn lacking(pool: &Pool, running: &RunningPool) -> Vec<Finding> {
     let found = pool.branches.iter().filter(there).map(|path| {
         let path = path.shown();
         let text =
-            format!("{path} is a branch by {}, but the pool {place} lacks it", pool.described_in.shown());
-        let instruction = format!("branches=+{path}");
-        finding("branch-lacking", Level::Warning, text, format!("canopy set {place} '{instruction}'"))
-            .by(Action::run(&["canopy", "set", &place, &instruction]))
+            format!("{} lists the branch {path}, but the pool {place} lacks it", pool.described_in.shown());
+        let path = path.to_string();
+        // The file lists it already, perhaps by a pattern.
+        let words = ["canopy", "add", "--no-persist", &place, &path];
+        finding("branch-lacking", Level::Warning, text, words.join(" ")).by(Action::run(&words))
     });
     found.collect()
 }
@@ -195,7 +196,7 @@ mod tests {
         let lacking = found.iter().find(|one| one.code == "branch-lacking").expect("a finding");
         assert_eq!(
             lacking.action,
-            Some(Action::run(&["canopy", "set", "/mnt/media", "branches=+/mnt/d2/x"]))
+            Some(Action::run(&["canopy", "add", "--no-persist", "/mnt/media", "/mnt/d2/x"]))
         );
     }
 }
