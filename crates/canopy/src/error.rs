@@ -41,8 +41,8 @@ pub enum Error {
     BranchUnreadable { path: PathBuf, why: io::Error },
     #[error("branch {path} is a mount whose server is gone (umount -l {path})", path = .0.shown())]
     BranchDead(PathBuf),
-    #[error("branch {path} has not answered for {seconds} s, and the pool is not mounted (mount it without, and add it later: \
-             canopy set MOUNT branches=+{path})", path = .path.shown())]
+    #[error("branch {path} has not answered for {seconds} s, and the pool is not mounted (mount the pool without it, and add it later: \
+             canopy add MOUNTPOINT {path})", path = .path.shown())]
     BranchSilent { path: PathBuf, seconds: u64 },
     #[error(
         "branch {} is already a branch of pool {pool}{} (canopy mode {pool} BRANCH MODE changes its mode)",
@@ -54,7 +54,7 @@ pub enum Error {
     NoBranch { branch: PathBuf, pool: PathBuf, branches: String },
     #[error("no branch of {path} would be left (to end the pool: canopy umount {path})", path = .0.shown())]
     LastBranch(PathBuf),
-    #[error("nothing has changed: this needs a yes (--yes, or run it at a terminal)")]
+    #[error("nothing was changed, because nobody confirmed it (give --yes, or run it at a terminal)")]
     NotAsked,
     #[error(
         "this list would remove {} from {pool} (to add: canopy add {pool} {added}; to replace the whole list: --yes)",
@@ -114,13 +114,13 @@ pub enum Error {
     PoolDead(PathBuf),
     #[error("pool {path} cannot be served by another process without survive=true (canopy umount {path}, and mount it again)", path = .0.shown())]
     NotSurviving(PathBuf),
-    #[error("pool {path} is served on by the program that has served it: {why}", path = .path.shown())]
+    #[error("pool {path} was not upgraded, and is still served by the old program: {why}", path = .path.shown())]
     NotUpgraded { path: PathBuf, why: String },
-    #[error("the program that has served the pool before cannot be executed: {0}")]
+    #[error("the old program of the pool cannot be executed: {0}")]
     Handover(String),
     #[error("pool {path} does not answer, because of xattr=nosys (unmount it, and mount it with another value)", path = .0.shown())]
     PoolMute(PathBuf),
-    #[error("unknown key '{key}'{}", .nearest.as_ref().map_or_else(|| " (canopy list MOUNT shows them all)".to_owned(), |name| format!(" (did you mean '{name}'?)")))]
+    #[error("unknown key '{key}'{}", .nearest.as_ref().map_or_else(|| " (canopy list POOL shows them all)".to_owned(), |name| format!(" (did you mean '{name}'?)")))]
     UnknownKey { key: String, nearest: Option<String> },
     #[error("'{key}' has no value: write {key}=VALUE (canopy get {path} {key} shows the current one)", path = .path.shown())]
     NoValue { key: String, path: PathBuf },

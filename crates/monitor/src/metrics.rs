@@ -13,6 +13,7 @@ use std::time::Duration;
 #[command(after_help = NOTES)]
 pub struct MetricsArgs {
     /// A pool's mountpoint or name [default: all pools]
+    #[arg(value_name = "POOL")]
     pub mount: Option<PathBuf>,
     /// Serve them over HTTP at 127.0.0.1:PORT or a socket
     #[arg(long, value_name = "PLACE")]

@@ -65,7 +65,7 @@ impl PoolFile {
         }
         let also = self.way.also.map(|(option, why)| format!("# {why}\n{option} = true\n"));
         Ok(format!(
-            "# Written by canopy init. `canopy options` lists what else a pool can be told.\n\
+            "# Written by canopy init. `canopy options` lists all other options.\n\
              branches = [\n{branches}]\n\
              mountpoint = {}\n\
              # New files go {}.\n\

@@ -24,7 +24,7 @@ pub fn candidates(mut found: Vec<Filesystem>) -> Vec<Candidate> {
         if one.read_only {
             Some("is read-only")
         } else if one.on_system_disk {
-            Some("is on the system's disk")
+            Some("is on the system disk")
         } else if !one.has_owners() {
             Some("cannot store Unix owners, permissions and links")
         } else if found.iter().any(larger) {
@@ -92,7 +92,7 @@ pub fn warnings(branches: &[Filesystem], lines: &[Line], min_free: u64) -> Vec<S
             found.push(format!("{path} is mounted read-only: the pool cannot write there."));
         }
         if branch.on_system_disk && away(branch, lines).is_none() {
-            found.push(format!("{path} is on the system's disk: a full pool then fills the system, too."));
+            found.push(format!("{path} is on the system disk: a full pool then fills the system as well."));
         } else if let Some(line) = away(branch, lines) {
             let place = line.mountpoint.clone();
             found.push(format!(
@@ -106,7 +106,7 @@ pub fn warnings(branches: &[Filesystem], lines: &[Line], min_free: u64) -> Vec<S
         }
         if !branch.has_owners() {
             found.push(format!(
-                "{path} is {fstype}, which keeps no owners, permissions or hard links; files lose them there."
+                "{path} is {fstype}, which cannot store owners, permissions or hard links; files lose them there."
             ));
         }
         if !branch.has_xattrs() {
@@ -205,7 +205,7 @@ mod tests {
                 ("/mnt/d3", ""),
                 ("/mnt/d4", "shares its disk with a larger one"),
                 ("/mnt/stick", "cannot store Unix owners, permissions and links"),
-                ("/srv", "is on the system's disk"),
+                ("/srv", "is on the system disk"),
             ]
         );
     }
@@ -229,11 +229,11 @@ mod tests {
         away.mountpoint = "/".into();
         let about_away = warnings(&[away], &lines, 0).join("\n");
         assert!(about_away.contains("/mnt/d2 is in fstab but not mounted"), "{about_away}");
-        assert!(!about_away.contains("system's disk"), "{about_away}");
+        assert!(!about_away.contains("system disk"), "{about_away}");
         for needle in [
             "/mnt/d1b are on one disk",
-            "/srv is on the system's",
-            "exfat, which keeps no owners",
+            "/srv is on the system",
+            "exfat, which cannot store owners",
             "exfat, which has no extended",
         ] {
             assert!(said.contains(needle), "no {needle} in {said}");

@@ -33,7 +33,7 @@ pub enum Error {
     Glob { glob: String, why: String },
     #[error("no branch has room for the files below {}", .0.shown())]
     NoRoom(PathBuf),
-    #[error("files of pool {} move only for its owner and root (sudo canopy ..., outside of containers)", .0.shown())]
+    #[error("only its owner and root can move files of pool {} (sudo canopy ..., outside of containers)", .0.shown())]
     NotOwner(PathBuf),
     #[error("pool {path} is mounted read-only (mount -o remount,rw {path})", path = .0.shown())]
     PoolReadOnly(PathBuf),

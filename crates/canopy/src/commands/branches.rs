@@ -258,8 +258,8 @@ impl<'c> Change<'c> {
             Kept::InFile(file) => print(&format!("changed, also in {}\n", one_line(&file.to_string_lossy()))),
             Kept::UntilUnmount if self.args.no_persist => print("changed until the pool is unmounted\n"),
             Kept::UntilUnmount => print(
-                "changed until the pool is unmounted: it has no config file. Change the branches where they are \
-                 configured, too (/etc/fstab or the mount command)\n",
+                "changed until the pool is unmounted: it has no config file. To keep the change, edit \
+                 the branches where they are configured (/etc/fstab or the mount command)\n",
             ),
         }
         Ok(())

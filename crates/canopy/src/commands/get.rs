@@ -12,6 +12,7 @@ use std::path::PathBuf;
 #[command(after_help = NOTES)]
 pub struct GetArgs {
     /// The pool's mountpoint or name
+    #[arg(value_name = "POOL")]
     pub mount: PathBuf,
     /// An option, or version, pid, srcmounts [default: all]
     pub key: Option<String>,

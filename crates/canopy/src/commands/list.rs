@@ -14,6 +14,7 @@ use std::path::PathBuf;
 #[command(after_help = NOTES)]
 pub struct ListArgs {
     /// The pool's mountpoint or name
+    #[arg(value_name = "POOL")]
     pub mount: PathBuf,
 }
 

@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 #[command(after_help = NOTES)]
 pub struct SetArgs {
     /// The pool's mountpoint or name
+    #[arg(value_name = "POOL")]
     pub mount: PathBuf,
     /// An option and its new value, or a command
     #[arg(value_name = "KEY=VALUE")]

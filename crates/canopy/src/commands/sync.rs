@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 #[command(after_help = NOTES)]
 pub struct SyncArgs {
     /// The pool's mountpoint or name
+    #[arg(value_name = "POOL")]
     pub mount: PathBuf,
     /// How long the disks may take
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
@@ -28,8 +29,8 @@ pub struct SyncArgs {
 const NOTES: &str = "\
 `sync -f` of a pool does nothing before Linux 7.4. This writes what the kernel
 has cached of the pool to the branches, and then all branches to their disks, at
-the same time. A branch that fails, or does not answer in time, is told, and the
-exit status is 1.
+the same time. A branch that fails, or does not answer in time, is reported, and
+the exit status is 1.
 
 Examples:
   canopy sync /pool
@@ -106,7 +107,7 @@ fn sync_one(path: &Path, branch: Option<&BranchReport>) -> Result<(), String> {
     if let Some(branch) = branch {
         let found = rustix::fs::fstat(dir.as_fd()).map_err(said)?;
         match (branch.dev, branch.ino) {
-            (0, 0) => return Err("the pool goes on without it".into()),
+            (0, 0) => return Err("the pool runs without it".into()),
             known if known != (found.st_dev, found.st_ino) => {
                 return Err("the pool has another directory open there".into());
             }

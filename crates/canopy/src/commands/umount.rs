@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 #[command(after_help = NOTES)]
 pub struct UmountArgs {
     /// The pool's mountpoint or name
+    #[arg(value_name = "POOL")]
     pub mountpoint: PathBuf,
     /// Detach it at once; it ends when it is no longer in use
     #[arg(short, long)]
@@ -28,8 +29,8 @@ pub struct UmountArgs {
 }
 
 const NOTES: &str = "\
-Waits until the daemon has let its branches go, so that the disks can be
-unmounted, too. Files that are in use keep the pool mounted; the error says how
+Waits until the daemon has released its branches, so that the disks can be
+unmounted as well. Files that are in use keep the pool mounted; the error says how
 to find them.
 
 Examples:
@@ -61,7 +62,7 @@ pub fn run(args: &UmountArgs) -> Result<(), Error> {
         && let Some(holder) = holder(mounted.device)
     {
         eprint_line(&format!(
-            "{} is unmounted here, but {holder} still has it mounted, so its daemon goes on and holds its branches \
+            "{} is unmounted here, but {holder} still has it mounted, so its daemon still runs and uses its branches \
              (end that process or container)",
             path.shown()
         ));

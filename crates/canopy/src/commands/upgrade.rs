@@ -23,8 +23,9 @@ use std::time::{Duration, Instant};
 #[command(after_help = NOTES)]
 pub struct UpgradeArgs {
     /// The pool's mountpoint or name
+    #[arg(value_name = "POOL")]
     pub mount: PathBuf,
-    /// Also if the pool is served by that program already
+    /// Upgrade even if that program already serves the pool
     #[arg(long)]
     pub force: bool,
 }
@@ -32,7 +33,7 @@ pub struct UpgradeArgs {
 const NOTES: &str = "\
 Programs that use the pool do not notice: open files stay open, and operations
 wait for a moment. If the installed program does not serve within a second, the
-one before serves on. The pool must have been mounted with survive=true.
+old one keeps serving. The pool must have been mounted with survive=true.
 The command line and the config file of the pool are read again.
 
 Examples:

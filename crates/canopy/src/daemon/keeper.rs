@@ -124,7 +124,7 @@ impl Keeper {
             self.survival.ledger.record_death(ended);
             if self.too_many_deaths() {
                 tracing::error!(
-                    "the process that serves the pool has died {} times within {} s: the mount is dead (the log tells \
+                    "the process that serves the pool has died {} times within {} s: the mount is dead (the log says \
                      why; canopy umount, then mount it again)",
                     self.deaths.len(),
                     WITHIN.as_secs()

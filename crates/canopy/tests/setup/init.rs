@@ -16,7 +16,7 @@ fn a_script_describes_a_pool_and_mounts_it() {
         "media.toml:",
         "the directory",
         "canopy mount media",
-        "on the system's disk",
+        "on the system disk",
         "free space counts twice",
     ] {
         assert!(text.contains(needle), "no {needle} in {text}");
@@ -185,7 +185,7 @@ fn somebody_at_a_terminal_is_asked() {
     let answers = [
         ("Branches, separated by blanks", wrong.as_str()),
         ("Branches, separated by blanks", &both),
-        ("Where shall the pool appear?", &place),
+        ("Where should the pool appear?", &place),
         ("Number [1]:", "7\n"),
         ("Number [1]:", "fill\n"),
         ("Number [1]:", "3\n"),
@@ -193,7 +193,7 @@ fn somebody_at_a_terminal_is_asked() {
     ];
     let (status, shown) = at_terminal(&bed, "init media --fstab-file @fstab", &answers, &[]);
     assert_eq!(status, Some(0), "{shown}");
-    for needle in ["/no/such cannot be used", "1 to 4, please", "Where shall a new file go?", "\x1b[1m"] {
+    for needle in ["/no/such cannot be used", "1 to 4, please", "Where should a new file go?", "\x1b[1m"] {
         assert!(shown.contains(needle), "no {needle} in {shown}");
     }
     let file = fs::read_to_string(bed.path("etc/media.toml")).unwrap();

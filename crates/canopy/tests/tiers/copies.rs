@@ -423,7 +423,7 @@ fn other_commands_know_what_a_rule_wants() {
     assert_eq!(same_on(&mover, "photos/a").len(), 2);
     assert_eq!(fs::read_to_string(path).unwrap(), "second");
     assert!(
-        mover.status_text().contains("copies no file has too few; all looked at"),
+        mover.status_text().contains("copies no file has too few; all checked"),
         "{}",
         mover.status_text()
     );

@@ -246,7 +246,7 @@ fn open_readers_and_later_writers_have_one_file() {
                 let stays = passthrough != "off";
                 assert_eq!(bed.branches_with(path), [usize::from(!stays)], "{what}");
                 assert_eq!(
-                    done.stdout.contains("a program reads it in passthrough"),
+                    done.stdout.contains("a program is reading it (passthrough)"),
                     stays,
                     "{}",
                     done.describe()

@@ -295,7 +295,7 @@ fn a_copy_that_a_killed_command_has_set_aside_is_taken_up() {
     let aside = set_aside(&rig, "a");
     fs::OpenOptions::new().append(true).open(&aside).expect("open").write_all(b", new").expect("write");
     let done = dedup(&rig, &["--write"]);
-    assert!(done.code() == Some(1) && done.stdout.contains("gets its name back"), "{}", done.describe());
+    assert!(done.code() == Some(1) && done.stdout.contains("was put back"), "{}", done.describe());
     assert_eq!((held(&rig, "f"), aside.exists()), (vec!["a", "b"], false));
     assert_eq!(fs::read_to_string(rig.at("f")).expect("read"), "content, new");
     // Others have taken the name.

@@ -100,7 +100,7 @@ fn what_cannot_be_copied_is_told() {
     let mut user = as_user(1000, 1000, &[], BINARY);
     user.arg("dup").arg(bed.pool.path()).arg(bed.at("busy")).args(["--copies", "3"]);
     let refused = run_within(&mut user, PATIENCE);
-    assert!(!refused.success() && refused.stderr.contains("only for its owner"), "{}", refused.describe());
+    assert!(!refused.success() && refused.stderr.contains("only its owner"), "{}", refused.describe());
     assert_eq!(unfinished(&bed), 0);
 }
 

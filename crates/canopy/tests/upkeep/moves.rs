@@ -153,7 +153,7 @@ fn only_root_and_the_owner_of_the_pool_move_files() {
     command.arg("move").arg(bed.pool.path()).arg(bed.at("f")).arg("--to").arg(bed.on(1, ""));
     let done = run_within(&mut command, PATIENCE);
     assert_eq!(done.code(), Some(1), "{}", done.describe());
-    assert!(done.stderr.contains("move only for its owner and root"), "{}", done.stderr);
+    assert!(done.stderr.contains("only its owner and root can move files"), "{}", done.stderr);
     assert_eq!(bed.branches_with("f"), [0]);
 }
 

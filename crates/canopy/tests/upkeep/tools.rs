@@ -196,7 +196,7 @@ fn dedup_takes_the_options_of_its_newer_version() {
     let line = r#"printf '7\n2\ns\n1\n' | "$1" -e -d manual "$2""#;
     let mut shell = Command::new("sh");
     let done = run_within(shell.args(["-c", line, "sh"]).arg(link).arg(rig.pool.path()), PATIENCE);
-    assert!(done.success() && done.stdout.contains("Which one is to stay?"), "{}", done.describe());
+    assert!(done.success() && done.stdout.contains("Which one do you want to keep?"), "{}", done.describe());
     let all = ["skip/x.mkv", "tv/tied.mkv", "tv/x.mkv", "tv/y.nfo"].map(held);
     assert_eq!(all, [[false, true], [true, true], [true, false], [true, true]], "{}", done.describe());
     rig.pool.umount();

@@ -55,7 +55,7 @@ fn branches_and_mountpoint() -> Vec<Spec> {
         spec(
             "branch-timeout",
             field!(pool.branch_timeout),
-            "seconds until a branch that does not answer is left out; 0: never; auto: 30 if remote or FUSE, else never",
+            "seconds until a branch that does not answer is skipped; 0: never; auto: 30 if remote or FUSE, else never",
         )
         .live()
         .unlisted(),

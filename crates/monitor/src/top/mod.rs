@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 #[command(after_help = NOTES)]
 pub struct TopArgs {
     /// A pool's mountpoint or name [default: the only pool]
+    #[arg(value_name = "POOL")]
     pub mount: Option<PathBuf>,
 }
 

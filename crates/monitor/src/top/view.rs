@@ -78,7 +78,7 @@ fn title(mountpoint: &OsText, columns: usize) -> Line {
 fn summary(now: &Observation, operations: &[OperationRate]) -> Vec<Line> {
     let Some(daemon) = &now.daemon else { return Vec::new() };
     let Some(metrics) = &daemon.metrics else {
-        return vec![Line::styled(WARNING, "the daemon tells the condition of its branches only")];
+        return vec![Line::styled(WARNING, "the daemon reports only the condition of its branches")];
     };
     let sum = |of: fn(&OperationRate) -> Option<f64>| rate(operations.iter().map(of).sum());
     let (requests, caches, moves) = (&metrics.requests, &metrics.caches, &metrics.moves);

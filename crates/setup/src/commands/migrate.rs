@@ -81,7 +81,7 @@ pub fn run(args: &MigrateArgs) -> Result<(), Error> {
         }
     }
     if found == 0 {
-        print("nothing here mounts with mergerfs\n");
+        print("no mergerfs mount found\n");
         return Ok(());
     }
     if mounts && found > by_hand {
@@ -210,7 +210,7 @@ fn exchange(args: &MigrateArgs, files: &[PathBuf]) -> Result<(), Error> {
             let new = with_ending(path, NEW);
             fs::remove_file(&new).map_err(|why| cannot("be removed", &new, &why))?;
         }
-        print(&format!("{} is changed; what it was is {}\n\n", path.shown(), kept.shown()));
+        print(&format!("{} was changed; its old version is {}\n\n", path.shown(), kept.shown()));
         exchanged += 1;
     }
     if exchanged == 0 {

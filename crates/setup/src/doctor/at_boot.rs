@@ -60,9 +60,7 @@ fn by_unit(facts: &Facts, pool: &Pool) -> Vec<Finding> {
             (unescape(&disk.mountpoint), mount_unit(&unescape(&disk.mountpoint).to_string_lossy()));
         let mountpoint = Path::new(&mountpoint).shown();
         let text = format!("canopy@{name}.service may mount the pool before its disk {mountpoint}");
-        let fix = format!(
-            "systemctl edit canopy@{name}, and write there: [Unit] and, on the next line, After={unit}"
-        );
+        let fix = format!("systemctl edit canopy@{name}, and add two lines: [Unit] and After={unit}");
         finding("unit-order", Level::Warning, text, fix)
     });
     found.collect()
@@ -85,7 +83,7 @@ fn about_disk(facts: &Facts, line: &Line, disk: &Line) -> Vec<Finding> {
         Waits::Requires => {
             let text =
                 format!("{place} requires its disk {mountpoint}: if that is dead, the pool is not mounted");
-            let fix = format!("x-systemd.after={mountpoint} instead, unless this is meant");
+            let fix = format!("use x-systemd.after={mountpoint} instead, unless you want that");
             found.push(finding("fstab-requires-disk", Level::Note, text, fix));
         }
         Waits::After => {}

@@ -16,10 +16,8 @@ pub(super) fn look(facts: &Facts, found: &mut Vec<Finding>) {
         };
         let text = format!("{path} is {fstype}, which has no {lacks}: files lose them there");
         let pool = branch.pool.shown();
-        let fix = format!(
-            "keep it for reading (canopy set {pool} 'branches=-{path}', and then 'branches=+{path}=RO'), or make an ext4 or \
-             XFS of it"
-        );
+        let fix =
+            format!("keep it for reading (canopy mode {pool} {path} RO), or format it with ext4 or XFS");
         found.push(finding("branch-lacks-features", Level::Warning, text, fix));
     }
     if let Some(file) = &facts.spindown {
@@ -28,7 +26,7 @@ pub(super) fn look(facts: &Facts, found: &mut Vec<Finding>) {
         if !spinning.is_empty() {
             let text =
                 format!("{} sends disks to sleep, perhaps those of {}", file.shown(), spinning.join(", "));
-            let fix = "nothing, if ten seconds for the first access are fine; otherwise turn it off there";
+            let fix = "nothing, if the first access may take ten seconds; otherwise turn it off there";
             found.push(finding("disks-sleep", Level::Note, text, fix));
         }
     }
@@ -37,7 +35,7 @@ pub(super) fn look(facts: &Facts, found: &mut Vec<Finding>) {
 fn bind(bind: &Bind) -> Finding {
     let (branch, at) = (bind.branch.shown(), bind.at.shown());
     let text = format!(
-        "process {} ({}) uses the branch {branch} at {at} instead of its pool: it misses files of other branches, and files that move",
+        "process {} ({}) has the branch {branch} mounted at {at} instead of the pool: it cannot see files on other branches, and loses those that move",
         bind.pid, bind.program
     );
     finding(
@@ -63,7 +61,7 @@ fn roots(facts: &Facts, pool: &RunningPool) -> Option<Finding> {
     }
     let place = pool.mountpoint.shown().to_string();
     let text = format!(
-        "{place} shows owner and mode {}, but {} differ: who may create files there depends on the disk",
+        "the root of {place} has owner and mode {}, but {} differ: who can create files there depends on the disk",
         describe(shown),
         others.join(", ")
     );
@@ -79,11 +77,10 @@ fn parity(facts: &Facts, branch: &Branch) -> Option<Finding> {
     let file = facts.parity.iter().find(|file| file.starts_with(&branch.path))?;
     let (path, pool) = (branch.path.shown(), branch.pool.shown().to_string());
     let text = format!(
-        "{path} has SnapRAID's parity ({}) and is a branch of {pool}: new files take the space that parity needs",
+        "{path} is a branch of {pool} and holds SnapRAID parity ({}): new files take the space that parity needs",
         file.shown()
     );
-    let instruction = format!("branches=-{path}");
-    let fix = format!("move its other files to other disks, then canopy set {pool} '{instruction}'");
+    let fix = format!("move its other files to other disks, then: canopy remove {pool} {path}");
     Some(finding("parity-is-branch", Level::Warning, text, fix))
 }
 

@@ -327,9 +327,9 @@ impl Work<'_> {
         let branch = &self.pool.branches[aside.copy.branch];
         let done = match aside.judge() {
             Err(why) => Err(why.to_owned()),
-            Ok(_) if !branch.gives() => Err("its branch may not be changed".into()),
+            Ok(_) if !branch.gives() => Err("its branch is RO, gone or failing".into()),
             Ok((_, other)) if !self.pool.branches[other.branch].is_well => {
-                Err("the pool does not rely on the branch of the other copy".into())
+                Err("the branch with the other copy is gone or failing".into())
             }
             Ok((found, other)) => match self.args.write.then(|| aside.settle(branch, &found)) {
                 Some(Err(errno)) => match Kept::from(errno) {
@@ -337,7 +337,7 @@ impl Work<'_> {
                     Kept::Stopped => Err("stopped".into()),
                 },
                 _ if matches!(found, Found::Written) => {
-                    Err("a client has written it while it was set aside, so it gets its name back".into())
+                    Err("a program wrote to it in the meantime, so it was put back".into())
                 }
                 _ => Ok(other.branch),
             },
@@ -394,7 +394,7 @@ impl Work<'_> {
         }
         self.progress.around(|| print(&text));
         while !self.stop.is_set() {
-            print("Which one is to stay? (s skips the file) ");
+            print("Which one do you want to keep? (s skips the file) ");
             let Some(answer) = self.stop.line() else { return false };
             if matches!(answer.trim(), "s" | "S" | "skip" | "") {
                 return false;

@@ -60,7 +60,7 @@ impl From<Errno> for Kept {
             Errno::AGAIN | Errno::BUSY => "open in a program".into(),
             Errno::ACCESS | Errno::PERM => "not permitted, or immutable (sudo canopy ...)".into(),
             Errno::INVAL | Errno::OPNOTSUPP => "one of the filesystems lacks leases".into(),
-            Errno::STALE | Errno::NOENT | Errno::NOTDIR | Errno::LOOP => "it has changed meanwhile".into(),
+            Errno::STALE | Errno::NOENT | Errno::NOTDIR | Errno::LOOP => "it changed in the meantime".into(),
             errno => canopy_config::text::os_error(errno),
         })
     }
@@ -115,10 +115,10 @@ impl<'b> HeldCopy<'b> {
             return because("not all copies are files");
         }
         if !other.gives() {
-            return because("its branch may not be changed");
+            return because("its branch is RO, gone or failing");
         }
         if !kept.is_well {
-            return because("the pool does not rely on the branch of the other copy");
+            return because("the branch with the other copy is gone or failing");
         }
         if stays.key() == goes.key() {
             return because("both branches show the same file");

@@ -24,7 +24,7 @@ pub struct DrainArgs {
     pub pool: PathBuf,
     /// The branch
     pub branch: PathBuf,
-    /// Then remove it from the pool and its file, unasked
+    /// Then remove it from the pool and its file, without asking
     #[arg(long)]
     pub remove: bool,
     #[command(flatten)]
@@ -52,7 +52,7 @@ pub fn drain(args: &DrainArgs, remove: Remove<'_>) -> Result<()> {
     let path = &pool.branches[branch].path;
     let unusable = |why| Err(Error::Branch { branch: path.clone(), why });
     if pool.branches[branch].mode == "RO" {
-        return unusable("its mode is RO, so nothing may leave it");
+        return unusable("its mode is RO, so nothing can move off it");
     }
     if !pool.branches[branch].gives() {
         return unusable("it is gone or failing (canopy status)");

@@ -399,20 +399,20 @@ impl<'p> Mover<'p> {
             }
             Errno::BUSY => "open for writing",
             Errno::NOLCK => LEASED,
-            Errno::TXTBSY => "a program reads it in passthrough",
+            Errno::TXTBSY => "a program is reading it (passthrough)",
             Errno::EXIST if what == What::Copy => "the other branch holds one of its names",
             Errno::EXIST if what == What::Drop => "the copies differ, or have other names",
             Errno::EXIST => "another branch holds a copy",
             Errno::BADMSG => "the copies differ in content",
-            Errno::NOTUNIQ => "a rule wants as many copies",
+            Errno::NOTUNIQ => "a rule wants that many copies",
             Errno::MLINK => "it has a name outside of its branch",
             Errno::PERM => "immutable or append-only, or below such a directory",
             Errno::OPNOTSUPP => "a filesystem lacks leases, or cannot store its owner, mode or attributes",
             Errno::STALE | Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::AGAIN => {
-                "it has changed meanwhile"
+                "it changed in the meantime"
             }
             Errno::NOTEMPTY => NOT_EMPTY,
-            Errno::ROFS | Errno::INVAL => "a branch may not be changed any more",
+            Errno::ROFS | Errno::INVAL => "a branch is now RO, NC, gone or failing",
             Errno::NOSPC | Errno::DQUOT => {
                 let branch = shown(&self.pool.branches[to].path);
                 return NotMoved::Stays(format!("{branch} has no room"));

@@ -67,7 +67,7 @@ pub(super) fn remove_old(pool: &PoolLink, names: &[PathBuf], branch: usize) -> R
         let is_old = !current(pool, path, &copies).contains(&branch);
         let others = others(pool, path, &copies, branch);
         let Some(first) = others.first().filter(|_| is_old) else {
-            return Err(Kept::Because("it has changed meanwhile".into()));
+            return Err(Kept::Because("it changed in the meantime".into()));
         };
         let [stays, held] = HeldCopy::pair(pool, path, [first, goes], true)?;
         held.remove_in_favour_of(&stays)?;

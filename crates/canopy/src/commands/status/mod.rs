@@ -30,6 +30,7 @@ use std::time::{Duration, Instant};
 #[command(after_help = NOTES)]
 pub struct StatusArgs {
     /// A pool's mountpoint or name [default: all pools]
+    #[arg(value_name = "POOL")]
     pub mount: Option<PathBuf>,
     /// Print JSON, for programs
     #[arg(long)]

@@ -218,11 +218,11 @@ codes! {
     BranchFailing = "branch-failing":
         "the pool has met errors on a branch, and does not create or change anything there until they are gone",
     BranchGone = "branch-gone":
-        "the mount of a branch or its disk is missing, or its root cannot be read: the pool goes on without it until it is back",
+        "the mount of a branch or its disk is missing, or its root cannot be read: the pool runs without it until it is back",
     BranchNotWatched = "branch-not-watched":
         "changes on a branch cannot be watched, so the kernel caches names of the whole pool for one second only",
     MoveUnfinished = "move-unfinished":
-        "a move was cut off, and what is left of it waits for a branch or for a decision",
+        "a move was interrupted, and finishing it needs a branch or a decision",
     SameFilesystem = "same-filesystem":
         "several branches are on one filesystem",
     NearlyFull = "nearly-full":

@@ -65,7 +65,7 @@ fn pool_state_warning(pool: &PoolStatus) -> Option<Warning> {
         State::Ended => (
             WarningCode::PoolEnded,
             "the daemon has ended, but the mount is still there".to_owned(),
-            format!("canopy umount {mount}, and mount it again; the system's log may say why it ended"),
+            format!("canopy umount {mount}, and mount it again; the system log may say why it ended"),
         ),
         State::Unreachable => (
             WarningCode::PoolUnreachable,
@@ -169,7 +169,9 @@ fn branch_health_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<War
             let cause = branch.illness.as_ref().map_or("an error", |illness| illness.cause.as_str());
             (
                 WarningCode::BranchFailing,
-                format!("{path} fails with \"{cause}\": nothing is created or changed there until that ends"),
+                format!(
+                    "{path} fails with \"{cause}\": nothing is created or changed there until the errors stop"
+                ),
                 format!(
                     "look at the disk (dmesg | tail; smartctl -a), copy what matters; after umount --lazy {} the disk \
                      can be checked, and the pool uses it again once it is mounted; {take_out}",
@@ -179,12 +181,19 @@ fn branch_health_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<War
         }
         Health::Gone => {
             let cause = branch.illness.as_ref().map_or("an error", |illness| illness.cause.as_str());
+            // ENOTCONN comes from a FUSE filesystem without a daemon.
+            let fix = match cause.contains("Transport endpoint is not connected") {
+                true => format!(
+                    "the program that serves {path} has ended: umount -l {path}, and start it again; {take_out}"
+                ),
+                false => format!(
+                    "look at the disk (dmesg | tail), and mount it again: the pool then uses it again; {take_out}"
+                ),
+            };
             (
                 WarningCode::BranchGone,
                 format!("{path} is gone ({cause}): its files are not shown, and nothing is created there"),
-                format!(
-                    "look at the disk (dmesg | tail), and mount it again: the pool then uses it again; {take_out}"
-                ),
+                fix,
             )
         }
         Health::NotMounted => (
@@ -195,7 +204,7 @@ fn branch_health_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<War
                 branch.facts.as_ref().map_or_else(String::new, |facts| facts.mounted_at.one_line())
             ),
             format!(
-                "mount its disk, and the pool uses it by itself; or declare it: touch {path}/.mergerfs.branch"
+                "mount its disk, and the pool starts to use it; or, if the directory is meant: touch {path}/.mergerfs.branch"
             ),
         ),
     };
@@ -208,7 +217,7 @@ fn awaited(path: &str) -> String {
         true => "matches no directory yet",
         false => "is not there yet",
     };
-    format!("{path} {what}: the pool goes on without it, and adds it as soon as the directory exists")
+    format!("{path} {what}: the pool runs without it, and adds it as soon as the directory exists")
 }
 
 /// Returns whether operations that need the branch fail at once.
@@ -261,10 +270,10 @@ fn unfinished_warning(branch: &BranchStatus) -> Option<Warning> {
     Some(Warning {
         code: WarningCode::MoveUnfinished,
         branch: Some(branch.path.clone()),
-        text: format!("a move to {path} was cut off and is not finished: {}{others}", one_line(first)),
+        text: format!("a move to {path} was interrupted and is not finished: {}{others}", one_line(first)),
         fix: format!(
             "bring back the branch that is missing; if both are there, remove the file that is out of date from its branch. The \
-             next mount goes on. What is left to do is in {path}/.canopy-clone.move.*"
+             next mount continues the move. What is left to do is in {path}/.canopy-clone.move.*"
         ),
     })
 }
@@ -395,7 +404,7 @@ fn lossy_warning(branch: &BranchStatus) -> Option<Warning> {
         branch: Some(branch.path.clone()),
         text: format!("{path} is on {fstype}, which cannot store {what}: files created there lose them"),
         fix: format!(
-            "keep new files away (mode NC), take it out of the pool, or accept it; commands that move files leave {path} alone without --lossy"
+            "keep new files away (mode NC), or remove it from the pool; commands move files to {path} only with --lossy"
         ),
     })
 }
@@ -406,9 +415,9 @@ pub(super) fn hidden_files(pool: &PoolStatus) -> Warning {
     Warning {
         code: WarningCode::FilesHidden,
         branch: None,
-        text: format!("the directory {place} has files of its own, which the pool hides"),
+        text: format!("the directory {place} contains files, which the pool hides"),
         fix: format!(
-            "to see them: mount --bind the directory above it elsewhere, and look there; to get rid of this: canopy \
+            "to see them: mount --bind the directory above it elsewhere, and look there; to bring them back: canopy \
              umount {place}, move them away, and mount again"
         ),
     }
@@ -421,7 +430,7 @@ fn create_warning(create: &ExplainReport) -> Option<Warning> {
     let fix = match error.name.as_str() {
         "ENOSPC" => "free space, add a branch, or lower minfreespace",
         "EROFS" => "give at least one branch the mode RW on a filesystem that can be written",
-        _ => "canopy explain create MOUNT/NEWFILE shows the reason for each branch",
+        _ => "canopy explain create POOL/NEWFILE shows the reason for each branch",
     };
     Some(Warning { code: WarningCode::CannotCreate, branch: None, text, fix: fix.into() })
 }

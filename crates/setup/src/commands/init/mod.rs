@@ -140,7 +140,7 @@ fn choose_branches(args: &InitArgs, lines: &[Line], asks: bool) -> Result<Vec<Fi
     let candidates = proposal::candidates(found);
     print_styled(&format!("{}\n", styled(BOLD, "Disks that are mounted")));
     match candidates.is_empty() {
-        true => print("  none besides the system's\n"),
+        true => print("  none besides the system disk\n"),
         false => print(&disks::listing(&candidates)),
     }
     let others = disks::not_mounted(lines).map_err(Error::Mounts)?;
@@ -168,7 +168,7 @@ fn choose_branches(args: &InitArgs, lines: &[Line], asks: bool) -> Result<Vec<Fi
         let paths: Vec<PathBuf> = words.into_iter().map(|word| word.value.into()).collect();
         match look_at_all(&paths) {
             Ok(chosen) if !chosen.is_empty() => return Ok(chosen),
-            Ok(_) => print("At least one, please.\n"),
+            Ok(_) => print("Name at least one branch.\n"),
             Err(error) => print(&format!("{}\n", error)),
         }
     }
@@ -203,7 +203,7 @@ fn choose_mountpoint(
         };
     }
     loop {
-        let path = PathBuf::from(ask(&format!("\nWhere shall the pool appear? [{default}]:"), &default)?);
+        let path = PathBuf::from(ask(&format!("\nWhere should the pool appear? [{default}]:"), &default)?);
         match place::refused(&path, branches, lines)? {
             Some(why) => print(&format!("{why}\n")),
             None => return Ok(path),
@@ -216,7 +216,7 @@ fn choose_way(args: &InitArgs, asks: bool) -> Result<Way, Error> {
         (Some(way), _) => Ok(way),
         (None, true) => {
             let choices: Vec<_> = WAYS.iter().map(|way| (way.word, way.meaning)).collect();
-            Ok(WAYS[ask_which("Where shall a new file go?", &choices)?])
+            Ok(WAYS[ask_which("Where should a new file go?", &choices)?])
         }
         (None, false) => Ok(WAYS[0]),
     }
@@ -235,7 +235,7 @@ fn choose_boot(args: &InitArgs, named: &NamedPool, asks: bool) -> Result<Boot, E
             // Enter takes the first.
             choices.sort_by_key(|(boot, ..)| *boot != default);
             let words = choices.map(|(_, word, meaning)| (word, meaning));
-            Ok(choices[ask_which("How shall it be mounted at boot?", &words)?].0)
+            Ok(choices[ask_which("How should it be mounted at boot?", &words)?].0)
         }
         (None, false) => Ok(default),
     }

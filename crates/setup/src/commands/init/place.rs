@@ -26,12 +26,12 @@ pub(super) fn refused(path: &Path, branches: &[Filesystem], lines: &[Line]) -> R
         [path, &place].iter().any(|place| Path::new(&fstab::unescape(&line.mountpoint)) == *place)
     });
     if let Some(line) = of_fstab {
-        return Ok(Some(format!("line {} of fstab mounts {} at {shown} already", line.number, line.source)));
+        return Ok(Some(format!("line {} of fstab already mounts {} at {shown}", line.number, line.source)));
     }
     let mounts = mountinfo::list().map_err(Error::Mounts)?;
     if let Some(mounted) = mounts.iter().rev().find(|mounted| mounted.mountpoint == place) {
         return Ok(Some(match mounted.is_pool() {
-            true => format!("a pool is mounted at {shown} already"),
+            true => format!("a pool is already mounted at {shown}"),
             false => {
                 format!("a filesystem is mounted at {shown} ({}), which the pool would hide", mounted.fstype)
             }
@@ -40,7 +40,7 @@ pub(super) fn refused(path: &Path, branches: &[Filesystem], lines: &[Line]) -> R
     let other =
         named::all().into_iter().find(|pool| mountpoint(&pool.file).is_some_and(|there| there == place));
     if let Some(other) = other {
-        return Ok(Some(format!("the pool {} is to be mounted at {shown} already", other.name)));
+        return Ok(Some(format!("the pool {} already has the mountpoint {shown}", other.name)));
     }
     Ok(match fs::read_dir(path) {
         Ok(mut list) => {

@@ -97,7 +97,7 @@ impl Plan {
             Boot::Unit => format!("  systemctl daemon-reload\n  systemctl enable --now canopy@{name}\n"),
             Boot::Nothing => format!("  canopy mount {name}\n"),
         };
-        format!("{first}  canopy status {place}\n  canopy doctor    # looks for what would hurt later\n")
+        format!("{first}  canopy status {place}\n  canopy doctor    # looks for problems\n")
     }
 }
 

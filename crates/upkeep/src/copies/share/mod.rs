@@ -123,7 +123,7 @@ impl Work<'_> {
                 let branch = &self.pool.branches[aside.copy.branch];
                 let done = match aside.judge() {
                     Err(why) => Err(why.to_owned()),
-                    Ok(_) if !branch.gives() => Err("its branch may not be changed".into()),
+                    Ok(_) if !branch.gives() => Err("its branch is RO, gone or failing".into()),
                     Ok((found, _)) => aside.settle(branch, &found).map_err(|errno| match Kept::from(errno) {
                         Kept::Because(why) => why,
                         Kept::Stopped => "stopped".into(),

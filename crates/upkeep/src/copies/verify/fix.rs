@@ -76,7 +76,7 @@ pub(super) fn fix(
     match to {
         branch if branch.gives() => {}
         branch if branch.mode == "RO" => return because("its branch has the mode RO"),
-        _ => return because("the pool does not rely on its branch"),
+        _ => return because("its branch is gone or failing"),
     }
     let path = &damaged.names[0];
     let flags = OFlags::RDWR | OFlags::NONBLOCK;
@@ -84,7 +84,7 @@ pub(super) fn fix(
     let now = FileCopy { branch: damaged.copy.branch, stat: alone.stat };
     let changed = |stat: &Stat| (stat.st_ctime, stat.st_ctime_nsec);
     if now.key() != damaged.copy.key() || changed(&now.stat) != changed(&damaged.copy.stat) {
-        return because("it has changed meanwhile");
+        return because("it changed in the meantime");
     }
     let good = HeldCopy::open(from, &good.names[0], &good.copy, Lease::Unwritten)?;
     let handle = file_handle::from_fd(alone.file.as_fd()).unwrap_or_default();

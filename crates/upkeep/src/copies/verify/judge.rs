@@ -170,7 +170,7 @@ impl Reader<'_> {
         if !branch.gives() {
             let why = match branch.mode.as_str() {
                 "RO" => "its branch has the mode RO",
-                _ => "the pool does not rely on its branch",
+                _ => "its branch is gone or failing",
             };
             return Ok(Err(why.into()));
         }
@@ -216,7 +216,7 @@ fn refusal(errno: Errno) -> (Verdict, String) {
         Errno::NOLCK => (Verdict::InUse, LEASED.into()),
         Errno::AGAIN | Errno::BUSY => (Verdict::InUse, "open for writing".into()),
         Errno::STALE | Errno::NOENT | Errno::NOTDIR | Errno::LOOP => {
-            (Verdict::InUse, "it has changed meanwhile".into())
+            (Verdict::InUse, "it changed in the meantime".into())
         }
         Errno::ACCESS | Errno::PERM => (Verdict::Unread, "not permitted (sudo canopy ...)".into()),
         errno => (Verdict::Unread, os_error(errno)),

@@ -36,7 +36,7 @@ pub struct TierArgs {
     /// Do what is due now, and end
     #[arg(long)]
     pub once: bool,
-    /// Whatever time of the day the tiers name
+    /// At any time of the day, whatever the tiers say
     #[arg(long)]
     pub now: bool,
     #[command(flatten)]

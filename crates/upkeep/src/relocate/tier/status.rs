@@ -74,11 +74,11 @@ impl fmt::Display for CopiesReport {
             1 => write!(f, "1 file has too few")?,
             short => write!(f, "{short} files have too few")?,
         }
-        write!(f, "; all looked at {when}")?;
+        write!(f, "; all checked {when}")?;
         match self.since {
             0 => Ok(()),
-            1 => write!(f, ", 1 closed since the mover asked"),
-            since => write!(f, ", {since} closed since the mover asked"),
+            1 => write!(f, ", 1 closed since the mover looked"),
+            since => write!(f, ", {since} closed since the mover looked"),
         }
     }
 }
@@ -169,10 +169,10 @@ mod tests {
     #[test]
     fn files_with_too_few_copies_are_told() {
         let told = |short, since| CopiesReport { short, looked: 60, upto: 1, since }.to_string();
-        assert_eq!(told(0, 0), "no file has too few; all looked at 1970-01-01T00:01:00+0000");
+        assert_eq!(told(0, 0), "no file has too few; all checked 1970-01-01T00:01:00+0000");
         assert_eq!(
             told(3, 2),
-            "3 files have too few; all looked at 1970-01-01T00:01:00+0000, 2 closed since the mover asked"
+            "3 files have too few; all checked 1970-01-01T00:01:00+0000, 2 closed since the mover looked"
         );
         let status = |wants_copies| TierStatus { tiers: Vec::new(), mover: None, wants_copies };
         assert_eq!(status(true).facts().collect::<Vec<_>>(), [("copies", NO_MOVER.to_owned())]);
