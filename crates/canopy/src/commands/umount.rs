@@ -30,8 +30,8 @@ pub struct UmountArgs {
 
 const NOTES: &str = "\
 Waits until the daemon has released its branches, so that the disks can be
-unmounted as well. Files that are in use keep the pool mounted; the error says how
-to find them.
+unmounted as well. Files that are in use keep the pool mounted; the error says
+how to find them.
 
 Examples:
   canopy umount /pool
