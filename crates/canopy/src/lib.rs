@@ -104,6 +104,10 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             commands::options::run(&args);
             Ok(())
         }
+        Command::Complete(args) => {
+            commands::complete::run(&args);
+            Ok(())
+        }
         Command::Probe(args) => {
             commands::probe::run(&args);
             Ok(())

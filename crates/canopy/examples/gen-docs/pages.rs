@@ -4,7 +4,6 @@ use canopy::cli;
 use canopy::commands::options::{self, OptionEntry};
 use canopy::commands::status::model::WarningCode;
 use canopy_config::options::{Spec, find};
-use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 use std::fmt::Write as _;
@@ -39,39 +38,7 @@ pub(super) fn all() -> io::Result<Vec<(String, String)>> {
     ] {
         pages.push((format!("man/{name}.8"), format!(".so man8/{page}.8\n")));
     }
-    for (shell, file) in [(Shell::Bash, "canopy.bash"), (Shell::Zsh, "_canopy"), (Shell::Fish, "canopy.fish")]
-    {
-        pages.push((format!("dist/completions/{file}"), completions(shell, &whole)));
-    }
     Ok(pages)
-}
-
-/// Returns a shell's completions for all commands but the hidden ones.
-fn completions(shell: Shell, whole: &clap::Command) -> String {
-    let shown = whole.get_subcommands().filter(|command| !command.is_hide_set()).cloned().map(with_values);
-    let mut listed = clap::Command::new("canopy").version(env!("CARGO_PKG_VERSION")).subcommands(shown);
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut listed, "canopy", &mut script);
-    String::from_utf8_lossy(&script).into_owned()
-}
-
-/// Values that a command reads itself: in its help they are words of a sentence.
-const VALUES: &[(&str, &str, &[&str])] = &[
-    ("init", "way", &["spread", "most-free", "together", "fill"]),
-    ("dedup", "keep", &["first", "newest", "oldest", "largest", "emptiest"]),
-];
-
-/// Lets the shells complete the fixed values of options, also where the help does not list them.
-fn with_values(command: clap::Command) -> clap::Command {
-    let name = command.get_name().to_owned();
-    command.mut_args(|arg| {
-        let arg = if arg.get_action().takes_values() { arg.hide_possible_values(false) } else { arg };
-        let fixed = VALUES.iter().find(|(of, id, _)| *of == name && *id == arg.get_id().as_str());
-        match fixed {
-            Some((.., words)) => arg.value_parser(clap::builder::PossibleValuesParser::new(*words)),
-            None => arg,
-        }
-    })
 }
 
 fn options_page() -> String {

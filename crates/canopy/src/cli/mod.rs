@@ -1,5 +1,6 @@
 //! The command line, in the grammar that belongs to the name of the program.
 
+pub mod complete;
 mod fsck;
 mod help;
 pub mod invocation;
@@ -8,6 +9,7 @@ mod mount_helper;
 
 use crate::commands::branches::{AddArgs, ModeArgs, RemoveArgs, ReplaceArgs};
 use crate::commands::collect_info::CollectInfoArgs;
+use crate::commands::complete::CompleteArgs;
 use crate::commands::doctor::DoctorArgs;
 use crate::commands::explain::ExplainArgs;
 use crate::commands::get::GetArgs;
@@ -88,6 +90,8 @@ pub enum Command {
     Tool(ToolCommand),
     #[command(hide = true)]
     Probe(ProbeArgs),
+    #[command(hide = true)]
+    Complete(CompleteArgs),
     /// Run the server that the benchmark compares pools with
     #[command(hide = true)]
     BenchFloor {
@@ -110,7 +114,7 @@ pub enum EarlyExit {
     UsageError(String),
 }
 
-/// Returns the definition of the command line, for the manual pages and for completions.
+/// Returns the definition of the command line, for the manual pages.
 pub fn definition() -> clap::Command {
     Cli::command()
 }

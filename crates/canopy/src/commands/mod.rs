@@ -2,6 +2,7 @@
 
 pub mod branches;
 pub mod collect_info;
+pub mod complete;
 pub mod doctor;
 pub mod explain;
 pub mod get;

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod completions;
 mod daemon;
 mod fsck;
 mod install;

@@ -14,7 +14,7 @@ fn each_error_is_one_line_with_its_cause_and_remedy() {
     let table: &[(&str, &[&str])] = &[
         ("frob", &["frob", "--help"]),
         ("mount --frob @a @p", &["--frob"]),
-        ("umount", &["MOUNTPOINT"]),
+        ("umount", &["POOL"]),
         ("mount", &["no branch", "BRANCH"]),
         ("mount @p", &["no branch"]),
         ("mount -o branches=@a", &["no mountpoint"]),
