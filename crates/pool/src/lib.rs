@@ -6,6 +6,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod branch;
+pub mod coherence;
 pub mod config;
 mod dir;
 pub mod door;

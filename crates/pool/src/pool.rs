@@ -6,6 +6,7 @@ use crate::branch::nested::NestedFilesystems;
 use crate::branch::space::SpaceCache;
 use crate::branch::stuck::StuckOperations;
 use crate::branch::{Branch, Branches, LiveBranches};
+use crate::coherence::changes::Changes;
 use crate::config::{Config, MemoryBound};
 use crate::dir::cache::DirCache;
 use crate::dir::listing::parked::Cursors;
@@ -55,6 +56,7 @@ pub struct Pool {
     pub(crate) handle_records: OnceLock<Arc<HandleRecords>>,
     /// Another process has served the pool before.
     pub(crate) succeeds: AtomicBool,
+    pub(crate) changes: Arc<Changes>,
     pub(crate) cursors: Cursors,
     pub(crate) paths: Paths,
     pub(crate) clone_locks: CloneLocks,
@@ -91,7 +93,7 @@ impl Pool {
     pub fn new(config: Config, branches: Branches) -> Self {
         let memory = config.memory;
         let root_ino = config.inode.inode(b"", b"", crate::ids::NodeId::ROOT.0, true);
-        let nodes = Nodes::new(root_ino);
+        let (nodes, changes) = (Nodes::new(root_ino), Arc::<Changes>::default());
         let pool = Pool {
             space: SpaceCache::new(config.space_ttl.as_secs()),
             figures: PoolFigures::default(),
@@ -102,11 +104,12 @@ impl Pool {
             files: Handles::default(),
             handle_records: OnceLock::new(),
             succeeds: AtomicBool::new(false),
+            dir_cache: DirCache::new(Arc::clone(&changes)),
+            changes,
             cursors: Cursors::default(),
             paths: Paths::default(),
             clone_locks: CloneLocks::default(),
             kernel: ArcSwap::from_pointee(Arc::new(NoKernel)),
-            dir_cache: DirCache::default(),
             acls: Acls::default(),
             door: Door::default(),
             pending_cow: PendingCow::default(),

@@ -5,6 +5,7 @@
 mod common;
 
 use canopy_pool::branch::Mode::Rw;
+use canopy_pool::coherence::changes::{self, Client};
 use canopy_pool::config::Config;
 use canopy_pool::policy::{Category, Policy};
 use canopy_pool::{Attr, NodeId, RenameKind, SetAttr, Time};
@@ -59,7 +60,7 @@ fn make_old(made: &Made, dir: NodeId) {
         let times = Timestamps { last_access: old, last_modification: old };
         utimensat(CWD, made.on(branch, "d"), &times, AtFlags::empty()).unwrap();
     }
-    made.pool.attributes_changed(dir);
+    made.pool.tell(changes::Change::Attributes(dir), Client::Outside);
     for _ in 0..2 {
         assert_eq!(times(&made.pool.getattr(dir, None).unwrap()), on_branches(made, "d"));
     }

@@ -3,6 +3,7 @@
 mod common;
 
 use canopy_pool::branch::Mode::Rw;
+use canopy_pool::coherence::changes::{Change, Client};
 use canopy_pool::config::Config;
 use canopy_pool::{Caller, Entry, NodeId, Pool, RenameKind, WriteKind};
 use common::{Made, ROOT, TestKernel};
@@ -123,7 +124,7 @@ fn names_that_come_and_go_on_the_branch_leave_no_entries() {
     for round in 0..MANY {
         let name = format!("link{round}");
         std::fs::hard_link(made.on(branch, "f"), made.on(branch, &name)).expect("a link");
-        pool.name_changed(NodeId::ROOT, name.as_bytes());
+        pool.tell(Change::Holders { dir: NodeId::ROOT, name: name.as_bytes() }, Client::Outside);
         let entry = match round % 2 {
             0 => pool.lookup(NodeId::ROOT, name.as_bytes()).expect("lookup"),
             _ => {
@@ -151,7 +152,7 @@ fn names_that_come_and_go_on_the_branch_leave_no_entries() {
     // Names that stay on the branch remain known, however many there are.
     for name in &kept {
         std::fs::hard_link(made.on(branch, "f"), made.on(branch, name)).expect("a link");
-        pool.name_changed(NodeId::ROOT, name.as_bytes());
+        pool.tell(Change::Holders { dir: NodeId::ROOT, name: name.as_bytes() }, Client::Outside);
         pool.lookup(NodeId::ROOT, name.as_bytes()).expect("lookup");
     }
     pool.release(opened.handle).expect("release");

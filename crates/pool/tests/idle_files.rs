@@ -6,6 +6,7 @@
 mod common;
 
 use canopy_pool::branch::{BranchList, BranchSpec, Branches, Mode};
+use canopy_pool::coherence::changes::{Change, Client};
 use canopy_pool::config::Config;
 use canopy_pool::{NodeId, Opened, Result, WriteKind};
 use canopy_testkit::cmd::wait_until;
@@ -163,7 +164,7 @@ fn changes_to_other_directories_do_not_close_a_file() {
     assert_eq!(rig.read(node).unwrap(), (Some(1), "deep".into()));
     fs::create_dir(rig.made.on(0, "another")).unwrap();
     for _ in 0..2 {
-        rig.made.pool.places_changed();
+        rig.made.pool.tell(Change::Places, Client::Outside);
         assert_eq!(rig.read(node).unwrap(), (Some(1), "deep".into()));
         assert_eq!(rig.made.pool.getattr(node, None).unwrap().size, 4);
     }
@@ -172,12 +173,12 @@ fn changes_to_other_directories_do_not_close_a_file() {
         .pool
         .rename(&ROOT, NodeId::ROOT, b"d", NodeId::ROOT, b"e", canopy_pool::RenameKind::Replace)
         .unwrap();
-    rig.made.pool.places_changed();
+    rig.made.pool.tell(Change::Places, Client::Outside);
     assert_eq!(rig.read(node).unwrap(), (Some(1), "deep".into()));
     // After the directory is replaced on the branch, the old path no longer leads to the file.
     fs::rename(rig.made.on(0, "e"), rig.made.on(0, "away")).unwrap();
     fs::create_dir_all(rig.made.on(0, "e/sub")).unwrap();
-    rig.made.pool.places_changed();
+    rig.made.pool.tell(Change::Places, Client::Outside);
     assert_eq!(rig.read(node).expect_err("the file has moved").errno(), Errno::STALE);
     assert_eq!(rig.made.pool.getattr(node, None).expect_err("the file has moved").errno(), Errno::STALE);
     assert!(rig.made.pool.getattr(dir, None).is_ok());

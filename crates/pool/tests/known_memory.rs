@@ -3,6 +3,7 @@
 mod common;
 
 use canopy_pool::branch::Mode::Rw;
+use canopy_pool::coherence::changes::{Change, Client};
 use canopy_pool::config::Config;
 use canopy_pool::{DirEntry, Entry, NodeId};
 use common::{ROOT, TestKernel};
@@ -38,7 +39,7 @@ fn a_known_file_takes_at_most_200_bytes_until_it_is_forgotten() {
             File::create(made.on(file % BRANCHES, &format!("{name}/file-{file:06}.dat"))).expect("a file");
         }
         // As the server does when it is told of these changes.
-        pool.places_changed();
+        pool.tell(Change::Places, Client::Outside);
         pool.opendir(dir.node).expect("opendir");
         let mut take = |_: DirEntry<'_>, entry: Option<Entry>| {
             known.extend(entry.map(|entry| entry.node));

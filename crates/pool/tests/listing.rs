@@ -4,6 +4,7 @@
 mod common;
 
 use canopy_pool::branch::Mode::Rw;
+use canopy_pool::coherence::changes::{Change, Client};
 use canopy_pool::config::{Config, ReaddirMode};
 use canopy_pool::inode_number::InodeCalc;
 use canopy_pool::{NodeId, Pool, RenameKind};
@@ -374,7 +375,7 @@ fn readdirplus_omits_nodes_that_the_kernel_knows() {
     // A new name, one that changed on the branch, and one that is open for writing.
     let created = made.pool.create(&common::ROOT, dir, b"new", 0o644, 1, false).expect("a file");
     made.pool.release(created.1.handle).expect("closed");
-    made.pool.attributes_changed(node("0.5"));
+    made.pool.tell(Change::Attributes(node("0.5")), Client::Outside);
     let opened = made.pool.open(&common::ROOT, node("1.7"), 2, false).expect("open");
     let changed = ["new", "0.5", "1.7"];
     assert!(others(&nodes_of(FOR_LONG), &changed) <= 1);
@@ -386,6 +387,6 @@ fn readdirplus_omits_nodes_that_the_kernel_knows() {
     // Forgotten nodes are included again, and all nodes after changes may have been missed.
     made.pool.forget(node("0.9"), 10);
     assert!(others(&nodes_of(FOR_LONG), &["0.9"]) <= 1);
-    made.pool.changes_missed();
+    made.pool.tell(Change::Missed, Client::Outside);
     assert_eq!(nodes_of(FOR_LONG).len(), 2 * FEW + 1);
 }

@@ -6,6 +6,7 @@
 mod common;
 
 use canopy_pool::branch::Mode::{self, Ro, Rw};
+use canopy_pool::coherence::changes::{Change, Client};
 use canopy_pool::config::Config;
 use canopy_pool::policy::{Category, Policy};
 use canopy_pool::{Error, NodeId, SetAttr, SetTime, Time, pretend_older_kernel};
@@ -106,7 +107,7 @@ fn changes_reach_a_copy_that_was_just_made_on_another_branch() {
             if own != other {
                 put(made.on(other, "d/f"), "other content");
                 if watched {
-                    made.pool.name_changed(dir, b"f");
+                    made.pool.tell(Change::Holders { dir, name: b"f" }, Client::Outside);
                 }
                 // The new copy does not have it: the shown copy's result counts.
                 made.pool.removexattr(&ROOT, node, b"user.two").unwrap();
@@ -169,7 +170,7 @@ fn a_file_is_found_by_another_of_its_names() {
         put(made.on(own, "new"), "something else");
         fs::rename(made.on(own, "new"), made.on(own, "d/f")).unwrap();
         if watched {
-            made.pool.name_changed(dir, b"f");
+            made.pool.tell(Change::Holders { dir, name: b"f" }, Client::Outside);
         }
         let kept = mode_of(&made.on(own, "d/f"));
         assert_changes_reach(made, node, "top", &[own]);
@@ -191,8 +192,8 @@ fn a_file_whose_directory_has_moved_on_its_branch_is_not_confused_with_its_names
         fs::create_dir(made.on(own, "d")).unwrap();
         put(made.on(own, "d/f"), "namesake");
         if watched {
-            made.pool.places_changed();
-            made.pool.name_changed(NodeId::ROOT, b"d");
+            made.pool.tell(Change::Places, Client::Outside);
+            made.pool.tell(Change::Holders { dir: NodeId::ROOT, name: b"d" }, Client::Outside);
         }
         assert_eq!(set(made, node, mode(0o600)).map(drop), Err(Errno::STALE));
         assert_eq!((mode_of(&made.on(own, "d/f")), mode_of(&made.on(own, "away/f"))), (0o644, 0o644));
@@ -272,9 +273,9 @@ fn an_open_file_changes_with_a_copy_whose_directory_was_just_made() {
         assert_eq!((change(0o604), mode_of(&made.on(1, "d/sub/f"))), (0o604, 0o604));
         put(made.on(2, "d/sub/f"), "other content");
         if watched {
-            made.pool.places_changed();
-            made.pool.name_changed(dir, b"sub");
-            made.pool.name_changed(sub, b"f");
+            made.pool.tell(Change::Places, Client::Outside);
+            made.pool.tell(Change::Holders { dir, name: b"sub" }, Client::Outside);
+            made.pool.tell(Change::Holders { dir: sub, name: b"f" }, Client::Outside);
         }
         assert_eq!(change(0o640), 0o640);
         assert_eq!([1, 2].map(|branch| mode_of(&made.on(branch, "d/sub/f"))), [0o640, 0o640]);
@@ -321,8 +322,8 @@ fn a_directory_changes_where_it_was_just_made() {
         assert_eq!(set(&made, node, mode(0o701)).unwrap().mode & 0o7777, 0o701);
         fs::create_dir(made.on(2, "d/sub")).unwrap();
         if watched {
-            made.pool.places_changed();
-            made.pool.name_changed(dir, b"sub");
+            made.pool.tell(Change::Places, Client::Outside);
+            made.pool.tell(Change::Holders { dir, name: b"sub" }, Client::Outside);
         }
         let attr = set(&made, node, SetAttr { gid: Some(7), ..mode(0o705) }).unwrap();
         assert_eq!((attr.mode & 0o7777, attr.gid), (0o705, 7));
@@ -356,14 +357,14 @@ fn a_directory_is_cached_once_several_of_its_files_were_searched_for() {
         });
         let at_hand = |number: usize| made.pool.attr_at_hand(nodes[number], 1).is_some();
         let search = |number: usize| assert_eq!(made.pool.getattr(nodes[number], None).unwrap().size, 1);
-        made.pool.changes_missed();
+        made.pool.tell(Change::Missed, Client::Outside);
         assert!(!at_hand(0) && !at_hand(2));
         // One of each directory in turn: nothing says that there will be others.
         [0, 2, 1, 2, 0].into_iter().for_each(search);
         assert!(!at_hand(0) && !at_hand(2));
         [1, 2].into_iter().for_each(search);
         assert_eq!((at_hand(0), at_hand(1), at_hand(2)), (watched, watched, false));
-        made.pool.name_changed(NodeId::ROOT, b"d");
+        made.pool.tell(Change::Holders { dir: NodeId::ROOT, name: b"d" }, Client::Outside);
         fs::remove_file(made.on(last, "d/g")).unwrap();
         assert_eq!(made.pool.getattr(nodes[1], None).err(), Some(Error::Stale));
     }
@@ -385,7 +386,7 @@ fn the_only_branch_of_open_files_and_directories_is_known() {
     made.pool.release(opened.handle).unwrap();
     assert_eq!(known(file), None);
     fs::create_dir(made.on(0, "own")).unwrap();
-    made.pool.places_changed();
+    made.pool.tell(Change::Places, Client::Outside);
     assert_eq!(known(own), None);
 }
 

@@ -10,6 +10,7 @@
 //! asking whether it is up to date ([`DirCache::unverified`]).
 
 use crate::branch::{Branch, Branches};
+use crate::coherence::changes::{Changes, Item, Ticket};
 use crate::fs::stat::{self, Attr};
 use crate::ids::NodeId;
 use crate::lock::rank;
@@ -44,6 +45,7 @@ const RESERVE_SHARE: u64 = 4;
 const RESERVE_AT_MOST: u64 = 1 << 10;
 
 pub(crate) struct DirCache {
+    changes: Arc<Changes>,
     /// Incremented when a directory has appeared at or disappeared from a place on a branch.
     places: AtomicU64,
     /// Incremented when changes may have been missed.
@@ -67,12 +69,13 @@ pub(crate) struct DirCache {
     pub(crate) idle_files: IdleFiles,
 }
 
-impl Default for DirCache {
-    fn default() -> Self {
+impl DirCache {
+    pub(crate) fn new(changes: Arc<Changes>) -> Self {
         let number = |limit: u64| RawFd::try_from(limit).unwrap_or(RawFd::MAX);
         let limit =
             rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(CACHE_AT_MOST * CACHE_SHARE);
         DirCache {
+            changes,
             places: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
             names: AtomicUsize::new(MAX_NAMES),
@@ -86,9 +89,7 @@ impl Default for DirCache {
             idle_files: IdleFiles::new(limit),
         }
     }
-}
 
-impl DirCache {
     /// Sets how many bytes cached names may take.
     pub(crate) fn set_bound(&self, bytes: u64) {
         let names = usize::try_from(bytes / NAME_BYTES).unwrap_or(MAX_NAMES);
@@ -195,7 +196,7 @@ impl DirCache {
         if lowest.as_raw_fd() < bound { Ok(()) } else { Err(Errno::MFILE) }
     }
 
-    /// Caches a directory that was opened after `stamp` and the node's `extended` were read. Keeps what is cached of its
+    /// Caches a directory that was opened after `stamp` was read and the ticket was taken. Keeps what is cached of its
     /// names if these are the same directories. Returns `None` for a directory that cannot be cached: the pool has created
     /// it on a further branch meanwhile, or a part of it is on a separate mount or subvolume, whose changes may be reported
     /// with other paths, or not at all.
@@ -204,7 +205,7 @@ impl DirCache {
         node: &Arc<Node>,
         branches: &Branches,
         opened: &Arc<BranchDirs>,
-        (stamp, extended): (CacheVersion, u32),
+        (stamp, begun): (CacheVersion, Ticket),
     ) -> Option<Arc<NameIndex>> {
         let (mut ids, mut bytes) = (PerBranch::with_capacity(branches.len()), 0);
         for (index, branch) in branches.iter().enumerate() {
@@ -222,7 +223,7 @@ impl DirCache {
         let names = {
             let mut slot = node.dir().cached.lock();
             // Under the lock: if the directory is extended later, this entry is.
-            if node.dir().extended.load(Ordering::Acquire) != extended {
+            if !self.changes.unchanged(begun, Item::places(node.id)) {
                 return None;
             }
             let before = slot.take();
@@ -262,7 +263,7 @@ impl DirCache {
         let (freed, names) = {
             let mut slot = node.dir().cached.lock();
             // From now on, no directory is cached that was opened without the branch.
-            node.dir().extended.fetch_add(1, Ordering::Release);
+            self.changes.record(Item::places(node.id));
             let Some(before) = slot.take() else { return };
             match attr.filter(|_| before.branches.are(branches) && before.ids[index].is_none()) {
                 None => (before, None),

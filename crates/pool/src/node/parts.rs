@@ -28,16 +28,12 @@ pub(crate) struct Parts {
 pub(crate) struct DirParts {
     /// Where it is on the branches, and which of them hold its names.
     pub(crate) cached: CacheSlot,
-    /// How often the pool has created it on a further branch.
-    pub(crate) extended: AtomicU32,
     /// The node is in the order of cached directories.
     pub(crate) in_cache_order: AtomicBool,
     /// Until when the kernel uses attributes of some of its entries (in ticks of `readdirplus::current_tick`).
     pub(crate) relied_below: AtomicU32,
     /// How many names the pool has created in it.
     pub(crate) made: AtomicU32,
-    /// How often changes of its names were reported.
-    pub(crate) names_changed: AtomicU32,
 }
 
 /// What few nodes ever have.

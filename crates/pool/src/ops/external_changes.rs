@@ -1,50 +1,60 @@
-//! Reports from the watcher of the branches: changes made outside the pool.
+//! Reports of changes, by the watcher of the branches and by those who serve clients.
 
+use crate::coherence::changes::{Change, Changes, Client, Item};
 use crate::ids::NodeId;
 use crate::lock::paths::Uses;
 use crate::node::known_tree::KnownTree;
 use crate::pool::Pool;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
 impl Pool {
-    /// Reports that the set of branches that hold this name of a directory may have changed.
-    pub fn name_changed(&self, dir: NodeId, name: &[u8]) {
-        if let Ok(dir) = self.nodes.get(dir) {
-            dir.with_cached(|cached| cached.names.any_may_hold(name));
+    /// Tells of a change, after it was made on a branch and before the kernel learns of it.
+    pub fn tell(&self, change: Change<'_>, by: Client) {
+        // What is remembered goes first: who takes a ticket after the change must not find it.
+        if by == Client::Outside {
+            self.forget_what_changed(change);
+        }
+        match change {
+            Change::Holders { dir, name } | Change::Name { dir, name } => {
+                self.changes.record(Item::name(dir, name));
+            }
+            Change::Names(node) | Change::Attributes(node) => self.changes.record(Item::node(node)),
+            Change::Answers => self.changes.record(Item::ANSWERS),
+            Change::Listings => self.changes.record(Item::LISTINGS),
+            Change::Missed => {
+                [Item::ANSWERS, Item::LISTINGS].iter().for_each(|all| self.changes.record(*all))
+            }
+            Change::Places => {}
         }
     }
 
-    /// Reports that the names of a directory have changed, by an operation or on a branch. What a listing has read before is
-    /// [`Doubtful`](crate::NamesRead::Doubtful) from now on.
-    pub fn listing_changed(&self, dir: NodeId) {
-        if let Ok(dir) = self.nodes.get(dir) {
-            dir.dir().names_changed.fetch_add(1, Ordering::SeqCst);
+    fn forget_what_changed(&self, change: Change<'_>) {
+        match change {
+            Change::Holders { dir, name } => {
+                if let Ok(dir) = self.nodes.get(dir) {
+                    dir.with_cached(|cached| cached.names.any_may_hold(name));
+                }
+            }
+            Change::Names(node) | Change::Attributes(node) => {
+                if let Ok(node) = self.nodes.get(node) {
+                    node.changed();
+                    node.copies_changed();
+                }
+            }
+            Change::Places => self.dir_cache.places_changed(),
+            Change::Missed => {
+                self.nodes.rely_on_nothing();
+                self.dir_cache.clear();
+                self.nested.clear();
+            }
+            // The pool remembers neither answers nor what a name shows.
+            Change::Name { .. } | Change::Answers | Change::Listings => {}
         }
     }
 
-    /// Reports that the names of any directory may have changed.
-    pub fn listings_changed(&self) {
-        self.cursors.all_overtaken();
-    }
-
-    /// Reports a change of a node's attributes.
-    pub fn attributes_changed(&self, node: NodeId) {
-        if let Ok(node) = self.nodes.get(node) {
-            node.changed();
-            node.copies_changed();
-        }
-    }
-
-    /// Reports that a directory was created, moved or removed on a branch.
-    pub fn places_changed(&self) {
-        self.dir_cache.places_changed();
-    }
-
-    /// Reports that changes were missed or are no longer watched, or that mounts have changed.
-    pub fn changes_missed(&self) {
-        self.nodes.rely_on_nothing();
-        self.dir_cache.clear();
-        self.nested.clear();
+    /// Returns what has changed so far.
+    pub fn changes(&self) -> &Arc<Changes> {
+        &self.changes
     }
 
     /// Returns the names and nodes that the pool knows.

@@ -7,29 +7,29 @@
 //! (fs/fuse/inode.c fuse_reverse_inval_inode). Sending a notification for every change would cost each change a
 //! system call. Instead:
 //!
-//! - An answer records what it contains, then checks whether that has changed since the request began. If so, it gets
-//!   a TTL of zero.
-//! - A change is recorded, then its thread checks whether an answer with the changed item went to another client
+//! - An answer records what it contains, then checks whether that has changed since the request began
+//!   ([`Changes`]). If so, it gets a TTL of zero.
+//! - A change is told, then its thread checks whether an answer with the changed item went to another client
 //!   thread recently. If so, it notifies the kernel.
 //!
 //! Whichever comes second sees the record of the first. An answer to the thread that now requests the change is no
 //! longer in flight, because a thread has one request at a time. So a client that works alone in a directory, the
 //! usual case, causes no notifications, each of which would make the kernel fetch the attributes again.
 //!
-//! Before it reads anything, a request may process events on the branches itself, and so record changes. Its answer
+//! Before it reads anything, a request may process events on the branches itself, and so tell of changes. Its answer
 //! contains these changes, so they do not overtake it ([`Freshness::caught_up`]).
 
+use canopy_pool::coherence::changes::{Change, Changes, Client, Item, Ticket};
 use canopy_pool::{Attr, NodeId};
-use rapidhash::v3::rapidhash_v3;
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// What an answer contains or a change affects: the attributes of a node, or a name. Two items may share a key. Then
-/// one more answer gets a TTL of zero, or one notification is superfluous.
+/// What an answer contains or a change affects.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CacheKey {
-    bits: u64,
+    item: Item,
     kind: Kind,
 }
 
@@ -40,37 +40,33 @@ enum Kind {
     Directory,
     /// Or it is a name.
     File,
+    Unknown,
 }
 
-/// The bits of a key; the rest of a word in the log is the low bits of the change's number.
-const KEY_BITS: u32 = 48;
-const NAME: u64 = 1 << (KEY_BITS - 1);
-
 impl CacheKey {
-    /// Every node and every name.
-    pub(crate) const ALL: CacheKey = CacheKey { bits: NAME, kind: Kind::File };
-
     pub(crate) fn directory(node: NodeId) -> Self {
-        CacheKey { bits: node_bits(node), kind: Kind::Directory }
+        CacheKey { item: Item::node(node), kind: Kind::Directory }
     }
 
     pub(crate) fn attributes(node: NodeId, attr: &Attr) -> Self {
-        CacheKey { bits: node_bits(node), kind: if attr.is_dir() { Kind::Directory } else { Kind::File } }
+        CacheKey { item: Item::node(node), kind: if attr.is_dir() { Kind::Directory } else { Kind::File } }
     }
 
     pub(crate) fn name(parent: NodeId, name: &[u8]) -> Self {
-        // Odd, and unrelated to any pattern in consecutive numbers.
-        let parent = parent.0.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        CacheKey { bits: NAME | (rapidhash_v3(name) ^ parent) & (NAME - 1), kind: Kind::File }
+        CacheKey { item: Item::name(parent, name), kind: Kind::File }
+    }
+
+    /// Returns what a change affects, unless that is too much for one key.
+    pub(crate) fn of(change: Change<'_>) -> Option<Self> {
+        match change {
+            Change::Name { dir, name } | Change::Holders { dir, name } => Some(CacheKey::name(dir, name)),
+            Change::Names(dir) => Some(CacheKey::directory(dir)),
+            Change::Attributes(node) => Some(CacheKey { item: Item::node(node), kind: Kind::Unknown }),
+            Change::Places | Change::Answers | Change::Listings | Change::Missed => None,
+        }
     }
 }
 
-fn node_bits(node: NodeId) -> u64 {
-    node.0 & (NAME - 1)
-}
-
-/// The number of changes in the log. An answer that more changes than this overtake gets a TTL of zero.
-const LOG: usize = 1024;
 /// The number of slots for recipients of directories, and of everything else.
 const SLOTS: usize = 4096;
 /// How long an answer may wait for its client thread to be scheduled and process it, in ticks: 2 seconds.
@@ -129,66 +125,49 @@ impl Recipients {
 
 thread_local! {
     /// The changes before this one are in whatever the request that this thread serves reads, though they may have been
-    /// recorded after it began.
-    static CAUGHT_UP: Cell<u64> = const { Cell::new(0) };
+    /// told after it began.
+    static CAUGHT_UP: Cell<Ticket> = const { Cell::new(Ticket::FIRST) };
 }
 
 pub(crate) struct Freshness {
-    /// The number of changes so far.
-    changes: AtomicU64,
-    /// The latest changes: the key, and the low bits of the change's number.
-    log: Box<[AtomicU64]>,
+    changes: Arc<Changes>,
     /// The [`Recipients`] of each key, by its kind.
     of_directories: Box<[AtomicU64]>,
     of_files: Box<[AtomicU64]>,
 }
 
-impl Default for Freshness {
-    fn default() -> Self {
-        let slots = || (0..SLOTS).map(|_| AtomicU64::new(0)).collect();
-        Freshness {
-            changes: AtomicU64::new(0),
-            log: (0..LOG).map(|_| AtomicU64::new(u64::MAX)).collect(),
-            of_directories: slots(),
-            of_files: slots(),
-        }
-    }
-}
-
 impl Freshness {
+    pub(crate) fn new(changes: Arc<Changes>) -> Self {
+        let slots = || (0..SLOTS).map(|_| AtomicU64::new(0)).collect();
+        Freshness { changes, of_directories: slots(), of_files: slots() }
+    }
+
     /// Begins a request. To be called before anything is read for it.
     pub(crate) fn begin(&self, thread: ThreadId) -> PendingAnswer<'_> {
-        CAUGHT_UP.set(0);
-        PendingAnswer { freshness: self, thread, since: self.changes.load(SeqCst), now: now() }
+        CAUGHT_UP.set(Ticket::FIRST);
+        PendingAnswer { freshness: self, thread, since: self.changes.ticket(), now: now() }
     }
 
     /// Records that nothing was read yet for the request that this thread serves, so that its answer will contain the
     /// changes so far.
     pub(crate) fn caught_up(&self) {
-        CAUGHT_UP.set(self.changes.load(SeqCst));
+        CAUGHT_UP.set(self.changes.ticket());
     }
 
-    /// Records a change, requested by a client thread or made behind the pool's back (`NO_THREAD`). Answers to
-    /// requests that began before get a TTL of zero from now on. Returns whether an answer with the old state may be
-    /// in flight already, so that the kernel must be notified.
-    pub(crate) fn record_change(&self, key: CacheKey, by: ThreadId) -> bool {
-        let slots: &[AtomicU64] = match key.kind {
-            Kind::Directory => &self.of_directories,
-            Kind::File => &self.of_files,
+    /// Returns whether an answer with the state before a change, which was told, may be in flight to others than the client
+    /// that made it, so that the kernel must be notified.
+    pub(crate) fn may_be_in_flight(&self, key: CacheKey, by: Client) -> bool {
+        let (now, slot) = (now(), key.item.slot(SLOTS));
+        let by = match by {
+            Client::Thread(thread) => thread,
+            Client::Outside => NO_THREAD,
         };
-        self.record(key.bits, by, [slots])
-    }
-
-    /// As [`Freshness::record_change`], for the attributes of a node that may be a directory or a file.
-    pub(crate) fn record_node_change(&self, node: NodeId, by: ThreadId) -> bool {
-        self.record(node_bits(node), by, [&self.of_directories[..], &self.of_files[..]])
-    }
-
-    fn record<const N: usize>(&self, bits: u64, by: ThreadId, tables: [&[AtomicU64]; N]) -> bool {
-        let number = self.changes.fetch_add(1, SeqCst);
-        self.log[number as usize % LOG].store(bits | number << KEY_BITS, SeqCst);
-        let now = now();
-        tables.iter().any(|slots| Recipients(slots[bits as usize % SLOTS].load(SeqCst)).any_but(by, now))
+        let given = |slots: &[AtomicU64]| Recipients(slots[slot].load(SeqCst)).any_but(by, now);
+        match key.kind {
+            Kind::Directory => given(&self.of_directories),
+            Kind::File => given(&self.of_files),
+            Kind::Unknown => given(&self.of_directories) || given(&self.of_files),
+        }
     }
 }
 
@@ -196,7 +175,7 @@ impl Freshness {
 pub(crate) struct PendingAnswer<'a> {
     freshness: &'a Freshness,
     thread: ThreadId,
-    since: u64,
+    since: Ticket,
     now: u64,
 }
 
@@ -219,9 +198,9 @@ impl PendingAnswer<'_> {
     fn record_at(&self, key: CacheKey, at: u64) -> bool {
         let slots = match key.kind {
             Kind::Directory => &self.freshness.of_directories,
-            Kind::File => &self.freshness.of_files,
+            Kind::File | Kind::Unknown => &self.freshness.of_files,
         };
-        let recipients = &slots[key.bits as usize % SLOTS];
+        let recipients = &slots[key.item.slot(SLOTS)];
         let mut before = recipients.load(SeqCst);
         // A store that every processor must see is expensive.
         while let after = Recipients(before).with(self.thread, at).0
@@ -230,18 +209,10 @@ impl PendingAnswer<'_> {
         {
             before = meanwhile;
         }
-        let now = self.freshness.changes.load(SeqCst);
-        let caught_up = CAUGHT_UP.get();
-        now - self.since <= LOG as u64
-            && (self.since..now).all(|number| {
-                let entry = self.freshness.log[number as usize % LOG].load(SeqCst);
-                let changed = entry & ((1 << KEY_BITS) - 1);
-                // An entry that is not written yet, or was overwritten, may have been any change.
-                entry >> KEY_BITS == number & (u64::MAX >> KEY_BITS)
-                    && (changed != key.bits || number < caught_up)
-                    // The TTLs are those of when the request began.
-                    && changed != CacheKey::ALL.bits
-            })
+        let changes = &self.freshness.changes;
+        changes.unchanged(self.since.max(CAUGHT_UP.get()), key.item)
+            // The TTLs are those of when the request began.
+            && changes.unchanged(self.since, Item::ANSWERS)
     }
 }
 
@@ -257,55 +228,73 @@ fn now() -> u64 {
 mod tests {
     use super::*;
 
-    const DIR: CacheKey = CacheKey { bits: 7, kind: Kind::Directory };
-    const OTHER: CacheKey = CacheKey { bits: 8, kind: Kind::Directory };
     const ONE: ThreadId = 11;
     const TWO: ThreadId = 4_194_303;
+    const DIR: CacheKey = dir(7);
+    const OTHER: CacheKey = dir(8);
+
+    const fn dir(id: u64) -> CacheKey {
+        CacheKey { item: Item::node(NodeId(id)), kind: Kind::Directory }
+    }
+
+    fn file(id: u64) -> CacheKey {
+        CacheKey { kind: Kind::File, ..dir(id) }
+    }
+
+    fn new() -> Freshness {
+        Freshness::new(Arc::default())
+    }
+
+    /// Returns whether the kernel must be notified of a change that a thread has requested.
+    fn change(freshness: &Freshness, key: CacheKey, by: ThreadId) -> bool {
+        freshness.changes.record(key.item);
+        freshness.may_be_in_flight(key, Client::Thread(by))
+    }
 
     #[test]
     fn an_answer_is_stale_after_a_change_during_its_request() {
-        let freshness = Freshness::default();
+        let freshness = new();
         let name = CacheKey::name(NodeId(7), b"f");
         let answer = freshness.begin(ONE);
         assert!(answer.record(DIR) && answer.record(OTHER) && answer.record(name));
-        freshness.record_change(DIR, TWO);
-        freshness.record_change(name, TWO);
+        change(&freshness, DIR, TWO);
+        change(&freshness, name, TWO);
         assert!(!answer.record(DIR) && answer.record(OTHER) && !answer.record(name));
         assert!(freshness.begin(ONE).record(DIR), "a later request reads the new state");
-        freshness.record_change(CacheKey::ALL, NO_THREAD);
+        freshness.changes.record(Item::ANSWERS);
         assert!(!answer.record(OTHER));
     }
 
     #[test]
     fn an_answer_contains_the_changes_before_its_request_caught_up() {
-        let freshness = Freshness::default();
+        let freshness = new();
         let answer = freshness.begin(ONE);
-        freshness.record_change(DIR, NO_THREAD);
+        change(&freshness, DIR, NO_THREAD);
         assert!(!answer.record(DIR));
         freshness.caught_up();
         assert!(answer.record(DIR));
-        freshness.record_change(DIR, NO_THREAD);
+        change(&freshness, DIR, NO_THREAD);
         assert!(!answer.record(DIR), "changed after it was read");
         let answer = freshness.begin(ONE);
-        freshness.record_change(CacheKey::ALL, NO_THREAD);
+        freshness.changes.record(Item::ANSWERS);
         freshness.caught_up();
         assert!(!answer.record(DIR), "the TTLs may have changed too");
         // What the thread did in one request means nothing for another of its requests.
         let answer = freshness.begin(ONE);
-        freshness.record_change(DIR, NO_THREAD);
+        change(&freshness, DIR, NO_THREAD);
         freshness.begin(TWO);
         assert!(!answer.record(DIR));
     }
 
     #[test]
     fn a_change_knows_whether_another_thread_was_given_the_item() {
-        let freshness = Freshness::default();
-        assert!(!freshness.record_change(DIR, TWO));
+        let freshness = new();
+        assert!(!change(&freshness, DIR, TWO));
         freshness.begin(ONE).record(DIR);
-        assert!(freshness.record_change(DIR, TWO));
-        assert!(!freshness.record_change(OTHER, TWO));
-        assert!(freshness.record_change(DIR, NO_THREAD));
-        assert!(!freshness.record_change(DIR, ONE), "the thread that requests a change has had its answer");
+        assert!(change(&freshness, DIR, TWO));
+        assert!(!change(&freshness, OTHER, TWO));
+        assert!(change(&freshness, DIR, NO_THREAD));
+        assert!(!change(&freshness, DIR, ONE), "the thread that requests a change has had its answer");
     }
 
     #[test]
@@ -335,30 +324,19 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_stale_after_more_changes_than_the_log_holds() {
-        let freshness = Freshness::default();
-        let answer = freshness.begin(ONE);
-        for _ in 0..LOG {
-            freshness.record_change(OTHER, TWO);
-        }
-        assert!(answer.record(DIR));
-        freshness.record_change(OTHER, TWO);
-        assert!(!answer.record(DIR));
-    }
-
-    #[test]
     fn many_files_given_to_others_are_not_taken_for_a_directory() {
-        let freshness = Freshness::default();
+        let freshness = new();
         freshness.begin(ONE).record(DIR);
-        for bits in 0..2 * SLOTS as u64 {
-            freshness.begin(TWO).record(CacheKey { bits, kind: Kind::File });
+        for id in 0..2 * SLOTS as u64 {
+            freshness.begin(TWO).record(file(id));
         }
         assert!(
-            !freshness.record_change(DIR, ONE),
+            !change(&freshness, DIR, ONE),
             "only the thread that makes the change was given the directory"
         );
-        assert!(freshness.record_node_change(NodeId(7), ONE), "it may be one of the files");
-        assert!(freshness.record_node_change(NodeId(7), TWO), "it may be the directory");
+        let any = CacheKey::of(Change::Attributes(NodeId(7))).unwrap();
+        assert!(change(&freshness, any, ONE), "it may be one of the files");
+        assert!(change(&freshness, any, TWO), "it may be the directory");
     }
 
     /// A reader and a writer of one value, and a kernel that caches what the reader gave it unless the writer sends a
@@ -366,10 +344,10 @@ mod tests {
     #[test]
     fn either_the_answer_is_stale_or_the_change_notifies() {
         for round in 0..5_000_u64 {
-            let freshness = Freshness::default();
+            let freshness = new();
             let answer = freshness.begin(ONE);
             let (cached, notified) = std::thread::scope(|scope| {
-                let changing = scope.spawn(|| freshness.record_change(DIR, TWO));
+                let changing = scope.spawn(|| change(&freshness, DIR, TWO));
                 if round % 2 == 0 {
                     std::thread::yield_now();
                 }

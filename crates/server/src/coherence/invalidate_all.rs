@@ -10,6 +10,7 @@
 use super::Coherence;
 use crate::lock_rank as rank;
 use canopy_fuse::NodeId;
+use canopy_pool::coherence::changes::{Change, Client};
 use canopy_pool::lock::ranked::Mutex;
 use canopy_sys::{mountinfo, sched};
 use rustix::fd::AsFd;
@@ -48,8 +49,8 @@ impl Coherence {
     /// Makes the kernel look every name up and list every directory again, effective when this returns.
     pub(crate) fn invalidate_names(&self) {
         // The kernel must not cache what was read before this and is answered later.
-        self.anything_changed();
-        self.listings_changed();
+        self.tell(Change::Answers, Client::Outside);
+        self.tell(Change::Listings, Client::Outside);
         // The names of a listing in flight are cached all the same, so wait for them. A disk that hangs, perhaps the
         // very reason for this invalidation, delays it no longer than the timeout.
         let answered = self.in_flight.wait(TIMEOUT);
@@ -73,7 +74,7 @@ impl Coherence {
     /// Makes the kernel look every name up and list every directory again soon, except for names in answers in flight.
     /// Does not block.
     pub(crate) fn invalidate_names_soon(&self) {
-        self.listings_changed();
+        self.tell(Change::Listings, Client::Outside);
         let state = &self.invalidation;
         state.requested.store(true, Ordering::SeqCst);
         if state.running.swap(true, Ordering::SeqCst) {
@@ -107,7 +108,7 @@ impl Coherence {
     /// Makes the kernel drop every listing that it has cached, effective when this returns. A listing in flight then lacks
     /// its beginning, and the kernel does not use it.
     pub(crate) fn drop_listings(&self) {
-        self.listings_changed();
+        self.tell(Change::Listings, Client::Outside);
         self.notify_in_batches(&self.pool.known().dirs(), |&dir| {
             self.expire_node(dir, true);
         });
@@ -115,7 +116,7 @@ impl Coherence {
 
     /// Makes the kernel revalidate everything it caches. Does not block.
     pub(crate) fn invalidate_everything(&self) {
-        self.anything_changed();
+        self.tell(Change::Answers, Client::Outside);
         self.invalidate_names_soon();
         for node in self.pool.known().nodes() {
             self.expire_node(node, false);

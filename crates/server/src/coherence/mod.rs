@@ -2,7 +2,8 @@
 //!
 //! Every answer with a name or attributes carries a time to live (TTL). [`Coherence`] chooses it, and notifies the
 //! kernel when something that it may have cached changes. Its interface: a request begins ([`Coherence::begin`]) and
-//! gets the TTLs for its answer ([`Answer`]); a name or a node has changed; all names must be looked up again.
+//! gets the TTLs for its answer ([`Answer`]); something has changed ([`Coherence::tell`]); all names must be looked up
+//! again.
 //!
 //! Parts:
 //!
@@ -31,9 +32,10 @@ use arc_swap::{ArcSwap, Guard};
 use busy_dirs::BusyDirs;
 use canopy_fuse as wire;
 use canopy_fuse::notify::Notifier;
+use canopy_pool::coherence::changes::{Change, Client};
 use canopy_pool::{Attr, Entry, NamesRead, NodeId, Pool};
 use dir_listings::DirListings;
-use freshness::{CacheKey, Freshness, NO_THREAD, PendingAnswer, ThreadId};
+use freshness::{CacheKey, Freshness, PendingAnswer, ThreadId};
 use in_flight::{InFlight, InFlightGuard};
 use invalidate_all::Invalidation;
 use kept_listings::{Keep, KeptListings};
@@ -68,13 +70,14 @@ impl Coherence {
         notifier: Notifier,
         ttl: CacheTtl,
     ) -> std::io::Result<Arc<Coherence>> {
+        let freshness = Freshness::new(Arc::clone(pool.changes()));
         let coherence = Arc::new_cyclic(|weak_self| Coherence {
             weak_self: weak_self.clone(),
             pool,
             settings,
             notifier,
             ttl: ArcSwap::from_pointee(ttl),
-            freshness: Freshness::default(),
+            freshness,
             listings: DirListings::default(),
             kept: KeptListings::default(),
             in_flight: InFlight::default(),
@@ -109,25 +112,24 @@ impl Coherence {
         self.ttl.store(Arc::new(ttl));
     }
 
-    /// Records that a client's request has changed the attributes of a node. For requests whose answer does not make the
-    /// kernel reject older attributes in flight.
-    pub(crate) fn node_changed_by(&self, thread: ThreadId, node: NodeId) {
-        let seen = self.freshness.record_node_change(node, thread);
-        self.reject_answers(seen, node);
-    }
-
-    /// Does the same for directories.
-    pub(crate) fn directories_changed_by<const N: usize>(&self, thread: ThreadId, dirs: [NodeId; N]) {
-        for dir in dirs {
-            let seen = self.freshness.record_change(CacheKey::directory(dir), thread);
-            self.reject_answers(seen, dir);
+    /// Tells of a change, after the system call and before its answer or a notification. Returns whether an answer with the
+    /// state before may be in flight to others than the client, so that the kernel must be notified.
+    pub(crate) fn tell(&self, change: Change<'_>, by: Client) -> bool {
+        self.pool.tell(change, by);
+        match (change, by) {
+            // The kernel drops its listing after a change that it has requested.
+            (Change::Names(dir), Client::Outside) => self.listings.changed(wire::NodeId(dir.0)),
+            (Change::Listings | Change::Missed, _) => self.listings.clear(),
+            _ => {}
         }
+        CacheKey::of(change).is_some_and(|key| self.freshness.may_be_in_flight(key, by))
     }
 
-    /// Makes the kernel reject attributes of a node that are in flight, if others than the thread that changed it have
-    /// `seen` them.
-    fn reject_answers(&self, seen: bool, node: NodeId) {
-        if seen {
+    /// Tells that a client's request has changed a node. For requests whose answer does not make the kernel reject older
+    /// attributes in flight.
+    pub(crate) fn tell_by(&self, thread: ThreadId, change: Change<'_>) {
+        let seen = self.tell(change, Client::Thread(thread));
+        if seen && let Change::Names(node) | Change::Attributes(node) = change {
             let _ = self.notifier.inval_attributes_now(wire::NodeId(node.0));
         }
     }
@@ -141,14 +143,6 @@ impl Coherence {
     /// Returns whether the kernel opens directories by itself.
     pub(crate) fn kernel_opens_directories(&self) -> bool {
         self.kept.in_use()
-    }
-
-    /// Records that the names in a directory have changed behind the pool's back. The kernel's listing is dropped by
-    /// [`Coherence::expire_node`].
-    pub(crate) fn listing_changed(&self, dir: NodeId) {
-        // Before a notification: a request that begins after that must read the new names.
-        self.pool.listing_changed(dir);
-        self.listings.changed(wire::NodeId(dir.0));
     }
 
     /// Drops the listing of a directory that the kernel has cached, before this returns.
@@ -165,31 +159,6 @@ impl Coherence {
     /// Records that a name in a directory was made or removed directly on a branch.
     pub(crate) fn directory_modified(&self, dir: NodeId) {
         self.busy.record_change(dir);
-    }
-
-    /// Records that a name has changed behind the pool's back. Returns whether an answer with the old state may be in
-    /// flight, so that the kernel must be notified again later.
-    pub(crate) fn name_changed(&self, dir: NodeId, name: &[u8]) -> bool {
-        self.freshness.record_change(CacheKey::name(dir, name), NO_THREAD)
-    }
-
-    /// Does the same for the attributes of a node.
-    pub(crate) fn attributes_changed(&self, node: NodeId) -> bool {
-        // Before recording the change: a request that begins after that must read the new state.
-        self.pool.attributes_changed(node);
-        self.freshness.record_node_change(node, NO_THREAD)
-    }
-
-    /// Records that anything may have changed: every answer in flight gets a TTL of zero.
-    pub(crate) fn anything_changed(&self) {
-        self.freshness.record_change(CacheKey::ALL, NO_THREAD);
-    }
-
-    /// Records that the entries of any directory may have changed. The listings that the kernel keeps by itself are
-    /// dropped by [`Coherence::drop_listings`].
-    pub(crate) fn listings_changed(&self) {
-        self.pool.listings_changed();
-        self.listings.clear();
     }
 
     /// Drops the listings whose attributes are about to expire.

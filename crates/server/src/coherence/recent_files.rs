@@ -7,6 +7,7 @@
 
 use super::Coherence;
 use crate::lock_rank as rank;
+use canopy_pool::coherence::changes::{Change, Client};
 use canopy_pool::lock::ranked::Mutex;
 use canopy_pool::{Attr, NodeId, Time};
 use rustix::io::Errno;
@@ -125,7 +126,7 @@ impl Coherence {
     /// Records that a file was closed after writing. Must be followed by [`Coherence::expire_closed_file`].
     pub(crate) fn file_closed(&self, node: NodeId) {
         // An answer that was read before is overtaken by the change, or was tracked before (`Answer::attr_ttl`).
-        self.attributes_changed(node);
+        self.tell(Change::Attributes(node), Client::Outside);
         self.recent.closed(node);
     }
 
@@ -174,7 +175,7 @@ impl Coherence {
             }
             drop(slot);
             if !same && !gone {
-                self.attributes_changed(node);
+                self.tell(Change::Attributes(node), Client::Outside);
                 self.expire_node(node, false);
             }
         }

@@ -21,6 +21,7 @@ use crate::watch::Watch;
 use canopy_config::control_api::control_file;
 use canopy_fuse::request::{self as wire, Header};
 use canopy_fuse::{Handler, Op, Replied, Reply, Request, Undelivered};
+use canopy_pool::coherence::changes::Change;
 use canopy_pool::{Caller, Error, HandleId, NodeId, Pool};
 use canopy_sys::thread::ioprio;
 use rustix::io::Errno;
@@ -227,20 +228,19 @@ impl Dispatch {
         }
     }
 
-    /// Records that a request has changed names in `dirs` and passes its result on.
+    /// Tells that a request has changed names in `dirs` and passes its result on.
     fn names_changed<T, const N: usize>(&self, call: &Call<'_>, dirs: [NodeId; N], result: T) -> T {
         // Even if it has failed, perhaps halfway.
-        dirs.into_iter().for_each(|dir| self.pool.listing_changed(dir));
         self.watch.note_own_change();
-        self.coherence.directories_changed_by(call.answer.thread(), dirs);
+        dirs.into_iter().for_each(|dir| self.coherence.tell_by(call.answer.thread(), Change::Names(dir)));
         result
     }
 
-    /// Records that a request has changed attributes of its node and passes its result on. For requests whose answer
+    /// Tells that a request has changed attributes of its node and passes its result on. For requests whose answer
     /// does not make the kernel reject older attributes in flight.
     fn changed<T>(&self, call: &Call<'_>, result: T) -> T {
         self.watch.note_own_change();
-        self.coherence.node_changed_by(call.answer.thread(), call.node);
+        self.coherence.tell_by(call.answer.thread(), Change::Attributes(call.node));
         result
     }
 }

@@ -7,6 +7,7 @@
 use super::filesystems::Filesystems;
 use super::notifications::{Outgoing, RepeatQueue};
 use crate::coherence::Coherence;
+use canopy_pool::coherence::changes::{Change, Client};
 use canopy_pool::config::Func;
 use canopy_pool::policy::{self, Category};
 use canopy_pool::{NodeId, Pool};
@@ -167,7 +168,7 @@ impl Translator<'_> {
             return;
         }
         if event.mask & fanotify::ONDIR != 0 && event.mask & NAMES != 0 {
-            self.pool.places_changed();
+            self.outgoing.tell(self.coherence, Change::Places);
         }
         // The directory's path on the branch and in the node table must be of the same moment.
         let result = self.pool.with_tree_locked(|moves| -> Result<(), Errno> {
@@ -194,9 +195,7 @@ impl Translator<'_> {
     }
 
     fn invalidate_all(&mut self) {
-        self.pool.changes_missed();
-        self.coherence.listings_changed();
-        self.coherence.anything_changed();
+        self.outgoing.tell(self.coherence, Change::Missed);
         self.outgoing.now.all = true;
         self.outgoing.repeat.all = true;
     }
@@ -208,25 +207,24 @@ impl Translator<'_> {
         // The kernel caches nothing of an unknown directory or below it.
         let Some(dir) = known.dir(dir) else { return Ok(false) };
         if name == b"." {
-            self.outgoing.node(self.coherence, dir, false);
+            self.outgoing.tell(self.coherence, Change::Attributes(dir));
             return Ok(true);
         }
         let named = mask & NAMES != 0;
         if named {
-            self.pool.name_changed(dir, name);
             self.coherence.directory_modified(dir);
         }
         // Which copy of a file is shown may depend on which was changed last.
         let shows = self.pool.config().policies.get(Func::Getattr);
-        if named || !policy::first_only(shows, Category::Search) {
-            self.outgoing.name(self.coherence, dir, name);
+        if named {
+            self.outgoing.tell(self.coherence, Change::Holders { dir, name });
+            self.outgoing.tell(self.coherence, Change::Names(dir));
+        } else if !policy::first_only(shows, Category::Search) {
+            self.outgoing.tell(self.coherence, Change::Name { dir, name });
         } else {
             // A lookup in progress either has entered its result in the node table already, or finds its answer
             // stale.
-            self.coherence.name_changed(dir, name);
-        }
-        if named {
-            self.outgoing.node(self.coherence, dir, true);
+            self.coherence.tell(Change::Name { dir, name }, Client::Outside);
         }
         let Some(child) = known.child(dir, name) else { return Ok(false) };
         self.file_changed(child.node, mask);
@@ -252,12 +250,18 @@ impl Translator<'_> {
     /// before, so everything known below is to be looked up again. Names that were missing there are still missing.
     fn directory_left(&mut self, dir: NodeId) {
         // Lookups in progress below it are affected too.
-        self.coherence.anything_changed();
+        self.outgoing.tell(self.coherence, Change::Answers);
         // Its listing has lost the names of this branch.
-        self.outgoing.node(self.coherence, dir, true);
+        self.outgoing.tell(self.coherence, Change::Names(dir));
         for below in self.pool.known().below(dir) {
-            self.outgoing.name(self.coherence, below.parent, &below.name);
-            self.outgoing.node(self.coherence, below.node, below.is_dir);
+            self.outgoing.tell(self.coherence, Change::Name { dir: below.parent, name: &below.name });
+            self.outgoing.tell(
+                self.coherence,
+                match below.is_dir {
+                    true => Change::Names(below.node),
+                    false => Change::Attributes(below.node),
+                },
+            );
         }
     }
 
@@ -275,7 +279,7 @@ impl Translator<'_> {
             Err(Errno::NOENT | Errno::STALE) => return Ok(()),
             result => result?,
         };
-        self.outgoing.node(self.coherence, node, true);
+        self.outgoing.tell(self.coherence, Change::Names(node));
         let mut buffer = [MaybeUninit::uninit(); 8192];
         let mut entries = RawDir::new(&dir, &mut buffer);
         while let Some(entry) = entries.next() {
@@ -289,9 +293,9 @@ impl Translator<'_> {
                 continue;
             }
             *remaining = remaining.checked_sub(1).ok_or(Errno::TOOBIG)?;
-            self.outgoing.name(self.coherence, node, name.to_bytes());
+            self.outgoing.tell(self.coherence, Change::Name { dir: node, name: name.to_bytes() });
             let Some(child) = self.pool.known().child(node, name.to_bytes()) else { continue };
-            self.outgoing.node(self.coherence, child.node, false);
+            self.outgoing.tell(self.coherence, Change::Attributes(child.node));
             if child.is_dir {
                 let path = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 match rustix::fs::openat(&dir, name, path, Mode::empty()) {
@@ -307,7 +311,7 @@ impl Translator<'_> {
     fn file_changed(&mut self, node: NodeId, mask: u64) {
         match mask {
             fanotify::CLOSE_WRITE => self.outgoing.closed_file(self.coherence, node),
-            _ => self.outgoing.node(self.coherence, node, false),
+            _ => self.outgoing.tell(self.coherence, Change::Attributes(node)),
         }
     }
 
@@ -322,7 +326,7 @@ impl Translator<'_> {
         match self.pool.known().file(file.as_fd()) {
             // A lookup of another name in progress may make the file known with outdated attributes.
             Ok((nodes, links)) if nodes.is_empty() && links > 1 => {
-                self.coherence.anything_changed();
+                self.outgoing.tell(self.coherence, Change::Answers);
             }
             Ok((nodes, _)) => nodes.into_iter().for_each(|node| self.file_changed(node, event.mask)),
             Err(_) => {}
@@ -331,25 +335,27 @@ impl Translator<'_> {
 }
 
 impl Outgoing {
-    /// Adds a name to be looked up again.
-    fn name(&mut self, coherence: &Coherence, dir: NodeId, name: &[u8]) {
-        // Recorded before the notification is sent: an answer given in between is stale, or known to be in flight.
-        if coherence.name_changed(dir, name) {
-            self.repeat.name(dir, name);
+    /// Tells of a change, and adds what the kernel must be notified of.
+    fn tell(&mut self, coherence: &Coherence, change: Change<'_>) {
+        // Before the notification is sent: an answer given in between is stale, or known to be in flight.
+        let seen = coherence.tell(change, Client::Outside);
+        match change {
+            Change::Name { dir, name } | Change::Holders { dir, name } => {
+                if seen {
+                    self.repeat.name(dir, name);
+                }
+                self.now.name(dir, name);
+            }
+            Change::Names(node) | Change::Attributes(node) => {
+                let listing = matches!(change, Change::Names(_));
+                if seen {
+                    // Where the kernel keeps listings by itself, a listing in flight is dropped when it ends.
+                    self.repeat.node(node, listing && !coherence.kernel_opens_directories());
+                }
+                self.now.node(node, listing);
+            }
+            Change::Places | Change::Answers | Change::Listings | Change::Missed => {}
         }
-        self.now.name(dir, name);
-    }
-
-    /// Adds a node whose attributes, and perhaps listing, are to be fetched again.
-    fn node(&mut self, coherence: &Coherence, node: NodeId, listing: bool) {
-        if listing {
-            coherence.listing_changed(node);
-        }
-        if coherence.attributes_changed(node) {
-            // Where the kernel keeps listings by itself, a listing in flight is dropped when it ends.
-            self.repeat.node(node, listing && !coherence.kernel_opens_directories());
-        }
-        self.now.node(node, listing);
     }
 
     /// Adds a file that was closed after writing. Programs that wrote it through the pool by passthrough cause this event

@@ -20,6 +20,7 @@ use canopy_config::Config;
 use canopy_config::values::Coherence as Mode;
 use canopy_pool::Pool;
 use canopy_pool::branch::Branches;
+use canopy_pool::coherence::changes::{Change, Client};
 use canopy_pool::config::{FollowSymlinks, Func};
 use canopy_pool::lock::ranked::{Mutex, MutexGuard};
 use canopy_pool::policy;
@@ -239,7 +240,7 @@ impl Watch {
     /// Sets the TTLs that follow from what is watched now.
     fn apply(&self, state: &mut State) {
         let ttl = state.new_ttl();
-        self.pool.changes_missed();
+        self.coherence.tell(Change::Missed, Client::Outside);
         self.coherence.set_ttl(ttl);
     }
 }

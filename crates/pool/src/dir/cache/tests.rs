@@ -210,10 +210,11 @@ fn a_clone_is_recorded_from_the_top() {
     let branches = rig.pool.branches.load();
     let [above, node] = [top, dir].map(|id| rig.pool.nodes.get(id).unwrap());
     let mut dirs = rig.begin(&branches, dir);
+    let begun = rig.pool.changes.ticket();
     std::thread::scope(|scope| {
         let held = node.dir().cached.lock();
         let clone = scope.spawn(|| rig.pool.bring_dir(&branches, &mut dirs, 1, b"top/d"));
-        let is_recorded = || above.dir().extended.load(Ordering::Acquire) == 1;
+        let is_recorded = || !rig.pool.changes.unchanged(begun, Item::places(above.id));
         for _ in 0..10_000 {
             if is_recorded() {
                 break;

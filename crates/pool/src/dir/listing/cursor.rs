@@ -8,6 +8,7 @@ use super::position::{END, NARROW_END, Offsets, Position};
 use super::sorted::SortedName;
 use super::source::Source;
 use crate::branch::{Branch, Branches};
+use crate::coherence::changes::Ticket;
 use crate::dir::symlinks::Symlinks;
 use crate::inode_number::DirentInodes;
 use rapidhash::fast::RandomState;
@@ -28,8 +29,8 @@ pub(crate) struct Cursor {
     pub(crate) first: usize,
     /// The state of the tree and the directory when the pass began.
     pub(crate) since: ListingVersion,
-    /// The changes that had been reported when the cursor began to read.
-    pub(crate) reported: ReportedChanges,
+    /// From when the cursor began to read.
+    pub(crate) begun: Ticket,
     /// A branch could not be read.
     pub(crate) incomplete: bool,
     pub(crate) ended: bool,
@@ -76,13 +77,6 @@ pub(crate) struct ListingVersion {
     pub(crate) moves: u64,
     /// How many names the pool had created in the directory.
     pub(crate) made: u32,
-}
-
-/// How many changes of names have been reported: in this directory, and in every directory.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ReportedChanges {
-    pub(crate) here: u32,
-    pub(crate) everywhere: u32,
 }
 
 /// How far the names of a part of a listing can be relied on.

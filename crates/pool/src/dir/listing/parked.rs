@@ -4,15 +4,13 @@
 //! So cursors can be dropped at any time; their number and their memory are limited. A cursor that was not used for
 //! some seconds is dropped, with the directories that it holds open on the branches.
 
-use super::cursor::{Cursor, ReportedChanges};
+use super::cursor::Cursor;
 use crate::ids::NodeId;
 use crate::lock::rank;
 use crate::lock::ranked::Mutex;
-use crate::node::Node;
 use canopy_sys::sched;
 use rustix::process::Resource;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -28,8 +26,6 @@ const CHECK_PAUSE: Duration = Duration::from_secs(2);
 pub(crate) struct Cursors {
     shared: Arc<Mutex<Parked, rank::Cursors>>,
     descriptors: usize,
-    /// How often the names of every directory were reported to have changed.
-    overtaken: AtomicU32,
 }
 
 #[derive(Default)]
@@ -53,7 +49,7 @@ impl Default for Cursors {
     fn default() -> Self {
         let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::from(u32::MAX));
         let descriptors = (limit / SHARE) as usize;
-        Cursors { shared: Arc::default(), descriptors, overtaken: AtomicU32::new(0) }
+        Cursors { shared: Arc::default(), descriptors }
     }
 }
 
@@ -95,17 +91,6 @@ impl Cursors {
             }
         }
         drop(parked);
-    }
-
-    /// Records that every directory may have changed since the cursors read it.
-    pub(crate) fn all_overtaken(&self) {
-        self.overtaken.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// Returns what has been reported so far of changes in a directory.
-    pub(crate) fn reported(&self, dir: &Node) -> ReportedChanges {
-        let here = dir.dir().names_changed.load(Ordering::SeqCst);
-        ReportedChanges { here, everywhere: self.overtaken.load(Ordering::SeqCst) }
     }
 
     /// Drops all cursors, with what they hold open.

@@ -44,7 +44,7 @@ impl Cursor {
         at: Position,
         trust: CacheTrust,
     ) -> Result<Cursor> {
-        let (since, reported) = (ListingVersion::now(pool, node), pool.cursors.reported(node));
+        let (since, begun) = (ListingVersion::now(pool, node), pool.changes.ticket());
         let from_start = matches!(at, Position::Start(_));
         let branches = pool.branches.load();
         let known = trust.and_then(|_| pool.known_copies(&branches, node));
@@ -61,7 +61,7 @@ impl Cursor {
             pass: 0,
             first: 0,
             since,
-            reported,
+            begun,
             incomplete: failed.is_some(),
             lasts: false,
             names: Vec::new(),

@@ -9,6 +9,7 @@ mod fill;
 
 use crate::branch::health::OpKind;
 use crate::branch::{Branch, Branches};
+use crate::coherence::changes::Item;
 use crate::config::{Func, ReaddirMode};
 use crate::dir::listing::cursor::{Cursor, DirEntry, NamesRead};
 use crate::dir::listing::position::Position;
@@ -151,7 +152,8 @@ impl Pool {
     /// Keeps a cursor for the next request, unless the `given` entries were the last ones. Returns how far its
     /// names can be relied on.
     fn park(&self, node: &Node, mut cursor: Box<Cursor>, given: usize) -> NamesRead {
-        let current = cursor.reported == self.cursors.reported(node) && !cursor.incomplete;
+        let unchanged = |item| self.changes.unchanged(cursor.begun, item);
+        let current = unchanged(Item::node(node.id)) && unchanged(Item::LISTINGS) && !cursor.incomplete;
         if !cursor.is_over(given) {
             cursor.suspend();
             self.cursors.park(node.id, cursor);

@@ -16,7 +16,6 @@ use crate::path::{FileName, PoolPath};
 use crate::pool::Pool;
 use rustix::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Where the copies of a directory are, as far as the cache tells: it is cached itself, or its parent is.
 pub(crate) struct KnownCopies {
@@ -88,7 +87,7 @@ impl Pool {
         {
             return MergedDir::cached(branches, node, &cached);
         }
-        let extended = node.dir().extended.load(Ordering::Acquire);
+        let begun = self.changes.ticket();
         let below = trust.and_then(|_| self.open_in_parent(branches, &node));
         let mut dirs = below.unwrap_or_else(|| MergedDir::open(self.follow(), branches, path));
         if let Some(stamp) = trust
@@ -100,7 +99,7 @@ impl Pool {
             {
                 dirs.set_below(&parent.opened);
             }
-            dirs.names = self.dir_cache.insert(&node, branches, &dirs.opened, (stamp, extended));
+            dirs.names = self.dir_cache.insert(&node, branches, &dirs.opened, (stamp, begun));
         }
         dirs.node = Some(node);
         dirs

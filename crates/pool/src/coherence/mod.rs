@@ -1,0 +1,3 @@
+//! What is known of the branches, and whether it is still so.
+
+pub mod changes;
