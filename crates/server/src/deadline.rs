@@ -13,14 +13,13 @@ use crate::lock_rank as rank;
 use crate::parking::Parking;
 use crate::translate::operation::{Changes, Operation, Waits};
 use canopy_fuse::notify::Notifier;
-use canopy_fuse::transport::{Note, Park, Stalled, Verdict};
-use canopy_fuse::{Handler, NodeId as WireNode, Replied, Reply, Request, Undelivered};
+use canopy_fuse::transport::{Landmarks, Note, Park, Stalled, Verdict};
+use canopy_fuse::{Handler, Replied, Reply, Request, Undelivered};
 use canopy_pool::branch::{Branch, BranchId};
 use canopy_pool::lock::ranked::Mutex;
 use canopy_pool::{HandleId, NodeId, Pool};
 use rustix::io::Errno;
 use std::collections::HashMap;
-use std::ffi::CString;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -112,20 +111,8 @@ impl<H: Handler> Handler for Deadline<H> {
         self.inner.handle(request, reply)
     }
 
-    fn thread_start(&self, worker: usize) {
-        self.inner.thread_start(worker);
-    }
-
-    fn known_files(&self) -> Vec<WireNode> {
-        self.inner.known_files()
-    }
-
-    fn mountpoint(&self) -> Option<CString> {
-        self.inner.mountpoint()
-    }
-
-    fn some_file(&self) -> Option<CString> {
-        self.inner.some_file()
+    fn landmarks(&self) -> Landmarks {
+        self.inner.landmarks()
     }
 
     fn undelivered(&self, what: Undelivered) {

@@ -122,7 +122,7 @@ fn start_over(
     config.pool.names_only = sandbox.is_some();
     tracing::info!("{security}");
     let options = session_options(plan, &branches);
-    let session = match before {
+    let mut session = match before {
         Some(before) => takeover::adopt_session(device, before, &options)?,
         None => Session::negotiate(device, &options, limits)?,
     };
@@ -131,6 +131,7 @@ fn start_over(
     tracing::info!("{planned}; {agreed}");
     complete(&mut config, plan, &agreed);
     let (threads, affinity) = (worker_count(&config), Affinity::new(&config.threads));
+    session.on_thread_start(move |worker| affinity.bind(worker));
     let pool = make_pool(&config, (branches, unfinished), &agreed, witness);
     let reachable = sandbox.as_ref().map(|sandbox| sandbox.branches().to_vec());
     let settings = Settings::new(config.clone(), plan.mountpoint.clone(), reachable, ledger.clone());
@@ -184,7 +185,6 @@ fn start_over(
         coherence,
         watch,
         control,
-        affinity,
         interrupts,
         parking: Arc::clone(&parking),
         selinux: negotiate::has_selinux(),

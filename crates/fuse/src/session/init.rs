@@ -16,7 +16,8 @@ use crate::notify::{Capabilities, Notifier, Sender};
 use crate::request::{Dialect, Header, Op, Request};
 use crate::transport::uring::{Parameter, Rings};
 use crate::transport::{
-    Gate, LowWorkers, ServedRequests, UringUnavailable, WorkerGrowth, WorkerPriority, write_header,
+    Gate, LowWorkers, ServedRequests, ThreadStart, UringUnavailable, WorkerGrowth, WorkerPriority,
+    write_header,
 };
 
 const OUT_HEADER: usize = size_of::<abi::OutHeader>();
@@ -33,6 +34,7 @@ pub struct Session {
     pub(super) served: ServedRequests,
     pub(super) resident: bool,
     pub(super) gate: Arc<Gate>,
+    pub(super) thread_start: Option<Box<ThreadStart>>,
 }
 
 impl Session {
@@ -107,7 +109,26 @@ impl Session {
         let sender = Sender::start(Arc::clone(&device), capabilities).map_err(SessionError::Start)?;
         let SessionOptions { growth, worker_priority: priority, resident, .. } = *options;
         let (low, served, gate) = (LowWorkers::default(), ServedRequests::default(), Arc::default());
-        Ok(Session { device, agreed, sender, rings, growth, priority, low, served, resident, gate })
+        let thread_start = None;
+        Ok(Session {
+            device,
+            agreed,
+            sender,
+            rings,
+            growth,
+            priority,
+            low,
+            served,
+            resident,
+            gate,
+            thread_start,
+        })
+    }
+
+    /// Sets what each thread of a worker calls before its first request, with the thread's number from 0 on. For affinity and
+    /// similar settings.
+    pub fn on_thread_start(&mut self, call: impl Fn(usize) + Send + Sync + 'static) {
+        self.thread_start = Some(Box::new(call));
     }
 
     /// Returns the result of the negotiation.

@@ -49,6 +49,9 @@ impl Session {
         let workers = Workers::new(self.growth, self.agreed.max_payload(), groups, Arc::clone(&self.gate));
         self.gate.set_workers(&workers);
         self.served.set(&workers);
+        if let Some(call) = self.thread_start.take() {
+            workers.set_thread_start(call);
+        }
         // The first thread reads FORGET and INTERRUPT with either transport.
         started.push(self.device_worker(&handler, 0, &over_uring, workers.slot(0))?);
         let mut transport = transport(&rings);

@@ -70,8 +70,7 @@ impl<H: Handler> DevWorker<H> {
     /// Serves `first`, which was read from the same device; without it, until the connection ends. Each request in a line
     /// has such a worker of its own, which must not stay: there may be more of them, one after the other, than workers.
     pub(crate) fn run(mut self, number: usize, first: Option<FirstRequest>) -> WorkerEnd {
-        self.slot.sit_down(Some(Arc::clone(&self.device)));
-        self.handler.thread_start(number);
+        self.slot.sit_down(number, Some(Arc::clone(&self.device)));
         if let Some(FirstRequest { held: Held::Message(_, message), admitted }) = first {
             let start = self.page - WRITE_DATA;
             self.input[start..start + message.len()].copy_from_slice(&message);

@@ -26,7 +26,7 @@ pub use gate::Gate;
 pub(crate) use lines::{FirstRequest, Held};
 pub use priority::{LowWorkers, WorkerPriority};
 pub(crate) use serve::write_header;
-pub use serve::{Grants, Handler, Out, Outcome, Undelivered, report_undelivered, serve};
+pub use serve::{Grants, Handler, Landmarks, Out, Outcome, Undelivered, report_undelivered, serve};
 pub use served::{Served, ServedRequests};
 pub use stalled::{Note, Park, Stalled, Verdict};
 pub use tally::{BOUNDS, KindTally, ONE_IN};
@@ -35,7 +35,7 @@ pub use uring::UringUnavailable;
 pub(crate) use watchdog::{GroupSpawner, Spawned, Watchdog};
 pub(crate) use worker_thread::{WorkerThread, WorkersEnd};
 pub use workers::WorkerGrowth;
-pub(crate) use workers::{WorkerSlot, Workers};
+pub(crate) use workers::{ThreadStart, WorkerSlot, Workers};
 
 /// The transport of a connection. FORGET, INTERRUPT and notifications always use `/dev/fuse`.
 #[derive(Clone, Debug, PartialEq, Eq)]

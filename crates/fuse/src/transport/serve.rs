@@ -27,27 +27,10 @@ pub trait Handler: Send + Sync + 'static {
     /// After a panic the reply is `EIO`.
     fn handle(&self, request: Request<'_>, reply: Reply<'_>) -> Replied;
 
-    /// Called on each thread before its first request, with the thread's number from 0 on. For credentials, affinity and
-    /// similar settings.
-    fn thread_start(&self, _worker: usize) {}
-
-    /// Returns some regular files that the kernel most likely knows, such as recent or open ones. It is called while
-    /// requests wait for a disk, so it must not access a disk itself.
-    fn known_files(&self) -> Vec<NodeId> {
-        Vec::new()
-    }
-
-    /// Returns the path of the mounted root. A child process may ask the kernel for something there that this crate answers, so
-    /// that requests which wait in a queue are served; without it they may wait until one is sent on their processor. It is
-    /// called while requests wait for a disk, so it must not access a disk itself.
-    fn mountpoint(&self) -> Option<CString> {
-        None
-    }
-
-    /// Returns the path of a regular file there. Where the kernel knows none, a child process looks it up, so that workers which
-    /// are no longer needed can leave; without it they stay.
-    fn some_file(&self) -> Option<CString> {
-        None
+    /// Returns what the transport may ask the kernel about, to make it send a request. It is called while requests wait for a
+    /// disk, so it must not access a disk itself.
+    fn landmarks(&self) -> Landmarks {
+        Landmarks::default()
     }
 
     /// Called for each reference in a reply that the kernel did not accept, because the request was aborted or the
@@ -115,20 +98,8 @@ impl<H: Handler + ?Sized> Handler for std::sync::Arc<H> {
         (**self).handle(request, reply)
     }
 
-    fn thread_start(&self, worker: usize) {
-        (**self).thread_start(worker);
-    }
-
-    fn known_files(&self) -> Vec<NodeId> {
-        (**self).known_files()
-    }
-
-    fn mountpoint(&self) -> Option<CString> {
-        (**self).mountpoint()
-    }
-
-    fn some_file(&self) -> Option<CString> {
-        (**self).some_file()
+    fn landmarks(&self) -> Landmarks {
+        (**self).landmarks()
     }
 
     fn undelivered(&self, what: Undelivered) {
@@ -174,6 +145,19 @@ impl<H: Handler + ?Sized> Handler for std::sync::Arc<H> {
     fn resumed(&self, request: &Request<'_>, late: bool) {
         (**self).resumed(request, late);
     }
+}
+
+/// What a child process and the transport can ask the kernel about.
+#[derive(Clone, Debug, Default)]
+pub struct Landmarks {
+    /// Some regular files that the kernel most likely knows, such as recent or open ones.
+    pub files: Vec<NodeId>,
+    /// The path of the mounted root. A child process may ask the kernel for something there that this crate answers, so that
+    /// requests which wait in a queue are served; without it they may wait until one is sent on their processor.
+    pub root: Option<CString>,
+    /// The path of a regular file there. Where the kernel knows none, a child process looks it up, so that workers which are no
+    /// longer needed can leave; without it they stay.
+    pub file: Option<CString>,
 }
 
 /// A reference in a reply that the kernel did not accept.

@@ -15,7 +15,7 @@ use super::dev::send_error;
 use super::lines::{Admitted, Aside, FirstRequest, Waiting};
 use super::nudge::Nudges;
 use super::priority::{LowWorkers, Priorities};
-use super::serve::Handler;
+use super::serve::{Handler, Landmarks};
 use super::stalled::{Stalled, Verdict};
 use super::worker_thread::{WorkerThread, WorkersEnd};
 use super::workers::{Activity, Claim, GroupSample, Seat, WorkerGrowth, WorkerSlot, Workers};
@@ -421,7 +421,7 @@ impl<H: Handler> Watchdog<H> {
                 group.needed = now.saturating_sub(patience - patience.div_ceil(10));
                 let sent = (0..over).take_while(|_| self.poke(index, false)).count();
                 if sent == 0
-                    && let Some(file) = self.handler.some_file()
+                    && let Some(file) = self.handler.landmarks().file
                 {
                     // The kernel knows it when they are dismissed again.
                     self.nudges.send(&file);
@@ -476,11 +476,12 @@ impl<H: Handler> Watchdog<H> {
             tracing::debug!(%error, cpu = queue, "cannot run on the processor of this queue");
             return false;
         }
-        let sent = self.handler.known_files().into_iter().any(|file| {
+        let Landmarks { files, root, .. } = self.handler.landmarks();
+        let sent = files.into_iter().any(|file| {
             self.pokes += 1;
             notify::retrieve_nothing(&self.device, file, self.pokes).is_ok()
         });
-        let sent = sent || any && self.handler.mountpoint().is_some_and(|root| self.nudges.send(&root));
+        let sent = sent || any && root.is_some_and(|root| self.nudges.send(&root));
         if queue.is_some() {
             sched::unpin();
         }

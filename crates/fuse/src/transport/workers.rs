@@ -88,7 +88,11 @@ pub(crate) struct Workers {
     groups: Vec<Group>,
     lines: Lines,
     gate: Arc<Gate>,
+    thread_start: OnceLock<Box<ThreadStart>>,
 }
+
+/// What each thread of a worker calls before its first request, with its number.
+pub(crate) type ThreadStart = dyn Fn(usize) + Send + Sync;
 
 /// Workers that serve the same requests.
 #[derive(Default)]
@@ -182,12 +186,18 @@ impl WorkerSlot {
         Arc::clone(&self.seat)
     }
 
-    /// Gives the seat to the calling thread, which reads requests from `device` if they do not come over io_uring.
-    pub(crate) fn sit_down(&self, device: Option<Arc<OwnedFd>>) {
-        let mut activity = self.seat.0.lock();
-        ioprio::settle();
-        activity.thread = rustix::thread::gettid().as_raw_nonzero().get();
-        activity.device = device;
+    /// Gives the seat to the calling thread, the worker's number `number`, which reads requests from `device` if they do not
+    /// come over io_uring.
+    pub(crate) fn sit_down(&self, number: usize, device: Option<Arc<OwnedFd>>) {
+        {
+            let mut activity = self.seat.0.lock();
+            ioprio::settle();
+            activity.thread = rustix::thread::gettid().as_raw_nonzero().get();
+            activity.device = device;
+        }
+        if let Some(start) = self.workers.thread_start.get() {
+            start(number);
+        }
     }
 
     /// Marks the worker as busy with a request until [`WorkerSlot::end`].
@@ -389,7 +399,13 @@ impl Workers {
             groups: std::iter::repeat_with(Group::default).take(groups).collect(),
             lines: Lines::default(),
             gate,
+            thread_start: OnceLock::new(),
         })
+    }
+
+    /// Sets what each worker's thread calls first, before any is started.
+    pub(crate) fn set_thread_start(&self, call: Box<ThreadStart>) {
+        let _ = self.thread_start.set(call);
     }
 
     /// Adds a worker to a group.

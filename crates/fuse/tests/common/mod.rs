@@ -110,7 +110,7 @@ impl<H: Handler> Served<H> {
         options: &SessionOptions,
         limits: KernelLimits,
         threads: usize,
-        make: impl FnOnce(&Session) -> H,
+        make: impl FnOnce(&mut Session) -> H,
     ) -> Self {
         let mut spec = MountSpec::new(point, "memfs", "canopy");
         spec.default_permissions = true;
@@ -123,14 +123,14 @@ impl<H: Handler> Served<H> {
         options: &SessionOptions,
         limits: KernelLimits,
         threads: usize,
-        make: impl FnOnce(&Session) -> H,
+        make: impl FnOnce(&mut Session) -> H,
     ) -> Self {
         let (device, mounted) = mount(spec).unwrap();
         let mut options = *options;
         options.flags.set(InitFlags::OVER_IO_URING, URING);
-        let session = Session::negotiate(device, &options, limits).unwrap();
+        let mut session = Session::negotiate(device, &options, limits).unwrap();
         let (agreed, notifier) = (*session.agreed(), session.notifier());
-        let handler = Arc::new(make(&session));
+        let handler = Arc::new(make(&mut session));
         let running = session.serve(Arc::clone(&handler), threads).unwrap();
         let transport = running.transport().clone();
         let offered = limits.minor >= 42 && limits.mask.contains(InitFlags::OVER_IO_URING);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use canopy_fuse::flags::OpenFlags;
 use canopy_fuse::request::{NodeId, Op};
-use canopy_fuse::transport::{Note, Stalled, Verdict, WorkerGrowth, uring};
+use canopy_fuse::transport::{Landmarks, Note, Stalled, Verdict, WorkerGrowth, uring};
 use canopy_fuse::{Handler, KernelLimits, Opcode, Replied, Reply, Request, SessionOptions, Undelivered};
 
 use super::common::memory::{Memory, options};
@@ -110,8 +110,8 @@ impl Handler for Stuck {
         self.memory.handle(request, reply)
     }
 
-    fn known_files(&self) -> Vec<NodeId> {
-        vec![NodeId(2)]
+    fn landmarks(&self) -> Landmarks {
+        Landmarks { files: vec![NodeId(2)], ..Landmarks::default() }
     }
 
     fn undelivered(&self, what: Undelivered) {

@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use canopy_fuse::request::{NodeId, Op};
-use canopy_fuse::transport::{Note, Park, Transport, WorkerGrowth, uring};
+use canopy_fuse::transport::{Landmarks, Note, Park, Transport, WorkerGrowth, uring};
 use canopy_fuse::{Handler, KernelLimits, Replied, Reply, Request, SessionOptions};
 
 use super::common::memory::{Memory, options};
@@ -33,7 +33,7 @@ struct Gated {
     gate: Mutex<bool>,
     opened: Condvar,
     waiting: AtomicUsize,
-    workers: AtomicUsize,
+    workers: Arc<AtomicUsize>,
     /// The lookups give back their workers while the gate is closed.
     parks: AtomicBool,
     /// The numbers of those that have.
@@ -57,12 +57,8 @@ impl Handler for Gated {
         self.memory.handle(request, reply)
     }
 
-    fn thread_start(&self, _worker: usize) {
-        self.workers.fetch_add(1, Ordering::SeqCst);
-    }
-
-    fn known_files(&self) -> Vec<NodeId> {
-        vec![FILE]
+    fn landmarks(&self) -> Landmarks {
+        Landmarks { files: vec![FILE], ..Landmarks::default() }
     }
 
     fn park(&self, request: &Request<'_>, cause: Note, room: bool) -> Park {
@@ -113,13 +109,17 @@ fn served(point: &Path, growth: WorkerGrowth) -> Served<Gated> {
         gate: Mutex::new(true),
         opened: Condvar::new(),
         waiting: AtomicUsize::new(0),
-        workers: AtomicUsize::new(0),
+        workers: Arc::default(),
         parks: AtomicBool::new(false),
         parked: Mutex::default(),
         unparked: AtomicUsize::new(0),
     };
-    let served =
-        Served::start(point, &SessionOptions { growth, ..options() }, KernelLimits::NONE, THREADS, |_| gated);
+    let options = SessionOptions { growth, ..options() };
+    let served = Served::start(point, &options, KernelLimits::NONE, THREADS, |session| {
+        let workers = Arc::clone(&gated.workers);
+        session.on_thread_start(move |_| _ = workers.fetch_add(1, Ordering::SeqCst));
+        gated
+    });
     fs::write(point.join("file"), "x").unwrap();
     for number in 0..WAITING {
         // Separate directories, because the kernel locks the directory during a lookup.

@@ -9,7 +9,6 @@ mod data;
 mod directories;
 mod names;
 
-use crate::affinity::Affinity;
 use crate::coherence::{Answer, Coherence};
 use crate::control::{self, Control};
 use crate::interrupts::Interrupts;
@@ -20,6 +19,7 @@ use crate::translate::operation::Operation;
 use crate::watch::Watch;
 use canopy_config::control_api::control_file;
 use canopy_fuse::request::{self as wire, Header};
+use canopy_fuse::transport::Landmarks;
 use canopy_fuse::{Handler, Op, Replied, Reply, Request, Undelivered};
 use canopy_pool::coherence::changes::Change;
 use canopy_pool::{Caller, Error, HandleId, NodeId, Pool};
@@ -35,7 +35,6 @@ pub(crate) struct Dispatch {
     pub(crate) coherence: Arc<Coherence>,
     pub(crate) watch: Arc<Watch>,
     pub(crate) control: Control,
-    pub(crate) affinity: Affinity,
     pub(crate) interrupts: Arc<Interrupts>,
     pub(crate) parking: Arc<Parking>,
     /// Whether the kernel runs with SELinux.
@@ -93,21 +92,14 @@ impl Handler for Dispatch {
         replied
     }
 
-    fn thread_start(&self, worker: usize) {
-        self.affinity.bind(worker);
-    }
-
-    fn known_files(&self) -> Vec<wire::NodeId> {
+    fn landmarks(&self) -> Landmarks {
         let files = self.pool.some_files().into_iter().map(|node| wire::NodeId(node.0));
-        files.chain([control::NODE]).collect()
-    }
-
-    fn mountpoint(&self) -> Option<CString> {
-        CString::new(self.pool.config().mountpoint.as_os_str().as_bytes()).ok()
-    }
-
-    fn some_file(&self) -> Option<CString> {
-        CString::new(control_file(&self.pool.config().mountpoint).into_os_string().into_vec()).ok()
+        let mountpoint = &self.pool.config().mountpoint;
+        Landmarks {
+            files: files.chain([control::NODE]).collect(),
+            root: CString::new(mountpoint.as_os_str().as_bytes()).ok(),
+            file: CString::new(control_file(mountpoint).into_os_string().into_vec()).ok(),
+        }
     }
 
     fn undelivered(&self, what: Undelivered) {

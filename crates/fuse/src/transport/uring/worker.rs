@@ -89,10 +89,9 @@ enum Stop {
 impl<H: Handler> Worker<H> {
     /// Joins the queue, reports the result, and serves until the connection ends or the worker is dismissed.
     pub(super) fn run(mut self, number: usize, mode: JoinMode, report: &Sender<Joined>) -> WorkerEnd {
-        // Before `thread_start`, which may change the affinity.
+        // Before what the session calls at the start of a thread, which may change the affinity.
         pin(self.queue);
-        self.slot.sit_down(None);
-        self.handler.thread_start(number);
+        self.slot.sit_down(number, None);
         let gate = match &mode {
             JoinMode::Initial(gate) => Some(Arc::clone(gate)),
             JoinMode::Extra | JoinMode::Parked(..) | JoinMode::Held(..) => None,
