@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::param::page_size;
 
 use super::attend::{Attended, Received, attend, line_of};
-use super::lines::{Admitted, Aside, FirstRequest, Held};
+use super::parked::{Admitted, Aside, FirstRequest, Held};
 use super::serve::{Handler, Out, Outcome, report_undelivered, write_header};
 use super::workers::{Claim, WorkerEnd, WorkerSlot};
 use crate::abi;

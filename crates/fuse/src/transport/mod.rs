@@ -6,8 +6,8 @@
 mod attend;
 mod dev;
 mod gate;
-mod lines;
 mod nudge;
+mod parked;
 mod priority;
 mod serve;
 mod served;
@@ -23,7 +23,7 @@ use std::fmt;
 
 pub(crate) use dev::DevWorker;
 pub use gate::Gate;
-pub(crate) use lines::{FirstRequest, Held};
+pub(crate) use parked::{FirstRequest, Held};
 pub use priority::{LowWorkers, WorkerPriority};
 pub(crate) use serve::write_header;
 pub use serve::{Grants, Handler, Landmarks, Out, Outcome, Undelivered, report_undelivered, serve};

@@ -39,7 +39,7 @@ impl ServedRequests {
             workers: sample.alive,
             under_way: sample.under_way,
             stuck: sample.stuck,
-            in_line: workers.lines().waiting(),
+            in_line: workers.parked().waiting(),
         }
     }
 

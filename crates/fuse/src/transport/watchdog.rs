@@ -12,8 +12,8 @@ use canopy_sys::fuse::uring::Window;
 use canopy_sys::sched;
 
 use super::dev::send_error;
-use super::lines::{Admitted, Aside, FirstRequest, Waiting};
 use super::nudge::Nudges;
+use super::parked::{Admitted, Aside, FirstRequest, Waiting};
 use super::priority::{LowWorkers, Priorities};
 use super::serve::{Handler, Landmarks};
 use super::stalled::{Stalled, Verdict};
@@ -196,7 +196,7 @@ impl<H: Handler> Watchdog<H> {
                 }
             }
             WorkerThread::collect(&mut self.threads, &mut self.ends);
-            self.workers.lines().clear();
+            self.workers.parked().clear();
             if self.threads.iter().all(WorkerThread::is_given_up) {
                 return;
             }
@@ -329,25 +329,25 @@ impl<H: Handler> Watchdog<H> {
     /// any.
     fn admit(&mut self, mut room: usize) -> bool {
         let workers = Arc::clone(&self.workers);
-        let (handler, lines) = (Arc::clone(&self.handler), workers.lines());
+        let (handler, parked) = (Arc::clone(&self.handler), workers.parked());
         let admits = |line| {
-            let (waiting, under_way) = lines.count(line);
+            let (waiting, under_way) = parked.count(line);
             let admits = || handler.admits(line, waiting, under_way);
             catch_unwind(AssertUnwindSafe(admits)).unwrap_or(true)
         };
-        let occupied = lines.occupied();
+        let occupied = parked.occupied();
         for &line in &occupied {
             // The handler is told how many wait, even if there is no room for them.
             while admits(line)
                 && room > 0
-                && let Some(waiting) = lines.take(Aside::Line(line))
+                && let Some(waiting) = parked.take(Aside::Line(line))
             {
                 if !self.start_for(Aside::Line(line), waiting, &mut room) {
                     return true;
                 }
             }
         }
-        let any_parked = lines.any_parked();
+        let any_parked = parked.any_parked();
         if any_parked {
             self.resume(room);
         }
@@ -366,7 +366,7 @@ impl<H: Handler> Watchdog<H> {
         for (unique, since) in due {
             let aside = Aside::Parked(unique);
             // Its worker may be about to put it aside.
-            let waiting = if room > 0 { self.workers.lines().take(aside) } else { None };
+            let waiting = if room > 0 { self.workers.parked().take(aside) } else { None };
             if waiting.is_none_or(|waiting| !self.start_for(aside, waiting, &mut room)) {
                 self.due.push((unique, since));
             }
@@ -380,7 +380,7 @@ impl<H: Handler> Watchdog<H> {
         self.start_worker(group, room, &mut first);
         match first {
             Some(FirstRequest { held, .. }) => {
-                workers.lines().put_back(aside, Waiting { group, held, size });
+                workers.parked().put_back(aside, Waiting { group, held, size });
                 false
             }
             None => true,

@@ -29,7 +29,7 @@ use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 
 use super::gate::Gate;
-use super::lines::{Aside, Held, Lines, Waiting};
+use super::parked::{Aside, Held, Parked, Waiting};
 use super::stalled::{Note, Stalled};
 use super::tally::{Sampler, Tally};
 use crate::request::Header;
@@ -86,7 +86,7 @@ pub(crate) struct Workers {
     ended: AtomicBool,
     watchdog: OnceLock<Thread>,
     groups: Vec<Group>,
-    lines: Lines,
+    parked: Parked,
     gate: Arc<Gate>,
     thread_start: OnceLock<Box<ThreadStart>>,
 }
@@ -261,7 +261,7 @@ impl WorkerSlot {
 
     /// Returns whether a request of this size can be put aside.
     pub(super) fn can_hold(&self, size: usize) -> bool {
-        self.workers.lines.has_room(size) && !self.workers.has_ended()
+        self.workers.parked.has_room(size) && !self.workers.has_ended()
     }
 
     /// Puts a request aside, which takes this much memory.
@@ -269,7 +269,7 @@ impl WorkerSlot {
         if matches!(held, Held::Entry(_)) {
             self.workers.groups[self.group].entries_held.fetch_add(1, Ordering::Relaxed);
         }
-        self.workers.lines.push(aside, Waiting { group: self.group, held, size });
+        self.workers.parked.push(aside, Waiting { group: self.group, held, size });
         // Either the watchdog sees the request before it sleeps, or this thread sees that it sleeps.
         if self.workers.asleep.load(Ordering::SeqCst) {
             self.workers.wake();
@@ -397,7 +397,7 @@ impl Workers {
             ended: AtomicBool::new(false),
             watchdog: OnceLock::new(),
             groups: std::iter::repeat_with(Group::default).take(groups).collect(),
-            lines: Lines::default(),
+            parked: Parked::default(),
             gate,
             thread_start: OnceLock::new(),
         })
@@ -416,8 +416,8 @@ impl Workers {
     }
 
     /// Requests without a worker.
-    pub(super) fn lines(&self) -> &Lines {
-        &self.lines
+    pub(super) fn parked(&self) -> &Parked {
+        &self.parked
     }
 
     pub(super) fn growth(&self) -> &WorkerGrowth {

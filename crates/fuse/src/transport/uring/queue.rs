@@ -17,7 +17,7 @@ use super::unavailable::{MIN_PAYLOAD, UringUnavailable};
 use super::worker::{JoinMode, Joined, Worker};
 use crate::abi;
 use crate::request::Dialect;
-use crate::transport::lines::{FirstRequest, Held};
+use crate::transport::parked::{FirstRequest, Held};
 use crate::transport::serve::Handler;
 use crate::transport::watchdog::{GroupSpawner, Spawned};
 use crate::transport::worker_thread::WorkerThread;

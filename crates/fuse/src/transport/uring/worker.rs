@@ -16,7 +16,7 @@ use crate::abi;
 use crate::opcode::Opcode;
 use crate::request::{Dialect, Header, Malformed, Request};
 use crate::transport::attend::{Attended, Received, attend, line_of};
-use crate::transport::lines::{Admitted, Aside, Held};
+use crate::transport::parked::{Admitted, Aside, Held};
 use crate::transport::serve::{Handler, Out, Outcome, report_undelivered, write_header};
 use crate::transport::workers::{Claim, WorkerEnd, WorkerSlot};
 

@@ -57,9 +57,9 @@ struct Line {
     under_way: usize,
 }
 
-/// The lines of a connection, by the handler's numbers.
+/// The requests of a connection that wait without a worker.
 #[derive(Default)]
-pub(super) struct Lines(Mutex<State>);
+pub(super) struct Parked(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -68,7 +68,7 @@ struct State {
     memory: usize,
 }
 
-impl Lines {
+impl Parked {
     /// Returns whether there is memory for another request of this size.
     pub(super) fn has_room(&self, size: usize) -> bool {
         let most = if size > SMALL { MAX_MEMORY - FOR_SMALL } else { MAX_MEMORY };
@@ -163,7 +163,7 @@ pub(crate) struct Admitted {
 
 impl Admitted {
     pub(super) fn new(workers: &Arc<Workers>, aside: Aside) -> Admitted {
-        workers.lines().began(aside);
+        workers.parked().began(aside);
         Admitted { workers: Arc::clone(workers), aside }
     }
 
@@ -175,7 +175,7 @@ impl Admitted {
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        self.workers.lines().ended(self.aside);
+        self.workers.parked().ended(self.aside);
     }
 }
 
@@ -196,7 +196,7 @@ mod tests {
         Waiting { group: 0, held, size: MAX_MEMORY / 2 }
     }
 
-    fn first(lines: &Lines, line: u64) -> Option<(u8, Waiting)> {
+    fn first(lines: &Parked, line: u64) -> Option<(u8, Waiting)> {
         let waiting = lines.take(Aside::Line(line))?;
         let Held::Message(_, bytes) = &waiting.held else { panic!("a message") };
         Some((bytes[0], waiting))
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn requests_leave_a_line_in_their_order() {
-        let lines = Lines::default();
+        let lines = Parked::default();
         assert!(lines.has_room(MAX_MEMORY - FOR_SMALL) && lines.occupied().is_empty());
         lines.push(Aside::Line(7), message(1));
         lines.push(Aside::Line(7), message(2));
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn what_waits_for_a_cause_takes_memory_and_is_found_by_its_number() {
-        let lines = Lines::default();
+        let lines = Parked::default();
         lines.push(Aside::Parked(7), message(1));
         lines.push(Aside::Line(7), message(2));
         assert!(!lines.has_room(1) && lines.any_parked() && lines.waiting() == 2);
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn a_request_is_under_way_until_its_worker_has_ended_it() {
         let workers = Workers::new(WorkerGrowth::default(), 1 << 20, 1, Arc::default());
-        let lines = workers.lines();
+        let lines = workers.parked();
         lines.push(Aside::Line(7), message(1));
         let admitted = [(); 2].map(|()| Admitted::new(&workers, Aside::Line(7)));
         assert_eq!((lines.count(7), lines.count(8)), ((1, 2), (0, 0)));
