@@ -10,6 +10,7 @@ use zerocopy::{Immutable, IntoBytes};
 use crate::abi::{self, AttrOut, EntryOut, StatxOut};
 use crate::flags::OpenFlags;
 use crate::request::{NodeId, Op, Request};
+use crate::transport::{Attempt, Signal, Wait};
 
 /// The largest errno that the kernel accepts. Numbers from 512 on are internal to the kernel, which refuses a reply with
 /// one of them (fs/fuse/dev.c).
@@ -28,6 +29,8 @@ pub struct Reply<'b> {
     pub(crate) unique: u64,
     /// How many bytes of variable-length data the kernel accepts for this request.
     limit: usize,
+    /// The attempt of a worker that it belongs to.
+    attempt: Option<&'b Attempt>,
 }
 
 /// Proof that a request has been answered.
@@ -45,6 +48,14 @@ impl Replied {
     pub fn is_later(&self) -> bool {
         matches!(self.answer, Answer::Later(_))
     }
+
+    /// Has the signal that has reached the client end the wait, if it does that and this is one.
+    pub fn after(self, signal: Signal) -> Replied {
+        match self.answer {
+            Answer::Later(_) => Replied { answer: Answer::Later(signal), ..self },
+            _ => self,
+        }
+    }
 }
 
 /// Why there is no data to reply with.
@@ -53,7 +64,7 @@ pub enum NoData {
     /// A positive errno.
     Error(i32),
     /// The request waits for this: see [`Reply::later`].
-    Later([u64; 3]),
+    Later(Wait),
 }
 
 /// What to send.
@@ -64,8 +75,8 @@ pub(crate) enum Answer {
     Error(i32),
     /// The first bytes of the payload buffer.
     Payload(usize),
-    /// None yet: the request waits for this, in the handler's terms.
-    Later([u64; 3]),
+    /// None yet: the request waits, as its attempt says, unless this ends that.
+    Later(Signal),
 }
 
 /// The references that the kernel holds once it has the reply, and that the server must release if it does not get it.
@@ -80,7 +91,12 @@ pub(crate) enum Granted {
 }
 
 impl<'b> Reply<'b> {
-    pub(crate) fn new(payload: &'b mut [u8], request: &Request<'_>, page: usize) -> Reply<'b> {
+    pub(crate) fn new(
+        payload: &'b mut [u8],
+        request: &Request<'_>,
+        page: usize,
+        attempt: Option<&'b Attempt>,
+    ) -> Reply<'b> {
         let asked = match request.op {
             Op::Read(io) | Op::Readdir(io) | Op::Readdirplus(io) => io.size as usize,
             Op::Getxattr { size, .. } | Op::Listxattr { size } => size as usize,
@@ -89,7 +105,7 @@ impl<'b> Reply<'b> {
             _ => payload.len(),
         };
         let limit = asked.min(payload.len());
-        Reply { payload, unique: request.header.unique, limit }
+        Reply { payload, unique: request.header.unique, limit, attempt }
     }
 
     /// Returns how many bytes [`Reply::bytes`], [`Reply::data`], [`Reply::dir`] and [`Reply::plus`] can send: as many as
@@ -130,10 +146,12 @@ impl<'b> Reply<'b> {
     }
 
     /// Sends no reply yet: the request would have to wait for something else than a disk, and has changed nothing. It is put
-    /// aside and handled once more later, as [`Handler::park`](crate::Handler::park) says. `cause` is what it waits for, in
-    /// the handler's own terms.
-    pub fn later(self, cause: [u64; 3]) -> Replied {
-        self.done(Answer::Later(cause), Granted::Nothing)
+    /// aside and handled once more later, when its turn comes.
+    pub fn later(self, wait: Wait) -> Replied {
+        if let Some(attempt) = self.attempt {
+            attempt.waits_for(wait);
+        }
+        self.done(Answer::Later(Signal::None), Granted::Nothing)
     }
 
     /// Sends no reply, for FORGET, BATCH_FORGET, INTERRUPT and NOTIFY_REPLY. For any other request the transport sends

@@ -10,10 +10,9 @@ use crate::branches::liveness::Liveness;
 use crate::branches::stalls::Place;
 use crate::control;
 use crate::lock_rank as rank;
-use crate::parking::Parking;
 use crate::translate::operation::{Changes, Operation, Waits};
 use canopy_fuse::notify::Notifier;
-use canopy_fuse::transport::{Landmarks, Note, Park, Stalled, Verdict};
+use canopy_fuse::transport::{Landmarks, Note, Stalled, Verdict};
 use canopy_fuse::{Handler, Replied, Reply, Request, Undelivered};
 use canopy_pool::branch::{Branch, BranchId};
 use canopy_pool::lock::ranked::Mutex;
@@ -36,7 +35,6 @@ pub(crate) struct Deadline<H> {
     inner: Arc<H>,
     pool: Arc<Pool>,
     liveness: Arc<Liveness>,
-    parking: Arc<Parking>,
     notifier: Notifier,
     /// Requests that were answered while their workers were stuck in them, by number.
     given_up: Mutex<HashMap<u64, GivenUp>, rank::GivenUp>,
@@ -159,18 +157,6 @@ impl<H: Handler> Handler for Deadline<H> {
         self.is_silent(branch) || crowded.admits(stalls, branch, under_way)
     }
 
-    fn park(&self, request: &Request<'_>, cause: Note, room: bool) -> Park {
-        self.parking.park(request, cause, room)
-    }
-
-    fn resume(&self, most: usize) -> Vec<u64> {
-        self.parking.resume(most)
-    }
-
-    fn unparked(&self, unique: u64) {
-        self.parking.unparked(unique);
-    }
-
     fn stalled(&self, request: &Stalled) -> Verdict {
         let note = MayBlockOn::from_note(request.note);
         let file = match note {
@@ -264,12 +250,11 @@ impl<H: Handler> Deadline<H> {
         inner: &Arc<H>,
         pool: &Arc<Pool>,
         liveness: &Arc<Liveness>,
-        parking: Arc<Parking>,
         notifier: Notifier,
     ) -> Self {
         let (inner, pool, liveness) = (Arc::clone(inner), Arc::clone(pool), Arc::clone(liveness));
         let (given_up, to_close) = (Mutex::default(), Mutex::default());
-        Deadline { inner, pool, liveness, parking, notifier, given_up, to_close }
+        Deadline { inner, pool, liveness, notifier, given_up, to_close }
     }
 
     /// Returns whether a request would wait for a branch that does not answer.

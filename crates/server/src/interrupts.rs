@@ -7,6 +7,7 @@
 
 use crate::lock_rank as rank;
 use canopy_fuse::request::Header;
+use canopy_fuse::transport::Signal;
 use canopy_pool::lock::ranked::Mutex;
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -45,6 +46,14 @@ impl Interrupts {
     /// Returns the client thread of the request that this thread serves; 0 without one.
     pub(crate) fn caller_thread(&self) -> u32 {
         CURRENT.get().1
+    }
+
+    /// Returns what has reached the client of the request that this thread serves.
+    pub(crate) fn signal(&self) -> Signal {
+        if !self.caller_is_interrupted() {
+            return Signal::None;
+        }
+        if is_killed(CURRENT.get().1) { Signal::Kills } else { Signal::Caught }
     }
 
     /// Returns whether a signal has reached the client of the request that this thread serves.

@@ -32,8 +32,6 @@ canopy_pool::lock_ranks! {
     BranchChecks = 1030;
     /// Requests that were interrupted.
     Interrupts = 1040;
-    /// Requests that were put aside.
-    Parking = 1042;
     /// Requests that a process before has begun.
     LeftRequests = 1045;
     /// Requests that were answered in the place of a thread that is stuck in them.

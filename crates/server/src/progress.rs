@@ -34,7 +34,7 @@ impl Progress {
     pub fn look(&mut self) -> Option<bool> {
         let dispatch = self.dispatch.upgrade()?;
         let control: &Control = &dispatch.control;
-        let now = Look::at(Instant::now(), &control.served(), dispatch.parking.count());
+        let now = Look::at(Instant::now(), &control.served());
         let last = self.last.replace(now);
         Some(last.is_none_or(|last| now.follows(last) || waits_for_branches(control.liveness(), last.at)))
     }
@@ -45,11 +45,11 @@ fn waits_for_branches(liveness: &Liveness, since: Instant) -> bool {
 }
 
 impl Look {
-    /// Requests that wait in line wait for a branch, without a worker. `parked`: how often one was put aside. That is no answer,
-    /// but it does not hang.
-    fn at(at: Instant, served: &Served, parked: u64) -> Look {
+    /// Requests that wait in line wait for a branch, without a worker. That one was put aside for a cause is no answer, but it
+    /// does not hang.
+    fn at(at: Instant, served: &Served) -> Look {
         let answered = served.kinds.iter().filter(|(opcode, _)| has_a_client(*opcode));
-        let answered = answered.map(|(_, kind)| kind.answered).sum::<u64>() + parked;
+        let answered = answered.map(|(_, kind)| kind.answered).sum::<u64>() + served.parked;
         Look { at, answered, waits: served.under_way > 0 }
     }
 
@@ -76,7 +76,7 @@ mod tests {
         let kind =
             |&(opcode, answered): &(Opcode, u64)| (opcode, KindTally { answered, ..KindTally::default() });
         let kinds = answers.iter().map(kind).collect();
-        Look::at(Instant::now(), &Served { kinds, under_way, ..Served::default() }, 0)
+        Look::at(Instant::now(), &Served { kinds, under_way, ..Served::default() })
     }
 
     #[test]

@@ -16,7 +16,6 @@ use crate::interrupts::Interrupts;
 use crate::kernel_link::KernelLink;
 use crate::log;
 use crate::negotiate;
-use crate::parking::Parking;
 use crate::progress::Progress;
 use crate::settings::Settings;
 use crate::survival::in_flight::InFlight;
@@ -142,7 +141,6 @@ fn start_over(
     let watch = Arc::new(Watch::start(&config, Arc::clone(&pool), Arc::clone(&coherence), drops_negative));
     let kernel_opens_dirs = let_kernel_open_directories(&coherence, &agreed, before);
     let interrupts = Arc::new(Interrupts::default());
-    let parking = Parking::new(&interrupts);
     let link = KernelLink {
         backing: session.backing(),
         ledger: ledger.clone(),
@@ -177,7 +175,6 @@ fn start_over(
         security,
         ledger: ledger.clone(),
         gate: session.gate(),
-        parking: Arc::clone(&parking),
     };
     let control = Control::new(topology, pending, Arc::clone(&liveness), connection);
     let dispatch = Arc::new(Dispatch {
@@ -186,12 +183,11 @@ fn start_over(
         watch,
         control,
         interrupts,
-        parking: Arc::clone(&parking),
         selinux: negotiate::has_selinux(),
         in_flight: ledger.clone().map(InFlight::new),
         takes_over: before.is_some(),
     });
-    let handler = Arc::new(Deadline::new(&dispatch, &pool, &liveness, parking, session.notifier()));
+    let handler = Arc::new(Deadline::new(&dispatch, &pool, &liveness, session.notifier()));
     if !plan.replaces && mounted.is_some() {
         // Before the first client, who may change options at once.
         attached(&settings);

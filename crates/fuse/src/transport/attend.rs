@@ -1,15 +1,14 @@
 //! Handling a request at a worker's seat, where the watchdog may answer it first; or putting it aside.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::sleep;
 
 use super::nudge::is_nudge;
-use super::serve::{Handler, Out, Outcome, refuse, report_undelivered, serve};
-use super::stalled::{Note, Park};
+use super::parked::{Park, Wait};
+use super::serve::{Handler, Out, Outcome, refuse, report_undelivered, serve, serve_in};
 use super::workers::{Claim, Ended, WorkerSlot};
 use crate::request::{Header, Malformed, Request};
-
-const EIO: i32 = 5;
 
 /// How a request was handled.
 pub(super) enum Attended {
@@ -43,6 +42,20 @@ pub(super) struct Received {
     pub(super) again: bool,
 }
 
+/// One attempt of a worker at a request.
+#[derive(Default)]
+pub(crate) struct Attempt {
+    /// What it has found that it has to wait for.
+    wait: Cell<Option<Wait>>,
+}
+
+impl Attempt {
+    /// Records what the request has to wait for.
+    pub(crate) fn waits_for(&self, wait: Wait) {
+        self.wait.set(Some(wait));
+    }
+}
+
 /// Serves a request.
 pub(super) fn attend<H: Handler>(
     slot: &WorkerSlot,
@@ -59,11 +72,12 @@ pub(super) fn attend<H: Handler>(
     let note = catch_unwind(AssertUnwindSafe(|| handler.note(&request))).unwrap_or_default();
     slot.begin(header, note, claim);
     let Out { header: out_header, payload } = out;
+    let attempt = Attempt::default();
     let outcome = loop {
         let out = Out { header: &mut *out_header, payload: &mut *payload };
-        let outcome = serve(header, Ok(request), out, handler);
-        let Outcome::Later(cause) = outcome else { break outcome };
-        match park(handler, &request, cause, slot.can_hold(size)) {
+        let outcome = serve_in(header, Ok(request), out, handler, Some(&attempt));
+        let Outcome::Later(signal) = outcome else { break outcome };
+        match slot.park(&header, attempt.wait.take(), signal, size) {
             Park::Aside => break outcome,
             Park::Refuse(errno) => break refuse(&header, out_header, errno),
             Park::Stay(time) => sleep(time),
@@ -72,7 +86,7 @@ pub(super) fn attend<H: Handler>(
     let waits = matches!(outcome, Outcome::Later(_));
     let Ended { claim, stalled } = slot.end((!waits).then_some(outcome.errno()));
     if !waits && again || waits && claim.is_none() {
-        unparked(handler, header.unique);
+        slot.unparked(header.unique);
     }
     if stalled {
         if let (None, Outcome::Answer { payload: len, grants, .. }) = (&claim, outcome) {
@@ -87,15 +101,5 @@ pub(super) fn attend<H: Handler>(
         Some(claim) if waits => Attended::Park(claim),
         Some(claim) => Attended::Done(outcome, claim),
         None => Attended::Late,
-    }
-}
-
-fn park<H: Handler>(handler: &H, request: &Request<'_>, cause: Note, room: bool) -> Park {
-    catch_unwind(AssertUnwindSafe(|| handler.park(request, cause, room))).unwrap_or(Park::Refuse(EIO))
-}
-
-fn unparked<H: Handler>(handler: &H, unique: u64) {
-    if catch_unwind(AssertUnwindSafe(|| handler.unparked(unique))).is_err() {
-        tracing::error!(unique, "the handler panicked over a request that has waited");
     }
 }

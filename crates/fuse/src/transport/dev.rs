@@ -17,7 +17,7 @@ use super::serve::{Handler, Out, Outcome, report_undelivered, write_header};
 use super::workers::{Claim, WorkerEnd, WorkerSlot};
 use crate::abi;
 use crate::opcode::{self, Opcode};
-use crate::request::{Dialect, Header, Request};
+use crate::request::{Dialect, Header, Op, Request};
 
 /// Where the data of a WRITE starts in its request.
 const WRITE_DATA: usize = size_of::<abi::InHeader>() + size_of::<abi::WriteIn>();
@@ -128,6 +128,10 @@ impl<H: Handler> DevWorker<H> {
             self.slot.hold(Aside::Line(line), Held::Message(Arc::clone(&self.device), request.into()), len);
             return;
         }
+        let interrupt = match &decoded {
+            Ok(Request { op: Op::Interrupt { unique }, .. }) => Some(*unique),
+            _ => None,
+        };
         let answer = &mut self.output[self.page - OUT_HEADER..];
         let Some(out) = Out::contiguous(answer) else { return };
         let claim = if header.wants_answer() { Claim::Device } else { Claim::NoAnswer };
@@ -139,7 +143,13 @@ impl<H: Handler> DevWorker<H> {
                 self.slot.hold(Aside::Parked(header.unique), held, len);
                 return;
             }
-            Attended::Done(..) | Attended::Late => return,
+            Attended::Done(..) | Attended::Late => {
+                // The handler knows it by now, so whoever tries again finds out why.
+                if let Some(unique) = interrupt {
+                    self.slot.interrupted(unique);
+                }
+                return;
+            }
         };
         let Err(errno) = send(&self.device, &answer[..OUT_HEADER + payload]) else { return };
         // NOENT: the request was aborted. The other two: the filesystem was unmounted.

@@ -21,14 +21,16 @@ mod workers;
 
 use std::fmt;
 
+pub(crate) use attend::Attempt;
 pub(crate) use dev::DevWorker;
 pub use gate::Gate;
+pub use parked::{Cause, ParkedRequest, Signal, Wait};
 pub(crate) use parked::{FirstRequest, Held};
 pub use priority::{LowWorkers, WorkerPriority};
 pub(crate) use serve::write_header;
 pub use serve::{Grants, Handler, Landmarks, Out, Outcome, Undelivered, report_undelivered, serve};
 pub use served::{Served, ServedRequests};
-pub use stalled::{Note, Park, Stalled, Verdict};
+pub use stalled::{Note, Stalled, Verdict};
 pub use tally::{BOUNDS, KindTally, ONE_IN};
 pub use trace::TARGET as TRACE_TARGET;
 pub use uring::UringUnavailable;

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::attend::Attempt;
 use super::nudge::is_nudge;
-use super::stalled::{Note, Park, Stalled, Verdict};
+use super::parked::Signal;
+use super::stalled::{Note, Stalled, Verdict};
 use super::trace::Trace;
 use crate::abi;
 use crate::opcode;
@@ -15,7 +17,6 @@ use crate::reply::{Answer, Granted, Replied, Reply};
 use crate::request::{Header, Malformed, NodeId, Op, Request};
 
 const EIO: i32 = 5;
-const EAGAIN: i32 = 11;
 const EINVAL: i32 = 22;
 const ENOSYS: i32 = 38;
 const ENODATA: i32 = 61;
@@ -61,21 +62,6 @@ pub trait Handler: Send + Sync + 'static {
         true
     }
 
-    /// Decides about a request that has to wait for `cause` ([`Reply::later`]), when its worker comes back with it, also for
-    /// the second time. With `room`, it can be put aside; else there is no memory for it.
-    fn park(&self, _request: &Request<'_>, _cause: Note, room: bool) -> Park {
-        if room { Park::Aside } else { Park::Refuse(EAGAIN) }
-    }
-
-    /// Returns the numbers of requests that were put aside and are to be handled once more now, at most this many. Called on
-    /// the watchdog's thread again and again while there are any, so it must not wait for a branch.
-    fn resume(&self, _most: usize) -> Vec<u64> {
-        Vec::new()
-    }
-
-    /// Called when a request that had been put aside is about to be answered.
-    fn unparked(&self, _unique: u64) {}
-
     /// Decides about a request whose worker has been in it for some ticks. Called on the watchdog's thread, which looks
     /// after all workers, so it must not wait for a branch. Called again and again as the verdict says, also after the
     /// request was answered in the worker's place; then an [`Verdict::Answer`] has no effect.
@@ -120,18 +106,6 @@ impl<H: Handler + ?Sized> Handler for std::sync::Arc<H> {
 
     fn admits(&self, line: u64, waiting: usize, under_way: usize) -> bool {
         (**self).admits(line, waiting, under_way)
-    }
-
-    fn park(&self, request: &Request<'_>, cause: Note, room: bool) -> Park {
-        (**self).park(request, cause, room)
-    }
-
-    fn resume(&self, most: usize) -> Vec<u64> {
-        (**self).resume(most)
-    }
-
-    fn unparked(&self, unique: u64) {
-        (**self).unparked(unique);
     }
 
     fn stalled(&self, request: &Stalled) -> Verdict {
@@ -209,8 +183,9 @@ impl<'b> Out<'b> {
 pub enum Outcome {
     /// Send nothing.
     NoReply,
-    /// Send nothing yet: the request waits for this ([`Reply::later`]). The buffer for the header is as before.
-    Later(Note),
+    /// Send nothing yet: the request waits ([`Reply::later`]), unless this signal ends that. The buffer for the header is as
+    /// before.
+    Later(Signal),
     /// Send the reply in the buffer.
     Answer {
         /// The length of the payload after the header, in bytes.
@@ -250,11 +225,22 @@ pub fn serve<H: Handler + ?Sized>(
     out: Out<'_>,
     handler: &H,
 ) -> Outcome {
+    serve_in(header, request, out, handler, None)
+}
+
+/// Serves one request, as the attempt of a worker if there is one.
+pub(super) fn serve_in<H: Handler + ?Sized>(
+    header: Header,
+    request: Result<Request<'_>, Malformed>,
+    out: Out<'_>,
+    handler: &H,
+    attempt: Option<&Attempt>,
+) -> Outcome {
     let trace = Trace::begin();
     let (answer, granted, dir) = match request {
         Ok(request) => {
             let dir = matches!(request.op, Op::Opendir { .. });
-            let (answer, granted) = call(&request, &mut *out.payload, handler);
+            let (answer, granted) = call(&request, &mut *out.payload, handler, attempt);
             (answer, granted, dir)
         }
         Err(error) => {
@@ -278,7 +264,7 @@ pub fn serve<H: Handler + ?Sized>(
     }
     let (payload, error) = match answer {
         Answer::Nothing => return Outcome::NoReply,
-        Answer::Later(cause) => return Outcome::Later(cause),
+        Answer::Later(signal) => return Outcome::Later(signal),
         Answer::Error(errno) => (0, -errno),
         Answer::Payload(len) => (len, 0),
     };
@@ -295,7 +281,12 @@ pub(super) fn refuse(header: &Header, out: &mut [u8], errno: i32) -> Outcome {
 }
 
 /// Calls the handler once, unless this crate answers the request itself.
-fn call<H: Handler + ?Sized>(request: &Request<'_>, payload: &mut [u8], handler: &H) -> (Answer, Granted) {
+fn call<H: Handler + ?Sized>(
+    request: &Request<'_>,
+    payload: &mut [u8],
+    handler: &H,
+    attempt: Option<&Attempt>,
+) -> (Answer, Granted) {
     match request.op {
         Op::Unknown(number) => {
             tracing::debug!(number, "unknown opcode");
@@ -311,7 +302,7 @@ fn call<H: Handler + ?Sized>(request: &Request<'_>, payload: &mut [u8], handler:
         _ if is_nudge(request) => return (Answer::Error(ENODATA), Granted::Nothing),
         _ => {}
     }
-    let reply = Reply::new(payload, request, rustix::param::page_size());
+    let reply = Reply::new(payload, request, rustix::param::page_size(), attempt);
     match catch_unwind(AssertUnwindSafe(|| handler.handle(*request, reply))) {
         // A `Replied` of another request would send the wrong length of this buffer.
         Ok(replied) if replied.unique == request.header.unique => (replied.answer, replied.granted),

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use super::parked::ParkedRequest;
 use super::tally::KindTally;
 use super::workers::Workers;
 use crate::opcode::Opcode;
@@ -25,6 +26,8 @@ pub struct Served {
     pub stuck: usize,
     /// How many requests wait in line without a worker.
     pub in_line: usize,
+    /// How often a request was put aside for something that it has to wait for ([`Wait`](super::Wait)).
+    pub parked: u64,
 }
 
 impl ServedRequests {
@@ -40,7 +43,14 @@ impl ServedRequests {
             under_way: sample.under_way,
             stuck: sample.stuck,
             in_line: workers.parked().waiting(),
+            parked: workers.parked().count(),
         }
+    }
+
+    /// Returns the requests that wait for a cause.
+    #[must_use]
+    pub fn parked(&self) -> Vec<ParkedRequest> {
+        self.0.get().map_or_else(Vec::new, |workers| workers.parked().requests())
     }
 
     pub(crate) fn set(&self, workers: &Arc<Workers>) {

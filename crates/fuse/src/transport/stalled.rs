@@ -27,17 +27,6 @@ pub struct Stalled {
     pub answered: bool,
 }
 
-/// What is to be done with a request that would have to wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Park {
-    /// It is put aside, without a worker, until [`Handler::resume`](super::Handler::resume) names it.
-    Aside,
-    /// Its worker waits for this long and then handles it once more.
-    Stay(Duration),
-    /// Its caller gets this errno.
-    Refuse(i32),
-}
-
 /// What is to be done with a request that takes long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {

@@ -331,7 +331,7 @@ impl<H: Handler> Watchdog<H> {
         let workers = Arc::clone(&self.workers);
         let (handler, parked) = (Arc::clone(&self.handler), workers.parked());
         let admits = |line| {
-            let (waiting, under_way) = parked.count(line);
+            let (waiting, under_way) = parked.count_in(line);
             let admits = || handler.admits(line, waiting, under_way);
             catch_unwind(AssertUnwindSafe(admits)).unwrap_or(true)
         };
@@ -359,8 +359,7 @@ impl<H: Handler> Watchdog<H> {
         let mut due = std::mem::take(&mut self.due);
         let most = room.saturating_sub(due.len());
         let (now, ticks) = (self.workers.now(), self.workers.growth().ticks(LONG));
-        let named = catch_unwind(AssertUnwindSafe(|| self.handler.resume(most))).unwrap_or_default();
-        due.extend(named.into_iter().map(|unique| (unique, now)));
+        due.extend(self.workers.parked().resume(most).into_iter().map(|unique| (unique, now)));
         // One that is answered in its worker's place at this moment never comes.
         due.retain(|(_, since)| now.saturating_sub(*since) < ticks);
         for (unique, since) in due {

@@ -29,7 +29,7 @@ use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 
 use super::gate::Gate;
-use super::parked::{Aside, Held, Parked, Waiting};
+use super::parked::{Aside, Held, Park, Parked, Signal, Wait, Waiting};
 use super::stalled::{Note, Stalled};
 use super::tally::{Sampler, Tally};
 use crate::request::Header;
@@ -262,6 +262,23 @@ impl WorkerSlot {
     /// Returns whether a request of this size can be put aside.
     pub(super) fn can_hold(&self, size: usize) -> bool {
         self.workers.parked.has_room(size) && !self.workers.has_ended()
+    }
+
+    /// Decides about a request of this size that has to wait.
+    pub(super) fn park(&self, header: &Header, wait: Option<Wait>, signal: Signal, size: usize) -> Park {
+        // Another request's reply would say so, or one without a worker.
+        let Some(wait) = wait else { return Park::Refuse(Errno::IO.raw_os_error()) };
+        self.workers.parked.park(header, &wait, signal, self.can_hold(size))
+    }
+
+    /// Records that a request no longer waits for a cause.
+    pub(super) fn unparked(&self, unique: u64) {
+        self.workers.parked.unparked(unique);
+    }
+
+    /// Records that a signal has reached the client of a request.
+    pub(super) fn interrupted(&self, unique: u64) {
+        self.workers.parked.interrupted(unique);
     }
 
     /// Puts a request aside, which takes this much memory.

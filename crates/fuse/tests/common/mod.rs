@@ -14,6 +14,7 @@ use canopy_fuse::flags::InitFlags;
 use canopy_fuse::mount::{MountSpec, Mounted, mount};
 use canopy_fuse::notify::Notifier;
 use canopy_fuse::session::SessionError;
+use canopy_fuse::transport::ServedRequests;
 use canopy_fuse::transport::uring::{Parameter, turn_on};
 use canopy_fuse::{Handler, KernelLimits, Session, SessionOptions, Transport};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -100,6 +101,7 @@ pub struct Served<H: Handler> {
     pub notifier: Notifier,
     pub agreed: canopy_fuse::Agreed,
     pub transport: Transport,
+    pub requests: ServedRequests,
     mounted: Option<Mounted>,
     thread: Option<JoinHandle<Result<(), SessionError>>>,
 }
@@ -130,13 +132,21 @@ impl<H: Handler> Served<H> {
         options.flags.set(InitFlags::OVER_IO_URING, URING);
         let mut session = Session::negotiate(device, &options, limits).unwrap();
         let (agreed, notifier) = (*session.agreed(), session.notifier());
-        let handler = Arc::new(make(&mut session));
+        let (handler, requests) = (Arc::new(make(&mut session)), session.served_requests());
         let running = session.serve(Arc::clone(&handler), threads).unwrap();
         let transport = running.transport().clone();
         let offered = limits.minor >= 42 && limits.mask.contains(InitFlags::OVER_IO_URING);
         assert_eq!(matches!(transport, Transport::Uring { .. }), URING && offered, "{transport}");
         let thread = std::thread::spawn(move || running.join());
-        Served { handler, notifier, agreed, transport, mounted: Some(mounted), thread: Some(thread) }
+        Served {
+            handler,
+            notifier,
+            agreed,
+            transport,
+            requests,
+            mounted: Some(mounted),
+            thread: Some(thread),
+        }
     }
 
     pub fn mounted(&self) -> &Mounted {

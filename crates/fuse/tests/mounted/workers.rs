@@ -8,11 +8,11 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use canopy_fuse::request::{NodeId, Op};
-use canopy_fuse::transport::{Landmarks, Note, Park, Transport, WorkerGrowth, uring};
+use canopy_fuse::transport::{Landmarks, Transport, Wait, WorkerGrowth, uring};
 use canopy_fuse::{Handler, KernelLimits, Replied, Reply, Request, SessionOptions};
 
 use super::common::memory::{Memory, options};
-use super::common::{Scratch, Served, can_mount, stay_on, wait_until};
+use super::common::{LONG, Scratch, Served, can_mount, stay_on, wait_until};
 
 /// The number of requests that wait at once, more than twice the number of workers.
 const WAITING: usize = 12;
@@ -22,6 +22,10 @@ const THREADS: usize = 4;
 
 /// The first file that is created.
 const FILE: NodeId = NodeId(2);
+
+/// What they wait for that give back their workers.
+const WAIT: Wait =
+    Wait { cause: [7, 8, 9], longest: LONG, refusal: 11, interruptible: false, must_wait: false };
 
 /// A handler whose lookups of names that begin with "slow" wait while the gate is closed.
 struct Gated {
@@ -36,9 +40,8 @@ struct Gated {
     workers: Arc<AtomicUsize>,
     /// The lookups give back their workers while the gate is closed.
     parks: AtomicBool,
-    /// The numbers of those that have.
-    parked: Mutex<Vec<u64>>,
-    unparked: AtomicUsize,
+    /// How often they have.
+    parked: AtomicUsize,
 }
 
 impl Handler for Gated {
@@ -47,7 +50,8 @@ impl Handler for Gated {
             && name.as_bytes().starts_with(b"slow")
         {
             if self.parks.load(Ordering::SeqCst) && !*self.gate.lock().unwrap() {
-                return reply.later([7, 8, 9]);
+                self.parked.fetch_add(1, Ordering::SeqCst);
+                return reply.later(WAIT);
             }
             self.waiting.fetch_add(1, Ordering::SeqCst);
             let closed = |open: &mut bool| !*open;
@@ -59,23 +63,6 @@ impl Handler for Gated {
 
     fn landmarks(&self) -> Landmarks {
         Landmarks { files: vec![FILE], ..Landmarks::default() }
-    }
-
-    fn park(&self, request: &Request<'_>, cause: Note, room: bool) -> Park {
-        assert!(cause == [7, 8, 9] && room);
-        self.parked.lock().unwrap().push(request.header.unique);
-        Park::Aside
-    }
-
-    fn resume(&self, most: usize) -> Vec<u64> {
-        // Three in each tick, again and again.
-        let mut parked = self.parked.lock().unwrap();
-        let first = parked.len().min(most).min(3);
-        parked.drain(..first).collect()
-    }
-
-    fn unparked(&self, _unique: u64) {
-        self.unparked.fetch_add(1, Ordering::SeqCst);
     }
 
     fn line(&self, request: &Request<'_>) -> Option<u64> {
@@ -111,8 +98,7 @@ fn served(point: &Path, growth: WorkerGrowth) -> Served<Gated> {
         waiting: AtomicUsize::new(0),
         workers: Arc::default(),
         parks: AtomicBool::new(false),
-        parked: Mutex::default(),
-        unparked: AtomicUsize::new(0),
+        parked: AtomicUsize::new(0),
     };
     let options = SessionOptions { growth, ..options() };
     let served = Served::start(point, &options, KernelLimits::NONE, THREADS, |session| {
@@ -333,17 +319,18 @@ fn requests_that_wait_for_a_cause_need_no_worker() {
     served.handler.parks.store(true, Ordering::SeqCst);
     served.handler.open(false);
     let slow = start_slow(dir.path());
-    // Each has been put aside, and others are served.
-    wait_until("all wait", || served.handler.parked.lock().unwrap().len() + 3 >= WAITING);
+    // Each has been put aside, one tries again and again, and others are served.
+    let waiting = || served.requests.parked();
+    wait_until("not all wait", || waiting().len() == WAITING);
+    assert!(waiting().iter().all(|one| one.cause == WAIT.cause), "{:?}", waiting());
+    wait_until("none tries", || served.handler.parked.load(Ordering::SeqCst) > WAITING + 5);
     for _ in 0..100 {
         assert_eq!(fs::metadata(dir.path().join("file")).unwrap().len(), 1);
     }
-    assert_eq!(
-        (served.handler.waiting.load(Ordering::SeqCst), served.handler.unparked.load(Ordering::SeqCst)),
-        (0, 0)
-    );
+    assert_eq!((served.handler.waiting.load(Ordering::SeqCst), waiting().len()), (0, WAITING));
     served.handler.open(true);
     slow.into_iter().for_each(|client| client.join().unwrap());
-    assert_eq!(served.handler.unparked.load(Ordering::SeqCst), WAITING);
+    assert_eq!(waiting(), []);
+    assert!(served.requests.read().parked > WAITING as u64);
     served.stop();
 }

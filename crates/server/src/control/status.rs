@@ -3,7 +3,7 @@
 use crate::branches::condition::Condition;
 use crate::branches::liveness::Liveness;
 use crate::branches::topology::Topology;
-use crate::parking::{Kind, Parking, Waits};
+use crate::parking::{self, Kind, Waits};
 use crate::survival::{FORM, Ledger};
 use crate::watch::Unwatched;
 use canopy_config::Config;
@@ -43,8 +43,6 @@ pub(crate) struct Connection {
     pub(crate) ledger: Option<Ledger>,
     /// What keeps requests from beginning when another program takes over.
     pub(crate) gate: Arc<Gate>,
-    /// What waits for something else than a disk.
-    pub(crate) parking: Arc<Parking>,
 }
 
 /// What carries the requests, and the number of threads.
@@ -121,7 +119,7 @@ pub(crate) fn status(
         transport: transport.name.into(),
         threads: transport.threads,
         low_priority_threads: connection.low_workers.count(),
-        parked: connection.parking.waits().into_iter().map(parked_report).collect(),
+        parked: parking::waits(&connection.served.parked()).into_iter().map(parked_report).collect(),
         closed: pool.closed_numbers(),
         kernel: KernelReport {
             protocol: format!("{}.{}", abi::MAJOR, agreed.minor),

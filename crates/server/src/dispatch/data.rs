@@ -37,7 +37,7 @@ impl Dispatch {
         let via = Via::with_flags(HandleId(io.handle), io.flags).for_pages(io.lock_owner.is_none());
         reply.data_or_later(io.size as usize, |buffer| {
             self.pool.read(via, io.offset, buffer).map_err(|error| match error {
-                Error::Wait(cause) => NoData::Later(parking::note(cause)),
+                Error::Wait(cause) => NoData::Later(parking::wait(cause)),
                 error => NoData::Error(number(error)),
             })
         })

@@ -12,7 +12,7 @@ mod names;
 use crate::coherence::{Answer, Coherence};
 use crate::control::{self, Control};
 use crate::interrupts::Interrupts;
-use crate::parking::{self, Parking};
+use crate::parking;
 use crate::survival::in_flight::{Begun, InFlight, Noted};
 use crate::translate::convert;
 use crate::translate::operation::Operation;
@@ -36,7 +36,6 @@ pub(crate) struct Dispatch {
     pub(crate) watch: Arc<Watch>,
     pub(crate) control: Control,
     pub(crate) interrupts: Arc<Interrupts>,
-    pub(crate) parking: Arc<Parking>,
     /// Whether the kernel runs with SELinux.
     pub(crate) selinux: bool,
     /// The requests in flight, if the pool is to outlive this process.
@@ -88,6 +87,7 @@ impl Handler for Dispatch {
         let replied = self.carry_out(&call, request.op, reply);
         if replied.is_later() {
             self.waits(&mut call);
+            return replied.after(self.interrupts.signal());
         }
         replied
     }
@@ -199,7 +199,6 @@ impl Dispatch {
 
             Op::Interrupt { unique } => {
                 self.interrupts.record(unique);
-                self.parking.interrupted(unique);
                 reply.none()
             }
             // Sent once everything else has been answered; the threads end with the connection.
@@ -243,7 +242,7 @@ fn number(error: Error) -> i32 {
 
 fn fail(reply: Reply<'_>, error: Error) -> Replied {
     match error {
-        Error::Wait(cause) => reply.later(parking::note(cause)),
+        Error::Wait(cause) => reply.later(parking::wait(cause)),
         error => reply.error(number(error)),
     }
 }

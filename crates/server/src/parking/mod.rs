@@ -2,41 +2,22 @@
 //! search for an inode.
 //!
 //! They wait without a worker and without a lock: an operation that has changed nothing yet returns
-//! [`Error::Wait`](canopy_pool::Error::Wait), the transport puts its message aside, and this module says when it is handled
-//! once more. Of all that wait for one cause, one tries now and then; once it gets through, the others follow. Users take
-//! turns, so who has a thousand files leased delays nobody who waits for another one.
-//!
-//! Nobody waits for ever, and no user makes others fail: each cause has a longest wait, and each user a share of the places.
+//! [`Error::Wait`](canopy_pool::Error::Wait), and the transport puts its message aside until its turn comes. This module says how
+//! long each may wait, and tells what waits.
 
-mod state;
-
-use crate::interrupts::Interrupts;
-use crate::lock_rank as rank;
-use canopy_fuse::Request;
-use canopy_fuse::transport::{Note, Park};
+use canopy_fuse::transport::{self, ParkedRequest, Wait};
 use canopy_pool::branch::BranchId;
-use canopy_pool::lock::ranked::Mutex;
 use canopy_pool::{Cause, NodeId};
 use rustix::io::Errno;
-use state::State;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 /// How much longer than the kernel's holders of leases may take (`fs.lease-break-time`) an open waits, and the least of the
 /// latter: the kernel may be told to wait for ever.
 const LEASE_MARGIN: Duration = Duration::from_secs(15);
 const LEASE_BREAK: Duration = Duration::from_secs(45);
 const LEASE_BREAK_TIME: &str = "/proc/sys/fs/lease-break-time";
-
-pub(crate) struct Parking {
-    interrupts: Arc<Interrupts>,
-    state: Mutex<State, rank::Parking>,
-    /// How often a request was put aside.
-    parked: AtomicU64,
-}
 
 /// What waits for causes of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +38,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) fn of(cause: Cause) -> Kind {
+    fn of(cause: Cause) -> Kind {
         match cause {
             Cause::Lease { .. } => Kind::Lease,
             Cause::Move(_) => Kind::Move,
@@ -102,8 +83,20 @@ impl Kind {
     }
 }
 
-/// Encodes a cause for the transport.
-pub(crate) fn note(cause: Cause) -> Note {
+/// Returns how a request waits for a cause.
+pub(crate) fn wait(cause: Cause) -> Wait {
+    let kind = Kind::of(cause);
+    Wait {
+        cause: encode(cause),
+        longest: kind.patience(),
+        refusal: kind.refusal().raw_os_error(),
+        interruptible: kind.is_interruptible(),
+        // A write must not fail.
+        must_wait: kind == Kind::Move,
+    }
+}
+
+fn encode(cause: Cause) -> transport::Cause {
     match cause {
         Cause::Lease { dev, ino, write } => [1 + u64::from(write), dev, ino],
         Cause::Move(node) => [3, node.0, 0],
@@ -111,8 +104,8 @@ pub(crate) fn note(cause: Cause) -> Note {
     }
 }
 
-fn cause(note: Note) -> Option<Cause> {
-    match note {
+fn decode(cause: transport::Cause) -> Option<Cause> {
+    match cause {
         [kind @ (1 | 2), dev, ino] => Some(Cause::Lease { dev, ino, write: kind == 2 }),
         [3, node, _] => Some(Cause::Move(NodeId(node))),
         [4, branch, _] => u32::try_from(branch).ok().map(|branch| Cause::Walk(BranchId(branch))),
@@ -120,75 +113,27 @@ fn cause(note: Note) -> Option<Cause> {
     }
 }
 
-impl Parking {
-    pub(crate) fn new(interrupts: &Arc<Interrupts>) -> Arc<Parking> {
-        let interrupts = Arc::clone(interrupts);
-        Arc::new(Parking { interrupts, state: Mutex::default(), parked: AtomicU64::new(0) })
+/// Returns what waits, by kind.
+pub(crate) fn waits(parked: &[ParkedRequest]) -> BTreeMap<Kind, Waits> {
+    let mut by_kind: BTreeMap<Kind, (usize, BTreeSet<u32>, BTreeSet<Cause>, Duration)> = BTreeMap::new();
+    for one in parked {
+        let Some(cause) = decode(one.cause) else { continue };
+        let (requests, users, causes, longest) = by_kind.entry(Kind::of(cause)).or_default();
+        *requests += 1;
+        users.insert(one.uid);
+        causes.insert(match cause {
+            // Readers and writers try by themselves, but wait for one lease.
+            Cause::Lease { dev, ino, .. } => Cause::Lease { dev, ino, write: false },
+            other => other,
+        });
+        *longest = (*longest).max(one.since.elapsed());
     }
-
-    /// Decides about a request that has to wait for a cause.
-    pub(crate) fn park(&self, request: &Request<'_>, note: Note, room: bool) -> Park {
-        let Some(cause) = cause(note) else { return Park::Refuse(Errno::IO.raw_os_error()) };
-        let interrupted = match Kind::of(cause).is_interruptible() {
-            true => self.interrupts.caller_is_interrupted(),
-            false => self.interrupts.caller_is_killed(),
-        };
-        let (unique, uid) = (request.header.unique, request.header.uid);
-        let park = self.state.lock().park((unique, uid), cause, interrupted, room, Instant::now());
-        if park == Park::Aside {
-            self.parked.fetch_add(1, Ordering::Relaxed);
-        }
-        park
-    }
-
-    /// Returns requests that are to be handled once more now.
-    pub(crate) fn resume(&self, most: usize) -> Vec<u64> {
-        self.state.lock().resume(most, Instant::now())
-    }
-
-    /// Records that a request no longer waits.
-    pub(crate) fn unparked(&self, unique: u64) {
-        self.state.lock().leave(unique, true);
-    }
-
-    /// Records that a signal has reached the client of a request.
-    pub(crate) fn interrupted(&self, unique: u64) {
-        let State { requests, urgent, .. } = &mut *self.state.lock();
-        if let Some(waiter) = requests.get_mut(&unique)
-            && !std::mem::replace(&mut waiter.interrupted, true)
-        {
-            urgent.push_back(unique);
-        }
-    }
-
-    /// Returns how often a request was put aside.
-    pub(crate) fn count(&self) -> u64 {
-        self.parked.load(Ordering::Relaxed)
-    }
-
-    /// Returns what waits, by kind.
-    pub(crate) fn waits(&self) -> BTreeMap<Kind, Waits> {
-        let state = self.state.lock();
-        let mut by_kind: BTreeMap<Kind, (usize, BTreeSet<u32>, BTreeSet<Cause>, Duration)> = BTreeMap::new();
-        for waiter in state.requests.values() {
-            let (requests, users, causes, longest) = by_kind.entry(Kind::of(waiter.cause)).or_default();
-            *requests += 1;
-            users.insert(waiter.uid);
-            causes.insert(match waiter.cause {
-                // Readers and writers try by themselves, but wait for one lease.
-                Cause::Lease { dev, ino, .. } => Cause::Lease { dev, ino, write: false },
-                other => other,
-            });
-            *longest = (*longest).max(waiter.since.elapsed());
-        }
-        let now = SystemTime::now();
-        let waits =
-            |(kind, (requests, users, causes, longest)): (Kind, (usize, BTreeSet<_>, BTreeSet<_>, _))| {
-                let since = now.checked_sub(longest).unwrap_or(now);
-                (kind, Waits { requests, users: users.len(), causes: causes.len(), since })
-            };
-        by_kind.into_iter().map(waits).collect()
-    }
+    let now = SystemTime::now();
+    let waits = |(kind, (requests, users, causes, longest)): (Kind, (usize, BTreeSet<_>, BTreeSet<_>, _))| {
+        let since = now.checked_sub(longest).unwrap_or(now);
+        (kind, Waits { requests, users: users.len(), causes: causes.len(), since })
+    };
+    by_kind.into_iter().map(waits).collect()
 }
 
 #[cfg(test)]
@@ -197,28 +142,41 @@ mod tests {
 
     #[test]
     fn readers_and_writers_wait_for_one_lease() {
-        let parking = Parking::new(&Arc::default());
-        for (unique, write, ino) in [(1, false, 7), (2, true, 7), (3, true, 8)] {
-            let cause = Cause::Lease { dev: 1, ino, write };
-            parking.state.lock().park((unique, 5), cause, false, true, Instant::now());
-        }
-        let waits = parking.waits()[&Kind::Lease];
+        let parked = [(false, 7), (true, 7), (true, 8)].map(|(write, ino)| ParkedRequest {
+            cause: encode(Cause::Lease { dev: 1, ino, write }),
+            uid: 5,
+            since: Instant::now(),
+        });
+        let waits = waits(&parked)[&Kind::Lease];
         assert_eq!((waits.requests, waits.users, waits.causes), (3, 1, 2));
     }
 
     #[test]
-    fn a_note_tells_the_cause() {
+    fn the_transport_carries_causes() {
         for one in [
             Cause::Lease { dev: 1, ino: u64::MAX, write: true },
             Cause::Move(NodeId(u64::MAX)),
             Cause::Walk(BranchId(u32::MAX)),
         ] {
-            assert_eq!(cause(note(one)), Some(one));
+            assert_eq!(decode(encode(one)), Some(one));
         }
         assert_eq!(
-            cause(note(Cause::Lease { dev: 3, ino: 4, write: false })).map(Kind::of),
+            decode(encode(Cause::Lease { dev: 3, ino: 4, write: false })).map(Kind::of),
             Some(Kind::Lease)
         );
-        assert_eq!(cause(Note::default()), None);
+        assert_eq!(decode([0; 3]), None);
+    }
+
+    #[test]
+    fn what_waits_is_told_by_kind() {
+        let since = std::time::Instant::now();
+        let of = |cause, uid| ParkedRequest { cause: encode(cause), uid, since };
+        let file = |ino| Cause::Lease { dev: 1, ino, write: true };
+        let all = [of(file(1), 7), of(file(2), 7), of(file(2), 8), of(Cause::Move(NodeId(5)), 7)];
+        let waits = waits(&all);
+        let told: Vec<_> = waits.iter().map(|(kind, it)| (*kind, it.requests, it.users, it.causes)).collect();
+        assert_eq!(told, [(Kind::Lease, 3, 2, 2), (Kind::Move, 1, 1, 1)]);
+        assert!(wait(file(1)).interruptible && wait(file(1)).longest >= LEASE_BREAK + LEASE_MARGIN);
+        assert!(wait(Cause::Move(NodeId(5))).must_wait);
     }
 }

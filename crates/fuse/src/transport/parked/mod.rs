@@ -5,17 +5,26 @@
 //! aside and is free for others. The watchdog starts a worker for it once the handler admits it.
 //!
 //! A request that has come upon something to wait for before it has changed anything ([`Reply::later`](crate::Reply::later))
-//! is put aside in the same way, under its own number, and handled once more when the handler says so
-//! ([`Handler::resume`](super::Handler::resume)).
+//! is put aside in the same way, under its own number, and handled once more when its turn comes (`turns`).
+
+mod turns;
+mod wait;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use canopy_sys::fuse::uring;
 use parking_lot::Mutex;
 
 use super::workers::Workers;
+use crate::request::Header;
+use turns::Turns;
+
+pub(super) use turns::Park;
+pub use wait::{Cause, Signal, Wait};
 
 /// The most memory that the requests in line may take, in bytes. Beyond it, requests occupy workers.
 const MAX_MEMORY: usize = 64 << 20;
@@ -59,7 +68,24 @@ struct Line {
 
 /// The requests of a connection that wait without a worker.
 #[derive(Default)]
-pub(super) struct Parked(Mutex<State>);
+pub(super) struct Parked {
+    state: Mutex<State>,
+    /// Of those that wait for a cause.
+    turns: Mutex<Turns>,
+    /// How often a request was put aside for a cause.
+    count: AtomicU64,
+}
+
+/// A request that waits for a cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParkedRequest {
+    /// What it waits for.
+    pub cause: Cause,
+    /// The user of its client.
+    pub uid: u32,
+    /// Since when it waits.
+    pub since: Instant,
+}
 
 #[derive(Default)]
 struct State {
@@ -72,12 +98,12 @@ impl Parked {
     /// Returns whether there is memory for another request of this size.
     pub(super) fn has_room(&self, size: usize) -> bool {
         let most = if size > SMALL { MAX_MEMORY - FOR_SMALL } else { MAX_MEMORY };
-        self.0.lock().memory + size <= most
+        self.state.lock().memory + size <= most
     }
 
     /// Puts a request aside; if in a line, at its end.
     pub(super) fn push(&self, aside: Aside, waiting: Waiting) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         state.memory += waiting.size;
         match aside {
             Aside::Line(line) => state.lines.entry(line).or_default().waiting.push_back(waiting),
@@ -87,7 +113,7 @@ impl Parked {
 
     /// Takes the first request of a line, or the one with this number. That one may be about to be put aside.
     pub(super) fn take(&self, aside: Aside) -> Option<Waiting> {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let first = match aside {
             Aside::Line(line) => state.lines.get_mut(&line)?.waiting.pop_front()?,
             Aside::Parked(unique) => state.parked.remove(&unique)?,
@@ -98,7 +124,7 @@ impl Parked {
 
     /// Puts back a request that was taken.
     pub(super) fn put_back(&self, aside: Aside, waiting: Waiting) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         state.memory += waiting.size;
         match aside {
             Aside::Line(line) => state.lines.entry(line).or_default().waiting.push_front(waiting),
@@ -108,26 +134,63 @@ impl Parked {
 
     /// Returns whether any request waits for a cause.
     pub(super) fn any_parked(&self) -> bool {
-        !self.0.lock().parked.is_empty()
+        !self.state.lock().parked.is_empty()
+    }
+
+    /// Decides about a request that has to wait. With `room`, it can be put aside; else there is no memory for it.
+    pub(super) fn park(&self, header: &Header, wait: &Wait, signal: Signal, room: bool) -> Park {
+        let Header { unique, uid, .. } = *header;
+        let park = self.turns.lock().park((unique, uid), wait, signal, room, Instant::now());
+        if park == Park::Aside {
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
+        park
+    }
+
+    /// Returns the numbers of requests that are to be handled once more now, at most this many.
+    pub(super) fn resume(&self, most: usize) -> Vec<u64> {
+        self.turns.lock().resume(most, Instant::now())
+    }
+
+    /// Records that a request no longer waits for a cause.
+    pub(super) fn unparked(&self, unique: u64) {
+        self.turns.lock().leave(unique, true);
+    }
+
+    /// Records that a signal has reached the client of a request.
+    pub(super) fn interrupted(&self, unique: u64) {
+        self.turns.lock().interrupt(unique);
+    }
+
+    /// Returns how often a request was put aside for a cause.
+    pub(super) fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Returns the requests that wait for a cause, with or without a worker that tries.
+    pub(super) fn requests(&self) -> Vec<ParkedRequest> {
+        let turns = self.turns.lock();
+        let all = turns.requests.values();
+        all.map(|one| ParkedRequest { cause: one.cause, uid: one.uid, since: one.since }).collect()
     }
 
     /// Drops all requests. The connection has ended.
     pub(super) fn clear(&self) {
-        let lines = std::mem::take(&mut *self.0.lock());
+        let lines = std::mem::take(&mut *self.state.lock());
         drop(lines);
     }
 
     /// Records that a request has left its line and is under way.
     fn began(&self, aside: Aside) {
         if let Aside::Line(line) = aside {
-            self.0.lock().lines.entry(line).or_default().under_way += 1;
+            self.state.lock().lines.entry(line).or_default().under_way += 1;
         }
     }
 
     /// Records that such a request has ended.
     fn ended(&self, aside: Aside) {
         let Aside::Line(line) = aside else { return };
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         if let Some(of_line) = state.lines.get_mut(&line) {
             of_line.under_way = of_line.under_way.saturating_sub(1);
             if of_line.under_way == 0 && of_line.waiting.is_empty() {
@@ -138,19 +201,19 @@ impl Parked {
 
     /// Returns the lines in which requests wait.
     pub(super) fn occupied(&self) -> Vec<u64> {
-        let state = self.0.lock();
+        let state = self.state.lock();
         state.lines.iter().filter(|(_, line)| !line.waiting.is_empty()).map(|(number, _)| *number).collect()
     }
 
     /// Returns how many requests wait without a worker.
     pub(super) fn waiting(&self) -> usize {
-        let state = self.0.lock();
+        let state = self.state.lock();
         state.parked.len() + state.lines.values().map(|line| line.waiting.len()).sum::<usize>()
     }
 
     /// Returns how many requests of a line wait, and how many are under way.
-    pub(super) fn count(&self, line: u64) -> (usize, usize) {
-        self.0.lock().lines.get(&line).map_or((0, 0), |line| (line.waiting.len(), line.under_way))
+    pub(super) fn count_in(&self, line: u64) -> (usize, usize) {
+        self.state.lock().lines.get(&line).map_or((0, 0), |line| (line.waiting.len(), line.under_way))
     }
 }
 
@@ -209,7 +272,7 @@ mod tests {
         lines.push(Aside::Line(7), message(1));
         lines.push(Aside::Line(7), message(2));
         assert!(!lines.has_room(1));
-        assert_eq!((lines.occupied(), lines.count(7), lines.waiting()), (vec![7], (2, 0), 2));
+        assert_eq!((lines.occupied(), lines.count_in(7), lines.waiting()), (vec![7], (2, 0), 2));
         let (number, waiting) = first(&lines, 7).unwrap();
         assert!(number == 1 && lines.has_room(1));
         // No worker could be started for it.
@@ -237,7 +300,7 @@ mod tests {
 
     #[test]
     fn large_requests_leave_room_for_small_ones() {
-        let lines = Lines::default();
+        let lines = Parked::default();
         let large = Waiting { size: MAX_MEMORY - FOR_SMALL, ..message(1) };
         lines.push(Aside::Parked(1), large);
         assert!(!lines.has_room(SMALL + 1) && lines.has_room(SMALL));
@@ -251,10 +314,10 @@ mod tests {
         let lines = workers.parked();
         lines.push(Aside::Line(7), message(1));
         let admitted = [(); 2].map(|()| Admitted::new(&workers, Aside::Line(7)));
-        assert_eq!((lines.count(7), lines.count(8)), ((1, 2), (0, 0)));
+        assert_eq!((lines.count_in(7), lines.count_in(8)), ((1, 2), (0, 0)));
         drop(first(lines, 7).unwrap());
         drop(admitted);
-        assert_eq!(lines.count(7), (0, 0));
-        assert!(lines.0.lock().lines.is_empty());
+        assert_eq!(lines.count_in(7), (0, 0));
+        assert!(lines.state.lock().lines.is_empty());
     }
 }

@@ -1,11 +1,15 @@
-//! Who waits for what, and whose turn it is. Knows no clock and no file.
+//! Who waits for which cause, and whose turn it is. Knows no clock and no message.
+//!
+//! Of all that wait for one cause, one tries now and then; once it gets through, the others follow. Users take turns, so who
+//! has a thousand files leased delays nobody who waits for another one. Nobody waits for ever, and no user makes others fail:
+//! each wait has a bound, and each user a share of the places.
 
-use super::Kind;
-use canopy_fuse::transport::Park;
-use canopy_pool::Cause;
-use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use super::wait::{Cause, Signal, Wait};
 
 /// The most requests that wait, and those of one user. A user has at most as many as there are places left, so that there is
 /// always room for another one.
@@ -29,8 +33,19 @@ const STAYED: Duration = Duration::from_secs(1);
 /// The kernel's own requests, and root's.
 const KERNEL: u32 = 0;
 
+/// What is to be done with a request that would have to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::transport) enum Park {
+    /// It is put aside, without a worker, until its turn comes.
+    Aside,
+    /// Its worker waits for this long and then handles it once more.
+    Stay(Duration),
+    /// Its caller gets this errno.
+    Refuse(i32),
+}
+
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct Turns {
     /// By number.
     pub(super) requests: HashMap<u64, Waiter>,
     causes: HashMap<Cause, Queue>,
@@ -39,7 +54,7 @@ pub(super) struct State {
     /// When requests have waited long enough.
     bounds: BTreeSet<(Instant, u64)>,
     /// Requests that are to be answered now, whatever comes of it.
-    pub(super) urgent: VecDeque<u64>,
+    urgent: VecDeque<u64>,
     /// Requests whose workers stay with them, and when they last tried.
     staying: HashMap<u64, Instant>,
     /// The user who was served last.
@@ -53,7 +68,7 @@ pub(super) struct Waiter {
     bound: Instant,
     /// It is in the queue of its cause. Else a worker has it, or will in a moment.
     queued: bool,
-    pub(super) interrupted: bool,
+    interrupted: bool,
 }
 
 /// What waits for one cause.
@@ -67,42 +82,40 @@ struct Queue {
     open: bool,
 }
 
-impl State {
+impl Turns {
+    /// Decides about a request of this number and user that has to wait, also for the second time. With `room`, it can be put
+    /// aside; else there is no memory for it.
     pub(super) fn park(
         &mut self,
         (unique, uid): (u64, u32),
-        cause: Cause,
-        interrupted: bool,
+        wait: &Wait,
+        signal: Signal,
         room: bool,
         now: Instant,
     ) -> Park {
-        let kind = Kind::of(cause);
-        let refuse = |errno: Errno| Park::Refuse(errno.raw_os_error());
         let known = self.requests.get(&unique);
-        let interrupted =
-            interrupted || kind.is_interruptible() && known.is_some_and(|known| known.interrupted);
-        if interrupted {
+        if wait.ends_by(signal) || wait.interruptible && known.is_some_and(|known| known.interrupted) {
             self.leave(unique, false);
-            return refuse(Errno::INTR);
+            return Park::Refuse(Errno::INTR.raw_os_error());
         }
         if known.is_some_and(|known| known.bound <= now) {
             self.leave(unique, false);
-            return refuse(Errno::TIMEDOUT);
+            return Park::Refuse(Errno::TIMEDOUT.raw_os_error());
         }
         let (others, own) = (self.requests.len(), self.users.get(&uid).copied().unwrap_or(0));
         if known.is_none() && own >= MAX_OF_USER.min(MAX_WAITING.saturating_sub(others)) {
-            return refuse(kind.refusal());
+            return Park::Refuse(wait.refusal);
         }
         if !room {
             // A write does not fail for lack of memory here, as long as some workers suffice. If the kernel writes pages back,
             // they would be lost.
-            if kind == Kind::Move && (self.stays(unique, now) || uid == KERNEL) {
+            if wait.must_wait && (self.stays(unique, now) || uid == KERNEL) {
                 return Park::Stay(STAY);
             }
             self.leave(unique, false);
-            return refuse(kind.refusal());
+            return Park::Refuse(wait.refusal);
         }
-        self.queue((unique, uid), cause, now);
+        self.queue((unique, uid), wait, now);
         Park::Aside
     }
 
@@ -117,7 +130,7 @@ impl State {
     }
 
     /// Puts a request, new or known, at the end of the queue of its cause.
-    fn queue(&mut self, (unique, uid): (u64, u32), cause: Cause, now: Instant) {
+    fn queue(&mut self, (unique, uid): (u64, u32), wait: &Wait, now: Instant) {
         let since = match self.requests.remove(&unique) {
             Some(before) => {
                 self.bounds.remove(&(before.bound, unique));
@@ -129,7 +142,8 @@ impl State {
                 now
             }
         };
-        let bound = since + Kind::of(cause).patience();
+        let Wait { cause, longest, .. } = *wait;
+        let bound = since + longest;
         let waiter = Waiter { cause, uid, since, bound, queued: true, interrupted: false };
         self.requests.insert(unique, waiter);
         self.bounds.insert((bound, unique));
@@ -149,13 +163,10 @@ impl State {
         if queue.trying == Some(unique) {
             queue.trying = None;
         }
-        match through {
-            true => queue.open = true,
-            false => {
-                queue.open = false;
-                queue.next = now + queue.pause;
-                queue.pause = (2 * queue.pause).min(LAST_PAUSE);
-            }
+        queue.open = through;
+        if !through {
+            queue.next = now + queue.pause;
+            queue.pause = (2 * queue.pause).min(LAST_PAUSE);
         }
     }
 
@@ -190,6 +201,16 @@ impl State {
         Some(unique)
     }
 
+    /// Records that a signal has reached the client of a request.
+    pub(super) fn interrupt(&mut self, unique: u64) {
+        if let Some(waiter) = self.requests.get_mut(&unique)
+            && !std::mem::replace(&mut waiter.interrupted, true)
+        {
+            self.urgent.push_back(unique);
+        }
+    }
+
+    /// Returns the numbers of requests that are to be handled once more now, at most this many.
     pub(super) fn resume(&mut self, most: usize, now: Instant) -> Vec<u64> {
         let mut resumed = Vec::new();
         while let Some(&(bound, unique)) = self.bounds.first()
@@ -220,12 +241,11 @@ impl State {
                 if full || if open { followers >= FOLLOWERS } else { tries >= TRIES } {
                     continue;
                 }
-                match open {
-                    true => followers += 1,
-                    false => {
-                        queue.trying = Some(unique);
-                        tries += 1;
-                    }
+                if open {
+                    followers += 1;
+                } else {
+                    queue.trying = Some(unique);
+                    tries += 1;
                 }
                 resumed.extend(self.begin(unique));
                 self.last_user = uid;
@@ -255,22 +275,33 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use canopy_pool::NodeId;
-    use canopy_pool::branch::BranchId;
 
-    const FILE: Cause = Cause::Lease { dev: 1, ino: 2, write: true };
+    const FILE: Wait = Wait {
+        cause: [1, 2, 3],
+        longest: Duration::from_secs(60),
+        refusal: Errno::AGAIN.raw_os_error(),
+        interruptible: true,
+        must_wait: false,
+    };
+    const MOVE: Wait = Wait {
+        cause: [3, 5, 0],
+        longest: Duration::from_secs(3600),
+        interruptible: false,
+        must_wait: true,
+        ..FILE
+    };
 
-    fn other(ino: u64) -> Cause {
-        Cause::Lease { dev: 1, ino, write: true }
+    fn other(number: u64) -> Wait {
+        Wait { cause: [1, number, 3], ..FILE }
     }
 
-    fn park(state: &mut State, unique: u64, uid: u32, cause: Cause, now: Instant) -> Park {
-        state.park((unique, uid), cause, false, true, now)
+    fn park(state: &mut Turns, unique: u64, uid: u32, wait: Wait, now: Instant) -> Park {
+        state.park((unique, uid), &wait, Signal::None, true, now)
     }
 
     #[test]
     fn one_tries_and_the_others_follow_once_it_gets_through() {
-        let (mut state, now) = (State::default(), Instant::now());
+        let (mut state, now) = (Turns::default(), Instant::now());
         for unique in 0..600 {
             assert_eq!(park(&mut state, unique, 7, FILE, now), Park::Aside);
         }
@@ -300,7 +331,7 @@ mod tests {
 
     #[test]
     fn who_comes_upon_the_cause_again_stops_those_that_follow() {
-        let (mut state, now) = (State::default(), Instant::now());
+        let (mut state, now) = (Turns::default(), Instant::now());
         (0..3).for_each(|unique| assert_eq!(park(&mut state, unique, 7, FILE, now), Park::Aside));
         let later = now + LAST_PAUSE;
         assert_eq!(state.resume(100, later), [0]);
@@ -313,7 +344,7 @@ mod tests {
 
     #[test]
     fn users_take_turns() {
-        let (mut state, now) = (State::default(), Instant::now());
+        let (mut state, now) = (Turns::default(), Instant::now());
         for unique in 0..1000 {
             assert_eq!(park(&mut state, unique, 7, other(unique + 10), now), Park::Aside);
         }
@@ -328,7 +359,7 @@ mod tests {
 
     #[test]
     fn no_user_takes_all_places() {
-        let (mut state, now) = (State::default(), Instant::now());
+        let (mut state, now) = (Turns::default(), Instant::now());
         let again = Park::Refuse(Errno::AGAIN.raw_os_error());
         let mut unique = 0;
         for uid in 0..40 {
@@ -340,7 +371,8 @@ mod tests {
             assert!((1..=MAX_OF_USER).contains(&own) || uid > 12, "user {uid}: {own}");
         }
         assert!(state.requests.len() <= MAX_WAITING);
-        let walk = park(&mut state, unique, 0, Cause::Walk(BranchId(1)), now);
+        let search = Wait { cause: [4, 1, 0], refusal: Errno::TIMEDOUT.raw_os_error(), ..FILE };
+        let walk = park(&mut state, unique, 0, search, now);
         assert_eq!(walk, Park::Refuse(Errno::TIMEDOUT.raw_os_error()));
         // Those who wait already go on waiting.
         assert_eq!(park(&mut state, 0, 0, FILE, now), Park::Aside);
@@ -348,21 +380,24 @@ mod tests {
 
     #[test]
     fn a_wait_ends_at_its_bound_or_by_a_signal() {
-        let (mut state, now) = (State::default(), Instant::now());
-        for (unique, cause) in [(1, FILE), (2, FILE), (3, Cause::Move(NodeId(5)))] {
+        let (mut state, now) = (Turns::default(), Instant::now());
+        for (unique, cause) in [(1, FILE), (2, FILE), (3, MOVE)] {
             assert_eq!(park(&mut state, unique, 7, cause, now), Park::Aside);
         }
         // A signal, before the request is put aside and after.
-        assert_eq!(state.park((9, 7), FILE, true, true, now), Park::Refuse(Errno::INTR.raw_os_error()));
+        assert_eq!(
+            state.park((9, 7), &FILE, Signal::Caught, true, now),
+            Park::Refuse(Errno::INTR.raw_os_error())
+        );
         for unique in [2, 3] {
-            state.requests.get_mut(&unique).unwrap().interrupted = true;
-            state.urgent.push_back(unique);
+            state.interrupt(unique);
         }
         assert_eq!(state.resume(100, now), [2, 3]);
         assert_eq!(park(&mut state, 2, 7, FILE, now), Park::Refuse(Errno::INTR.raw_os_error()));
         // Whoever writes is not killed, and expects the write to complete.
-        assert_eq!(park(&mut state, 3, 7, Cause::Move(NodeId(5)), now), Park::Aside);
-        let late = now + Kind::Lease.patience();
+        assert_eq!(state.park((3, 7), &MOVE, Signal::Caught, true, now), Park::Aside);
+        assert_eq!(park(&mut state, 3, 7, MOVE, now), Park::Aside);
+        let late = now + FILE.longest;
         assert_eq!(state.resume(1, late), [1]);
         assert_eq!(park(&mut state, 1, 7, FILE, late), Park::Refuse(Errno::TIMEDOUT.raw_os_error()));
         assert!(state.requests.len() == 1 && state.causes.len() == 1);
@@ -370,19 +405,18 @@ mod tests {
 
     #[test]
     fn without_memory_a_write_stays_with_its_worker() {
-        let (mut state, now) = (State::default(), Instant::now());
-        assert_eq!(state.park((1, 7), Cause::Move(NodeId(5)), false, false, now), Park::Stay(STAY));
+        let (mut state, now) = (Turns::default(), Instant::now());
+        assert_eq!(state.park((1, 7), &MOVE, Signal::None, false, now), Park::Stay(STAY));
         let again = Park::Refuse(Errno::AGAIN.raw_os_error());
-        assert_eq!(state.park((2, 7), FILE, false, false, now), again);
+        assert_eq!(state.park((2, 7), &FILE, Signal::None, false, now), again);
         assert!(state.requests.is_empty());
     }
 
     #[test]
     fn writes_of_a_user_do_not_keep_all_workers() {
-        let (mut state, now) = (State::default(), Instant::now());
-        let mut write = |unique: u64, uid: u32, now: Instant| {
-            state.park((unique, uid), Cause::Move(NodeId(5)), false, false, now)
-        };
+        let (mut state, now) = (Turns::default(), Instant::now());
+        let mut write =
+            |unique: u64, uid: u32, now: Instant| state.park((unique, uid), &MOVE, Signal::None, false, now);
         let again = Park::Refuse(Errno::AGAIN.raw_os_error());
         for unique in 0..MAX_STAYING as u64 {
             assert_eq!(write(unique, 7, now), Park::Stay(STAY));
