@@ -434,9 +434,9 @@ fn branches_without_space_are_equally_likely_in_a_weighted_choice() {
     let ro = BranchView { mode: Mode::Ro, ..empty };
     for category in Category::ALL {
         let chosen = [0, 1].map(|point| run(category, Policy::Pfrd, &[empty, empty], &mut Loaded(point)));
-        assert_eq!(chosen, [Ok(vec![0].into()), Ok(vec![1].into())]);
+        assert_eq!(chosen, [Ok(vec![0]), Ok(vec![1])]);
     }
-    assert_eq!(run(Category::Create, Policy::Pfrd, &[ro, empty], &mut { HIGHEST }), Ok(vec![1].into()));
+    assert_eq!(run(Category::Create, Policy::Pfrd, &[ro, empty], &mut { HIGHEST }), Ok(vec![1]));
     assert_eq!(run(Category::Create, Policy::Pfrd, &[ro, ro], &mut { HIGHEST }), Err(Refusal::ReadOnly));
 }
 

@@ -139,6 +139,7 @@ pub(crate) fn waits(parked: &[ParkedRequest]) -> BTreeMap<Kind, Waits> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Instant;
 
     #[test]
     fn readers_and_writers_wait_for_one_lease() {
