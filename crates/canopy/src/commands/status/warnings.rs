@@ -81,6 +81,19 @@ fn pool_state_warning(pool: &PoolStatus) -> Option<Warning> {
     Some(Warning { code, branch: None, text, fix })
 }
 
+fn gone(branch: &BranchStatus, path: &str, take_out: &str) -> (WarningCode, String, String) {
+    let cause = branch.illness.as_ref().map_or("an error", |illness| illness.cause.as_str());
+    // ENOTCONN comes from a FUSE filesystem without a daemon.
+    let fix = match cause.contains("Transport endpoint is not connected") {
+        true => format!("the program that serves {path} has ended: umount -l {path}, and start it again"),
+        false => {
+            "look at the disk (dmesg | tail), and mount it again: the pool then uses it again".to_owned()
+        }
+    };
+    let text = format!("{path} is gone ({cause}): its files are not shown, and nothing is created there");
+    (WarningCode::BranchGone, text, format!("{fix}; {take_out}"))
+}
+
 fn branch_health_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning> {
     let (mount, path) = (pool.mountpoint.one_line(), branch.path.one_line());
     let take_out = format!("canopy remove {mount} {path} takes it out of the pool");
@@ -179,23 +192,7 @@ fn branch_health_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<War
                 ),
             )
         }
-        Health::Gone => {
-            let cause = branch.illness.as_ref().map_or("an error", |illness| illness.cause.as_str());
-            // ENOTCONN comes from a FUSE filesystem without a daemon.
-            let fix = match cause.contains("Transport endpoint is not connected") {
-                true => format!(
-                    "the program that serves {path} has ended: umount -l {path}, and start it again; {take_out}"
-                ),
-                false => format!(
-                    "look at the disk (dmesg | tail), and mount it again: the pool then uses it again; {take_out}"
-                ),
-            };
-            (
-                WarningCode::BranchGone,
-                format!("{path} is gone ({cause}): its files are not shown, and nothing is created there"),
-                fix,
-            )
-        }
+        Health::Gone => gone(branch, &path, &take_out),
         Health::NotMounted => (
             WarningCode::BranchNotMounted,
             format!(
