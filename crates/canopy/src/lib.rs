@@ -12,7 +12,9 @@ pub mod mount_lookup;
 pub mod terminal;
 
 use canopy_config::{program_name, text};
+use canopy_pool::config::Func;
 use canopy_server::survival::Refusal;
+use canopy_setup::complete::Program;
 use cli::invocation::Invocation;
 use cli::{Command, EarlyExit};
 use daemon::handover::Handover;
@@ -105,7 +107,14 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             Ok(())
         }
         Command::Complete(args) => {
-            commands::complete::run(&args);
+            canopy_setup::complete::run(
+                &args,
+                &Program {
+                    definition: cli::definition(),
+                    functions: Func::WORDS,
+                    branches: &commands::status::branches_of,
+                },
+            );
             Ok(())
         }
         Command::Probe(args) => {

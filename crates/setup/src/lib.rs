@@ -6,11 +6,13 @@
 //! lists the pools that should be there, and `doctor` finds what is wrong in what `examine` gathers. `commands` has `canopy
 //! init` and `canopy migrate`. Files that belong to the system are changed by `system_file` only. What judges and proposes
 //! neither asks the system nor changes it.
+//! `complete` finishes command lines for the shells.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod at_boot;
 pub mod commands;
+pub mod complete;
 pub mod doctor;
 mod error;
 pub mod examine;

@@ -1,6 +1,5 @@
 //! The command line, in the grammar that belongs to the name of the program.
 
-pub mod complete;
 mod fsck;
 mod help;
 pub mod invocation;
@@ -9,7 +8,6 @@ mod mount_helper;
 
 use crate::commands::branches::{AddArgs, ModeArgs, RemoveArgs, ReplaceArgs};
 use crate::commands::collect_info::CollectInfoArgs;
-use crate::commands::complete::CompleteArgs;
 use crate::commands::doctor::DoctorArgs;
 use crate::commands::explain::ExplainArgs;
 use crate::commands::get::GetArgs;
@@ -28,6 +26,7 @@ use canopy_config::source::command_line::Arg;
 use canopy_monitor::{MetricsArgs, TopArgs};
 use canopy_setup::commands::init::InitArgs;
 use canopy_setup::commands::migrate::MigrateArgs;
+use canopy_setup::complete::CompleteArgs;
 use canopy_upkeep::{
     BalanceArgs, ConsolidateArgs, DedupArgs, DrainArgs, DuArgs, DupArgs, FsckArgs, LsArgs, MoveArgs,
     TierArgs, Tool, ToolCommand, VerifyArgs, WhichArgs,

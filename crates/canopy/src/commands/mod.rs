@@ -2,7 +2,6 @@
 
 pub mod branches;
 pub mod collect_info;
-pub mod complete;
 pub mod doctor;
 pub mod explain;
 pub mod get;

@@ -89,6 +89,14 @@ pub(super) fn look(args: &StatusArgs) -> Result<Status, Error> {
     Ok(Status { linux: release(), pools, unmounted })
 }
 
+/// Returns the branches of a pool with their modes, for completions. None if the pool does not answer.
+pub fn branches_of(pool: &str) -> Vec<(String, String)> {
+    let pools = pools(Some(Path::new(pool))).unwrap_or_default();
+    let branches = pools.into_iter().flat_map(|pool| pool.branches);
+    let path = |branch: &BranchStatus| branch.path.to_path().to_string_lossy().into_owned();
+    branches.map(|branch| (path(&branch), branch.mode.unwrap_or_default())).collect()
+}
+
 fn release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }

@@ -4,7 +4,7 @@ use clap::{Arg, Command};
 
 /// What a shell asks for.
 #[derive(Debug)]
-pub enum Place<'d> {
+pub(super) enum Place<'d> {
     /// The name of a command.
     Command,
     /// An option of a command.
@@ -22,7 +22,7 @@ pub enum Place<'d> {
 }
 
 /// Returns what the last of some words can be. The name of the program is not one of them.
-pub fn at<'d>(definition: &'d Command, words: &[String]) -> Place<'d> {
+pub(super) fn at<'d>(definition: &'d Command, words: &[String]) -> Place<'d> {
     let Some((last, before)) = words.split_last() else { return Place::Command };
     let Some((name, before)) = before.split_first() else { return Place::Command };
     if name == "help" {
@@ -86,7 +86,7 @@ fn repeats(arg: &Arg) -> bool {
 }
 
 /// Returns the name of a value in the help.
-pub fn value_name(arg: &Arg) -> &str {
+pub(super) fn value_name(arg: &Arg) -> &str {
     arg.get_value_names()
         .and_then(|names| names.first())
         .map_or_else(|| arg.get_id().as_str(), |name| name.as_str())
@@ -95,7 +95,7 @@ pub fn value_name(arg: &Arg) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::definition;
+    use crate::complete::tests::definition;
 
     #[test]
     fn places_are_found() {

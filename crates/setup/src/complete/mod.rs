@@ -3,17 +3,15 @@
 //! A line for each possibility: the whole word, and after a tab what it means. Lines that begin with a colon say that it can
 //! also be a file or a directory. Whatever fails is silent: nobody wants messages in the middle of a line.
 
-use super::options::entries;
-use super::status::{self, StatusArgs};
-use crate::cli::complete::{Place, at, value_name};
-use crate::cli::definition;
-use crate::terminal::print;
+mod place;
+
+use canopy_config::options::{Changes, Spec, table};
 use canopy_config::source::named;
-use canopy_pool::config::Func;
 use canopy_sys::mountinfo;
+use canopy_terminal::print;
 use clap::Args;
+use place::{Place, at, value_name};
 use std::ffi::OsString;
-use std::path::PathBuf;
 
 #[derive(Args, Debug)]
 pub struct CompleteArgs {
@@ -33,13 +31,23 @@ const FILES: &str = ":files";
 const DIRECTORIES: &str = ":directories";
 
 /// A word, and what it means.
-type Word = (String, String);
+pub type Word = (String, String);
 
-pub fn run(args: &CompleteArgs) {
+/// What the program says of itself.
+#[allow(missing_debug_implementations, reason = "a closure")]
+pub struct Program<'p> {
+    pub definition: clap::Command,
+    /// The functions that have policies.
+    pub functions: &'p [&'p str],
+    /// Returns the branches of a pool, each with its mode.
+    pub branches: &'p dyn Fn(&str) -> Vec<Word>,
+}
+
+pub fn run(args: &CompleteArgs, program: &Program<'_>) {
     let words: Vec<String> = args.words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let last = words.last().cloned().unwrap_or_default();
     let fits = |(word, _): &Word| word.starts_with(':') || word.starts_with(&last);
-    let text: String = possible(&words, &last)
+    let text: String = possible(program, &words, &last)
         .into_iter()
         .filter(fits)
         // A name with a line break would be taken for two.
@@ -53,8 +61,8 @@ pub fn run(args: &CompleteArgs) {
     print(&text);
 }
 
-fn possible(words: &[String], last: &str) -> Vec<Word> {
-    let mut definition = definition();
+fn possible(program: &Program<'_>, words: &[String], last: &str) -> Vec<Word> {
+    let mut definition = program.definition.clone();
     definition.build();
     let first_line = |text: Option<&clap::builder::StyledStr>| {
         text.map(ToString::to_string)
@@ -75,7 +83,8 @@ fn possible(words: &[String], last: &str) -> Vec<Word> {
         }
         Place::Value { command, arg, before, pool } => {
             let typed = last.strip_prefix(&before).unwrap_or(last);
-            let values = values(command.get_name(), arg, typed, pool.as_deref());
+            let branches = || pool.as_deref().map(|pool| (program.branches)(pool)).unwrap_or_default();
+            let values = values(program, (command.get_name(), arg), typed, &branches);
             let whole = |(word, meaning): Word| match word.starts_with(':') {
                 true => (word, meaning),
                 false => (format!("{before}{word}"), meaning),
@@ -85,7 +94,12 @@ fn possible(words: &[String], last: &str) -> Vec<Word> {
     }
 }
 
-fn values(command: &str, arg: &clap::Arg, typed: &str, pool: Option<&str>) -> Vec<Word> {
+fn values(
+    program: &Program<'_>,
+    (command, arg): (&str, &clap::Arg),
+    typed: &str,
+    branches: &dyn Fn() -> Vec<Word>,
+) -> Vec<Word> {
     let plain =
         |words: &[&str]| words.iter().map(|word| ((*word).to_owned(), String::new())).collect::<Vec<_>>();
     let mut found = match VALUES.iter().find(|(of, id, _)| *of == command && *id == arg.get_id().as_str()) {
@@ -96,7 +110,7 @@ fn values(command: &str, arg: &clap::Arg, typed: &str, pool: Option<&str>) -> Ve
         }
     };
     if command == "dedup" && arg.get_id() == "keep" {
-        found.extend(branches(pool));
+        found.extend(branches());
     }
     if !found.is_empty() {
         return found;
@@ -105,11 +119,9 @@ fn values(command: &str, arg: &clap::Arg, typed: &str, pool: Option<&str>) -> Ve
         (_, "POOL") => pools(),
         ("mount", "PATH") => names().chain(plain(&[FILES])).collect(),
         ("add", "BRANCH") | (_, "DIR" | "NEW") => plain(&[DIRECTORIES]),
-        (_, "BRANCH" | "OLD") => branches(pool),
-        (_, "OP") => plain(Func::WORDS),
-        (_, "KEY") => {
-            entries().into_iter().filter(|one| !one.ignored).map(|one| (one.name, one.help)).collect()
-        }
+        (_, "BRANCH" | "OLD") => branches(),
+        (_, "OP") => plain(program.functions),
+        (_, "KEY") => options().map(|one| (one.name.to_string(), one.help.to_string())).collect(),
         (_, "KEY=VALUE") => pairs(typed, true),
         (_, "OPTIONS") => in_list(typed),
         (_, "PATH" | "FILE" | "PLACE" | "PATH|COMMAND") => plain(&[FILES]),
@@ -132,30 +144,23 @@ fn names() -> impl Iterator<Item = Word> {
     named::all().into_iter().map(|pool| (pool.name, pool.file.to_string_lossy().into_owned()))
 }
 
-/// Returns the branches of a pool. One that does not answer is waited for no longer than `canopy status` waits.
-fn branches(pool: Option<&str>) -> Vec<Word> {
-    let Some(pool) = pool else { return Vec::new() };
-    let mount = Some(PathBuf::from(pool));
-    let args = StatusArgs { mount, json: true, verbose: false, fstab_file: PathBuf::from("/etc/fstab") };
-    let found = status::look(&args).map(|status| status.pools).unwrap_or_default();
-    let branches = found.into_iter().flat_map(|pool| pool.branches);
-    let word = |path: PathBuf| path.to_string_lossy().into_owned();
-    branches.map(|branch| (word(branch.path.to_path()), branch.mode.unwrap_or_default())).collect()
+fn options() -> impl Iterator<Item = &'static Spec> {
+    table().iter().filter(|option| !option.hidden)
 }
 
 /// Returns options with an equals sign; behind one, the values of the option.
 fn pairs(typed: &str, live: bool) -> Vec<Word> {
-    let options = entries().into_iter().filter(|option| !option.ignored && (option.runtime || !live));
+    let options = options().filter(|option| option.changes == Changes::Live || !live);
     let Some((name, _)) = typed.split_once('=') else {
-        let pair = |option: super::options::OptionEntry| {
-            let equals = if option.accepts.is_some() { "=" } else { "" };
-            (format!("{}{equals}", option.name), option.help)
+        let pair = |option: &Spec| {
+            let equals = if option.accepted().is_some() { "=" } else { "" };
+            (format!("{}{equals}", option.name), option.help.to_string())
         };
         return options.map(pair).collect();
     };
     let bare = name.replace('_', "-");
     let mut named = options.filter(|option| option.name == bare || option.aliases.contains(&bare.as_str()));
-    let accepted = named.next().and_then(|option| option.accepts).unwrap_or_default();
+    let accepted = named.next().and_then(Spec::accepted).unwrap_or_default();
     fixed(&accepted).into_iter().map(|value| (format!("{name}={value}"), String::new())).collect()
 }
 
@@ -187,18 +192,59 @@ fn fixed(accepted: &str) -> Vec<String> {
 }
 
 fn policies() -> Vec<String> {
-    let create = entries().into_iter().find(|option| option.name == "category.create");
-    create.and_then(|option| option.accepts).map(|accepted| fixed(&accepted)).unwrap_or_default()
+    let create = options().find(|option| option.name == "category.create");
+    create.and_then(Spec::accepted).map(|accepted| fixed(&accepted)).unwrap_or_default()
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use clap::{Arg, ArgAction, Command};
+
+    /// Commands with each kind of argument.
+    pub(in crate::complete) fn definition() -> Command {
+        let own = |name: &'static str, value: &'static str| Arg::new(name).value_name(value);
+        let long = |name: &'static str, value: &'static str| own(name, value).long(name);
+        let switch = |name: &'static str| Arg::new(name).long(name).action(ArgAction::SetTrue);
+        let pool = || own("pool", "POOL").required(true);
+        let option = || own("options", "OPTIONS").short('o').action(ArgAction::Append);
+        let dry_run = || switch("dry-run").short('n');
+        Command::new("canopy").subcommands([
+            Command::new("status").arg(own("mount", "POOL")),
+            Command::new("umount").arg(pool()),
+            Command::new("drain").args([dry_run(), long("bwlimit", "RATE"), pool(), own("branch", "BRANCH")]),
+            Command::new("move").args([long("to", "BRANCH"), pool(), own("paths", "PATH").num_args(1..)]),
+            Command::new("balance").args([long("to", "PERCENT"), pool()]),
+            Command::new("mount").args([
+                Arg::new("foreground").short('f').action(ArgAction::SetTrue),
+                option(),
+                own("paths", "PATH").num_args(0..),
+            ]),
+            Command::new("set").args([pool(), own("pair", "KEY=VALUE")]),
+            Command::new("get").args([pool(), own("key", "KEY")]),
+            Command::new("add").args([pool(), own("branches", "BRANCH").num_args(1..)]),
+            Command::new("mode").args([
+                pool(),
+                own("branch", "BRANCH"),
+                own("mode", "MODE").value_parser(["RW", "RO", "NC"]),
+            ]),
+            Command::new("fsck")
+                .args([long("check-size", "BOOL").num_args(0..=1).require_equals(true), own("path", "PATH")]),
+            Command::new("init").args([long("way", "WAY"), long("boot", "BY")]),
+            Command::new("explain").args([own("op", "OP"), own("path", "PATH")]),
+            Command::new("which").arg(own("paths", "PATH").num_args(1..)),
+            Command::new("dedup").args([pool(), long("keep", "COPY")]),
+            Command::new("complete").hide(true),
+        ])
+    }
 
     fn words(line: &str) -> Vec<String> {
         let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
         let last = words.last().cloned().unwrap_or_default();
-        let found = possible(&words, &last).into_iter().map(|(word, _)| word);
+        let branches = |pool: &str| vec![(format!("{pool}/disk"), "RW".to_owned())];
+        let program =
+            Program { definition: definition(), functions: &["create", "rename"], branches: &branches };
+        let found = possible(&program, &words, &last).into_iter().map(|(word, _)| word);
         found.filter(|word| word.starts_with(':') || word.starts_with(&last)).collect()
     }
 
@@ -221,6 +267,8 @@ mod tests {
             ("explain renam", &["rename"]),
             ("get /p minfree", &["minfreespace"]),
             ("which ", &[":files"]),
+            ("drain /p ", &["/p/disk"]),
+            ("dedup /p --keep o", &["oldest"]),
             ("balance --to ", &[]),
             ("complet", &[]),
         ] {
@@ -228,6 +276,6 @@ mod tests {
         }
         // At the mount, all options can be given; later, those that can be changed.
         assert!(words("mount -o fsn") == ["fsname="] && words("set /p fsn").is_empty());
-        assert!(words("").len() > 20 && words("drain --").len() > 10);
+        assert!(words("").len() > 10 && words("drain --").len() > 1);
     }
 }
