@@ -68,7 +68,7 @@ fn pools_and_disks_that_should_be_mounted_are_found() {
         "etc/media.toml",
         &file.replace("branches = [", &format!("branches = [\n{pattern:?},\n{none:?},")),
     );
-    let advice = ("warning".to_owned(), "canopy set @pool 'branches=+@disk'".to_owned());
+    let advice = ("warning".to_owned(), "canopy add --no-persist @pool @disk".to_owned());
     assert_eq!(about("branch-lacking", "disk"), Some(advice));
     assert!(about("pattern-matches-nothing", &none).is_some());
     bed.umount("media");
@@ -122,7 +122,7 @@ fn a_container_with_a_single_branch_is_found() {
         findings(&bed).0.into_iter().any(|[found, _, text, fix]| {
             found == code
                 && text.contains(&place)
-                && text.contains("/data instead of its pool")
+                && text.contains("/data instead of the pool")
                 && fix.contains("mountpoint")
         })
     };

@@ -68,7 +68,7 @@ fn a_line_of_fstab_is_appended_and_the_rest_kept() {
     assert_eq!(fs::read_to_string(copy).unwrap(), before);
     // The file of the second pool is not written either, since its place is taken.
     let error = bed.error(&format!("init other -b {a} -m @pool --boot fstab --fstab-file @fstab --yes"));
-    assert!(error.contains("at @pool already"), "{error}");
+    assert!(error.contains("at @pool (--mountpoint"), "{error}");
     assert!(!bed.path("etc/other.toml").exists());
     assert_eq!(fs::read_to_string(bed.path("fstab")).unwrap(), fstab);
     // Its lines go, and what was edited later stays.

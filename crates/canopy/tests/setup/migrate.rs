@@ -41,7 +41,7 @@ fn fstab_is_written_beside_and_can_be_taken_back() {
     bed.stdout("migrate @fstab --switch");
     assert_eq!(fs::read_to_string(bed.path("fstab")).unwrap(), new);
     assert_eq!(fs::metadata(bed.path("fstab")).unwrap().permissions().mode() & 0o777, 0o640);
-    assert_eq!(bed.stdout("migrate @fstab"), "nothing here mounts with mergerfs");
+    assert_eq!(bed.stdout("migrate @fstab"), "no mergerfs mount found");
     // A line that is added later stays, there and back.
     let later = "/dev/sdz1 /mnt/new ext4 nofail 0 2\n";
     bed.write("fstab", &format!("{new}{later}"));

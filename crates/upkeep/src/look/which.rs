@@ -29,9 +29,9 @@ pub struct WhichArgs {
 }
 
 const NOTES: &str = "\
-* is the copy that the pool reads, old a stale copy (shown only where a rule sets
-copies). USED is what a copy takes on its disk. Copies are compared by type,
-size, time, mode and owner; canopy fsck can make them alike.
+* is the copy that the pool reads, old a stale copy (shown only where a rule
+sets copies). USED is what a copy takes on its disk. Copies are compared by
+type, size, time, mode and owner; canopy fsck can make them alike.
 Exit status: 0 found, 1 a path could not be looked at.
 
 Example:

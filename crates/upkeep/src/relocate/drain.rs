@@ -24,7 +24,7 @@ pub struct DrainArgs {
     pub pool: PathBuf,
     /// The branch
     pub branch: PathBuf,
-    /// Then remove it from the pool and its file, without asking
+    /// Then remove it from the pool and its file; do not ask
     #[arg(long)]
     pub remove: bool,
     #[command(flatten)]

@@ -38,7 +38,7 @@ pub struct VerifyArgs {
     /// Files and directories of the pool, instead of all of it
     #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// Store checksums and fix damaged files; without this, only read
+    /// Store checksums and fix damage; without this, only read
     #[arg(long)]
     pub write: bool,
     #[command(flatten)]
