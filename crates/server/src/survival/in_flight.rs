@@ -10,10 +10,11 @@ use crate::lock_rank as rank;
 use canopy_fuse::abi::UNIQUE_RESEND;
 use canopy_pool::lock::ranked::Mutex;
 use canopy_pool::{RENAME_INTENT_WORDS, RenameIntent};
+use canopy_sys::process::AtomicU64;
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The words of a request: its number, when it began, a detail, which process has begun it, and what a rename has done.
 pub(super) const REQUEST: usize = RENAME + RENAME_INTENT_WORDS;
@@ -123,9 +124,10 @@ impl InFlight {
             let place = (first + step) % places;
             let words = &requests[place * REQUEST..][..REQUEST];
             words[UNIQUE].compare_exchange(0, CLAIMED, Ordering::Acquire, Ordering::Relaxed).ok()?;
-            words[BEGAN].store(clock().cast_unsigned(), Ordering::Relaxed);
-            words[DETAIL].store(0, Ordering::Relaxed);
-            words[RUN].store(self.ledger.starts(), Ordering::Relaxed);
+            // None of these moves before what has ended the former note.
+            words[BEGAN].store(clock().cast_unsigned(), Ordering::Release);
+            words[DETAIL].store(0, Ordering::Release);
+            words[RUN].store(self.ledger.starts(), Ordering::Release);
             let noted = Noted { ledger: &self.ledger, place };
             noted.rename().clear();
             words[UNIQUE].store(unique & !UNIQUE_RESEND, Ordering::Release);

@@ -4,7 +4,7 @@
 use super::Refusal;
 use canopy_fuse::Agreed;
 use canopy_pool::{DIR_NUMBER_WORDS, DirNumbers, HANDLE_RECORD_WORDS, HandleRecords};
-use canopy_sys::process::{Ended, SharedWords};
+use canopy_sys::process::{AtomicU64, Ended, SharedWords};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// A process serves, or has served: what follows is valid.
@@ -33,7 +33,7 @@ const STOPPED_AT: usize = 5;
 /// How long nobody served then, and the longest time ever, in nanoseconds.
 const PAUSE: usize = 6;
 const LONGEST_PAUSE: usize = 7;
-/// Which of the two texts with settings is valid, above its length in bytes.
+/// How many texts have been recorded, above the length of the last one in bytes. There is room for two, in turns.
 const SETTINGS: usize = 8;
 /// The process that serves is about to exit, because it was asked to or the pool is unmounted.
 const ENDING: usize = 9;
@@ -65,7 +65,7 @@ const EXITED: u64 = 1 << 32;
 pub const FORM: u64 = 4;
 /// That number, and a hash of what it stands for (`form.rs`).
 #[cfg(test)]
-pub(super) const RECORDED_FORM: (u64, u64) = (4, 0xb21a_1769_7df2_ba86);
+pub(super) const RECORDED_FORM: (u64, u64) = (4, 0xd95c_0124_e7e2_4f6f);
 
 /// The name of the memory in /proc.
 const NAME: &str = "canopy-records";
@@ -74,14 +74,16 @@ const NAME: &str = "canopy-records";
 const MOUNTPOINT: &[u8] = b"=mountpoint";
 const DIRECTORY: &[u8] = b"=directory";
 
+/// How many requests, words of a text, handles and directories there is room for. A model has few.
+const ROOM: [usize; 4] = if cfg!(loom) { [1, 4, 2, 2] } else { [1024, 16 << 10, 1 << 20, 4 << 20] };
 /// Requests in flight; their number is that of threads, and is exceeded by hung disks alone.
-pub(super) const REQUESTS: Range<usize> = 64..64 + super::in_flight::REQUEST * 1024;
+pub(super) const REQUESTS: Range<usize> = 64..64 + super::in_flight::REQUEST * ROOM[0];
 /// Each of two texts.
-const TEXT: usize = 16 << 10;
+const TEXT: usize = ROOM[1];
 const TEXTS: usize = REQUESTS.end;
-const HANDLES: Range<usize> = TEXTS + 2 * TEXT..TEXTS + 2 * TEXT + HANDLE_RECORD_WORDS * (1 << 20);
+const HANDLES: Range<usize> = TEXTS + 2 * TEXT..TEXTS + 2 * TEXT + HANDLE_RECORD_WORDS * ROOM[2];
 /// The inode numbers of so many directories. Only what is used takes memory.
-const DIR_NUMBERS: Range<usize> = HANDLES.end..HANDLES.end + 1 + DIR_NUMBER_WORDS * (4 << 20);
+const DIR_NUMBERS: Range<usize> = HANDLES.end..HANDLES.end + 1 + DIR_NUMBER_WORDS * ROOM[3];
 
 /// The memory that the processes of one pool share.
 #[derive(Clone, Debug)]
@@ -360,8 +362,14 @@ impl Ledger {
     }
 
     fn texts(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let selected = self.get(SETTINGS);
-        let bytes = self.text((selected >> 32) as usize, selected as u32 as usize);
+        let bytes = loop {
+            let selected = self.get(SETTINGS);
+            let bytes = self.text((selected >> 32) as usize, selected as u32 as usize);
+            // Another thread may have recorded two texts meanwhile, the second over this one.
+            if self.get(SETTINGS) == selected {
+                break bytes;
+            }
+        };
         let mut parts = bytes.split(|&byte| byte == 0).map(<[u8]>::to_vec);
         let pair = || Some((parts.next()?, parts.next()?));
         std::iter::from_fn(pair).filter(|(key, _)| !key.is_empty()).collect()
@@ -386,13 +394,13 @@ impl Ledger {
         if text.len() > TEXT * size_of::<u64>() || value.contains(&0) {
             return false;
         }
-        let next = (self.get(SETTINGS) >> 32) as usize & 1 ^ 1;
+        let next = (self.get(SETTINGS) >> 32).wrapping_add(1);
         for (at, bytes) in text.chunks(size_of::<u64>()).enumerate() {
             let mut word = [0; size_of::<u64>()];
             word[..bytes.len()].copy_from_slice(bytes);
-            self.set(TEXTS + next * TEXT + at, u64::from_le_bytes(word));
+            self.set(TEXTS + (next & 1) as usize * TEXT + at, u64::from_le_bytes(word));
         }
-        self.set(SETTINGS, (next as u64) << 32 | text.len() as u64);
+        self.set(SETTINGS, next << 32 | text.len() as u64);
         true
     }
 
@@ -506,5 +514,64 @@ mod tests {
         assert_eq!((ledger.upgrades().0, ledger.last_death()), (1, None));
         ledger.set(FORM_WORD, FORM + 1);
         assert!(Ledger::map(file()).is_err(), "a form that is not known");
+    }
+}
+
+#[cfg(all(test, loom))]
+mod model {
+    use super::*;
+    use canopy_sys::process::left_by_the_dead;
+    use rustix::fd::AsFd as _;
+
+    #[test]
+    fn a_text_is_one_that_was_recorded() {
+        let record = |ledger: &Ledger| {
+            for value in ["one", "two", "three"] {
+                assert!(ledger.record_setting("abcdef", value.as_bytes()));
+            }
+        };
+        let found = left_by_the_dead(|| Ledger::new().unwrap(), record, Ledger::settings);
+        let mut found: Vec<_> =
+            found.concat().into_iter().map(|(key, value)| (key, String::from_utf8(value).unwrap())).collect();
+        found.sort_unstable();
+        assert_eq!(found, ["one", "three", "two"].map(|value| ("abcdef".to_owned(), value.to_owned())));
+    }
+
+    #[test]
+    fn who_finds_a_session_finds_all_of_it() {
+        let agreed = Agreed::from_words(&std::array::from_fn(|at| 100 + at as u64));
+        let record = move |ledger: &Ledger| {
+            ledger.count_start();
+            ledger.record_session(std::io::stdin().as_fd(), &agreed, true);
+            ledger.record_serving();
+        };
+        let read = |ledger: &Ledger| {
+            let serving = ledger.is_serving();
+            serving.then(|| (ledger.session(), ledger.kernel_opens_dirs(), ledger.starts()))
+        };
+        let found = left_by_the_dead(|| Ledger::new().unwrap(), record, read);
+        let session = Some(((0, agreed), true, 1));
+        assert!(found.len() == 2 && found.contains(&None) && found.contains(&session), "{found:?}");
+    }
+
+    #[test]
+    fn who_finds_an_end_finds_how_and_when() {
+        let end = |ledger: &Ledger| {
+            ledger.record_refusal(Refusal::Late);
+            ledger.record_handover();
+        };
+        let read = |ledger: &Ledger| {
+            (ledger.refusals().0 == 0 || ledger.refusals().1 == Some(Refusal::Late))
+                && (!ledger.is_handed_over() || ledger.get(STOPPED_AT) != 0)
+        };
+        let both = move |ledger: &Ledger| (read(ledger), ledger.refusals().0, ledger.is_handed_over());
+        let found = left_by_the_dead(|| Ledger::new().unwrap(), end, both);
+        assert!(
+            found.len() == 3
+                && [(true, 0, false), (true, 1, false), (true, 1, true)]
+                    .iter()
+                    .all(|one| found.contains(one)),
+            "{found:?}"
+        );
     }
 }

@@ -6,9 +6,9 @@
 //! clears a word of the child's memory as soon as its first thread ends (`CLONE_CHILD_CLEARTID`), which is shared here.
 //! Signals change the same word, so that one wait for it misses nothing.
 
-use super::SharedWords;
 use super::clone::Clone;
 use super::exec::exec;
+use super::shared_words::SharedWords;
 use crate::errno::last_errno;
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, waitpid};

@@ -5,9 +5,15 @@ mod clone;
 mod exec;
 mod fork;
 pub mod local_time;
+#[cfg_attr(loom, allow(dead_code, unreachable_pub))]
 mod shared_words;
 pub mod syslog;
 
 pub use exec::exec;
 pub use fork::{Child, Ended, Event, Forked, Forker, block_signal, catch_signals};
+#[cfg(not(loom))]
 pub use shared_words::SharedWords;
+#[cfg(loom)]
+pub use shared_words::model::{AtomicU64, SharedWords, left_by_the_dead};
+#[cfg(not(loom))]
+pub use std::sync::atomic::AtomicU64;

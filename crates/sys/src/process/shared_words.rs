@@ -1,5 +1,8 @@
 //! Memory that a process shares with those that it forks, and with the program that takes its place.
 
+#[cfg(loom)]
+pub mod model;
+
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};

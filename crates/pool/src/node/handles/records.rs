@@ -1,18 +1,20 @@
 //! Records of the open handles in memory that outlives this process, by which the next one takes the handles over.
 //!
 //! The descriptors themselves stay open, because the processes share one table of them. A record is complete once its
-//! first word is set, and void once that is zero; everything else is written before and read after.
+//! first word is set, and void once that is zero; everything else is written before and read after. No store moves before
+//! an earlier one (`Release`), or the rest of a record that is used again might be written while the first word still says
+//! that it is the former one.
 
 use super::FileHandle;
 use crate::ids::{HandleId, NodeId};
 use crate::lock::rank;
 use crate::lock::ranked::Mutex;
-use canopy_sys::process::SharedWords;
+use canopy_sys::process::{AtomicU64, SharedWords};
 use rustix::fd::{AsFd, AsRawFd, RawFd};
 use rustix::fs::OFlags;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// The words of a record.
 pub const RECORD: usize = 8;
@@ -75,6 +77,24 @@ pub(crate) struct Recorded {
     pub(crate) direct: bool,
 }
 
+impl Recorded {
+    fn of(handle: HandleId, file: &FileHandle) -> Recorded {
+        Recorded {
+            handle,
+            node: file.node.id,
+            generation: file.node.generation,
+            fd: file.fd().as_fd().as_raw_fd(),
+            next_fd: None,
+            flags: file.flags,
+            branch: file.open.location().branch.seed.number(),
+            backing: file.open.backing.as_ref().map_or(0, |file| file.id()),
+            number: file.node.kept_number(),
+            passthrough: file.passthrough,
+            direct: file.is_direct(),
+        }
+    }
+}
+
 impl HandleRecords {
     /// The records in a range of words: first the number of those that have ever been used, then [`RECORD`] words each.
     #[must_use]
@@ -88,6 +108,10 @@ impl HandleRecords {
 
     /// Records a handle that is about to be given to the kernel; `None` if there are too many.
     pub(crate) fn add(self: &Arc<Self>, id: HandleId, handle: &FileHandle) -> Option<HandleRecord> {
+        self.add_said(&Recorded::of(id, handle))
+    }
+
+    fn add_said(self: &Arc<Self>, said: &Recorded) -> Option<HandleRecord> {
         let slot = {
             let mut free = self.free.lock();
             match free.slots.pop() {
@@ -101,7 +125,7 @@ impl HandleRecords {
             }
         };
         let record = HandleRecord { records: Arc::clone(self), slot };
-        record.set(id, handle);
+        record.set(said);
         Some(record)
     }
 
@@ -109,12 +133,7 @@ impl HandleRecords {
     pub(crate) fn left(self: &Arc<Self>) -> Vec<(HandleRecord, Recorded)> {
         let unused = self.free.lock().unused;
         let used = (0..unused).filter(|&slot| self.handle(slot) != 0);
-        used.map(|slot| HandleRecord { records: Arc::clone(self), slot })
-            .map(|record| {
-                let said = record.read();
-                (record, said)
-            })
-            .collect()
+        used.map(|slot| (HandleRecord { records: Arc::clone(self), slot }, self.read(slot))).collect()
     }
 
     /// Returns the descriptors that the records name, in order. To be called before this process opens any: forgets those of
@@ -124,7 +143,7 @@ impl HandleRecords {
         for slot in 0..self.free.lock().unused {
             let next = &self.record(slot)[NEXT_FD];
             if !canopy_sys::fd::is_open(next.load(Ordering::Relaxed) as RawFd - 1) {
-                next.store(0, Ordering::Relaxed);
+                next.store(0, Ordering::Release);
             }
         }
         let unused = self.free.lock().unused;
@@ -166,45 +185,10 @@ impl HandleRecords {
     fn handle(&self, slot: u32) -> u64 {
         self.record(slot)[HANDLE].load(Ordering::Acquire)
     }
-}
 
-impl HandleRecord {
-    fn words(&self) -> &[AtomicU64] {
-        self.records.record(self.slot)
-    }
-
-    fn set(&self, id: HandleId, handle: &FileHandle) {
-        let words = self.words();
-        let bit = |set: bool, bit: u64| if set { bit } else { 0 };
-        let bits = bit(handle.passthrough, PASSTHROUGH) | bit(handle.is_direct(), DIRECT);
-        let node = &handle.node;
-        words[NODE].store(node.id.0, Ordering::Relaxed);
-        words[GENERATION].store(u64::from(node.generation) | bits, Ordering::Relaxed);
-        words[BACKING]
-            .store(handle.open.backing.as_ref().map_or(0, |file| file.id().into()), Ordering::Relaxed);
-        words[NEXT_FD].store(0, Ordering::Relaxed);
-        self.moved(handle);
-        words[HANDLE].store(id.0, Ordering::Release);
-    }
-
-    /// Records where the handle is now.
-    pub(crate) fn moved(&self, handle: &FileHandle) {
-        let words = self.words();
-        let fd = handle.fd().as_fd().as_raw_fd();
-        words[BRANCH].store(handle.open.location().branch.seed.number(), Ordering::Relaxed);
-        words[NUMBER].store(handle.node.kept_number(), Ordering::Relaxed);
-        words[FD].store(join(fd, handle.flags.bits()), Ordering::Release);
-        words[NEXT_FD].store(0, Ordering::Release);
-    }
-
-    /// Records that the handle's file is about to be replaced by a copy on another branch, open as `fd`.
-    pub(crate) fn moves_to(&self, fd: impl AsFd) {
-        let next = u64::from(fd.as_fd().as_raw_fd().cast_unsigned()) + 1;
-        self.words()[NEXT_FD].store(next, Ordering::Release);
-    }
-
-    fn read(&self) -> Recorded {
-        let words: [u64; RECORD] = std::array::from_fn(|word| self.words()[word].load(Ordering::Relaxed));
+    fn read(&self, slot: u32) -> Recorded {
+        let words: [u64; RECORD] =
+            std::array::from_fn(|word| self.record(slot)[word].load(Ordering::Relaxed));
         Recorded {
             handle: HandleId(words[HANDLE]),
             node: NodeId(words[NODE]),
@@ -221,6 +205,46 @@ impl HandleRecord {
     }
 }
 
+impl HandleRecord {
+    fn words(&self) -> &[AtomicU64] {
+        self.records.record(self.slot)
+    }
+
+    fn set(&self, said: &Recorded) {
+        let words = self.words();
+        let bit = |set: bool, bit: u64| if set { bit } else { 0 };
+        let bits = bit(said.passthrough, PASSTHROUGH) | bit(said.direct, DIRECT);
+        words[NODE].store(said.node.0, Ordering::Release);
+        words[GENERATION].store(u64::from(said.generation) | bits, Ordering::Release);
+        words[BACKING].store(said.backing.into(), Ordering::Release);
+        words[NEXT_FD].store(0, Ordering::Release);
+        self.place(said);
+        words[HANDLE].store(said.handle.0, Ordering::Release);
+    }
+
+    /// Records where the handle is now.
+    pub(crate) fn moved(&self, handle: &FileHandle) {
+        self.place(&Recorded::of(HandleId(0), handle));
+    }
+
+    fn place(&self, said: &Recorded) {
+        let words = self.words();
+        words[BRANCH].store(said.branch, Ordering::Release);
+        words[NUMBER].store(said.number, Ordering::Release);
+        words[FD].store(join(said.fd, said.flags.bits()), Ordering::Release);
+        words[NEXT_FD].store(0, Ordering::Release);
+    }
+
+    /// Records that the handle's file is about to be replaced by a copy on another branch, open as `fd`.
+    pub(crate) fn moves_to(&self, fd: impl AsFd) {
+        self.set_next(fd.as_fd().as_raw_fd());
+    }
+
+    fn set_next(&self, fd: RawFd) {
+        self.words()[NEXT_FD].store(u64::from(fd.cast_unsigned()) + 1, Ordering::Release);
+    }
+}
+
 impl Drop for HandleRecord {
     fn drop(&mut self) {
         self.words()[HANDLE].store(0, Ordering::Release);
@@ -234,4 +258,81 @@ fn join(high: RawFd, low: u32) -> u64 {
 
 fn high(word: u64) -> RawFd {
     (word >> 32) as RawFd
+}
+
+#[cfg(all(test, loom))]
+mod model {
+    use super::*;
+    use canopy_sys::process::left_by_the_dead;
+
+    fn said(handle: u64, fd: RawFd, branch: u64, next_fd: Option<RawFd>) -> Recorded {
+        Recorded {
+            handle: HandleId(handle),
+            node: NodeId(10 * handle),
+            generation: handle as u32,
+            fd,
+            next_fd,
+            flags: OFlags::RDWR,
+            branch,
+            backing: handle as u32,
+            number: 100 * branch,
+            passthrough: handle == 1,
+            direct: handle == 2,
+        }
+    }
+
+    /// Returns what the next process may find of a record after one that has died in `write`.
+    fn left(write: impl Fn(HandleRecord) + Send + Sync + 'static) -> Vec<Option<Recorded>> {
+        let open = |words: &Arc<SharedWords>| HandleRecords::new(Arc::clone(words), 0..words.len());
+        let words = || Arc::new(SharedWords::new(2 * RECORD).unwrap());
+        left_by_the_dead(
+            words,
+            move |words| write(open(words).add_said(&said(1, 5, 1, None)).unwrap()),
+            move |words| {
+                let records = open(words);
+                let unused = records.free.lock().unused;
+                (0..unused).find(|&slot| records.handle(slot) != 0).map(|slot| records.read(slot))
+            },
+        )
+    }
+
+    fn same<T: PartialEq + std::fmt::Debug>(found: &[T], expected: &[T]) {
+        assert!(
+            found.iter().all(|one| expected.contains(one)) && expected.iter().all(|one| found.contains(one)),
+            "{found:#?} instead of {expected:#?}"
+        );
+    }
+
+    #[test]
+    fn a_record_that_is_used_again_is_the_one_or_the_other() {
+        let found = left(|record| {
+            let records = Arc::clone(&record.records);
+            drop(record);
+            std::mem::forget(records.add_said(&said(2, 6, 2, None)));
+        });
+        same(&found, &[None, Some(said(1, 5, 1, None)), Some(said(2, 6, 2, None))]);
+    }
+
+    #[test]
+    fn a_handle_that_moves_has_its_branch_or_a_copy() {
+        let found = left(|record| {
+            record.set_next(7);
+            record.place(&said(1, 7, 2, None));
+            std::mem::forget(record);
+        });
+        let moving = |fd, branch, number| Some(Recorded { number, ..said(1, fd, branch, Some(7)) });
+        same(
+            &found,
+            &[
+                None,
+                Some(said(1, 5, 1, None)),
+                // Then the file itself tells whether it has moved.
+                moving(5, 1, 100),
+                moving(5, 2, 100),
+                moving(5, 2, 200),
+                moving(7, 2, 200),
+                Some(said(1, 7, 2, None)),
+            ],
+        );
+    }
 }

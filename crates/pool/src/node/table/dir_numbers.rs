@@ -3,14 +3,14 @@
 //!
 //! A number cannot be computed again: it depends on the path at which the directory was first found, on the branch that
 //! answered then, and on which numbers were taken. A record is complete once its first word is set, and void once that is
-//! zero; the other word is written before.
+//! zero; the other word is written before. No store moves before an earlier one.
 
 use crate::hash::{HashMap, shrink};
 use crate::ids::NodeId;
-use canopy_sys::process::SharedWords;
+use canopy_sys::process::{AtomicU64, SharedWords};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// The words of a record.
 pub const DIR_NUMBER_WORDS: usize = 2;
@@ -88,7 +88,7 @@ impl DirNumbers {
             }
         };
         let record = self.record(place);
-        record[NUMBER].store(number, Ordering::Relaxed);
+        record[NUMBER].store(number, Ordering::Release);
         record[NODE].store(node.0, Ordering::Release);
     }
 
@@ -203,5 +203,30 @@ mod tests {
         let mut left: Vec<_> = open().waiting().map(|(node, _)| node.0).collect();
         left.sort_unstable();
         assert_eq!(left, [12, 13]);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod model {
+    use super::*;
+    use canopy_sys::process::left_by_the_dead;
+
+    #[test]
+    fn a_place_that_is_used_again_has_one_directory_with_its_own_number() {
+        let open = |words: &Arc<SharedWords>| DirNumbers::new(Arc::clone(words), 0..words.len());
+        let found = left_by_the_dead(
+            || Arc::new(SharedWords::new(1 + DIR_NUMBER_WORDS).unwrap()),
+            move |words| {
+                let mut numbers = open(words);
+                numbers.set(NodeId(7), 70);
+                numbers.set(NodeId(7), 71);
+                numbers.remove(NodeId(7));
+                numbers.set(NodeId(8), 80);
+            },
+            move |words| open(words).waiting().map(|(node, number)| (node.0, number)).collect::<Vec<_>>(),
+        );
+        let mut found = found.concat();
+        found.sort_unstable();
+        assert_eq!(found, [(7, 70), (7, 71), (8, 80)]);
     }
 }

@@ -10,9 +10,10 @@ use crate::error::{Error, Result};
 use crate::fs::stat::Attr;
 use crate::ids::{Caller, NodeId};
 use crate::pool::Pool;
+use canopy_sys::process::AtomicU64;
 use rustix::fs::{AtFlags, FileType, Mode, RenameFlags};
 use rustix::io::Errno;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// The words of a [`RenameIntent`].
 pub const RENAME_INTENT_WORDS: usize = 16;
@@ -64,6 +65,21 @@ impl<'a> RenameIntent<'a> {
         self.0[set + index / 64].fetch_or(1 << (index % 64), Ordering::AcqRel);
     }
 
+    fn begin(&self, list: u64, sources: impl Iterator<Item = usize>, targets: impl Iterator<Item = usize>) {
+        self.clear();
+        sources.for_each(|index| self.add(SOURCES, index));
+        targets.for_each(|index| self.add(TARGETS, index));
+        self.set(LIST, list);
+        self.set(BEGUN, 1);
+    }
+
+    fn step(&self, index: usize, ino: u64) {
+        // In between, no step counts as begun.
+        self.set(CURRENT, 0);
+        self.set(MOVES, ino);
+        self.set(CURRENT, index as u64 + 1);
+    }
+
     fn is_begun(&self, branches: &Branches) -> bool {
         self.get(BEGUN) != 0 && self.get(LIST) == list_mark(branches)
     }
@@ -85,20 +101,13 @@ impl RenameLog<'_> {
     /// Notes which copies will be renamed. With more branches than a set has bits, nothing is noted.
     pub(crate) fn begin(&self, branches: &Branches, sources: impl Iterator<Item = usize>, new: &Side) {
         let Some(intent) = self.0.filter(|_| branches.len() <= MOST) else { return };
-        intent.clear();
-        sources.for_each(|index| intent.add(SOURCES, index));
-        new.copies.iter().for_each(|(index, _)| intent.add(TARGETS, index));
-        intent.set(LIST, list_mark(branches));
-        intent.set(BEGUN, 1);
+        intent.begin(list_mark(branches), sources, new.copies.iter().map(|(index, _)| index));
     }
 
     /// Notes that the next step moves this file.
     pub(crate) fn step(&self, index: usize, moves: Option<&Attr>) {
         if let Some(intent) = self.0.filter(|intent| intent.get(BEGUN) != 0) {
-            // In between, no step counts as begun.
-            intent.set(CURRENT, 0);
-            intent.set(MOVES, moves.map_or(0, |attr| attr.ino));
-            intent.set(CURRENT, index as u64 + 1);
+            intent.step(index, moves.map_or(0, |attr| attr.ino));
         }
     }
 
@@ -249,5 +258,53 @@ fn leave_whiteout(intent: RenameIntent<'_>, old: &Side) {
     match made {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(errno) => tracing::error!("a rename was completed, but could not leave a whiteout: {errno}"),
+    }
+}
+
+#[cfg(all(test, loom))]
+mod model {
+    use super::*;
+    use canopy_sys::process::{SharedWords, left_by_the_dead};
+
+    /// A place in which one rename was noted, and answered, is used for another.
+    #[test]
+    fn a_step_has_its_own_file_and_rename() {
+        let found = left_by_the_dead(
+            || SharedWords::new(RENAME_INTENT_WORDS).unwrap(),
+            |words| {
+                let intent = RenameIntent::new(words);
+                intent.begin(1, [0].into_iter(), [].into_iter());
+                intent.step(0, 10);
+                intent.add(DONE, 0);
+                intent.begin(2, [1, 2].into_iter(), [].into_iter());
+                intent.step(1, 21);
+                intent.add(DONE, 1);
+                intent.step(2, 22);
+            },
+            |words| {
+                let intent = RenameIntent::new(words);
+                let begun = intent.get(BEGUN) != 0;
+                begun.then(|| {
+                    let step = intent.get(CURRENT);
+                    let moves = if step == 0 { 0 } else { intent.get(MOVES) };
+                    (intent.get(LIST), intent.get(SOURCES), intent.get(DONE), step, moves)
+                })
+            },
+        );
+        let expected = [
+            None,
+            Some((1, 0b1, 0, 0, 0)),
+            Some((1, 0b1, 0, 1, 10)),
+            Some((1, 0b1, 0b1, 1, 10)),
+            Some((2, 0b110, 0, 0, 0)),
+            Some((2, 0b110, 0, 2, 21)),
+            Some((2, 0b110, 0b10, 2, 21)),
+            Some((2, 0b110, 0b10, 0, 0)),
+            Some((2, 0b110, 0b10, 3, 22)),
+        ];
+        assert!(
+            found.iter().all(|one| expected.contains(one)) && expected.iter().all(|one| found.contains(one)),
+            "{found:?}"
+        );
     }
 }
