@@ -22,6 +22,7 @@ pub mod request;
 pub mod request_counter;
 pub mod session;
 pub mod transport;
+pub mod wait;
 
 pub use negotiate::{Agreed, KernelLimits, SessionOptions};
 pub use opcode::Opcode;

@@ -10,7 +10,7 @@ use zerocopy::{Immutable, IntoBytes};
 use crate::abi::{self, AttrOut, EntryOut, StatxOut};
 use crate::flags::OpenFlags;
 use crate::request::{NodeId, Op, Request};
-use crate::transport::{Attempt, Signal, Wait};
+use crate::wait::{Attempt, Signal, Wait};
 
 /// The largest errno that the kernel accepts. Numbers from 512 on are internal to the kernel, which refuses a reply with
 /// one of them (fs/fuse/dev.c).

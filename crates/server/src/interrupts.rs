@@ -7,7 +7,7 @@
 
 use crate::lock_rank as rank;
 use canopy_fuse::request::Header;
-use canopy_fuse::transport::Signal;
+use canopy_fuse::wait::Signal;
 use canopy_pool::lock::ranked::Mutex;
 use std::cell::Cell;
 use std::collections::VecDeque;

@@ -1,14 +1,14 @@
 //! Handling a request at a worker's seat, where the watchdog may answer it first; or putting it aside.
 
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::sleep;
 
 use super::nudge::is_nudge;
-use super::parked::{Park, Wait};
+use super::parked::Park;
 use super::serve::{Handler, Out, Outcome, refuse, report_undelivered, serve, serve_in};
 use super::workers::{Claim, Ended, WorkerSlot};
 use crate::request::{Header, Malformed, Request};
+use crate::wait::Attempt;
 
 /// How a request was handled.
 pub(super) enum Attended {
@@ -40,20 +40,6 @@ pub(super) struct Received {
     pub(super) size: usize,
     /// It has waited for a cause before.
     pub(super) again: bool,
-}
-
-/// One attempt of a worker at a request.
-#[derive(Default)]
-pub(crate) struct Attempt {
-    /// What it has found that it has to wait for.
-    wait: Cell<Option<Wait>>,
-}
-
-impl Attempt {
-    /// Records what the request has to wait for.
-    pub(crate) fn waits_for(&self, wait: Wait) {
-        self.wait.set(Some(wait));
-    }
 }
 
 /// Serves a request.

@@ -11,8 +11,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::param::page_size;
 
+use super::admitted::{Admitted, FirstRequest};
 use super::attend::{Attended, Received, attend, line_of};
-use super::parked::{Admitted, Aside, FirstRequest, Held};
+use super::parked::{Aside, Held};
 use super::serve::{Handler, Out, Outcome, report_undelivered, write_header};
 use super::workers::{Claim, WorkerEnd, WorkerSlot};
 use crate::abi;

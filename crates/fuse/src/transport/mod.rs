@@ -3,6 +3,7 @@
 //! A worker of a transport owns a buffer for requests and one for replies. It receives a request, calls [`serve`], and
 //! sends the reply from the buffer it was built in. The buffers do not grow: their sizes follow from the negotiation.
 
+mod admitted;
 mod attend;
 mod dev;
 mod gate;
@@ -21,11 +22,11 @@ mod workers;
 
 use std::fmt;
 
-pub(crate) use attend::Attempt;
+pub(crate) use admitted::FirstRequest;
 pub(crate) use dev::DevWorker;
 pub use gate::Gate;
-pub use parked::{Cause, ParkedRequest, Signal, Wait};
-pub(crate) use parked::{FirstRequest, Held};
+pub(crate) use parked::Held;
+pub use parked::ParkedRequest;
 pub use priority::{LowWorkers, WorkerPriority};
 pub(crate) use serve::write_header;
 pub use serve::{Grants, Handler, Landmarks, Out, Outcome, Undelivered, report_undelivered, serve};

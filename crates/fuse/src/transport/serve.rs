@@ -6,15 +6,14 @@ use std::time::Duration;
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::attend::Attempt;
 use super::nudge::is_nudge;
-use super::parked::Signal;
 use super::stalled::{Note, Stalled, Verdict};
 use super::trace::Trace;
 use crate::abi;
 use crate::opcode;
 use crate::reply::{Answer, Granted, Replied, Reply};
 use crate::request::{Header, Malformed, NodeId, Op, Request};
+use crate::wait::{Attempt, Signal};
 
 const EIO: i32 = 5;
 const EINVAL: i32 = 22;

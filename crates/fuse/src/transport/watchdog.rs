@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use canopy_sys::fuse::uring::Window;
 use canopy_sys::sched;
 
+use super::admitted::{Admitted, FirstRequest};
 use super::dev::send_error;
 use super::nudge::Nudges;
-use super::parked::{Admitted, Aside, FirstRequest, Waiting};
+use super::parked::{Aside, Waiting};
 use super::priority::{LowWorkers, Priorities};
 use super::serve::{Handler, Landmarks};
 use super::stalled::{Stalled, Verdict};

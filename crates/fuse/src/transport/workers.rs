@@ -29,10 +29,11 @@ use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 
 use super::gate::Gate;
-use super::parked::{Aside, Held, Park, Parked, Signal, Wait, Waiting};
+use super::parked::{Aside, Held, Park, Parked, Waiting};
 use super::stalled::{Note, Stalled};
 use super::tally::{Sampler, Tally};
 use crate::request::Header;
+use crate::wait::{Signal, Wait};
 
 /// When workers are added and dismissed.
 #[derive(Clone, Copy, Debug)]

@@ -8,7 +8,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use canopy_fuse::request::{NodeId, Op};
-use canopy_fuse::transport::{Landmarks, Transport, Wait, WorkerGrowth, uring};
+use canopy_fuse::transport::{Landmarks, Transport, WorkerGrowth, uring};
+use canopy_fuse::wait::Wait;
 use canopy_fuse::{Handler, KernelLimits, Replied, Reply, Request, SessionOptions};
 
 use super::common::memory::{Memory, options};

@@ -5,7 +5,8 @@
 //! [`Error::Wait`](canopy_pool::Error::Wait), and the transport puts its message aside until its turn comes. This module says how
 //! long each may wait, and tells what waits.
 
-use canopy_fuse::transport::{self, ParkedRequest, Wait};
+use canopy_fuse::transport::ParkedRequest;
+use canopy_fuse::wait::{self, Wait};
 use canopy_pool::branch::BranchId;
 use canopy_pool::{Cause, NodeId};
 use rustix::io::Errno;
@@ -96,7 +97,7 @@ pub(crate) fn wait(cause: Cause) -> Wait {
     }
 }
 
-fn encode(cause: Cause) -> transport::Cause {
+fn encode(cause: Cause) -> wait::Cause {
     match cause {
         Cause::Lease { dev, ino, write } => [1 + u64::from(write), dev, ino],
         Cause::Move(node) => [3, node.0, 0],
@@ -104,7 +105,7 @@ fn encode(cause: Cause) -> transport::Cause {
     }
 }
 
-fn decode(cause: transport::Cause) -> Option<Cause> {
+fn decode(cause: wait::Cause) -> Option<Cause> {
     match cause {
         [kind @ (1 | 2), dev, ino] => Some(Cause::Lease { dev, ino, write: kind == 2 }),
         [3, node, _] => Some(Cause::Move(NodeId(node))),

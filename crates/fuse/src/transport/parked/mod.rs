@@ -8,7 +8,6 @@
 //! is put aside in the same way, under its own number, and handled once more when its turn comes (`turns`).
 
 mod turns;
-mod wait;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -19,12 +18,11 @@ use std::time::Instant;
 use canopy_sys::fuse::uring;
 use parking_lot::Mutex;
 
-use super::workers::Workers;
 use crate::request::Header;
+use crate::wait::{Cause, Signal, Wait};
 use turns::Turns;
 
 pub(super) use turns::Park;
-pub use wait::{Cause, Signal, Wait};
 
 /// The most memory that the requests in line may take, in bytes. Beyond it, requests occupy workers.
 const MAX_MEMORY: usize = 64 << 20;
@@ -181,14 +179,14 @@ impl Parked {
     }
 
     /// Records that a request has left its line and is under way.
-    fn began(&self, aside: Aside) {
+    pub(super) fn began(&self, aside: Aside) {
         if let Aside::Line(line) = aside {
             self.state.lock().lines.entry(line).or_default().under_way += 1;
         }
     }
 
     /// Records that such a request has ended.
-    fn ended(&self, aside: Aside) {
+    pub(super) fn ended(&self, aside: Aside) {
         let Aside::Line(line) = aside else { return };
         let mut state = self.state.lock();
         if let Some(of_line) = state.lines.get_mut(&line) {
@@ -217,41 +215,9 @@ impl Parked {
     }
 }
 
-/// A request that has been put aside, for the worker that is started for it. If it was in a line, it counts as under way there
-/// until this is dropped.
-pub(crate) struct Admitted {
-    workers: Arc<Workers>,
-    aside: Aside,
-}
-
-impl Admitted {
-    pub(super) fn new(workers: &Arc<Workers>, aside: Aside) -> Admitted {
-        workers.parked().began(aside);
-        Admitted { workers: Arc::clone(workers), aside }
-    }
-
-    /// Returns whether the request has waited for a cause.
-    pub(super) fn was_parked(&self) -> bool {
-        matches!(self.aside, Aside::Parked(_))
-    }
-}
-
-impl Drop for Admitted {
-    fn drop(&mut self) {
-        self.workers.parked().ended(self.aside);
-    }
-}
-
-/// What a worker does first.
-pub(crate) struct FirstRequest {
-    pub(crate) held: Held,
-    pub(crate) admitted: Admitted,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::WorkerGrowth;
 
     fn message(number: u8) -> Waiting {
         let null = std::fs::File::open("/dev/null").unwrap();
@@ -306,18 +272,5 @@ mod tests {
         assert!(!lines.has_room(SMALL + 1) && lines.has_room(SMALL));
         lines.push(Aside::Parked(2), Waiting { size: FOR_SMALL, ..message(2) });
         assert!(!lines.has_room(1));
-    }
-
-    #[test]
-    fn a_request_is_under_way_until_its_worker_has_ended_it() {
-        let workers = Workers::new(WorkerGrowth::default(), 1 << 20, 1, Arc::default());
-        let lines = workers.parked();
-        lines.push(Aside::Line(7), message(1));
-        let admitted = [(); 2].map(|()| Admitted::new(&workers, Aside::Line(7)));
-        assert_eq!((lines.count_in(7), lines.count_in(8)), ((1, 2), (0, 0)));
-        drop(first(lines, 7).unwrap());
-        drop(admitted);
-        assert_eq!(lines.count_in(7), (0, 0));
-        assert!(lines.state.lock().lines.is_empty());
     }
 }

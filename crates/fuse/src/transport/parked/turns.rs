@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::wait::{Cause, Signal, Wait};
+use crate::wait::{Cause, Signal, Wait};
 
 /// The most requests that wait, and those of one user. A user has at most as many as there are places left, so that there is
 /// always room for another one.

@@ -15,8 +15,9 @@ use super::unavailable::UringUnavailable;
 use crate::abi;
 use crate::opcode::Opcode;
 use crate::request::{Dialect, Header, Malformed, Request};
+use crate::transport::admitted::Admitted;
 use crate::transport::attend::{Attended, Received, attend, line_of};
-use crate::transport::parked::{Admitted, Aside, Held};
+use crate::transport::parked::{Aside, Held};
 use crate::transport::serve::{Handler, Out, Outcome, report_undelivered, write_header};
 use crate::transport::workers::{Claim, WorkerEnd, WorkerSlot};
 

@@ -1,5 +1,6 @@
 //! What the handler says of a request that has something to wait for.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 /// What a request waits for, in the handler's own terms. Requests with the same cause wait for the same thing.
@@ -33,11 +34,25 @@ pub enum Signal {
 
 impl Wait {
     /// Returns whether the signal ends the wait.
-    pub(super) fn ends_by(&self, signal: Signal) -> bool {
+    pub(crate) fn ends_by(&self, signal: Signal) -> bool {
         match signal {
             Signal::None => false,
             Signal::Caught => self.interruptible,
             Signal::Kills => true,
         }
+    }
+}
+
+/// One attempt of a worker at a request.
+#[derive(Default)]
+pub(crate) struct Attempt {
+    /// What it has found that it has to wait for.
+    pub(crate) wait: Cell<Option<Wait>>,
+}
+
+impl Attempt {
+    /// Records what the request has to wait for.
+    pub(crate) fn waits_for(&self, wait: Wait) {
+        self.wait.set(Some(wait));
     }
 }
