@@ -1,4 +1,4 @@
-//! What the kernel and the pool exchange to name nodes, files and callers.
+//! What the kernel and the pool exchange to name nodes and files.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -31,20 +31,6 @@ pub struct Known {
 /// An open file or directory, from its open to its release. Ids are not reused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct HandleId(pub u64);
-
-/// Stands for an id that a request does not carry.
-pub(crate) const UNKNOWN: u32 = u32::MAX;
-
-/// The client that sent a request; new files belong to it. An id of -1 is unknown; see `ops::caller`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Caller {
-    pub uid: u32,
-    pub gid: u32,
-    /// Process id in the daemon's pid namespace; 0 when unknown.
-    pub pid: u32,
-    /// Permission bits to clear where the parent directory has no default ACL.
-    pub umask: u32,
-}
 
 /// Identity of a branch, unique in the life of the process and never reused. A branch keeps it while it stays in the
 /// list and its path leads to the same directory.

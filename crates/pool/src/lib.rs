@@ -29,6 +29,7 @@ mod pool;
 mod relocate;
 
 pub use dir::listing::cursor::{DirEntry, NamesRead};
+pub use door::Caller;
 pub use error::{Cause, Error, Result};
 pub use fs::acl::PermissionCheck;
 pub use fs::beneath::pretend_no_openat2;
@@ -37,7 +38,7 @@ pub use fs::pinned::pretend_older_kernel;
 pub use fs::reserved::{is_reserved, temporary_name};
 pub use fs::stat::{Attr, Time};
 pub use fs::{block_device, disk, generation};
-pub use ids::{Caller, HandleId, Known, NodeId};
+pub use ids::{HandleId, Known, NodeId};
 pub use node::handles::records::{HandleRecords, RECORD as HANDLE_RECORD_WORDS};
 pub use node::known_tree::KnownTree;
 pub use node::passthrough::OpenFlags;

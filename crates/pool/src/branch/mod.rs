@@ -19,6 +19,7 @@ pub use crate::ids::BranchId;
 pub use list::{BranchError, BranchList, BranchSpec, Expand, FileSystem, Mode, UnknownMode, default_fsname};
 
 use crate::fs::filesystem_id::FilesystemId;
+use crate::fs::magic;
 use crate::fs::magic::{closes_quietly, has_stable_inodes, is_remote};
 use crate::fs::{acl, stat};
 use crate::inode_number::BranchSeed;
@@ -30,6 +31,7 @@ use health::{BranchHealth, Health, OpKind};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use space::Space;
 use space::{AmpleUntil, RoomSeen};
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -97,6 +99,11 @@ impl Drop for Cloning<'_> {
 const REMOTE_DEADLINE: Duration = Duration::from_secs(30);
 
 impl Branch {
+    /// Returns whether `wanted` bytes more may come from what the filesystem keeps for root.
+    pub(crate) fn nears_reserve(&self, wanted: u64) -> bool {
+        magic::keeps_reserve(self.kind) && !self.ample.is_ample(wanted, || Space::of(self.root.as_fd()).ok())
+    }
+
     fn open(spec: &BranchSpec) -> Result<Branch, BranchError> {
         let error = |errno| BranchError::Open { path: spec.path.clone(), errno };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -11,14 +11,16 @@
 //! read, a task that works for others (kernel threads, as of the NFS server; workers of io_uring, which have
 //! credentials that `/proc` does not show).
 //!
-//! The rights over a single file are not decided here: the kernel checks most, and `ops::caller` the rest.
+//! The rights over a single file are not decided here: the kernel checks most, and `caller` the rest.
 
+mod caller;
 pub(crate) mod task;
 mod witness;
 
+pub use caller::Caller;
 pub use witness::{Namespaces, look};
 
-use crate::ids::{Caller, UNKNOWN};
+use caller::UNKNOWN;
 use rustix::io::Errno;
 use std::sync::OnceLock;
 use task::Task;

@@ -46,7 +46,7 @@ impl KnownTree<'_> {
         let (mut next, mut at) = (0, dir);
         loop {
             let names = table.slot(at).into_iter().flat_map(|dir| table.names_in(dir));
-            found.extend(names.map(|(name, node)| Known::new(at, name, node)));
+            found.extend(names.map(|(name, node)| known(at, name, node)));
             let Some(below) = found.get(next..).and_then(|rest| rest.iter().position(|known| known.is_dir))
             else {
                 return found;
@@ -106,12 +106,11 @@ impl KnownTree<'_> {
 
 impl Table {
     fn known(&self, parent: NodeId, name: &[u8]) -> Option<Known> {
-        self.child(parent, name).map(|node| Known::new(parent, name, node))
+        self.child(parent, name).map(|node| known(parent, name, node))
     }
 }
 
-impl Known {
-    pub(super) fn new(parent: NodeId, name: &[u8], node: &Node) -> Known {
-        Known { parent, name: name.into(), node: node.id, is_dir: node.is_dir() }
-    }
+/// Returns what is known of a name.
+pub(super) fn known(parent: NodeId, name: &[u8], node: &Node) -> Known {
+    Known { parent, name: name.into(), node: node.id, is_dir: node.is_dir() }
 }

@@ -1,5 +1,6 @@
 //! A bound for the nodes that are known: beyond it, the kernel is asked to forget those that it has known longest.
 
+use super::known_tree::known;
 use super::nodes::Nodes;
 use super::table::slab::Slot;
 use crate::ids::Known;
@@ -85,7 +86,7 @@ impl Nodes {
             if let Some(name) = record.names.newest().filter(|_| !in_use)
                 && let Some(parent) = table.at(name.parent)
             {
-                found.push(Known::new(parent.id, name.text(), node));
+                found.push(known(parent.id, name.text(), node));
                 if found.len() == count {
                     break;
                 }

@@ -4,7 +4,6 @@ mod adopt;
 pub mod aggregate;
 pub(crate) mod attrs;
 pub(crate) mod branch_deadlines;
-mod caller;
 pub(crate) mod data;
 mod external_changes;
 pub(crate) mod moves;

@@ -8,17 +8,14 @@
 //! With passthrough, the kernel takes the ids of the thread that registered the file (before Linux 7.2), whoever writes:
 //! nobody's as well. A store through a mapping counts for the process that makes it.
 
-use crate::branch::Branch;
-use crate::branch::space::Space;
 use crate::door::Act;
+use crate::door::Caller;
 use crate::error::Result;
 use crate::fs::magic;
 use crate::fs::stat::Attr;
-use crate::ids::Caller;
 use crate::node::Node;
 use crate::pool::Pool;
 use canopy_sys::creds::{self, Identity};
-use rustix::fd::AsFd;
 use rustix::io::Errno;
 
 /// What a directory may need for one more name: a block of data, and two of its index.
@@ -26,12 +23,6 @@ pub(crate) const DIRECTORY_GROWS: u64 = 3 * 4096;
 
 /// Write permission for the group and for others. Under an ACL, the group's is the mask.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
-
-impl Branch {
-    pub(crate) fn nears_reserve(&self, wanted: u64) -> bool {
-        magic::keeps_reserve(self.kind) && !self.ample.is_ample(wanted, || Space::of(self.root.as_fd()).ok())
-    }
-}
 
 impl Pool {
     /// Returns whether `wanted` bytes more of a file may come from what its filesystem keeps.

@@ -7,9 +7,10 @@
 use crate::branch::health::OpKind;
 use crate::config::Func;
 use crate::door::Act;
+use crate::door::Caller;
 use crate::error::{Error, Result};
 use crate::fs::beneath;
-use crate::ids::{Caller, NodeId};
+use crate::ids::NodeId;
 use crate::lock::paths::Uses;
 use crate::ops::resolve::opened_copies::OpenedCopies;
 use crate::ops::resolve::places::Purpose;

@@ -8,8 +8,9 @@
 //! A caller that cannot look the name up again gets the shared file: kernel threads (NFS exports), and programs that
 //! open through `/proc/self/fd`; the latter get ESTALE once, and then the file.
 
+use crate::door::Caller;
 use crate::error::{Error, Result};
-use crate::ids::{Caller, NodeId};
+use crate::ids::NodeId;
 use crate::lock::paths::Uses;
 use crate::node::{Node, open_file};
 use crate::pool::Pool;

@@ -11,8 +11,8 @@
 
 use super::cow::looks_up_again;
 use super::open::Room;
+use crate::door::Caller;
 use crate::error::{Error, Result};
-use crate::ids::Caller;
 use crate::node::Node;
 use crate::node::open_file::{self, OpenFile};
 use crate::pool::Pool;

@@ -1,9 +1,10 @@
 //! Operations on the data of open files: read, write, sync, allocate, seek, copy.
 
 use crate::branch::health::OpKind;
+use crate::door::Caller;
 use crate::error::{Error, Result};
 use crate::fs::stat;
-use crate::ids::{Caller, HandleId};
+use crate::ids::HandleId;
 use crate::node::Node;
 use crate::node::handles::FileHandle;
 use crate::ops::attrs::setattr::kill_suidgid;

@@ -136,7 +136,8 @@ mod tests {
     use crate::branch::list::{BranchList, BranchSpec};
     use crate::branch::{self, Branches};
     use crate::config::Config;
-    use crate::ids::{Caller, NodeId};
+    use crate::door::Caller;
+    use crate::ids::NodeId;
     use crate::ops::attrs::setattr::SetAttr;
     use crate::ops::data::io::WriteKind;
     use std::fs;

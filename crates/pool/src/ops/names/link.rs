@@ -3,10 +3,11 @@
 use super::lookup::Entry;
 use crate::branch::health::OpKind;
 use crate::config::Func;
+use crate::door::Caller;
 use crate::error::{Error, Result};
 use crate::fs::pinned;
 use crate::fs::reserved::check_not_reserved;
-use crate::ids::{Caller, NodeId};
+use crate::ids::NodeId;
 use crate::lock::paths::Uses;
 use crate::ops::aggregate;
 use crate::ops::reserve::DIRECTORY_GROWS;

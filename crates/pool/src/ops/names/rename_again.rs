@@ -6,9 +6,10 @@
 
 use super::rename::{RenameKind, Side, exchange_copies, rename_copy, rename_on_branch};
 use crate::branch::Branches;
+use crate::door::Caller;
 use crate::error::{Error, Result};
 use crate::fs::stat::Attr;
-use crate::ids::{Caller, NodeId};
+use crate::ids::NodeId;
 use crate::pool::Pool;
 use canopy_sys::process::AtomicU64;
 use rustix::fs::{AtFlags, FileType, Mode, RenameFlags};

@@ -7,16 +7,29 @@
 //! `/proc` shows the ids of the process. On an idmapped mount these differ from the owners of the files, and no request
 //! carries the mapping. The pool then treats no caller as an owner unless it has the capability, which is safe.
 //!
-//! What is not about the rights of a file, [`crate::door`] decides.
+//! What is not about the rights of a file, the [door](super) decides.
 
-use crate::door::task::Task;
+use super::task::Task;
 use crate::fs::stat::Attr;
-use crate::ids::{Caller, UNKNOWN};
 use canopy_sys::creds::Identity;
 
 /// Bit positions of capabilities (include/uapi/linux/capability.h).
 const CAP_FOWNER: u32 = 3;
 const CAP_FSETID: u32 = 4;
+
+/// Stands for an id that a request does not carry.
+pub(crate) const UNKNOWN: u32 = u32::MAX;
+
+/// The client that sent a request; new files belong to it. An id of -1 is unknown; see above.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Caller {
+    pub uid: u32,
+    pub gid: u32,
+    /// Process id in the daemon's pid namespace; 0 when unknown.
+    pub pid: u32,
+    /// Permission bits to clear where the parent directory has no default ACL.
+    pub umask: u32,
+}
 
 impl Caller {
     /// Returns the caller's filesystem uid, or `None` if it cannot be determined.
