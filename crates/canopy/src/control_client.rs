@@ -1,6 +1,7 @@
 //! Access to a running pool through its control file.
 
 use crate::error::Error;
+use canopy_branch::branch::BranchList;
 use canopy_config::control_api::{
     self, ExplainReport, LARGEST_VALUE, PID, PREFIX, PoolReport, READ_ONLY, STATUS,
 };
@@ -8,7 +9,6 @@ use canopy_config::options::{self, Changes, Spec, closest};
 use canopy_config::overlap::refuse_overlap;
 use canopy_config::source::{self, named};
 use canopy_config::{Config, pool_loops, resolve};
-use canopy_pool::branch::BranchList;
 use canopy_sys::mountinfo;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;

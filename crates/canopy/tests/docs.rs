@@ -286,7 +286,7 @@ fn the_architecture_answers_few_questions() {
 #[test]
 fn locks_are_documented_in_order() {
     let list = |file: &str| fs::read_to_string(root().join(file)).expect("the ranks");
-    let (server, pool) = (list("crates/server/src/lock_rank.rs"), list("crates/pool/src/lock/rank.rs"));
+    let (server, pool) = (list("crates/server/src/lock_rank.rs"), list("crates/base/src/lock/rank.rs"));
     // The server's outer locks, the pool's, and the server's innermost locks.
     let (outer, inner) = server.split_at(server.find("    /// A slot").expect("the first innermost lock"));
     let ranks = [outer, &pool, inner].concat();

@@ -3,7 +3,7 @@
 use crate::program_name::Name;
 use crate::text::one_line;
 use crate::values::ValueError;
-use canopy_pool::branch::BranchError;
+use canopy_branch::branch::BranchError;
 use canopy_sys::shown::Show as _;
 use rustix::io::Errno;
 use std::io;

@@ -4,8 +4,8 @@ use crate::program_name::Name;
 use crate::values::{
     Coherence, IoUring, Override, Pages, PinThreads, PosixAcl, RememberNodes, StackDepth, WorkerPriority,
 };
+use canopy_branch::branch::BranchList;
 use canopy_fuse::mount::MountFlags;
-use canopy_pool::branch::BranchList;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;

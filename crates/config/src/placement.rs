@@ -4,8 +4,8 @@
 //! `PATH=copies N`. Several are joined by semicolons. A backslash quotes a separator, and stays in the glob, where it quotes as well.
 
 use crate::units;
-use canopy_pool::branch::size::format_size;
-use canopy_pool::policy::placement::{MoveWhen, Pattern, Placement, Rule, Target, Tier};
+use canopy_base::size::format_size;
+use canopy_policy::placement::{MoveWhen, Pattern, Placement, Rule, Target, Tier};
 
 /// How far a tier is emptied that is fuller than its mark, in points below it.
 const BELOW: u8 = 20;

@@ -5,7 +5,7 @@ use crate::error::{Error, OptionError};
 use crate::options;
 use crate::placement;
 use crate::{Config, MAX_WORKERS};
-use canopy_pool::branch::default_fsname;
+use canopy_branch::branch::default_fsname;
 use canopy_pool::config::{CacheFiles, PassthroughIo};
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! Sizes, times and shares as people write them: `1G` or `1 GiB`, `2d` or `2 days`, `70%` or `70 %`.
 
-use canopy_pool::branch::size::parse_size;
+use canopy_base::size::parse_size;
 use std::time::Duration;
 
 const UNITS: [(u64, &[&str]); 6] = [

@@ -1,13 +1,13 @@
 //! The types of option values. Each has one parser and one renderer, which the command line, config files and the
 //! control interface share.
 
-use canopy_pool::branch::size::{SizeError, parse_size};
+use canopy_base::inode_number::InodeCalc;
+use canopy_base::size::{SizeError, parse_size};
+use canopy_policy::Policy;
 use canopy_pool::config::{
     CacheFiles, FlushOnClose, FollowSymlinks, LinkExdev, MemoryBound, MoveWhenFull, NfsOpenHack,
     PassthroughIo, ReaddirMode, RenameExdev, StatfsIgnore, StatfsMode, XattrMode,
 };
-use canopy_pool::inode_number::InodeCalc;
-use canopy_pool::policy::Policy;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::PathBuf;

@@ -1,9 +1,9 @@
 //! The configuration of a pool: values only. The syntax of options is the business of crate `canopy-config`; the
 //! values' names are here because both sides need them.
 
-use crate::inode_number::InodeCalc;
-use crate::policy::placement::Placement;
-use crate::policy::{Category, Policy};
+use canopy_base::inode_number::InodeCalc;
+use canopy_policy::placement::Placement;
+use canopy_policy::{Category, Policy};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;

@@ -1,10 +1,10 @@
 //! What the fuzz targets (`fuzz/`) do with bytes from outside, and the tests with their seeds.
 
-use crate::branch::{BranchList, Expand};
 use crate::export::StableTarget;
-use crate::fs::generation::Generation;
-use crate::ids::NodeId;
-use crate::relocate::journal::Plan;
+use canopy_base::ids::NodeId;
+use canopy_branch::branch::{BranchList, Expand};
+use canopy_branch::fs::generation::Generation;
+use canopy_branch::relocate::journal::Plan;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! What the pool asks of its server, which talks to the kernel. A pool without a mount has nothing to ask.
 
-use crate::ids::{Known, NodeId};
+use canopy_base::ids::{Known, NodeId};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 

@@ -5,40 +5,22 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-pub mod branch;
 pub mod coherence;
 pub mod config;
 mod dir;
 pub mod door;
-pub mod error;
 mod export;
-mod fs;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
-mod hash;
-pub mod ids;
-pub mod inode_number;
 pub mod kernel;
-pub mod lock;
 mod node;
 mod ops;
-mod path;
-pub mod policy;
+mod paths;
 mod pool;
-mod relocate;
 
 pub use dir::listing::cursor::{DirEntry, NamesRead};
 pub use door::Caller;
-pub use error::{Cause, Error, Result};
-pub use fs::acl::PermissionCheck;
-pub use fs::beneath::pretend_no_openat2;
-pub use fs::filesystem_id::FilesystemId;
-pub use fs::pinned::pretend_older_kernel;
-pub use fs::reserved::{is_reserved, temporary_name};
-pub use fs::stat::{Attr, Time};
-pub use fs::{block_device, disk, generation};
-pub use ids::{HandleId, Known, NodeId};
 pub use node::handles::records::{HandleRecords, RECORD as HANDLE_RECORD_WORDS};
 pub use node::known_tree::KnownTree;
 pub use node::passthrough::OpenFlags;
@@ -55,5 +37,3 @@ pub use ops::names::rename::RenameKind;
 pub use ops::names::rename_again::{RENAME_INTENT_WORDS, RenameIntent};
 pub use ops::tally::PoolTally;
 pub use pool::Pool;
-pub use relocate::closed::ClosedSince;
-pub use relocate::{Unfinished, recover_all};

@@ -1,11 +1,5 @@
 //! The pool: the state that all operations share.
 
-use crate::branch::figures::PoolFigures;
-use crate::branch::headroom::Headroom;
-use crate::branch::nested::NestedFilesystems;
-use crate::branch::space::SpaceCache;
-use crate::branch::stuck::StuckOperations;
-use crate::branch::{Branch, Branches, LiveBranches};
 use crate::coherence::changes::Changes;
 use crate::config::{Config, MemoryBound};
 use crate::dir::cache::DirCache;
@@ -13,13 +7,7 @@ use crate::dir::listing::parked::Cursors;
 use crate::door::Caller;
 use crate::door::{Act, Door, Look};
 use crate::export::{InodeSearch, TickGuard};
-use crate::fs::acl::Acls;
-use crate::ids::{BranchId, NodeId};
 use crate::kernel::{Kernel, NoKernel};
-use crate::lock::clones::CloneLocks;
-use crate::lock::paths::{PathGuard, Paths, Scope, Uses};
-use crate::lock::rank;
-use crate::lock::ranked::RwLock;
 use crate::node::detached::DetachedFiles;
 use crate::node::handles::records::HandleRecords;
 use crate::node::handles::{FileHandle, Handles};
@@ -27,10 +15,22 @@ use crate::node::nodes::Nodes;
 use crate::node::recent::last_opens::LastOpens;
 use crate::node::recent::pending_cow::PendingCow;
 use crate::node::recent::replaced::ReplacedFiles;
-use crate::relocate::Unfinished;
-use crate::relocate::closed::ClosedFiles;
-use crate::relocate::moved::Moved;
+use crate::paths::clones::CloneLocks;
+use crate::paths::{PathGuard, Paths, Scope, Uses};
 use arc_swap::{ArcSwap, Guard};
+use canopy_base::ids::{BranchId, NodeId};
+use canopy_base::lock::rank;
+use canopy_base::lock::ranked::RwLock;
+use canopy_branch::branch::figures::PoolFigures;
+use canopy_branch::branch::headroom::Headroom;
+use canopy_branch::branch::nested::NestedFilesystems;
+use canopy_branch::branch::space::SpaceCache;
+use canopy_branch::branch::stuck::StuckOperations;
+use canopy_branch::branch::{Branch, Branches, LiveBranches};
+use canopy_branch::fs::acl::Acls;
+use canopy_branch::relocate::Unfinished;
+use canopy_branch::relocate::closed::ClosedFiles;
+use canopy_branch::relocate::moved::Moved;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,7 +43,7 @@ const MEMORY_SHARE: u64 = 8;
 
 /// Many directories as one tree. All operations take `&self` and may run in parallel.
 ///
-/// [`lock::rank`](crate::lock::rank) has the order of its locks.
+/// [`lock::rank`](canopy_base::lock::rank) has the order of its locks.
 pub struct Pool {
     pub(crate) config: ArcSwap<Config>,
     pub(crate) branches: LiveBranches,
@@ -93,7 +93,7 @@ pub struct Pool {
 impl Pool {
     pub fn new(config: Config, branches: Branches) -> Self {
         let memory = config.memory;
-        let root_ino = config.inode.inode(b"", b"", crate::ids::NodeId::ROOT.0, true);
+        let root_ino = config.inode.inode(b"", b"", canopy_base::ids::NodeId::ROOT.0, true);
         let (nodes, changes) = (Nodes::new(root_ino), Arc::<Changes>::default());
         let pool = Pool {
             space: SpaceCache::new(config.space_ttl.as_secs()),

@@ -4,10 +4,12 @@
 
 mod common;
 
-use canopy_pool::branch::Mode;
+use canopy_base::error::Result;
+use canopy_base::ids::{HandleId, NodeId};
+use canopy_branch::branch::Mode;
+use canopy_policy::{Category, Policy};
 use canopy_pool::config::{Config, StatfsMode};
-use canopy_pool::policy::{Category, Policy};
-use canopy_pool::{Entry, HandleId, NodeId, Pool, RenameKind, Result, SetAttr, SetTime, Whence, WriteKind};
+use canopy_pool::{Entry, Pool, RenameKind, SetAttr, SetTime, Whence, WriteKind};
 use canopy_testkit::{Fault, FaultyFs, Opcode, ScratchDir};
 use common::ROOT;
 use rustix::fs::OFlags;
@@ -89,8 +91,8 @@ impl Drop for FailingBranch {
             let _ = self.pool.release(handle);
         }
         // The pool must not keep the faulty filesystem busy while that is unmounted.
-        let empty = canopy_pool::branch::BranchList::default();
-        self.pool.set_branches(canopy_pool::branch::Branches::open(&empty).expect("no branches"));
+        let empty = canopy_branch::branch::BranchList::default();
+        self.pool.set_branches(canopy_branch::branch::Branches::open(&empty).expect("no branches"));
     }
 }
 

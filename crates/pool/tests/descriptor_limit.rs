@@ -1,9 +1,10 @@
 //! A pool whose process has reached its limit of descriptors. This is a program of its own because the limit applies to
 //! the process.
 
-use canopy_pool::branch::Mode::Rw;
+use canopy_base::ids::{HandleId, NodeId};
+use canopy_branch::branch::Mode::Rw;
 use canopy_pool::config::Config;
-use canopy_pool::{HandleId, NodeId, Pool, RenameKind, SetAttr};
+use canopy_pool::{Pool, RenameKind, SetAttr};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -16,7 +17,7 @@ use common::{ROOT, TestKernel};
 
 const LIMIT: u64 = 400;
 
-fn names(pool: &Pool, node: NodeId) -> canopy_pool::Result<Vec<String>> {
+fn names(pool: &Pool, node: NodeId) -> canopy_base::error::Result<Vec<String>> {
     pool.opendir(node)?;
     let mut names = Vec::new();
     let listed = pool.readdir(node, 0, |entry| {
@@ -55,7 +56,7 @@ fn without_free_descriptors_listing_removing_and_truncating_still_work() {
         let node = client.walk(&format!("d{many}")).expect("lookup").node;
         assert_eq!(names(pool, node).expect("a listing").len(), 0);
     }
-    let errno = |error: canopy_pool::Error| error.errno();
+    let errno = |error: canopy_base::error::Error| error.errno();
     let create = OFlags::CREATE.bits() | OFlags::RDWR.bits();
     // Tries each way to open a file: some need fewer descriptors than others.
     let open = |handles: &mut Vec<HandleId>| {

@@ -4,11 +4,13 @@
 
 mod common;
 
-use canopy_pool::branch::Mode::Rw;
+use canopy_base::ids::NodeId;
+use canopy_branch::branch::Mode::Rw;
+use canopy_branch::fs::stat::{Attr, Time};
+use canopy_policy::{Category, Policy};
 use canopy_pool::coherence::changes::{self, Client};
 use canopy_pool::config::Config;
-use canopy_pool::policy::{Category, Policy};
-use canopy_pool::{Attr, NodeId, RenameKind, SetAttr, Time};
+use canopy_pool::{RenameKind, SetAttr};
 use canopy_testkit::files::put;
 use common::{Made, ROOT, TestKernel, pool};
 use rustix::fs::{AtFlags, CWD, OFlags, StatxFlags, Timespec, Timestamps, statx, utimensat};

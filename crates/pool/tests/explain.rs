@@ -2,10 +2,11 @@
 
 mod common;
 
-use canopy_pool::branch::Mode;
+use canopy_base::error::Error;
+use canopy_base::ids::NodeId;
+use canopy_branch::branch::Mode;
+use canopy_policy::{Category, Exclusion, Policy};
 use canopy_pool::config::{Config, Func};
-use canopy_pool::policy::{Category, Exclusion, Policy};
-use canopy_pool::{Error, NodeId};
 use std::fs;
 
 fn config(category: Category, policy: Policy) -> Config {

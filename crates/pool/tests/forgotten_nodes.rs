@@ -2,10 +2,11 @@
 
 mod common;
 
-use canopy_pool::branch::Mode::Rw;
+use canopy_base::ids::NodeId;
+use canopy_branch::branch::Mode::Rw;
 use canopy_pool::coherence::changes::{Change, Client};
 use canopy_pool::config::Config;
-use canopy_pool::{Caller, Entry, NodeId, Pool, RenameKind, WriteKind};
+use canopy_pool::{Caller, Entry, Pool, RenameKind, WriteKind};
 use common::{Made, ROOT, TestKernel};
 use rustix::fs::OFlags;
 use std::sync::Arc;

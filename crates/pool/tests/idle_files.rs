@@ -5,10 +5,12 @@
 
 mod common;
 
-use canopy_pool::branch::{BranchList, BranchSpec, Branches, Mode};
+use canopy_base::error::Result;
+use canopy_base::ids::NodeId;
+use canopy_branch::branch::{BranchList, BranchSpec, Branches, Mode};
 use canopy_pool::coherence::changes::{Change, Client};
 use canopy_pool::config::Config;
-use canopy_pool::{NodeId, Opened, Result, WriteKind};
+use canopy_pool::{Opened, WriteKind};
 use canopy_testkit::cmd::wait_until;
 use canopy_testkit::{PATIENCE, files};
 use common::{Made, ROOT, TestKernel};

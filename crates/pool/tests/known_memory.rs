@@ -2,10 +2,11 @@
 
 mod common;
 
-use canopy_pool::branch::Mode::Rw;
+use canopy_base::ids::NodeId;
+use canopy_branch::branch::Mode::Rw;
 use canopy_pool::coherence::changes::{Change, Client};
 use canopy_pool::config::Config;
-use canopy_pool::{DirEntry, Entry, NodeId};
+use canopy_pool::{DirEntry, Entry};
 use common::{ROOT, TestKernel};
 use std::fs::{self, File};
 use std::sync::Arc;

@@ -3,11 +3,12 @@
 
 mod common;
 
-use canopy_pool::branch::Mode::Rw;
+use canopy_base::ids::NodeId;
+use canopy_base::inode_number::InodeCalc;
+use canopy_branch::branch::Mode::Rw;
 use canopy_pool::coherence::changes::{Change, Client};
 use canopy_pool::config::{Config, ReaddirMode};
-use canopy_pool::inode_number::InodeCalc;
-use canopy_pool::{NodeId, Pool, RenameKind};
+use canopy_pool::{Pool, RenameKind};
 use canopy_testkit::{FaultyFs, Kind, LoopFs, ScratchDir};
 use common::{Made, TestKernel};
 use std::cell::Cell;

@@ -5,10 +5,10 @@
 
 mod common;
 
-use canopy_pool::branch::Mode;
+use canopy_base::inode_number::InodeCalc;
+use canopy_branch::branch::Mode;
+use canopy_policy::{Category, Policy, ThreadRandom};
 use canopy_pool::config::{Config, Func, ReaddirMode};
-use canopy_pool::inode_number::InodeCalc;
-use canopy_pool::policy::{Category, Policy, ThreadRandom};
 use canopy_testkit::LoopFs;
 use canopy_testkit::model::{Plain, Rules, World, check};
 use common::{TestKernel, pool};

@@ -1,9 +1,12 @@
 //! Without openat2(2) (Linux before 5.6) the pool walks paths component by component. The results are the same, and
 //! still nothing leaves a branch. This is a program of its own because the simulation affects the whole process.
 
-use canopy_pool::branch::{BranchList, BranchSpec, Branches, Mode};
+use canopy_base::error::Error;
+use canopy_base::ids::NodeId;
+use canopy_branch::branch::{BranchList, BranchSpec, Branches, Mode};
+use canopy_branch::fs::beneath::pretend_no_openat2;
 use canopy_pool::config::Config;
-use canopy_pool::{Caller, Entry, Error, NodeId, Pool, RenameKind, WriteKind, pretend_no_openat2};
+use canopy_pool::{Caller, Entry, Pool, RenameKind, WriteKind};
 use rustix::fs::OFlags;
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -4,10 +4,11 @@
 
 mod common;
 
-use canopy_pool::branch::Mode::Rw;
+use canopy_base::ids::NodeId;
+use canopy_base::inode_number::InodeCalc;
+use canopy_branch::branch::Mode::Rw;
 use canopy_pool::config::Config;
-use canopy_pool::inode_number::InodeCalc;
-use canopy_pool::{Entry, NodeId, Pool, RenameKind};
+use canopy_pool::{Entry, Pool, RenameKind};
 use canopy_testkit::LoopFs;
 use common::{ROOT, over};
 use rustix::fs::OFlags;

@@ -5,9 +5,11 @@
 
 mod common;
 
-use canopy_pool::branch::Mode::Rw;
+use canopy_base::error::{Error, Result};
+use canopy_base::ids::NodeId;
+use canopy_branch::branch::Mode::Rw;
 use canopy_pool::config::Config;
-use canopy_pool::{Caller, Entry, Error, NodeId, Opened, Pool, Result};
+use canopy_pool::{Caller, Entry, Opened, Pool};
 use common::{Made, ROOT, chmod, pool};
 use rustix::io::Errno;
 use std::fs;

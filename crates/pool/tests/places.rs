@@ -5,11 +5,15 @@
 
 mod common;
 
-use canopy_pool::branch::Mode::{self, Ro, Rw};
+use canopy_base::error::Error;
+use canopy_base::ids::NodeId;
+use canopy_branch::branch::Mode::{self, Ro, Rw};
+use canopy_branch::fs::pinned::pretend_older_kernel;
+use canopy_branch::fs::stat::Time;
+use canopy_policy::{Category, Policy};
 use canopy_pool::coherence::changes::{Change, Client};
 use canopy_pool::config::Config;
-use canopy_pool::policy::{Category, Policy};
-use canopy_pool::{Error, NodeId, SetAttr, SetTime, Time, pretend_older_kernel};
+use canopy_pool::{SetAttr, SetTime};
 use canopy_testkit::files::{put, text};
 use common::{Made, ROOT, TestKernel, chmod, pool};
 use rustix::fs::XattrFlags;
@@ -51,7 +55,7 @@ fn every_pool(test: impl Fn(&Made, usize, bool)) {
     }
 }
 
-fn set(made: &Made, node: NodeId, set: SetAttr) -> Result<canopy_pool::Attr, Errno> {
+fn set(made: &Made, node: NodeId, set: SetAttr) -> Result<canopy_branch::fs::stat::Attr, Errno> {
     made.pool.setattr(&ROOT, node, None, &set).map_err(Error::errno)
 }
 

@@ -4,9 +4,10 @@
 
 mod common;
 
-use canopy_pool::branch::Mode::Rw;
+use canopy_base::ids::NodeId;
+use canopy_branch::branch::Mode::Rw;
 use canopy_pool::config::Config;
-use canopy_pool::{NodeId, RENAME_INTENT_WORDS, RenameIntent, RenameKind};
+use canopy_pool::{RENAME_INTENT_WORDS, RenameIntent, RenameKind};
 use common::{Made, ROOT, pool};
 use std::fs;
 use std::os::unix::fs::MetadataExt;

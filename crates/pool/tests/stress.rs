@@ -4,10 +4,12 @@
 
 mod common;
 
-use canopy_pool::branch::Mode::{Nc, Rw};
+use canopy_base::error::Error;
+use canopy_base::ids::{HandleId, NodeId};
+use canopy_branch::branch::Mode::{Nc, Rw};
+use canopy_policy::{Category, Policy, ThreadRandom};
 use canopy_pool::config::Config;
-use canopy_pool::policy::{Category, Policy, ThreadRandom};
-use canopy_pool::{Entry, Error, HandleId, NodeId, Pool, RenameKind, SetAttr, WriteKind};
+use canopy_pool::{Entry, Pool, RenameKind, SetAttr, WriteKind};
 use canopy_testkit::cmd::wait_until;
 use canopy_testkit::{Fields, PATIENCE, Rng, Tree};
 use common::{Made, ROOT, TestKernel, pool};

@@ -1,8 +1,8 @@
 //! Why a pool cannot be served. Nothing stays mounted then. Each message is one line with the culprit and what to do.
 
+use canopy_branch::branch::BranchError;
 use canopy_fuse::mount::MountError;
 use canopy_fuse::session::SessionError;
-use canopy_pool::branch::BranchError;
 use canopy_sys::shown::Show as _;
 use std::io;
 use std::path::PathBuf;

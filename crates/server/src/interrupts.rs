@@ -6,9 +6,9 @@
 //! complete.
 
 use crate::lock_rank as rank;
+use canopy_base::lock::ranked::Mutex;
 use canopy_fuse::request::Header;
 use canopy_fuse::wait::Signal;
-use canopy_pool::lock::ranked::Mutex;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fs;

@@ -3,10 +3,10 @@
 use crate::interrupts::Interrupts;
 use crate::survival::Ledger;
 use crate::watch::{PendingEvents, Watch};
+use canopy_base::ids::Known;
 use canopy_fuse::NodeId;
 use canopy_fuse::backing::{Backing, BackingError, BackingId};
 use canopy_fuse::notify::Notifier;
-use canopy_pool::Known;
 use canopy_pool::kernel::{BackingFile, Kernel};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
@@ -55,19 +55,19 @@ impl Kernel for KernelLink {
         self.events.is_empty() || self.watch.upgrade().is_some_and(|watch| watch.catch_up())
     }
 
-    fn invalidate_attr(&self, node: canopy_pool::NodeId) {
+    fn invalidate_attr(&self, node: canopy_base::ids::NodeId) {
         if let Err(why) = self.notifier.inval_attributes_now(NodeId(node.0)) {
             tracing::debug!("cannot invalidate the attributes of {node}: {why}");
         }
     }
 
-    fn drop_pages(&self, node: canopy_pool::NodeId) {
+    fn drop_pages(&self, node: canopy_base::ids::NodeId) {
         if let Err(why) = self.notifier.inval_data_now(NodeId(node.0)) {
             tracing::debug!("cannot drop the cached data of {node}: {why}");
         }
     }
 
-    fn forget_name(&self, parent: canopy_pool::NodeId, name: &[u8]) {
+    fn forget_name(&self, parent: canopy_base::ids::NodeId, name: &[u8]) {
         // Only queues the notification; another thread sends it.
         if let Ok(name) = CString::new(name)
             && let Err(why) = self.notifier.expire_entry(NodeId(parent.0), &name)

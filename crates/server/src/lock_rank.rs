@@ -1,9 +1,9 @@
-//! The order of the server's locks. See [`canopy_pool::lock::rank`] for the pool's, and for how it is checked.
+//! The order of the server's locks. See [`canopy_base::lock::rank`] for the pool's, and for how it is checked.
 //!
 //! Ranks below 100 are held while the pool is called, ranks from 1000 may be taken when the pool calls the server, and
 //! nothing is called under them.
 
-canopy_pool::lock_ranks! {
+canopy_base::lock_ranks! {
     /// A change of options or branches.
     SettingsChange = 10;
     /// Events that are being processed, and changes of the cache timeouts.

@@ -23,6 +23,9 @@ use crate::survival::{Ledger, Survival};
 use crate::takeover;
 use crate::test_switches;
 use crate::watch::{Watch, WatchThread};
+use canopy_branch::branch::{BranchSpec, Branches};
+use canopy_branch::fs::acl::PermissionCheck;
+use canopy_branch::relocate::Unfinished;
 use canopy_config::Config;
 use canopy_config::control_api::SecurityReport;
 use canopy_config::resolve::{self, Plan};
@@ -32,10 +35,9 @@ use canopy_fuse::mount::{self, Mounted, Placement};
 use canopy_fuse::session::Running;
 use canopy_fuse::transport::WorkerGrowth;
 use canopy_fuse::{Agreed, Session, SessionOptions, Transport};
-use canopy_pool::branch::{BranchSpec, Branches};
+use canopy_pool::Pool;
 use canopy_pool::config::{PassthroughIo, XattrMode};
 use canopy_pool::door::Look;
-use canopy_pool::{PermissionCheck, Pool, Unfinished};
 use rustix::fd::AsFd;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
@@ -221,7 +223,7 @@ fn start_over(
 fn open_branches(plan: &Plan) -> Result<(Branches, Vec<Unfinished>), Error> {
     let is_there = |spec: &&BranchSpec| !plan.missing.contains(&spec.path);
     let branches = Branches::open(&plan.config.branches.iter().filter(is_there).cloned().collect())?;
-    let unfinished = canopy_pool::recover_all(&branches);
+    let unfinished = canopy_branch::relocate::recover_all(&branches);
     Ok((branches, unfinished))
 }
 

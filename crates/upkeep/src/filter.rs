@@ -3,8 +3,8 @@
 use crate::error::{Error, Result};
 use crate::pool_link::below;
 use crate::survey::FileCopy;
+use canopy_base::size::parse_size;
 use canopy_config::units;
-use canopy_pool::branch::size::parse_size;
 use clap::Args;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use rustix::fs::Stat;

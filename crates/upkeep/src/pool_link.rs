@@ -2,14 +2,14 @@
 
 use crate::error::{Error, Result};
 use crate::keep::Keep;
+use canopy_branch::fs::filesystem_id::FilesystemId;
+use canopy_branch::fs::generation::{self, Generation};
 use canopy_config::control_api::{
     self, BranchReport, CLOSED, CONTROL_FILE, ClosedReport, PoolReport, STATUS,
 };
 use canopy_config::source::{self, named};
 use canopy_config::{Config, lossy};
-use canopy_pool::FilesystemId;
-use canopy_pool::generation::{self, Generation};
-use canopy_pool::policy::placement::Placement;
+use canopy_policy::placement::Placement;
 use canopy_sys::mountinfo::{self, MountEntry};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::pool_link::{PoolLink, is_hidden};
-use canopy_pool::generation;
+use canopy_branch::fs::generation;
 use rustix::fs::{AtFlags, Dir, FileType, Stat};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};

@@ -8,10 +8,10 @@ use super::set::{self, Kept};
 use crate::control_client::ControlClient;
 use crate::error::Error;
 use crate::terminal::{print, print_styled};
+use canopy_branch::branch::{BranchList, BranchSpec, Mode};
 use canopy_config::Config;
 use canopy_config::source;
 use canopy_config::text::{bytes, one_line};
-use canopy_pool::branch::{BranchList, BranchSpec, Mode};
 use canopy_sys::shown::Show as _;
 use canopy_upkeep::OnlyThere;
 use clap::{Args, ValueEnum};
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn differences_show_what_goes_and_comes() {
-        let list = |text: &str| BranchList::parse(text, &canopy_pool::branch::FileSystem).unwrap();
+        let list = |text: &str| BranchList::parse(text, &canopy_branch::branch::FileSystem).unwrap();
         let before = list("/x1=RW:/x2=RW,10G:/x3=NC");
         for (after, shown) in [
             ("/x1=RW:/x3=NC", "  /x1=RW\n- /x2=RW,10G\n  /x3=NC\n"),

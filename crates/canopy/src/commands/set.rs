@@ -3,12 +3,12 @@
 use super::mount::MountArgs;
 use crate::control_client::ControlClient;
 use crate::error::Error;
+use canopy_branch::branch::BranchList;
 use canopy_config::Config;
 use canopy_config::control_api::COMMAND;
 use canopy_config::options::{self, Changes, Spec};
 use canopy_config::source::named::restore_names;
 use canopy_config::source::persist::{Origin, Rewrite};
-use canopy_pool::branch::BranchList;
 use canopy_sys::shown::Show as _;
 use clap::Args;
 use std::ffi::{OsStr, OsString};

@@ -2,12 +2,12 @@
 
 use super::unmount;
 use crate::error::Error;
+use canopy_base::size;
+use canopy_branch::branch::{BranchSpec, Mode};
 use canopy_config::overlap::{is_visible_below, refuse_overlap};
 use canopy_config::resolve::Plan;
 use canopy_config::{Config, Mount, lossy, pool_loops};
 use canopy_monitor::probe::{self, Answer};
-use canopy_pool::branch::size;
-use canopy_pool::branch::{BranchSpec, Mode};
 use canopy_sys::glob::is_pattern;
 use canopy_sys::mountinfo::{self, MountEntry};
 use canopy_sys::shown::Show as _;

@@ -396,7 +396,7 @@ pub(super) const ROWS: &[Row] = &[
             "oldest-hash32",
         ] {
             live.pool.set("inodecalc", value);
-            let calc: canopy_pool::inode_number::InodeCalc = value.parse().expect("a name");
+            let calc: canopy_base::inode_number::InodeCalc = value.parse().expect("a name");
             assert_eq!(
                 shown(),
                 calc.inode(live.disks[0].path().as_os_str().as_encoded_bytes(), b"f", own, false),

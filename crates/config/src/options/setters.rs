@@ -3,9 +3,9 @@
 use crate::Config;
 use crate::placement;
 use crate::values::{Value, ValueError};
-use canopy_pool::branch::{BranchError, Expand, FileSystem};
+use canopy_branch::branch::{BranchError, Expand, FileSystem};
+use canopy_policy::{Category, Policy};
 use canopy_pool::config::Func;
-use canopy_pool::policy::{Category, Policy};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::PathBuf;

@@ -4,8 +4,8 @@
 use super::setters::{Branches, CategoryPolicy, FuncPolicy, Rules, Tiers, field};
 use super::spec::{Kind, Spec, spec};
 use canopy_fuse::mount::MountFlags;
+use canopy_policy::Category;
 use canopy_pool::config::Func;
-use canopy_pool::policy::Category;
 use std::sync::LazyLock;
 
 /// Returns every option, in the order in which lists show them.

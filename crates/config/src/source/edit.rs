@@ -4,8 +4,8 @@ use super::toml;
 use crate::Config;
 use crate::options::{self, Spec};
 use crate::placement;
-use canopy_pool::branch::{BranchList, BranchSpec};
-use canopy_pool::policy::placement::{Pattern, Placement, Target};
+use canopy_branch::branch::{BranchList, BranchSpec};
+use canopy_policy::placement::{Pattern, Placement, Target};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, RawString, Table, TableLike, Value};
@@ -303,7 +303,7 @@ fn table_of(spec: &BranchSpec) -> Result<Table, String> {
     table.insert("path", Item::Value(utf8(spec.path.clone().into_os_string())?.into()));
     table.insert("mode", Item::Value(spec.mode.to_string().into()));
     if let Some(bytes) = spec.min_free {
-        table.insert("minfreespace", Item::Value(canopy_pool::branch::size::format_size(bytes).into()));
+        table.insert("minfreespace", Item::Value(canopy_base::size::format_size(bytes).into()));
     }
     Ok(table)
 }

@@ -11,7 +11,7 @@
 //! Items share slots, in which the number of the latest change is kept. So an item may seem to have changed when another one
 //! has: too much, never too little.
 
-use crate::ids::NodeId;
+use canopy_base::ids::NodeId;
 #[cfg(loom)]
 use loom::sync::atomic::AtomicU64;
 use rapidhash::v3::rapidhash_v3;

@@ -9,17 +9,17 @@
 //! A file found through the cache is checked by its identity anyway, so such a lookup may use the cache without
 //! asking whether it is up to date ([`DirCache::unverified`]).
 
-use crate::branch::{Branch, Branches};
 use crate::coherence::changes::{Changes, Item, Ticket};
-use crate::fs::stat::{self, Attr};
-use crate::ids::NodeId;
-use crate::lock::rank;
-use crate::lock::ranked::Mutex;
 use crate::node::Node;
 use crate::node::copy_attrs::FEW_COPIES;
 use crate::node::dir_state::{BranchDir, BranchDirs, CacheVersion, CachedDir, PerBranch};
 use crate::node::idle_files::IdleFiles;
 use crate::node::name_index::{CacheCounters, NameIndex};
+use canopy_base::ids::NodeId;
+use canopy_base::lock::rank;
+use canopy_base::lock::ranked::Mutex;
+use canopy_branch::branch::{Branch, Branches};
+use canopy_branch::fs::stat::{self, Attr};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::process::Resource;

@@ -1,16 +1,16 @@
 //! A directory of the pool on all branches, and the copies of its names.
 
 use super::symlinks::Symlinks;
-use crate::branch::Branches;
-use crate::branch::health::OpKind;
 use crate::config::FollowSymlinks;
-use crate::error::{Error, Result};
-use crate::fs::beneath::{self, Dir};
-use crate::fs::stat::{self, Attr};
 use crate::node::Node;
 use crate::node::copy_attrs::{CopyAttrs, FEW_COPIES};
 use crate::node::dir_state::{BranchDir, BranchDirs, CacheVersion, CachedDir};
 use crate::node::name_index::NameIndex;
+use canopy_base::error::{Error, Result};
+use canopy_branch::branch::Branches;
+use canopy_branch::branch::health::OpKind;
+use canopy_branch::fs::beneath::{self, Dir};
+use canopy_branch::fs::stat::{self, Attr};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;

@@ -13,9 +13,9 @@
 //! * Links never lead into the pool itself: a request that waits for another one could deadlock.
 
 use crate::config::FollowSymlinks;
-use crate::fs::beneath::{self, Dir};
-use crate::fs::stat::{self, Attr, Time};
 use crate::node::Node;
+use canopy_branch::fs::beneath::{self, Dir};
+use canopy_branch::fs::stat::{self, Attr, Time};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;

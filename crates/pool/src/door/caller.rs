@@ -10,7 +10,7 @@
 //! What is not about the rights of a file, the [door](super) decides.
 
 use super::task::Task;
-use crate::fs::stat::Attr;
+use canopy_branch::fs::stat::Attr;
 use canopy_sys::creds::Identity;
 
 /// Bit positions of capabilities (include/uapi/linux/capability.h).

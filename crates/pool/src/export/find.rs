@@ -2,13 +2,13 @@
 
 use super::inode_search::InodeSearch;
 use super::{StableId, StableTarget};
-use crate::branch::health::OpKind;
-use crate::branch::{Branch, Branches};
-use crate::error::{Error, Result};
-use crate::fs::beneath::{self, ProcPath};
-use crate::fs::reserved::is_reserved;
-use crate::fs::stat::{self, Attr, FileKey};
-use crate::path::PoolPath;
+use canopy_base::error::{Error, Result};
+use canopy_base::path::PoolPath;
+use canopy_branch::branch::health::OpKind;
+use canopy_branch::branch::{Branch, Branches};
+use canopy_branch::fs::beneath::{self, ProcPath};
+use canopy_branch::fs::reserved::is_reserved;
+use canopy_branch::fs::stat::{self, Attr, FileKey};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -79,7 +79,7 @@ fn by_walk(branch: &Arc<Branch>, wanted: StableTarget, searches: &InodeSearch) -
 }
 
 fn at(branch: &Branch, path: &[u8]) -> Result<Attr, Errno> {
-    let (dir, name) = crate::path::split(path);
+    let (dir, name) = canopy_base::path::split(path);
     stat::at(beneath::dir(branch.root(), dir)?, name)
 }
 

@@ -5,15 +5,15 @@
 //! ([`Cause::Walk`]). Between two walks the thread rests as long as the last one took.
 
 use super::StableTarget;
-use crate::branch::Branch;
-use crate::error::{Cause, Error, Result};
-use crate::fs::walk::{Visited, walk};
-use crate::fs::{beneath, stat};
-use crate::hash::HashMap;
-use crate::ids::{BranchId, NodeId};
-use crate::lock::rank;
-use crate::lock::ranked::Mutex;
-use crate::path::{PoolPath, join, split};
+use canopy_base::error::{Cause, Error, Result};
+use canopy_base::hash::HashMap;
+use canopy_base::ids::{BranchId, NodeId};
+use canopy_base::lock::rank;
+use canopy_base::lock::ranked::Mutex;
+use canopy_base::path::{PoolPath, join, split};
+use canopy_branch::branch::Branch;
+use canopy_branch::fs::walk::{Visited, walk};
+use canopy_branch::fs::{beneath, stat};
 use canopy_sys::sched;
 use rustix::fs::{OFlags, RawDir};
 use rustix::io::Errno;
@@ -282,9 +282,9 @@ fn leads_to(branch: &Branch, path: &[u8], target: StableTarget) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::branch::Branches;
-    use crate::branch::list::{BranchList, BranchSpec};
-    use crate::branch::{self};
+    use canopy_branch::branch;
+    use canopy_branch::branch::Branches;
+    use canopy_branch::branch::list::{BranchList, BranchSpec};
     use std::fs;
     use std::os::unix::fs::MetadataExt as _;
 

@@ -1,9 +1,9 @@
 //! Composing and taking apart stable node ids.
 
-use crate::branch::Branch;
-use crate::fs::stat::{Attr, FileKey};
-use crate::ids::NodeId;
-use crate::inode_number::BranchSeed;
+use canopy_base::ids::NodeId;
+use canopy_base::inode_number::BranchSeed;
+use canopy_branch::branch::Branch;
+use canopy_branch::fs::stat::{Attr, FileKey};
 use smallvec::SmallVec;
 
 /// Set in stable ids only.

@@ -4,9 +4,9 @@
 //! the clock that filesystems use. So a file that was just born keeps its inode number for the rest of the tick, even
 //! if it has lost its last name.
 
-use crate::fs::stat::Time;
-use crate::lock::rank;
-use crate::lock::ranked::Mutex;
+use canopy_base::lock::rank;
+use canopy_base::lock::ranked::Mutex;
+use canopy_branch::fs::stat::Time;
 use canopy_sys::sched;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::VecDeque;

@@ -5,9 +5,9 @@
 //! and before the answer; a change by others is reported by the watch. Nothing reports that a directory was read, which
 //! changes its access time, or that only one of its times was set, so nothing is remembered for long.
 
-use crate::fs::stat::Attr;
-use crate::lock::rank;
-use crate::lock::ranked::Mutex;
+use canopy_base::lock::rank;
+use canopy_base::lock::ranked::Mutex;
+use canopy_branch::fs::stat::Attr;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 //! Files whose names have just been detached from their node.
 
-use crate::fs::stat::FileKey;
-use crate::lock::rank;
-use crate::lock::ranked::Mutex;
+use canopy_base::lock::rank;
+use canopy_base::lock::ranked::Mutex;
+use canopy_branch::fs::stat::FileKey;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

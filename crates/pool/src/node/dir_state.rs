@@ -2,10 +2,10 @@
 
 use super::copy_attrs::CopyAttrs;
 use super::name_index::{CacheCounters, NameIndex};
-use crate::branch::{Branch, Branches};
-use crate::fs::beneath::Dir;
-use crate::lock::rank;
-use crate::lock::ranked::Mutex;
+use canopy_base::lock::rank;
+use canopy_base::lock::ranked::Mutex;
+use canopy_branch::branch::{Branch, Branches};
+use canopy_branch::fs::beneath::Dir;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use smallvec::SmallVec;

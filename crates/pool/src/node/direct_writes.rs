@@ -7,8 +7,8 @@
 //! newer than the write: a later store meets a page that was fetched after the write. So that range is left out when
 //! the page is written back.
 
-use crate::lock::rank;
-use crate::lock::ranked::{Mutex, RwLock};
+use canopy_base::lock::rank;
+use canopy_base::lock::ranked::{Mutex, RwLock};
 use std::collections::VecDeque;
 use std::ops::Range;
 

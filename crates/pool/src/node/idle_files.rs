@@ -9,9 +9,9 @@
 use super::Node;
 use super::handles::FileHandle;
 use super::open_file::{IdleState, OpenFile};
-use crate::branch::Branches;
-use crate::lock::rank;
-use crate::lock::ranked::Mutex;
+use canopy_base::lock::rank;
+use canopy_base::lock::ranked::Mutex;
+use canopy_branch::branch::Branches;
 use canopy_sys::sched;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -3,10 +3,10 @@
 use super::Node;
 use super::nodes::Nodes;
 use super::table::Table;
-use crate::error::Result;
-use crate::fs::stat;
-use crate::ids::{Known, NodeId};
-use crate::path::join;
+use canopy_base::error::Result;
+use canopy_base::ids::{Known, NodeId};
+use canopy_base::path::join;
+use canopy_branch::fs::stat;
 use rustix::fd::BorrowedFd;
 use smallvec::SmallVec;
 use std::sync::Arc;

@@ -26,13 +26,13 @@ pub(crate) mod recent;
 pub(crate) mod surplus;
 pub(crate) mod table;
 
-use crate::branch::Branch;
-use crate::error::{Cause, Error, Result};
 use crate::export::StableId;
-use crate::fs::stat::FileKey;
-use crate::ids::{BranchId, NodeId};
-use crate::lock::rank;
-use crate::lock::ranked::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use canopy_base::error::{Cause, Error, Result};
+use canopy_base::ids::{BranchId, NodeId};
+use canopy_base::lock::rank;
+use canopy_base::lock::ranked::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use canopy_branch::branch::Branch;
+use canopy_branch::fs::stat::FileKey;
 use dir_state::CachedDir;
 use once_cell::race::OnceBox;
 use open_file::OpenFile;
@@ -275,7 +275,7 @@ impl Node {
     }
 
     /// Returns the error for a file that cannot be opened: where a lease is the reason, its end is waited for.
-    /// [`beneath::reopen`](crate::fs::beneath::reopen) never waits for it by itself.
+    /// [`beneath::reopen`](canopy_branch::fs::beneath::reopen) never waits for it by itself.
     pub(crate) fn waits_for_lease(&self, errno: Errno, write: bool) -> Error {
         match (errno, self.key()) {
             (Errno::AGAIN, Some(FileKey { dev, ino, .. })) => Error::Wait(Cause::Lease { dev, ino, write }),

@@ -12,9 +12,9 @@
 //! to another index ([`NameIndex::succeed`]): an operation that began before does not ask the new directory, so what it
 //! finds must not count as absence there.
 
-use crate::hash;
-use crate::lock::rank;
-use crate::lock::ranked::RwLock;
+use canopy_base::hash;
+use canopy_base::lock::rank;
+use canopy_base::lock::ranked::RwLock;
 use rustix::fd::BorrowedFd;
 use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::io::Errno;

@@ -5,15 +5,15 @@ use super::table::dir_numbers::DirNumbers;
 use super::table::names::Name;
 use super::table::{NodeTally, Record, Table};
 use super::{Identity, Node, ShownFile};
-use crate::branch::Branch;
-use crate::error::{Error, Result};
 use crate::export::StableId;
-use crate::fs::stat::FileKey;
-use crate::ids::NodeId;
-use crate::lock::paths::{Changing, Scope, Tree};
-use crate::lock::rank;
-use crate::lock::ranked::RwLock;
-use crate::path::{FileName, PoolPath};
+use crate::paths::{Changing, Scope, Tree};
+use canopy_base::error::{Error, Result};
+use canopy_base::ids::NodeId;
+use canopy_base::lock::rank;
+use canopy_base::lock::ranked::RwLock;
+use canopy_base::path::{FileName, PoolPath};
+use canopy_branch::branch::Branch;
+use canopy_branch::fs::stat::FileKey;
 use smallvec::smallvec;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -620,8 +620,8 @@ impl Tree for Nodes {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::branch::list::{BranchSpec, Mode};
-    use crate::branch::{Branch, Branches};
+    use canopy_branch::branch::list::{BranchSpec, Mode};
+    use canopy_branch::branch::{Branch, Branches};
 
     /// Returns a branch on which files have no stable ids.
     pub(crate) fn branch() -> Arc<Branch> {

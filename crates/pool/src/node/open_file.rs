@@ -2,15 +2,15 @@
 
 use super::Node;
 use super::direct_writes::DirectWrites;
-use crate::branch::Branch;
-use crate::branch::health::OpKind;
-use crate::error::Result;
-use crate::fs::beneath;
-use crate::fs::stat::{Attr, FileKey};
-use crate::hash;
 use crate::kernel::BackingFile;
-use crate::lock::rank;
-use crate::lock::ranked::RwLock;
+use canopy_base::error::Result;
+use canopy_base::hash;
+use canopy_base::lock::rank;
+use canopy_base::lock::ranked::RwLock;
+use canopy_branch::branch::Branch;
+use canopy_branch::branch::health::OpKind;
+use canopy_branch::fs::beneath;
+use canopy_branch::fs::stat::{Attr, FileKey};
 use rustix::fd::OwnedFd;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -173,7 +173,7 @@ impl OpenFile {
 
     /// Prepares for fetching a page of the node's file into the page cache. From now on, direct writes record their ranges.
     ///
-    /// Errors: [`Error::Wait`](crate::error::Error::Wait) while the file moves, for the first page.
+    /// Errors: [`Error::Wait`](canopy_base::error::Error::Wait) while the file moves, for the first page.
     pub(crate) fn fetching(&self, node: &Node) -> Result<Option<&DirectWrites>> {
         if !self.direct.load(Ordering::Relaxed) {
             return Ok(None);
@@ -258,7 +258,7 @@ pub(crate) const NO_FINGERPRINT: u64 = 1;
 
 /// Returns a number that changes whenever a file's content may have changed; never 0 or [`NO_FINGERPRINT`].
 pub(crate) fn fingerprint(attr: &Attr) -> u64 {
-    let time = |time: crate::fs::stat::Time| (time.sec, time.nsec);
+    let time = |time: canopy_branch::fs::stat::Time| (time.sec, time.nsec);
     hash::of(&(attr.key(), attr.size, time(attr.mtime), time(attr.ctime))).max(NO_FINGERPRINT + 1)
 }
 

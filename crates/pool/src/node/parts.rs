@@ -3,9 +3,9 @@
 use super::Orphan;
 use super::dir_state::CacheSlot;
 use super::open_file::OpenFile;
-use crate::fs::stat::FileKey;
-use crate::lock::rank;
-use crate::lock::ranked::{Mutex, RwLock};
+use canopy_base::lock::rank;
+use canopy_base::lock::ranked::{Mutex, RwLock};
+use canopy_branch::fs::stat::FileKey;
 use once_cell::race::OnceBox;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Weak};

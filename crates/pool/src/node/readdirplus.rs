@@ -3,9 +3,9 @@
 
 use super::Node;
 use super::nodes::Nodes;
-use crate::branch::Branch;
-use crate::fs::stat::FileKey;
-use crate::ids::NodeId;
+use canopy_base::ids::NodeId;
+use canopy_branch::branch::Branch;
+use canopy_branch::fs::stat::FileKey;
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

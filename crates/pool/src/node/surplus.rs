@@ -3,7 +3,7 @@
 use super::known_tree::known;
 use super::nodes::Nodes;
 use super::table::slab::Slot;
-use crate::ids::Known;
+use canopy_base::ids::Known;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// What a known node costs, with its name and its share of the tables, in bytes.
@@ -100,10 +100,10 @@ impl Nodes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fs::stat::FileKey;
-    use crate::ids::NodeId;
     use crate::node::Identity;
     use crate::node::nodes::tests::branch;
+    use canopy_base::ids::NodeId;
+    use canopy_branch::fs::stat::FileKey;
 
     #[test]
     fn nodes_beyond_the_bound_are_forgotten_oldest_first() {

@@ -4,17 +4,17 @@
 //! hold more references to it than are counted here; it gives them back all at once. What is recorded of a node is the
 //! inode number of a directory, which clients remember: one that changes looks to them like another directory.
 
-use crate::branch::Branch;
-use crate::error::{Error, Result};
 use crate::export::StableId;
-use crate::fs::stat;
-use crate::ids::{HandleId, NodeId};
 use crate::node::handles::FileHandle;
 use crate::node::handles::records::{HandleRecord, HandleRecords, Recorded};
 use crate::node::open_file::{FileLocation, FileUse, OpenFile, only_reads};
 use crate::node::table::dir_numbers::DirNumbers;
 use crate::ops::data::open::Room;
 use crate::pool::Pool;
+use canopy_base::error::{Error, Result};
+use canopy_base::ids::{HandleId, NodeId};
+use canopy_branch::branch::Branch;
+use canopy_branch::fs::stat;
 use rustix::fd::{AsFd, OwnedFd, RawFd};
 use std::collections::HashMap;
 use std::sync::Arc;

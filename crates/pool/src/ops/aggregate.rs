@@ -3,10 +3,10 @@
 //! An operation that acts on several branches gets one result from each and returns a single one. The rules for
 //! this are called A to D. All slices are in branch order.
 
-pub use crate::branch::figures::Figures;
-use crate::branch::list::Mode;
 use crate::config::StatfsIgnore;
-use crate::fs::filesystem_id::FilesystemId;
+pub use canopy_branch::branch::figures::Figures;
+use canopy_branch::branch::list::Mode;
+use canopy_branch::fs::filesystem_id::FilesystemId;
 use rustix::io::Errno;
 
 /// The result of an operation on one branch.

@@ -9,12 +9,12 @@
 //! branch is known to lack. [`Pool::is_silent`] tells
 //! whether an open file is on such a branch.
 //!
-//! [`Branches`]: crate::branch::Branches
+//! [`Branches`]: canopy_branch::branch::Branches
 
-use crate::branch::Branch;
-use crate::ids::{BranchId, HandleId, NodeId};
 use crate::node::Node;
 use crate::pool::Pool;
+use canopy_base::ids::{BranchId, HandleId, NodeId};
+use canopy_branch::branch::Branch;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -1,10 +1,10 @@
 //! Reports of changes, by the watcher of the branches and by those who serve clients.
 
 use crate::coherence::changes::{Change, Changes, Client, Item};
-use crate::ids::NodeId;
-use crate::lock::paths::Uses;
 use crate::node::known_tree::KnownTree;
+use crate::paths::Uses;
 use crate::pool::Pool;
+use canopy_base::ids::NodeId;
 use std::sync::Arc;
 
 impl Pool {

@@ -10,11 +10,11 @@
 
 use crate::door::Act;
 use crate::door::Caller;
-use crate::error::Result;
-use crate::fs::magic;
-use crate::fs::stat::Attr;
 use crate::node::Node;
 use crate::pool::Pool;
+use canopy_base::error::Result;
+use canopy_branch::fs::magic;
+use canopy_branch::fs::stat::Attr;
 use canopy_sys::creds::{self, Identity};
 use rustix::io::Errno;
 

@@ -1,12 +1,12 @@
 //! Changing the pool itself: its configuration, its branches and its connection to the kernel.
 
-use crate::branch::access_times::AtimePolicy;
-use crate::branch::{Branch, Branches};
 use crate::config::Config;
-use crate::ids::BranchId;
 use crate::kernel::Kernel;
 use crate::pool::Pool;
-use crate::relocate::{self, Reach, Unfinished};
+use canopy_base::ids::BranchId;
+use canopy_branch::branch::access_times::AtimePolicy;
+use canopy_branch::branch::{Branch, Branches};
+use canopy_branch::relocate::{self, Reach, Unfinished};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ impl Pool {
         self.set_unfinished(relocate::recover_all(&self.branches.load()));
     }
 
-    /// Sets what [`recover_all`](crate::recover_all) has left to do.
+    /// Sets what [`recover_all`](canopy_branch::relocate::recover_all) has left to do.
     pub fn set_unfinished(&self, left: Vec<Unfinished>) {
         *self.unfinished.write() = left;
     }

@@ -1,7 +1,10 @@
 //! Applying the operations of the reference model to a pool as the kernel does.
 
 use super::client::{Answer, CALLER, Client, OpenedFile};
-use canopy_pool::{Attr, Entry, Error, HandleId, NodeId, RenameKind, SetAttr, SetTime, Time, WriteKind};
+use canopy_base::error::Error;
+use canopy_base::ids::{HandleId, NodeId};
+use canopy_branch::fs::stat::{Attr, Time};
+use canopy_pool::{Entry, RenameKind, SetAttr, SetTime, WriteKind};
 use canopy_testkit::Tree;
 use canopy_testkit::model::{
     Access, Change, Create, On, Op, Outcome, RenameHow, Reserve, Shown, Subject, Whence, XattrHow,
@@ -11,7 +14,7 @@ use rustix::fs::{OFlags, XattrFlags};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 
-fn answer<T>(result: canopy_pool::Result<T>) -> Answer<T> {
+fn answer<T>(result: canopy_base::error::Result<T>) -> Answer<T> {
     result.map_err(Error::errno)
 }
 
@@ -55,7 +58,7 @@ impl Client {
                     true => match pool.lookup(parent, name) {
                         Ok(entry) => {
                             pool.forget(entry.node, 1);
-                            Err(canopy_pool::Error::Exists)
+                            Err(canopy_base::error::Error::Exists)
                         }
                         Err(error) => Err(error),
                     },
@@ -135,7 +138,7 @@ impl Client {
     fn make(
         &mut self,
         path: &str,
-        act: impl FnOnce(&canopy_pool::Pool, NodeId, &[u8]) -> canopy_pool::Result<Entry>,
+        act: impl FnOnce(&canopy_pool::Pool, NodeId, &[u8]) -> canopy_base::error::Result<Entry>,
     ) -> Answer<()> {
         let (parent, dir, name) = self.parent(path)?;
         if self.probe(parent, dir, name)?.is_some() {

@@ -1,14 +1,15 @@
 //! Capturing the whole tree of a pool as testkit's `Tree`.
 
 use super::client::{CALLER, Client};
-use canopy_pool::{Attr, NodeId};
+use canopy_base::ids::NodeId;
+use canopy_branch::fs::stat::Attr;
 use canopy_testkit::Tree;
 use canopy_testkit::tree::{Entry, Kind, hash};
 use std::collections::BTreeMap;
 
 type Answer<T> = Result<T, String>;
 
-fn context<T>(what: &str, result: canopy_pool::Result<T>) -> Answer<T> {
+fn context<T>(what: &str, result: canopy_base::error::Result<T>) -> Answer<T> {
     result.map_err(|error| format!("{what}: {error}"))
 }
 

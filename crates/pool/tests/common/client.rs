@@ -3,7 +3,9 @@
 //! a request (fs/namei.c, fs/open.c, fs/read_write.c).
 
 use super::ROOT;
-use canopy_pool::{Attr, DirEntry, Entry, HandleId, NodeId, Pool};
+use canopy_base::ids::{HandleId, NodeId};
+use canopy_branch::fs::stat::Attr;
+use canopy_pool::{DirEntry, Entry, Pool};
 use canopy_testkit::model::{DIR_SLOTS, FILE_SLOTS};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};

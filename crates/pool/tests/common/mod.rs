@@ -7,10 +7,11 @@ mod client;
 
 pub use client::Client;
 
-use canopy_pool::branch::{BranchList, BranchSpec, Branches, Mode};
+use canopy_base::ids::NodeId;
+use canopy_branch::branch::{BranchList, BranchSpec, Branches, Mode};
 use canopy_pool::config::Config;
 use canopy_pool::kernel::{BackingFile, Kernel};
-use canopy_pool::{Caller, NodeId, Pool};
+use canopy_pool::{Caller, Pool};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
@@ -26,10 +27,14 @@ pub fn administrator() -> Caller {
 }
 
 /// Tries an operation again until it need not wait, as the transport does.
-pub fn patiently<T>(mut operation: impl FnMut() -> canopy_pool::Result<T>) -> canopy_pool::Result<T> {
+pub fn patiently<T>(
+    mut operation: impl FnMut() -> canopy_base::error::Result<T>,
+) -> canopy_base::error::Result<T> {
     loop {
         match operation() {
-            Err(canopy_pool::Error::Wait(_)) => std::thread::sleep(std::time::Duration::from_millis(1)),
+            Err(canopy_base::error::Error::Wait(_)) => {
+                std::thread::sleep(std::time::Duration::from_millis(1))
+            }
             other => return other,
         }
     }

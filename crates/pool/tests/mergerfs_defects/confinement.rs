@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::common::{ROOT, pool};
+use canopy_branch::branch::Mode::Rw;
 use canopy_pool::RenameKind;
-use canopy_pool::branch::Mode::Rw;
 use canopy_testkit::files::{put, text};
 use std::os::unix::fs::symlink;
 

@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::common::{ROOT, chmod, pool};
-use canopy_pool::branch::Mode::{Nc, Ro, Rw};
+use canopy_branch::branch::Mode::{Nc, Ro, Rw};
+use canopy_branch::fs::stat::Time;
 use canopy_pool::config::Func;
-use canopy_pool::{SetAttr, SetTime, Time};
+use canopy_pool::{SetAttr, SetTime};
 use canopy_testkit::files::{put, text};
 use std::os::unix::fs::MetadataExt;
 use std::time::UNIX_EPOCH;

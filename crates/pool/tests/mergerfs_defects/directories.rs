@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::common::{ROOT, chmod, over, pool};
-use canopy_pool::branch::Mode::Rw;
+use canopy_branch::branch::Mode::Rw;
 use canopy_pool::config::ReaddirMode;
 use canopy_testkit::files::{put, text};
 use rustix::fs::{IFlags, OFlags, XattrFlags};

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::common::{Client, Made, chmod, pool};
+use canopy_branch::branch::Mode::{Ro, Rw};
 use canopy_pool::RenameKind::{NoReplace, Replace};
-use canopy_pool::branch::Mode::{Ro, Rw};
 use canopy_pool::config::{LinkExdev, RenameExdev};
 use canopy_testkit::files::{put, text};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -31,7 +31,7 @@ fn file_and_dir_on_two_branches(config: Config) -> Made {
     made
 }
 
-fn rename(made: &Made, client: &mut Client, from: &str, to: &str) -> canopy_pool::Result<()> {
+fn rename(made: &Made, client: &mut Client, from: &str, to: &str) -> canopy_base::error::Result<()> {
     let (from, to) = (client.parent(from).unwrap(), client.parent(to).unwrap());
     made.pool.rename(&USER, from.0, from.2.as_bytes(), to.0, to.2.as_bytes(), Replace)
 }

@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::common::{ROOT, chmod, pool};
-use canopy_pool::branch::Mode::Rw;
-use canopy_pool::{Error, SetAttr, SetTime, Time};
+use canopy_base::error::Error;
+use canopy_branch::branch::Mode::Rw;
+use canopy_branch::fs::stat::Time;
+use canopy_pool::{SetAttr, SetTime};
 use canopy_testkit::files::{put, text};
 use std::os::unix::fs::MetadataExt;
 

@@ -2,10 +2,11 @@
 
 use super::*;
 use crate::common::{Made, pool};
+use canopy_branch::branch::Mode::{Ro, Rw};
 use canopy_pool::RenameKind;
-use canopy_pool::branch::Mode::{Ro, Rw};
+use canopy_pool::SetAttr;
 use canopy_pool::config::FollowSymlinks::{self, All, Directory, Never, Regular};
-use canopy_pool::{SetAttr, config::ReaddirMode};
+use canopy_pool::config::ReaddirMode;
 use canopy_testkit::files::{put, text};
 use std::os::unix::fs::{lchown, symlink};
 

@@ -12,9 +12,10 @@ mod files;
 mod follow_symlinks;
 mod rename;
 
+use canopy_base::ids::{HandleId, NodeId};
+use canopy_policy::{Category, Policy};
 use canopy_pool::config::Config;
-use canopy_pool::policy::{Category, Policy};
-use canopy_pool::{Caller, HandleId, NodeId, Pool, WriteKind};
+use canopy_pool::{Caller, Pool, WriteKind};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::fs;
@@ -39,7 +40,7 @@ fn create_by(policy: Policy) -> Config {
 
 const USER: Caller = Caller { uid: 1000, gid: 1000, pid: 0, umask: 0o022 };
 
-fn errno<T: std::fmt::Debug>(result: canopy_pool::Result<T>) -> Errno {
+fn errno<T: std::fmt::Debug>(result: canopy_base::error::Result<T>) -> Errno {
     result.expect_err("an error").errno()
 }
 

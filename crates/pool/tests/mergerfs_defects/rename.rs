@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::common::pool;
+use canopy_branch::branch::Mode::{Nc, Ro, Rw};
 use canopy_pool::RenameKind;
-use canopy_pool::branch::Mode::{Nc, Ro, Rw};
 use canopy_testkit::files::{put, text};
 
-fn rename(pool: &Pool, from: &str, to: &str) -> canopy_pool::Result<()> {
+fn rename(pool: &Pool, from: &str, to: &str) -> canopy_base::error::Result<()> {
     pool.rename(
         &common::ROOT,
         NodeId::ROOT,

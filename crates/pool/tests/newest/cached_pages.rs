@@ -2,8 +2,9 @@
 //! never once the open is answered, for it would also drop what another handle is writing by then.
 
 use crate::common::{Made, ROOT, TestKernel};
+use canopy_base::ids::{HandleId, NodeId};
+use canopy_branch::branch::Mode;
 use canopy_pool::config::{CacheFiles, Config, PassthroughIo};
-use canopy_pool::{HandleId, NodeId, branch::Mode};
 use rustix::fs::OFlags;
 use std::fs;
 use std::sync::Arc;

@@ -1,12 +1,14 @@
 //! Rules about copies, on plain directories: which copy of a file is the newest, and that only this one is shown.
 
 use crate::common::{Made, ROOT, TestKernel, administrator, pool};
-use canopy_pool::branch::{BranchList, BranchSpec, Branches, Mode};
+use canopy_base::error::Error;
+use canopy_base::ids::{HandleId, NodeId};
+use canopy_branch::branch::{BranchList, BranchSpec, Branches, Mode};
+use canopy_branch::fs::generation::{ATTRIBUTE, Generation};
+use canopy_policy::placement::{Pattern, Placement, Rule, Target};
+use canopy_policy::{Category, Policy};
 use canopy_pool::config::Config;
-use canopy_pool::generation::{ATTRIBUTE, Generation};
-use canopy_pool::policy::placement::{Pattern, Placement, Rule, Target};
-use canopy_pool::policy::{Category, Policy};
-use canopy_pool::{Error, HandleId, NodeId, Pool, RenameKind, SetAttr, WriteKind};
+use canopy_pool::{Pool, RenameKind, SetAttr, WriteKind};
 use canopy_sys::ioctl::relocate::{RELOCATE, Relocation, What};
 use canopy_sys::lease;
 use rustix::fs::{OFlags, XattrFlags};
@@ -649,7 +651,7 @@ fn the_steps_of_a_change_may_be_lost_in_any_combination() {
     for (one, held) in first {
         for (other, other_held) in second {
             let copies = [one, other].map(|text| Some(Generation::parse(text.as_bytes())));
-            let current: Vec<usize> = canopy_pool::generation::current(&copies).collect();
+            let current: Vec<usize> = canopy_branch::fs::generation::current(&copies).collect();
             if current.len() == 2 {
                 assert_eq!(held, other_held, "{one} {other}");
             }

@@ -1,7 +1,7 @@
 //! What the next mount makes of the state that a crash leaves, at every step of a move.
 
 use super::*;
-use canopy_pool::branch::BranchSpec;
+use canopy_branch::branch::BranchSpec;
 use canopy_testkit::files::put;
 use std::path::Path;
 

@@ -3,7 +3,7 @@
 use super::*;
 use canopy_testkit::Kind;
 
-type Make = fn(&Pool, &[u8]) -> Result<NodeId, canopy_pool::Error>;
+type Make = fn(&Pool, &[u8]) -> Result<NodeId, canopy_base::error::Error>;
 
 const WAYS: [(&str, Make); 5] = [
     ("create", |pool, name| {

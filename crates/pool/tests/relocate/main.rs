@@ -12,10 +12,11 @@ mod full_writes;
 mod on_request;
 mod preserved_metadata;
 
-use canopy_pool::branch::Mode;
+use canopy_base::ids::{HandleId, NodeId};
+use canopy_branch::branch::Mode;
+use canopy_policy::{Category, Policy};
 use canopy_pool::config::{Config, MoveWhenFull};
-use canopy_pool::policy::{Category, Policy};
-use canopy_pool::{HandleId, NodeId, Pool, WriteKind};
+use canopy_pool::{Pool, WriteKind};
 use canopy_testkit::{LoopFs, files};
 use rustix::fs::OFlags;
 use rustix::io::Errno;

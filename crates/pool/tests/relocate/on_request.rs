@@ -311,7 +311,7 @@ fn a_symlink_that_is_on_both_branches_already_goes_from_the_old_one() {
 /// A branch that is removed from the pool is free for umount(8).
 #[test]
 fn a_removed_branch_is_let_go() {
-    use canopy_pool::branch::BranchList;
+    use canopy_branch::branch::BranchList;
     let disks = two_disks();
     put(disks.on(0, "f"), "x");
     let mut client = Client::new(disks.pool.clone());

@@ -6,12 +6,12 @@
 
 use crate::lock_rank as rank;
 use crate::settings::Settings;
+use canopy_base::lock::ranked::Mutex;
+use canopy_branch::branch::access_times::AtimePolicy;
+use canopy_branch::branch::{Branch, BranchId, Branches};
 use canopy_config::Config;
 use canopy_fuse::mount::{ATIME_FLAGS, MountFlags};
 use canopy_pool::Pool;
-use canopy_pool::branch::access_times::AtimePolicy;
-use canopy_pool::branch::{Branch, BranchId, Branches};
-use canopy_pool::lock::ranked::Mutex;
 use canopy_sys::detached_mount::clone_with_atime;
 use canopy_sys::mountinfo::{self, MountEntry};
 use canopy_sys::shown::Show as _;

@@ -7,10 +7,11 @@
 use super::stalls::{Stalls, Waiting};
 use crate::lock_rank as rank;
 use crate::translate::operation::{Changes, Operation, Waits};
+use canopy_base::ids::{HandleId, NodeId};
+use canopy_base::lock::ranked::Mutex;
+use canopy_branch::branch::BranchId;
 use canopy_fuse::Request;
-use canopy_pool::branch::BranchId;
-use canopy_pool::lock::ranked::Mutex;
-use canopy_pool::{HandleId, NodeId, Pool};
+use canopy_pool::Pool;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

@@ -10,11 +10,11 @@
 
 use super::topology::{GoneBranch, Topology};
 use crate::lock_rank as rank;
+use canopy_base::lock::ranked::Mutex;
+use canopy_branch::branch::Branch;
+use canopy_branch::branch::health::{CheckResult, Health};
+use canopy_branch::fs::block_device;
 use canopy_config::overlap;
-use canopy_pool::block_device;
-use canopy_pool::branch::Branch;
-use canopy_pool::branch::health::{CheckResult, Health};
-use canopy_pool::lock::ranked::Mutex;
 use canopy_sys::mountinfo::{self, MountEntry};
 use canopy_sys::shown::Show as _;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

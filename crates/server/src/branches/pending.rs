@@ -6,8 +6,8 @@
 //! while any is missing.
 
 use super::topology::Topology;
+use canopy_branch::branch::{BranchList, BranchSpec, Expand, FileSystem};
 use canopy_config::{overlap, pool_loops};
-use canopy_pool::branch::{BranchList, BranchSpec, Expand, FileSystem};
 use canopy_sys::glob::is_pattern;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;

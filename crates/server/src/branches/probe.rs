@@ -6,8 +6,8 @@
 //!
 //! A question may never be answered, and the thread that asks it is then stuck. Nothing waits for such a thread.
 
-use canopy_pool::branch::Branch;
-use canopy_pool::disk::Disk;
+use canopy_branch::branch::Branch;
+use canopy_branch::fs::disk::Disk;
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir, StatxFlags};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
@@ -106,7 +106,7 @@ fn ask_root(branch: &Branch, number: u64) -> Result<(), Errno> {
         entry?;
     }
     // A new name each time, because a missing name may be cached.
-    let name = format!("{}{number}", String::from_utf8_lossy(&canopy_pool::temporary_name()));
+    let name = format!("{}{number}", String::from_utf8_lossy(&canopy_branch::fs::reserved::temporary_name()));
     match rustix::fs::statx(branch.root(), name.as_str(), AtFlags::SYMLINK_NOFOLLOW, StatxFlags::TYPE) {
         Err(errno) if errno != Errno::NOENT => Err(errno),
         _ => Ok(()),

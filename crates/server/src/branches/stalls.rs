@@ -6,9 +6,9 @@
 //! read /proc. None of this touches a branch.
 
 use crate::lock_rank as rank;
+use canopy_base::lock::ranked::Mutex;
+use canopy_branch::branch::{BranchId, Branches};
 use canopy_pool::Pool;
-use canopy_pool::branch::{BranchId, Branches};
-use canopy_pool::lock::ranked::Mutex;
 use canopy_sys::mountinfo;
 use canopy_sys::thread::blocked_call::{self, BlockedCall, Target};
 use rustix::process::Pid;
@@ -265,7 +265,7 @@ fn branches_of(branches: &Branches, target: &Target) -> Vec<BranchId> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use canopy_pool::branch::{BranchList, FileSystem};
+    use canopy_branch::branch::{BranchList, FileSystem};
     use canopy_pool::config::Config;
     use rustix::fs::{Mode, OFlags};
     use std::fs::File;

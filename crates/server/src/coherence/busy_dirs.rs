@@ -5,7 +5,7 @@
 //! for long that a name is missing in a directory where the next one is likely to appear. The first change of a
 //! series is still seen by its event, which may arrive after the lookup.
 
-use canopy_pool::NodeId;
+use canopy_base::ids::NodeId;
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 

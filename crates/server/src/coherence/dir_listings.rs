@@ -1,8 +1,8 @@
 //! Directory listings that the kernel caches.
 
 use crate::lock_rank as rank;
+use canopy_base::lock::ranked::Mutex;
 use canopy_fuse::NodeId;
-use canopy_pool::lock::ranked::Mutex;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::time::{Duration, Instant};

@@ -19,8 +19,9 @@
 //! Before it reads anything, a request may process events on the branches itself, and so tell of changes. Its answer
 //! contains these changes, so they do not overtake it ([`Freshness::caught_up`]).
 
+use canopy_base::ids::NodeId;
+use canopy_branch::fs::stat::Attr;
 use canopy_pool::coherence::changes::{Change, Changes, Client, Item, Ticket};
-use canopy_pool::{Attr, NodeId};
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Waiting for the answers in flight without holding up requests that begin meanwhile.
 
-use canopy_pool::lock::sharded::Sharded;
+use canopy_base::lock::sharded::Sharded;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};

@@ -9,9 +9,9 @@
 
 use super::Coherence;
 use crate::lock_rank as rank;
+use canopy_base::lock::ranked::Mutex;
 use canopy_fuse::NodeId;
 use canopy_pool::coherence::changes::{Change, Client};
-use canopy_pool::lock::ranked::Mutex;
 use canopy_sys::{mountinfo, sched};
 use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags};
@@ -199,7 +199,7 @@ impl Coherence {
             // Before Linux 6.16. Invalidating a dentry also invalidates everything below it.
             for name in self.pool.top_level_names() {
                 if let Ok(name) = CString::new(name) {
-                    let _ = self.notifier.inval_entry(NodeId(canopy_pool::NodeId::ROOT.0), &name);
+                    let _ = self.notifier.inval_entry(NodeId(canopy_base::ids::NodeId::ROOT.0), &name);
                 }
             }
         }

@@ -17,8 +17,8 @@
 
 use super::freshness::{NO_THREAD, ThreadId};
 use crate::lock_rank as rank;
-use canopy_pool::NodeId;
-use canopy_pool::lock::ranked::Mutex;
+use canopy_base::ids::NodeId;
+use canopy_base::lock::ranked::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

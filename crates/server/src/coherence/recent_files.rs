@@ -7,9 +7,10 @@
 
 use super::Coherence;
 use crate::lock_rank as rank;
+use canopy_base::ids::NodeId;
+use canopy_base::lock::ranked::Mutex;
+use canopy_branch::fs::stat::{Attr, Time};
 use canopy_pool::coherence::changes::{Change, Client};
-use canopy_pool::lock::ranked::Mutex;
-use canopy_pool::{Attr, NodeId, Time};
 use rustix::io::Errno;
 use std::io;
 use std::sync::OnceLock;

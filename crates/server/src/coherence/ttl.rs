@@ -69,7 +69,12 @@ impl CacheTtl {
     }
 
     /// Returns the TTL of a name.
-    pub(crate) fn entry_ttl(&self, pool: &pool::Pool, parent: pool::NodeId, name: &[u8]) -> Duration {
+    pub(crate) fn entry_ttl(
+        &self,
+        pool: &pool::Pool,
+        parent: canopy_base::ids::NodeId,
+        name: &[u8],
+    ) -> Duration {
         self.watched_at(|| pool.known().path_of(parent, name)).map_or(self.entry, |watched| watched.entry)
     }
 
@@ -79,7 +84,7 @@ impl CacheTtl {
         &self,
         pool: &pool::Pool,
         busy: &BusyDirs,
-        parent: pool::NodeId,
+        parent: canopy_base::ids::NodeId,
         name: &[u8],
     ) -> Duration {
         let watched = self.watched_at(|| pool.known().path_of(parent, name));
@@ -99,8 +104,8 @@ impl CacheTtl {
         &self,
         pool: &pool::Pool,
         recent: &RecentFiles,
-        node: pool::NodeId,
-        attr: &pool::Attr,
+        node: canopy_base::ids::NodeId,
+        attr: &canopy_branch::fs::stat::Attr,
     ) -> Duration {
         if attr.is_regular() && pool.changes_unseen(node) {
             return if age(attr.ctime).is_zero() { TICK } else { Duration::ZERO };
@@ -112,7 +117,7 @@ impl CacheTtl {
     }
 
     /// Returns whether the kernel may cache the listing of a directory.
-    pub(crate) fn may_cache_listing(&self, pool: &pool::Pool, dir: pool::NodeId) -> bool {
+    pub(crate) fn may_cache_listing(&self, pool: &pool::Pool, dir: canopy_base::ids::NodeId) -> bool {
         let watched = || self.watched_at(|| pool.known().path(dir)).is_some();
         self.cache_listings.unwrap_or_else(watched)
     }

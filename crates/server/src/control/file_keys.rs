@@ -1,8 +1,10 @@
 //! The keys of the runtime interface that every file and directory of the pool has.
 
 use super::status;
+use canopy_base::error::Error;
+use canopy_base::ids::NodeId;
 use canopy_config::control_api::{ALLPATHS, BASEPATH, FULLPATH, PLACE, RELPATH, key_of};
-use canopy_pool::{Error, Located, NodeId, Pool};
+use canopy_pool::{Located, Pool};
 
 /// Returns the value of such a key; `None` for any other name.
 pub(crate) fn file_key(pool: &Pool, id: NodeId, name: &[u8]) -> Option<Result<Vec<u8>, Error>> {

@@ -10,8 +10,8 @@ use rustix::io::Errno;
 const NAME: &[u8] = CONTROL_FILE.as_bytes();
 
 /// Returns whether this is the name of the control file.
-pub(crate) fn is_control_file(dir: canopy_pool::NodeId, name: &[u8]) -> bool {
-    dir == canopy_pool::NodeId::ROOT && name == NAME
+pub(crate) fn is_control_file(dir: canopy_base::ids::NodeId, name: &[u8]) -> bool {
+    dir == canopy_base::ids::NodeId::ROOT && name == NAME
 }
 
 /// Returns the error for a request that would change the name of the control file: it cannot be created again,

@@ -1,12 +1,12 @@
 //! The report for `canopy metrics` and `canopy top`.
 
+use canopy_branch::branch::Branch;
 use canopy_config::control_api::OsText;
 use canopy_config::control_api::metrics::{
     CachesReport, MetricsReport, MovesReport, OperationReport, RequestsReport, TrafficReport,
 };
 use canopy_fuse::transport::{BOUNDS, Served};
 use canopy_pool::Pool;
-use canopy_pool::branch::Branch;
 use std::sync::Arc;
 
 /// Returns the report. Does not touch any branch. `started` is in seconds since the epoch.

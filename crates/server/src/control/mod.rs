@@ -22,6 +22,7 @@ use crate::settings::Settings;
 use crate::survival;
 use crate::translate::convert;
 use crate::watch::Watch;
+use canopy_branch::relocate::closed::ClosedSince;
 use canopy_config::control_api::{
     CLOSED, COMMAND, ClosedReport, METRICS, OsText, PID, READ_ONLY, SRCMOUNTS, STATUS, VERSION, attribute,
     key_of,
@@ -35,9 +36,9 @@ use canopy_fuse::abi::{self, AttrOut, EntryOut, StatxOut};
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::transport::Served;
 use canopy_fuse::{NodeId, Op, Replied, Reply, Request};
+use canopy_pool::Pool;
 use canopy_pool::config::{Func, PassthroughIo};
 use canopy_pool::door::Act;
-use canopy_pool::{ClosedSince, Pool};
 use canopy_sys::shown::Show as _;
 use rustix::io::Errno;
 use std::ffi::OsStr;

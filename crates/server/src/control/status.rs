@@ -6,6 +6,10 @@ use crate::branches::topology::Topology;
 use crate::parking::{self, Kind, Waits};
 use crate::survival::{FORM, Ledger};
 use crate::watch::Unwatched;
+use canopy_base::error::Error;
+use canopy_base::ids::NodeId;
+use canopy_branch::branch::BranchSpec;
+use canopy_branch::branch::health::HealthReport;
 use canopy_config::Config;
 use canopy_config::control_api::{
     BranchReport, BranchVerdict, EXPLAIN, ExplainError, ExplainReport, IllnessReport, KernelReport, OsText,
@@ -16,11 +20,9 @@ use canopy_config::options;
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::transport::{Gate, LowWorkers, ServedRequests};
 use canopy_fuse::{Agreed, Transport, abi};
-use canopy_pool::branch::BranchSpec;
-use canopy_pool::branch::health::HealthReport;
+use canopy_policy::Exclusion;
 use canopy_pool::config::Func;
-use canopy_pool::policy::Exclusion;
-use canopy_pool::{Error, Explained, NodeId, Placed, PlacedSet, Pool, SetAnswer};
+use canopy_pool::{Explained, Placed, PlacedSet, Pool, SetAnswer};
 use rustix::io::Errno;
 use serde::Serialize;
 use std::ffi::OsStr;
@@ -74,7 +76,7 @@ pub(crate) fn status(
     let agreed = &connection.agreed;
     let transport = connection.actual.get().unwrap_or(&connection.planned);
     let conditions = liveness.conditions();
-    let report = |branch: &canopy_pool::branch::Branch| BranchReport {
+    let report = |branch: &canopy_branch::branch::Branch| BranchReport {
         path: OsText::from(branch.path.as_path()),
         mode: branch.mode.to_string(),
         min_free: branch.min_free_or(config.pool.min_free),

@@ -7,9 +7,11 @@ use super::{Call, Dispatch};
 use crate::survival::in_flight::{Begun, Noted};
 use crate::translate::convert;
 use crate::translate::operation::Operation;
+use canopy_base::error::Result;
+use canopy_base::ids::{HandleId, NodeId};
 use canopy_fuse::request::{Create, Name, WriteIo};
 use canopy_fuse::{Op, Request};
-use canopy_pool::{Entry, HandleId, NodeId, Opened, Result};
+use canopy_pool::{Entry, Opened};
 use rustix::io::Errno;
 
 impl Dispatch {

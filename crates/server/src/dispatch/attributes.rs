@@ -3,11 +3,12 @@
 use super::{Call, Dispatch, done, fail, number};
 use crate::control;
 use crate::translate::convert;
+use canopy_base::ids::HandleId;
+use canopy_branch::fs::stat::Attr;
 use canopy_fuse::abi::{AttrOut, StatxOut};
 use canopy_fuse::flags::{IoctlFlags, SetxattrFlags};
 use canopy_fuse::request::Setattr;
 use canopy_fuse::{Replied, Reply};
-use canopy_pool::{Attr, HandleId};
 use rustix::io::Errno;
 use std::ffi::CStr;
 
@@ -113,7 +114,7 @@ impl Dispatch {
     }
 }
 
-fn attr_out(call: &Call<'_>, reply: Reply<'_>, attr: canopy_pool::Result<Attr>) -> Replied {
+fn attr_out(call: &Call<'_>, reply: Reply<'_>, attr: canopy_base::error::Result<Attr>) -> Replied {
     match attr {
         Ok(attr) => reply.attr(&AttrOut::new(
             convert::attr(&attr, call.answer.ttl().shown),

@@ -3,10 +3,12 @@
 use super::{Call, Dispatch, done, fail, number};
 use crate::parking;
 use crate::translate::convert;
+use canopy_base::error::Error;
+use canopy_base::ids::HandleId;
 use canopy_fuse::flags::{OpenInFlags, WriteFlags};
 use canopy_fuse::request::{CopyRange, FileIo, WriteIo};
 use canopy_fuse::{NoData, Replied, Reply};
-use canopy_pool::{Error, HandleId, Via, Whence, WriteKind};
+use canopy_pool::{Via, Whence, WriteKind};
 use rustix::io::Errno;
 
 const SEEK_DATA: u32 = 3;

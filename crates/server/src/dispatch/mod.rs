@@ -17,12 +17,14 @@ use crate::survival::in_flight::{Begun, InFlight, Noted};
 use crate::translate::convert;
 use crate::translate::operation::Operation;
 use crate::watch::Watch;
+use canopy_base::error::Error;
+use canopy_base::ids::{HandleId, NodeId};
 use canopy_config::control_api::control_file;
 use canopy_fuse::request::{self as wire, Header};
 use canopy_fuse::transport::Landmarks;
 use canopy_fuse::{Handler, Op, Replied, Reply, Request, Undelivered};
 use canopy_pool::coherence::changes::Change;
-use canopy_pool::{Caller, Error, HandleId, NodeId, Pool};
+use canopy_pool::{Caller, Pool};
 use canopy_sys::thread::ioprio;
 use rustix::io::Errno;
 use std::ffi::CString;
@@ -247,7 +249,7 @@ fn fail(reply: Reply<'_>, error: Error) -> Replied {
     }
 }
 
-fn done(reply: Reply<'_>, result: canopy_pool::Result<()>) -> Replied {
+fn done(reply: Reply<'_>, result: canopy_base::error::Result<()>) -> Replied {
     match result {
         Ok(()) => reply.ok(),
         Err(error) => fail(reply, error),

@@ -5,11 +5,12 @@ use crate::control;
 use crate::survival::in_flight::Noted;
 use crate::test_switches;
 use crate::translate::convert;
+use canopy_base::error::Error;
 use canopy_fuse::abi::{self, EntryOut};
 use canopy_fuse::flags::OpenInFlags;
 use canopy_fuse::request::{self as wire, Create, Name, Tmpfile};
 use canopy_fuse::{Replied, Reply};
-use canopy_pool::{Entry, Error, RenameKind};
+use canopy_pool::{Entry, RenameKind};
 use rustix::io::Errno;
 
 const RENAME_NOREPLACE: u32 = 1;
@@ -58,8 +59,8 @@ impl Dispatch {
         &self,
         call: &Call<'_>,
         reply: Reply<'_>,
-        (name, old): (Name<'_>, Option<canopy_pool::NodeId>),
-        made: canopy_pool::Result<Entry>,
+        (name, old): (Name<'_>, Option<canopy_base::ids::NodeId>),
+        made: canopy_base::error::Result<Entry>,
     ) -> Replied {
         let made = self.made_before(call, name, old, made);
         match self.names_changed(call, [call.node], made) {
@@ -73,7 +74,7 @@ impl Dispatch {
         &self,
         call: &Call<'_>,
         reply: Reply<'_>,
-        removed: canopy_pool::Result<()>,
+        removed: canopy_base::error::Result<()>,
     ) -> Replied {
         let removed = self.done_before(call, Errno::NOENT, removed);
         done(reply, self.names_changed(call, [call.node], removed))

@@ -2,13 +2,14 @@
 //! search for an inode.
 //!
 //! They wait without a worker and without a lock: an operation that has changed nothing yet returns
-//! [`Error::Wait`](canopy_pool::Error::Wait), and the transport puts its message aside until its turn comes. This module says how
+//! [`Error::Wait`](canopy_base::error::Error::Wait), and the transport puts its message aside until its turn comes. This module says how
 //! long each may wait, and tells what waits.
 
+use canopy_base::error::Cause;
+use canopy_base::ids::NodeId;
+use canopy_branch::branch::BranchId;
 use canopy_fuse::transport::ParkedRequest;
 use canopy_fuse::wait::{self, Wait};
-use canopy_pool::branch::BranchId;
-use canopy_pool::{Cause, NodeId};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -7,8 +7,8 @@
 
 use super::Ledger;
 use crate::lock_rank as rank;
+use canopy_base::lock::ranked::Mutex;
 use canopy_fuse::abi::UNIQUE_RESEND;
-use canopy_pool::lock::ranked::Mutex;
 use canopy_pool::{RENAME_INTENT_WORDS, RenameIntent};
 use canopy_sys::process::AtomicU64;
 use rustix::time::{ClockId, clock_gettime};
@@ -176,7 +176,7 @@ impl Drop for Noted<'_> {
 
 impl Begun {
     /// Returns whether a file that was born then can be the one that the request has made.
-    pub(crate) fn may_have_made(&self, birth: canopy_pool::Time) -> bool {
+    pub(crate) fn may_have_made(&self, birth: canopy_branch::fs::stat::Time) -> bool {
         let born = birth.sec.saturating_mul(1_000_000_000).saturating_add(birth.nsec.into());
         // Without birth times, nobody but this request is suspected.
         born == 0 || born >= self.began.saturating_sub(TICK)
@@ -191,7 +191,7 @@ fn clock() -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use canopy_pool::Time;
+    use canopy_branch::fs::stat::Time;
 
     #[test]
     fn a_request_that_was_not_answered_is_known_to_the_next_process_once() {

@@ -20,7 +20,7 @@ pub use upgrade::Refusal;
 pub(crate) use upgrade::hand_over;
 
 use crate::lock_rank as rank;
-use canopy_pool::lock::ranked::Mutex;
+use canopy_base::lock::ranked::Mutex;
 use canopy_sys::fd::Held;
 use canopy_sys::{fanotify, fd};
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};

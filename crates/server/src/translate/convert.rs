@@ -8,8 +8,8 @@ use canopy_pool as pool;
 use canopy_pool::aggregate::Figures;
 use std::time::Duration;
 
-pub(crate) fn node(id: wire::NodeId) -> pool::NodeId {
-    pool::NodeId(id.0)
+pub(crate) fn node(id: wire::NodeId) -> canopy_base::ids::NodeId {
+    canopy_base::ids::NodeId(id.0)
 }
 
 pub(crate) fn caller(header: &wire::Header, umask: u32) -> pool::Caller {
@@ -17,13 +17,13 @@ pub(crate) fn caller(header: &wire::Header, umask: u32) -> pool::Caller {
 }
 
 /// Returns the mode, owner and group that users of the pool see.
-fn shown_as(attr: &pool::Attr, shown: AttrOverrides) -> (u32, u32, u32) {
+fn shown_as(attr: &canopy_branch::fs::stat::Attr, shown: AttrOverrides) -> (u32, u32, u32) {
     let AttrOverrides { uid, gid, umask } = shown;
     let mode = umask.0.map_or(attr.mode, |umask| attr.mode & !0o7777 | 0o777 & !umask);
     (mode, uid.0.unwrap_or(attr.uid), gid.0.unwrap_or(attr.gid))
 }
 
-pub(crate) fn attr(attr: &pool::Attr, shown: AttrOverrides) -> abi::Attr {
+pub(crate) fn attr(attr: &canopy_branch::fs::stat::Attr, shown: AttrOverrides) -> abi::Attr {
     let (mode, uid, gid) = shown_as(attr, shown);
     abi::Attr {
         ino: attr.ino,
@@ -45,9 +45,9 @@ pub(crate) fn attr(attr: &pool::Attr, shown: AttrOverrides) -> abi::Attr {
     }
 }
 
-pub(crate) fn statx(attr: &pool::Attr, shown: AttrOverrides) -> abi::Statx {
+pub(crate) fn statx(attr: &canopy_branch::fs::stat::Attr, shown: AttrOverrides) -> abi::Statx {
     let (mode, uid, gid) = shown_as(attr, shown);
-    let time = |t: pool::Time| abi::SxTime { sec: t.sec, nsec: t.nsec, reserved: 0 };
+    let time = |t: canopy_branch::fs::stat::Time| abi::SxTime { sec: t.sec, nsec: t.nsec, reserved: 0 };
     abi::Statx {
         mask: attr.mask,
         blksize: attr.blksize,
@@ -101,7 +101,9 @@ pub(crate) fn travel(travel: &pool::OpenFlags) -> (OpenFlags, Option<u32>) {
 pub(crate) fn changes(set: &wire::Setattr) -> pool::SetAttr {
     let time = |t: wire::SetTime| match t {
         wire::SetTime::Now => pool::SetTime::Now,
-        wire::SetTime::At(at) => pool::SetTime::At(pool::Time { sec: at.sec, nsec: at.nsec }),
+        wire::SetTime::At(at) => {
+            pool::SetTime::At(canopy_branch::fs::stat::Time { sec: at.sec, nsec: at.nsec })
+        }
     };
     pool::SetAttr {
         mode: set.mode,

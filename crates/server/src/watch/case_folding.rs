@@ -5,8 +5,8 @@
 //! that cannot be watched, as a whole: there is no event when a single directory becomes case-insensitive (chattr
 //! +F).
 
-use canopy_pool::block_device;
-use canopy_pool::branch::Branch;
+use canopy_branch::branch::Branch;
+use canopy_branch::fs::block_device;
 use canopy_sys::ioctl::inode_flags::{FS_CASEFOLD_FL, FlagIoctl, flag_ioctl, xfs_ignores_case};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Mode, OFlags};

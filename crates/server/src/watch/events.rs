@@ -7,10 +7,11 @@
 use super::filesystems::Filesystems;
 use super::notifications::{Outgoing, RepeatQueue};
 use crate::coherence::Coherence;
+use canopy_base::ids::NodeId;
+use canopy_policy::{self as policy, Category};
+use canopy_pool::Pool;
 use canopy_pool::coherence::changes::{Change, Client};
 use canopy_pool::config::Func;
-use canopy_pool::policy::{self, Category};
-use canopy_pool::{NodeId, Pool};
 use canopy_sys::fanotify::{self, Event};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Mode, OFlags, RawDir};
@@ -158,8 +159,9 @@ impl Translator<'_> {
             return self.invalidate_all();
         }
         let Some(place) = event.entry else { return };
-        self.clone_arrives =
-            is_own && event.mask & fanotify::MOVED_FROM != 0 && canopy_pool::is_reserved(place.name);
+        self.clone_arrives = is_own
+            && event.mask & fanotify::MOVED_FROM != 0
+            && canopy_branch::fs::reserved::is_reserved(place.name);
         // No path of what was in such a directory can be known yet.
         if dir_moved && !clone_arrives && !self.clone_arrives {
             self.filesystems.forget_paths(place.fsid, is_own);

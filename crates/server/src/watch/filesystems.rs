@@ -1,8 +1,8 @@
 //! The filesystems of the branches: which are watched, and the paths in the pool of directories on them.
 
 use super::case_folding;
+use canopy_branch::branch::{Branch, Branches};
 use canopy_pool::Pool;
-use canopy_pool::branch::{Branch, Branches};
 use canopy_sys::mountinfo;
 use canopy_sys::{fanotify, file_handle};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -361,7 +361,7 @@ fn errno_of(why: std::io::Error) -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use canopy_pool::branch::{BranchList, FileSystem};
+    use canopy_branch::branch::{BranchList, FileSystem};
 
     #[test]
     fn relative_paths_are_by_whole_names() {

@@ -6,7 +6,7 @@
 //! (`freshness`) is notified again within the promised time, and once more later.
 
 use crate::coherence::Coherence;
-use canopy_pool::NodeId;
+use canopy_base::ids::NodeId;
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::time::{Duration, Instant};

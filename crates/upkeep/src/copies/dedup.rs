@@ -14,7 +14,7 @@ use crate::stop::Stop;
 use crate::survey::{Entry, FileCopy, current, look, walk_all};
 use canopy_config::control_api::OsText;
 use canopy_config::text::{bytes, date, os_error};
-use canopy_pool::policy::placement::Placement;
+use canopy_policy::placement::Placement;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::cmp::Reverse;

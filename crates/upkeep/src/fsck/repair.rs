@@ -99,7 +99,7 @@ fn copy_file(other: &FileCopy, source: &FileCopy, stop: &Stop, pace: &mut Pace) 
     };
     let dir = open(parent, OFlags::PATH | OFlags::DIRECTORY)?;
     // The pool does not show this name.
-    let temporary = canopy_pool::temporary_name();
+    let temporary = canopy_branch::fs::reserved::temporary_name();
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let target = rustix::fs::openat(&dir, temporary.as_slice(), flags, Mode::from_raw_mode(0o600))?;
     let done = fill(&mut File::from(target), source, stop, pace)

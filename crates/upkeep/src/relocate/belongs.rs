@@ -5,7 +5,7 @@ use super::job::{Disks, Found};
 use crate::error::{Error, Result};
 use crate::plan::{Class, Item};
 use crate::pool_link::PoolLink;
-use canopy_pool::policy::placement::{Placement, Rule, Set, Target, Tier};
+use canopy_policy::placement::{Placement, Rule, Set, Target, Tier};
 use clap::Args;
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;

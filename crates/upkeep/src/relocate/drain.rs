@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::output::{print, shown};
 use crate::plan::distribute;
 use crate::pool_link::PoolLink;
-use canopy_pool::policy::placement::Placement;
+use canopy_policy::placement::Placement;
 use clap::Args;
 use std::ffi::OsStr;
 use std::io::{BufRead, IsTerminal};

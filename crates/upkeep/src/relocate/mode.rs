@@ -3,9 +3,9 @@
 use crate::error::{Error, Result};
 use crate::output::complain;
 use crate::pool_link::PoolLink;
+use canopy_branch::branch::{BranchList, Mode};
 use canopy_config::control_api::{self, attribute, control_file};
 use canopy_config::{Config, source};
-use canopy_pool::branch::{BranchList, Mode};
 use canopy_sys::shown::Show as _;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;

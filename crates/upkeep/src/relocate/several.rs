@@ -8,7 +8,7 @@ use super::tier::copies::{CopyPlan, CopyPlanner};
 use crate::error::Result;
 use crate::pool_link::PoolLink;
 use crate::survey::{Entry, FileCopy, disks_of, up_to_date};
-use canopy_pool::policy::placement::Placement;
+use canopy_policy::placement::Placement;
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};

@@ -5,7 +5,7 @@ use crate::terminal::bytes;
 use canopy_config::control_api::ExplainReport;
 use canopy_config::lossy;
 use canopy_config::text::one_line;
-use canopy_pool::policy::Policy;
+use canopy_policy::Policy;
 use canopy_sys::glob::is_pattern;
 use std::ffi::OsStr;
 use std::path::PathBuf;

@@ -1,16 +1,16 @@
 //! Directories that are cloned to further branches while operations that began before go on.
 
 use super::*;
-use crate::branch;
-use crate::branch::list::{BranchList, BranchSpec};
 use crate::config::Config;
 use crate::dir::merged::MergedDir;
 use crate::door::Caller;
-use crate::error::Error;
-use crate::ids::NodeId;
 use crate::kernel::{BackingFile, Kernel, NoKernel};
-use crate::policy::{Category, Policy};
 use crate::pool::Pool;
+use canopy_base::error::Error;
+use canopy_base::ids::NodeId;
+use canopy_branch::branch;
+use canopy_branch::branch::list::{BranchList, BranchSpec};
+use canopy_policy::{Category, Policy};
 use std::path::PathBuf;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -131,7 +131,8 @@ fn names_made_in_a_clone_by_others_are_found() {
     look_for_missing_names(&rig.begin(&branches, dir));
     let node = rig.pool.nodes.get(dir).unwrap();
     std::fs::create_dir_all(rig.on(1, "d/direct")).unwrap();
-    let made = crate::relocate::clone_dirs(branches[0].root(), branches[1].root(), b"d", &|_, _| true);
+    let made =
+        canopy_branch::relocate::clone_dirs(branches[0].root(), branches[1].root(), b"d", &|_, _| true);
     assert!(made.unwrap().made.is_empty(), "something else has made it");
     let made = rustix::fs::open(rig.on(1, "d"), rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
     rig.pool.dir_cache.extend(&node, &branches, 1, made);

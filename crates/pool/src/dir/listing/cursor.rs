@@ -7,10 +7,10 @@
 use super::position::{END, NARROW_END, Offsets, Position};
 use super::sorted::SortedName;
 use super::source::Source;
-use crate::branch::{Branch, Branches};
 use crate::coherence::changes::Ticket;
 use crate::dir::symlinks::Symlinks;
-use crate::inode_number::DirentInodes;
+use canopy_base::inode_number::DirentInodes;
+use canopy_branch::branch::{Branch, Branches};
 use rapidhash::fast::RandomState;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::HashSet;
@@ -73,7 +73,7 @@ impl Sorted {
 /// Changes when names may have moved between branches.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ListingVersion {
-    /// How often directories and files had moved ([`Paths::moves`](crate::lock::paths::Paths::moves)).
+    /// How often directories and files had moved ([`Paths::moves`](crate::paths::Paths::moves)).
     pub(crate) moves: u64,
     /// How many names the pool had created in the directory.
     pub(crate) made: u32,

@@ -5,9 +5,9 @@
 //! some seconds is dropped, with the directories that it holds open on the branches.
 
 use super::cursor::Cursor;
-use crate::ids::NodeId;
-use crate::lock::rank;
-use crate::lock::ranked::Mutex;
+use canopy_base::ids::NodeId;
+use canopy_base::lock::rank;
+use canopy_base::lock::ranked::Mutex;
 use canopy_sys::sched;
 use rustix::process::Resource;
 use std::collections::VecDeque;

@@ -13,9 +13,9 @@
 //! Positions for programs of 32 bits have 31 bits, of which `sorted` tells the meaning. The two kinds are told apart by
 //! their size, so that each stays valid when the option that asks for them is changed.
 
-use crate::branch::{Branch, Branches};
-use crate::fs::magic;
-use crate::ids::BranchId;
+use canopy_base::ids::BranchId;
+use canopy_branch::branch::{Branch, Branches};
+use canopy_branch::fs::magic;
 use rapidhash::v3::rapidhash_v3;
 use rustix::system::uname;
 use std::sync::LazyLock;

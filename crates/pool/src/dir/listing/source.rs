@@ -1,10 +1,10 @@
 //! One branch's part of a listing: its directory, and the names read from it.
 
 use super::position::{BranchMark, Offsets, Place, hash};
-use crate::branch::{Branch, Branches};
 use crate::dir::symlinks::Symlinks;
-use crate::fs::beneath;
-use crate::fs::stat::{self, Time};
+use canopy_branch::branch::{Branch, Branches};
+use canopy_branch::fs::beneath;
+use canopy_branch::fs::stat::{self, Time};
 use canopy_sys::sched;
 use parking_lot::Mutex;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

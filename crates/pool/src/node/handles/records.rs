@@ -6,9 +6,9 @@
 //! that it is the former one.
 
 use super::FileHandle;
-use crate::ids::{HandleId, NodeId};
-use crate::lock::rank;
-use crate::lock::ranked::Mutex;
+use canopy_base::ids::{HandleId, NodeId};
+use canopy_base::lock::rank;
+use canopy_base::lock::ranked::Mutex;
 use canopy_sys::process::{AtomicU64, SharedWords};
 use rustix::fd::{AsFd, AsRawFd, RawFd};
 use rustix::fs::OFlags;

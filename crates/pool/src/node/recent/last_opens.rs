@@ -1,8 +1,8 @@
 //! Which thread opened a file last, or read a symlink, and when: for the files that were opened not long ago, whether the kernel still knows
 //! them or not.
 
-use crate::fs::stat::{FileKey, Time};
-use crate::hash;
+use canopy_base::hash;
+use canopy_branch::fs::stat::{FileKey, Time};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicU64, Ordering};
 

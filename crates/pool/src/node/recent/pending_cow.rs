@@ -1,8 +1,8 @@
 //! Threads that must look a name up again before they open it.
 
-use crate::ids::NodeId;
-use crate::lock::rank;
-use crate::lock::ranked::Mutex;
+use canopy_base::ids::NodeId;
+use canopy_base::lock::rank;
+use canopy_base::lock::ranked::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

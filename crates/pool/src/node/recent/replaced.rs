@@ -6,10 +6,10 @@
 //! act on the file whose attributes the kernel has checked, as if they had come before the name was replaced. A file that still
 //! has a name somewhere was moved and not replaced, so they do not act on that.
 
-use crate::fs::stat::FileKey;
-use crate::lock::rank;
-use crate::lock::ranked::Mutex;
 use crate::node::Orphan;
+use canopy_base::lock::rank;
+use canopy_base::lock::ranked::Mutex;
+use canopy_branch::fs::stat::FileKey;
 use canopy_sys::sched;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -5,8 +5,8 @@
 //! answered then, and on which numbers were taken. A record is complete once its first word is set, and void once that is
 //! zero; the other word is written before. No store moves before an earlier one.
 
-use crate::hash::{HashMap, shrink};
-use crate::ids::NodeId;
+use canopy_base::hash::{HashMap, shrink};
+use canopy_base::ids::NodeId;
 use canopy_sys::process::{AtomicU64, SharedWords};
 use std::ops::Range;
 use std::sync::Arc;

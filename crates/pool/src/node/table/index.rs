@@ -51,7 +51,7 @@ fn shard(hash: u64) -> usize {
     (hash >> 32) as usize % SHARDS
 }
 
-/// As [`crate::hash::shrink`].
+/// As [`canopy_base::hash::shrink`].
 pub(super) fn shrink<T>(table: &mut HashTable<T>, rehash: impl Fn(&T) -> u64) {
     const SMALL: usize = 32;
     if table.capacity() > SMALL && table.len() * 8 < table.capacity() {

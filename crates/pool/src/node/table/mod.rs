@@ -7,10 +7,10 @@ pub(crate) mod names;
 pub(crate) mod slab;
 
 use super::{Identity, Node, ShownFile};
-use crate::error::{Error, Result};
-use crate::hash::{self, HashMap, shrink};
-use crate::ids::NodeId;
-use crate::path::{FileName, PoolPath};
+use canopy_base::error::{Error, Result};
+use canopy_base::hash::{self, HashMap, shrink};
+use canopy_base::ids::NodeId;
+use canopy_base::path::{FileName, PoolPath};
 use children::Children;
 use dir_numbers::DirNumbers;
 use index::Index;

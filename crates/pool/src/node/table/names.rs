@@ -1,7 +1,7 @@
 //! The known names of a node: one for nearly all.
 
 use super::slab::Slot;
-use crate::hash;
+use canopy_base::hash;
 use hashbrown::HashTable;
 
 /// The longest text that is stored in place. With it a [`Text`] is as large as two pointers and a length.

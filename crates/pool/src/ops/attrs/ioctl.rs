@@ -4,17 +4,17 @@
 //! Any other ioctl would reach the branch with the daemon's rights and unchecked arguments: a shutdown ioctl on the
 //! pool would shut the branch down.
 
-use crate::branch::health::OpKind;
 use crate::config::Func;
 use crate::door::Act;
 use crate::door::Caller;
-use crate::error::{Error, Result};
-use crate::fs::beneath;
-use crate::ids::NodeId;
-use crate::lock::paths::Uses;
 use crate::ops::resolve::opened_copies::OpenedCopies;
 use crate::ops::resolve::places::Purpose;
+use crate::paths::Uses;
 use crate::pool::Pool;
+use canopy_base::error::{Error, Result};
+use canopy_base::ids::NodeId;
+use canopy_branch::branch::health::OpKind;
+use canopy_branch::fs::beneath;
 use canopy_sys::ioctl::fitrim::{self, FITRIM, TrimRange};
 use canopy_sys::ioctl::inode_flags::{FS_APPEND_FL, FS_IMMUTABLE_FL, FlagIoctl, flag_ioctl};
 use canopy_sys::ioctl::relocate::{RELOCATE, Relocation};

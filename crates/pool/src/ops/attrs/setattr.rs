@@ -4,22 +4,22 @@
 //! so that copies do not diverge depending on the call. A truncation through a handle or by open(2) changes only the
 //! open file, as a write does. Only truncate(2) by name changes all copies.
 
-use crate::branch::Branches;
-use crate::branch::health::OpKind;
 use crate::config::Func;
 use crate::dir::merged::CacheTrust;
 use crate::door::Caller;
-use crate::error::{Error, Result};
-use crate::fs::stat::{self, Attr, S_ISGID, S_ISUID, S_IXGRP, Time};
-use crate::fs::{beneath, pinned, xattr};
-use crate::ids::{HandleId, NodeId};
-use crate::lock::paths::Uses;
 use crate::node::Node;
 use crate::node::handles::FileHandle;
 use crate::ops::resolve::opened_copies::OpenedCopies;
 use crate::ops::resolve::places::{Chosen, Places, Purpose};
 use crate::ops::resolve::{Place, PlaceFd};
+use crate::paths::Uses;
 use crate::pool::Pool;
+use canopy_base::error::{Error, Result};
+use canopy_base::ids::{HandleId, NodeId};
+use canopy_branch::branch::Branches;
+use canopy_branch::branch::health::OpKind;
+use canopy_branch::fs::stat::{self, Attr, S_ISGID, S_ISUID, S_IXGRP, Time};
+use canopy_branch::fs::{beneath, pinned, xattr};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
 use rustix::io::Errno;

@@ -1,16 +1,16 @@
 //! Free space of the whole pool.
 
-use crate::branch::health::OpKind;
-use crate::branch::{Branch, Branches};
 use crate::config::StatfsMode;
-use crate::error::Result;
-use crate::fs::filesystem_id::FilesystemId;
-use crate::fs::stat;
-use crate::ids::NodeId;
-use crate::lock::paths::Uses;
 use crate::ops::aggregate::{self, BranchStat, Figures};
-use crate::path::split;
+use crate::paths::Uses;
 use crate::pool::Pool;
+use canopy_base::error::Result;
+use canopy_base::ids::NodeId;
+use canopy_base::path::split;
+use canopy_branch::branch::health::OpKind;
+use canopy_branch::branch::{Branch, Branches};
+use canopy_branch::fs::filesystem_id::FilesystemId;
+use canopy_branch::fs::stat;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;

@@ -1,22 +1,22 @@
 //! Extended attributes.
 
-use crate::branch::Branches;
-use crate::branch::health::OpKind;
 use crate::config::{Func, XattrMode};
 use crate::dir::merged::CacheTrust;
 use crate::door::Act;
 use crate::door::Caller;
-use crate::error::{Error, Result};
-use crate::fs::acl::{ACCESS, is_acl};
-use crate::fs::stat::{self, S_ISGID};
-use crate::fs::{generation, pinned, xattr};
-use crate::ids::NodeId;
-use crate::lock::paths::Uses;
 use crate::node::Node;
 use crate::ops::resolve::Place;
 use crate::ops::resolve::places::Purpose;
+use crate::paths::Uses;
 use crate::pool::Pool;
-use crate::relocate::is_xfs_acl_alias;
+use canopy_base::error::{Error, Result};
+use canopy_base::ids::NodeId;
+use canopy_branch::branch::Branches;
+use canopy_branch::branch::health::OpKind;
+use canopy_branch::fs::acl::{ACCESS, is_acl};
+use canopy_branch::fs::stat::{self, S_ISGID};
+use canopy_branch::fs::{generation, pinned, xattr};
+use canopy_branch::relocate::is_xfs_acl_alias;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Mode, XattrFlags};
 use rustix::io::Errno;

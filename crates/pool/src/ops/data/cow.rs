@@ -9,11 +9,11 @@
 //! open through `/proc/self/fd`; the latter get ESTALE once, and then the file.
 
 use crate::door::Caller;
-use crate::error::{Error, Result};
-use crate::ids::NodeId;
-use crate::lock::paths::Uses;
 use crate::node::{Node, open_file};
+use crate::paths::Uses;
 use crate::pool::Pool;
+use canopy_base::error::{Error, Result};
+use canopy_base::ids::NodeId;
 use rustix::fs::OFlags;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

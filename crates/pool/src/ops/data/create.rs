@@ -1,24 +1,24 @@
 //! Creating and opening a file in one request: create and tmpfile.
 
 use super::open::Opened;
-use crate::branch::health::OpKind;
-use crate::branch::{Branch, Branches};
 use crate::config::Func;
 use crate::dir::merged::MergedDir;
 use crate::door::Caller;
-use crate::error::{Error, Result};
-use crate::fs::stat::{self, Attr};
-use crate::ids::NodeId;
-use crate::lock::paths::Uses;
 use crate::node::Node;
 use crate::node::open_file::{FileLocation, FileUse, OpenFile};
 use crate::node::passthrough::Sharing;
 use crate::ops::names::create::mode_in;
 use crate::ops::names::lookup::Entry;
 use crate::ops::resolve::acl::At;
-use crate::path::join;
-use crate::policy::Choice;
+use crate::paths::Uses;
 use crate::pool::Pool;
+use canopy_base::error::{Error, Result};
+use canopy_base::ids::NodeId;
+use canopy_base::path::join;
+use canopy_branch::branch::health::OpKind;
+use canopy_branch::branch::{Branch, Branches};
+use canopy_branch::fs::stat::{self, Attr};
+use canopy_policy::Choice;
 use canopy_sys::creds;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, OFlags};
@@ -150,7 +150,7 @@ impl Pool {
         fd: OwnedFd,
         flags: OFlags,
         attr: Attr,
-        path: impl FnOnce() -> crate::path::PoolPath,
+        path: impl FnOnce() -> canopy_base::path::PoolPath,
     ) -> Result<(Entry, Opened)> {
         let fd = Arc::new(fd);
         let (open, sharing, room) = {

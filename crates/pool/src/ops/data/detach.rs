@@ -12,11 +12,11 @@
 use super::cow::looks_up_again;
 use super::open::Room;
 use crate::door::Caller;
-use crate::error::{Error, Result};
 use crate::node::Node;
 use crate::node::open_file::{self, OpenFile};
 use crate::pool::Pool;
-use crate::relocate::lease::is_written;
+use canopy_base::error::{Error, Result};
+use canopy_branch::relocate::lease::is_written;
 use rustix::fs::OFlags;
 use std::sync::Arc;
 

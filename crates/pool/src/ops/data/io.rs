@@ -1,14 +1,14 @@
 //! Operations on the data of open files: read, write, sync, allocate, seek, copy.
 
-use crate::branch::health::OpKind;
 use crate::door::Caller;
-use crate::error::{Error, Result};
-use crate::fs::stat;
-use crate::ids::HandleId;
 use crate::node::Node;
 use crate::node::handles::FileHandle;
 use crate::ops::attrs::setattr::kill_suidgid;
 use crate::pool::Pool;
+use canopy_base::error::{Error, Result};
+use canopy_base::ids::HandleId;
+use canopy_branch::branch::health::OpKind;
+use canopy_branch::fs::stat;
 use canopy_sys::ioctl::reflink;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
@@ -364,7 +364,8 @@ impl Pool {
         let mut result = Ok(());
         for branch in self.branches.load().iter() {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-            let synced = crate::fs::beneath::open(branch.root(), b"", flags).and_then(rustix::fs::syncfs);
+            let synced =
+                canopy_branch::fs::beneath::open(branch.root(), b"", flags).and_then(rustix::fs::syncfs);
             result =
                 result.and(synced.map_err(|errno| Error::Branch(branch.record_error(errno, OpKind::Change))));
         }

@@ -4,11 +4,11 @@
 //! request, and fanotify reports neither. So the kernel may not cache attributes of such a file. A mapping outlives the
 //! handles; once none is open for writing, a lease shows whether one is left.
 
-use crate::branch::Branches;
-use crate::ids::NodeId;
 use crate::node::Node;
 use crate::pool::Pool;
-use crate::relocate::lease::is_written_now;
+use canopy_base::ids::NodeId;
+use canopy_branch::branch::Branches;
+use canopy_branch::relocate::lease::is_written_now;
 use rustix::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,24 +1,24 @@
 //! Opening and closing files.
 
-use crate::branch::headroom::PassthroughWriter;
-use crate::branch::health::OpKind;
-use crate::branch::traffic::Traffic;
-use crate::branch::{Branch, Branches};
 use crate::config::{CacheFiles, Func, NfsOpenHack, PassthroughIo};
 use crate::door::Caller;
-use crate::error::{Error, Result};
-use crate::fs::beneath::{self, ProcPath};
-use crate::fs::stat::{self, Attr, FileKey};
-use crate::ids::{HandleId, NodeId};
 use crate::kernel::BackingFile;
-use crate::lock::paths::Uses;
 use crate::node::Node;
 use crate::node::handles::FileHandle;
 use crate::node::open_file::{self, FileLocation, FileUse, IdleState, OpenFile};
 use crate::node::passthrough::{self, OpenFlags, Sharing};
 use crate::ops::attrs::setattr;
-use crate::path::join;
+use crate::paths::Uses;
 use crate::pool::Pool;
+use canopy_base::error::{Error, Result};
+use canopy_base::ids::{HandleId, NodeId};
+use canopy_base::path::join;
+use canopy_branch::branch::headroom::PassthroughWriter;
+use canopy_branch::branch::health::OpKind;
+use canopy_branch::branch::traffic::Traffic;
+use canopy_branch::branch::{Branch, Branches};
+use canopy_branch::fs::beneath::{self, ProcPath};
+use canopy_branch::fs::stat::{self, Attr, FileKey};
 use canopy_sys::creds;
 use canopy_sys::shown::Show as _;
 use rustix::fd::{AsFd, OwnedFd};

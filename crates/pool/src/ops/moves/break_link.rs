@@ -1,17 +1,17 @@
 //! Replacing one of several hard links by a file of its own.
 
-use crate::error::{Error, Result};
-use crate::fs::stat;
-use crate::ids::NodeId;
-use crate::lock::paths::Uses;
 use crate::node::Node;
-use crate::path::{join, split};
+use crate::paths::Uses;
 use crate::pool::Pool;
-use crate::relocate::file::can_leave;
-use crate::relocate::journal::{JournalEntry, Original, Plan};
-use crate::relocate::lease::{LeasedFile, readable};
-use crate::relocate::links::holds;
-use crate::relocate::replica::Replica;
+use canopy_base::error::{Error, Result};
+use canopy_base::ids::NodeId;
+use canopy_base::path::{join, split};
+use canopy_branch::fs::stat;
+use canopy_branch::relocate::file::can_leave;
+use canopy_branch::relocate::journal::{JournalEntry, Original, Plan};
+use canopy_branch::relocate::lease::{LeasedFile, readable};
+use canopy_branch::relocate::links::holds;
+use canopy_branch::relocate::replica::Replica;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::sync::Arc;

@@ -6,15 +6,15 @@
 //! mapping can write the file, and it breaks the lease before it lets a writer open the file. So if the lease was held
 //! throughout, the copy equals the file. A file that cannot be leased does not move.
 
-use crate::branch::health::OpKind;
-use crate::error::Error;
-use crate::fs::{beneath, stat};
-use crate::lock::paths::Uses;
 use crate::node::Node;
 use crate::node::handles::FileHandle;
 use crate::node::open_file::OpenFile;
+use crate::paths::Uses;
 use crate::pool::Pool;
-use crate::relocate::lease::{LeasedFile, readable, reopen_as_owner};
+use canopy_base::error::Error;
+use canopy_branch::branch::health::OpKind;
+use canopy_branch::fs::{beneath, stat};
+use canopy_branch::relocate::lease::{LeasedFile, readable, reopen_as_owner};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -133,13 +133,14 @@ fn close<T>(mut shared: Arc<T>, until: Instant) -> Result<T, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::branch::list::{BranchList, BranchSpec};
-    use crate::branch::{self, Branches};
     use crate::config::Config;
     use crate::door::Caller;
-    use crate::ids::NodeId;
     use crate::ops::attrs::setattr::SetAttr;
     use crate::ops::data::io::WriteKind;
+    use canopy_base::ids::NodeId;
+    use canopy_branch::branch;
+    use canopy_branch::branch::Branches;
+    use canopy_branch::branch::list::{BranchList, BranchSpec};
     use std::fs;
 
     /// When a move is given up, reopening the file may fail, for example for lack of descriptors.

@@ -3,29 +3,29 @@
 //! Files move as they do when a branch is full (`spill`), but a client that wants to write comes first: a file that is open
 //! for writing stays, and a move ends when one arrives.
 
-use crate::branch::health::OpKind;
-use crate::branch::space::Space;
-use crate::branch::{Branch, Branches};
 use crate::dir::merged::MergedDir;
 use crate::dir::symlinks::Symlinks;
 use crate::door::Act;
 use crate::door::Caller;
-use crate::error::{Error, Result};
-use crate::fs::beneath;
-use crate::fs::reserved::is_reserved;
-use crate::fs::stat::{self, Attr};
-use crate::ids::NodeId;
-use crate::lock::paths::{Changing, Uses};
 use crate::node::Node;
 use crate::ops::moves::spill::{Movable, NotMoved, Reason};
-use crate::path::{join, split};
-use crate::policy::Mode;
+use crate::paths::{Changing, Uses};
 use crate::pool::Pool;
-use crate::relocate::copy::same_data;
-use crate::relocate::file::FileMove;
-use crate::relocate::journal::Original;
-use crate::relocate::lease::{LeasedFile, leased_by_another, readable};
-use crate::relocate::{self, COPIED_AT_ONCE, Losses};
+use canopy_base::error::{Error, Result};
+use canopy_base::ids::NodeId;
+use canopy_base::path::{join, split};
+use canopy_branch::branch::health::OpKind;
+use canopy_branch::branch::space::Space;
+use canopy_branch::branch::{Branch, Branches};
+use canopy_branch::fs::beneath;
+use canopy_branch::fs::reserved::is_reserved;
+use canopy_branch::fs::stat::{self, Attr};
+use canopy_branch::relocate::copy::same_data;
+use canopy_branch::relocate::file::FileMove;
+use canopy_branch::relocate::journal::Original;
+use canopy_branch::relocate::lease::{LeasedFile, leased_by_another, readable};
+use canopy_branch::relocate::{self, COPIED_AT_ONCE, Losses};
+use canopy_policy::Mode;
 use canopy_sys::ioctl::relocate::{Relocation, What};
 use canopy_sys::thread::ioprio;
 use rustix::fd::AsFd;

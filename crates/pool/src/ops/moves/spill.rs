@@ -1,29 +1,29 @@
 //! Moving a file off a full branch: the file moves to a branch with space, and the operation runs again there.
 
-use crate::branch::health::OpKind;
-use crate::branch::space::Space;
-use crate::branch::{Branch, Branches};
 use crate::config::Func;
 use crate::dir::merged::{Copies, MergedDir};
 use crate::dir::symlinks::Symlinks;
-use crate::error::{Error, is_full};
-use crate::fs::stat::{self, Attr, FileKey};
-use crate::fs::{beneath, generation};
-use crate::ids::BranchId;
-use crate::lock::paths::Uses;
 use crate::node::handles::FileHandle;
 use crate::node::open_file::FileLocation;
 use crate::node::{Node, Orphan};
 use crate::ops::resolve::acl::At;
-use crate::path::{PoolPath, join, split};
-use crate::policy::placement::{Set, confine};
-use crate::policy::{self, BranchView, Mode, Policy, ThreadRandom};
+use crate::paths::Uses;
 use crate::pool::Pool;
-use crate::relocate::Losses;
-use crate::relocate::file::{FileMove, can_leave};
-use crate::relocate::journal::Original;
-use crate::relocate::lease::LeasedFile;
-use crate::relocate::links;
+use canopy_base::error::{Error, is_full};
+use canopy_base::ids::BranchId;
+use canopy_base::path::{PoolPath, join, split};
+use canopy_branch::branch::health::OpKind;
+use canopy_branch::branch::space::Space;
+use canopy_branch::branch::{Branch, Branches};
+use canopy_branch::fs::stat::{self, Attr, FileKey};
+use canopy_branch::fs::{beneath, generation};
+use canopy_branch::relocate::Losses;
+use canopy_branch::relocate::file::{FileMove, can_leave};
+use canopy_branch::relocate::journal::Original;
+use canopy_branch::relocate::lease::LeasedFile;
+use canopy_branch::relocate::links;
+use canopy_policy::placement::{Set, confine};
+use canopy_policy::{self as policy, BranchView, Mode, Policy, ThreadRandom};
 use canopy_sys::shown::Show as _;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::OFlags;
@@ -96,8 +96,8 @@ impl Pool {
         &self,
         node: &Arc<Node>,
         wanted: u64,
-        mut operation: impl FnMut() -> crate::error::Result<T>,
-    ) -> crate::error::Result<T> {
+        mut operation: impl FnMut() -> canopy_base::error::Result<T>,
+    ) -> canopy_base::error::Result<T> {
         let mut moved = 0;
         loop {
             let moving = node.stay()?;
@@ -128,7 +128,7 @@ impl Pool {
     /// Reopens for writing what a move has left read-only. Returns true if there was anything.
     ///
     /// Errors: [`Error::Wait`] while the file moves, or is leased.
-    fn write_again(&self, node: &Arc<Node>) -> crate::error::Result<bool> {
+    fn write_again(&self, node: &Arc<Node>) -> canopy_base::error::Result<bool> {
         if self.revoked(node).is_empty() {
             // The operation itself makes no sense, as is mostly so.
             return Ok(false);
@@ -140,7 +140,7 @@ impl Pool {
     /// Moves a file to a branch with space. Returns true if the file has moved since its move count was `seen`.
     ///
     /// Errors: [`Error::Wait`] while another writer of the file moves it.
-    fn make_room(&self, node: &Arc<Node>, seen: u32, wanted: u64) -> crate::error::Result<bool> {
+    fn make_room(&self, node: &Arc<Node>, seen: u32, wanted: u64) -> canopy_base::error::Result<bool> {
         let Some(policy) = self.config().move_when_full.0 else { return Ok(false) };
         // Other writers of the file come upon the move here or where they take `moving`, and later find it moved.
         let _alone = node.take()?;
@@ -514,7 +514,7 @@ impl Pool {
     }
 
     /// Returns the inode number that callers see.
-    pub(crate) fn shown_ino(&self, branches: &Branches, node: &Arc<Node>) -> crate::error::Result<u64> {
+    pub(crate) fn shown_ino(&self, branches: &Branches, node: &Arc<Node>) -> canopy_base::error::Result<u64> {
         let primary = self.primary(branches, node)?;
         let at = At::Opened(primary.fd.as_fd());
         Ok(self.show_file(node, &primary.branch, primary.attr, at).ino)

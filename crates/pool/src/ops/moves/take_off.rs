@@ -1,23 +1,23 @@
 //! Taking one of several equal copies of a file off its branch: the end of a move to a branch that has the file already.
 
 use super::spill::{Movable, Reason};
-use crate::branch::Branch;
 use crate::config::Func;
 use crate::dir::merged::MergedDir;
 use crate::dir::symlinks::Symlinks;
-use crate::error::Error;
-use crate::fs::{beneath, stat};
-use crate::ids::NodeId;
-use crate::lock::paths::Uses;
 use crate::node::Node;
-use crate::path::join;
-use crate::policy::Mode;
+use crate::paths::Uses;
 use crate::pool::Pool;
-use crate::relocate::Losses;
-use crate::relocate::file::{can_leave, is_same};
-use crate::relocate::journal::Original;
-use crate::relocate::lease::{LeasedFile, leased_by_another, readable};
-use crate::relocate::links;
+use canopy_base::error::Error;
+use canopy_base::ids::NodeId;
+use canopy_base::path::join;
+use canopy_branch::branch::Branch;
+use canopy_branch::fs::{beneath, stat};
+use canopy_branch::relocate::Losses;
+use canopy_branch::relocate::file::{can_leave, is_same};
+use canopy_branch::relocate::journal::Original;
+use canopy_branch::relocate::lease::{LeasedFile, leased_by_another, readable};
+use canopy_branch::relocate::links;
+use canopy_policy::Mode;
 use rustix::fd::AsFd;
 use rustix::fs::OFlags;
 use rustix::io::Errno;

@@ -1,23 +1,23 @@
 //! Creating names: mkdir, mknod and symlink, and cloning their parent directories to a branch.
 
 use super::lookup::Entry;
-use crate::branch::health::OpKind;
-use crate::branch::{Branch, Branches};
 use crate::config::{FollowSymlinks, Func};
 use crate::dir::merged::{Copies, MergedDir};
 use crate::dir::symlinks::Symlinks;
 use crate::door::Caller;
-use crate::error::{Error, Result, is_full, is_illness};
 use crate::export::StableId;
-use crate::fs::beneath::Dir;
-use crate::fs::reserved::check_not_reserved;
-use crate::fs::stat::{self, Attr, S_ISGID, S_IXGRP};
-use crate::ids::NodeId;
-use crate::lock::paths::Uses;
 use crate::ops::aggregate;
-use crate::path::split;
+use crate::paths::Uses;
 use crate::pool::Pool;
-use crate::relocate::{self, Cloned};
+use canopy_base::error::{Error, Result, is_full, is_illness};
+use canopy_base::ids::NodeId;
+use canopy_base::path::split;
+use canopy_branch::branch::health::OpKind;
+use canopy_branch::branch::{Branch, Branches};
+use canopy_branch::fs::beneath::Dir;
+use canopy_branch::fs::reserved::check_not_reserved;
+use canopy_branch::fs::stat::{self, Attr, S_ISGID, S_IXGRP};
+use canopy_branch::relocate::{self, Cloned};
 use canopy_sys::creds;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, Mode};
@@ -152,7 +152,7 @@ impl Pool {
         dirs: &MergedDir<'_>,
         name: &[u8],
         full: &[usize],
-    ) -> Result<crate::policy::Choice> {
+    ) -> Result<canopy_policy::Choice> {
         must_be_new(dirs, name, &dirs.copies(name))?;
         self.choose_for_create(func, dirs, (path, name), full)
     }

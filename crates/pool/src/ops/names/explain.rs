@@ -1,18 +1,18 @@
 //! Explains which branches a policy would choose now, and why.
 
 use super::create::must_be_new;
-use crate::branch::{Branch, Branches};
 use crate::config::Func;
 use crate::dir::merged::MergedDir;
 use crate::dir::symlinks::Symlinks;
-use crate::error::{Error, Result};
-use crate::ids::NodeId;
-use crate::lock::paths::Uses;
 use crate::ops::resolve::choose::SpaceNeed;
-use crate::path::{join, split};
-use crate::policy::placement::{Order, Set};
-use crate::policy::{self, BranchView, Category, Choice, Exclusion, Policy};
+use crate::paths::Uses;
 use crate::pool::Pool;
+use canopy_base::error::{Error, Result};
+use canopy_base::ids::NodeId;
+use canopy_base::path::{join, split};
+use canopy_branch::branch::{Branch, Branches};
+use canopy_policy::placement::{Order, Set};
+use canopy_policy::{self as policy, BranchView, Category, Choice, Exclusion, Policy};
 use std::sync::Arc;
 
 /// How the policy of one function judges each branch for one path.

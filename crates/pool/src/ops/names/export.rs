@@ -1,14 +1,14 @@
 //! Finding nodes that the kernel asks for by an id from a file handle after the pool has forgotten them.
 
 use super::lookup::Entry;
-use crate::branch::Branches;
 use crate::dir::merged::CacheTrust;
-use crate::error::{Error, Result};
 use crate::export::{self, Found, StableId, StableTarget};
-use crate::fs::reserved::is_reserved;
-use crate::ids::NodeId;
-use crate::lock::paths::Uses;
+use crate::paths::Uses;
 use crate::pool::Pool;
+use canopy_base::error::{Error, Result};
+use canopy_base::ids::NodeId;
+use canopy_branch::branch::Branches;
+use canopy_branch::fs::reserved::is_reserved;
 
 impl Pool {
     /// Finds the file or directory that once had this id, and hands the kernel a reference to its node.

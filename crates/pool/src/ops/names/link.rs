@@ -1,18 +1,18 @@
 //! Hard links.
 
 use super::lookup::Entry;
-use crate::branch::health::OpKind;
 use crate::config::Func;
 use crate::door::Caller;
-use crate::error::{Error, Result};
-use crate::fs::pinned;
-use crate::fs::reserved::check_not_reserved;
-use crate::ids::NodeId;
-use crate::lock::paths::Uses;
 use crate::ops::aggregate;
 use crate::ops::reserve::DIRECTORY_GROWS;
 use crate::ops::resolve::places::Purpose;
+use crate::paths::Uses;
 use crate::pool::Pool;
+use canopy_base::error::{Error, Result};
+use canopy_base::ids::NodeId;
+use canopy_branch::branch::health::OpKind;
+use canopy_branch::fs::pinned;
+use canopy_branch::fs::reserved::check_not_reserved;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use smallvec::SmallVec;

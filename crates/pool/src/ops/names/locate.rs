@@ -1,13 +1,13 @@
 //! Reports, for scripts and tools, which branch holds a file.
 
-use crate::branch::Branch;
 use crate::config::Func;
 use crate::dir::merged::MergedDir;
-use crate::error::{Error, Result};
-use crate::ids::NodeId;
-use crate::lock::paths::Uses;
-use crate::path::split;
+use crate::paths::Uses;
 use crate::pool::Pool;
+use canopy_base::error::{Error, Result};
+use canopy_base::ids::NodeId;
+use canopy_base::path::split;
+use canopy_branch::branch::Branch;
 use std::os::unix::ffi::OsStrExt;
 
 /// The location of one node.
@@ -56,8 +56,9 @@ impl Pool {
             true => true,
             false => {
                 let (dir, last) = split(path);
-                let found =
-                    follow.dir(branch.root(), dir).and_then(|(dir, _)| crate::fs::stat::at(&dir, last));
+                let found = follow
+                    .dir(branch.root(), dir)
+                    .and_then(|(dir, _)| canopy_branch::fs::stat::at(&dir, last));
                 found.is_ok()
             }
         };

@@ -1,23 +1,23 @@
 //! The operations lookup, forget, getattr, access and readlink.
 
-use crate::branch::Branches;
-use crate::branch::health::OpKind;
 use crate::config::Func;
 use crate::dir::merged::{CacheTrust, Copies, MergedDir};
 use crate::dir::symlinks::Symlinks;
-use crate::error::{Error, Result};
 use crate::export::StableId;
-use crate::fs::beneath::ProcPath;
-use crate::fs::reserved::is_reserved;
-use crate::fs::stat::{self, Attr, FileKey, S_IFDIR};
-use crate::ids::{HandleId, NodeId};
-use crate::lock::paths::Uses;
 use crate::node::{Node, Orphan};
 use crate::ops::resolve::acl::At;
 use crate::ops::resolve::places::open_as;
 use crate::ops::resolve::{is_absent, on_branch};
-use crate::path::join;
+use crate::paths::Uses;
 use crate::pool::Pool;
+use canopy_base::error::{Error, Result};
+use canopy_base::ids::{HandleId, NodeId};
+use canopy_base::path::join;
+use canopy_branch::branch::Branches;
+use canopy_branch::branch::health::OpKind;
+use canopy_branch::fs::beneath::ProcPath;
+use canopy_branch::fs::reserved::is_reserved;
+use canopy_branch::fs::stat::{self, Attr, FileKey, S_IFDIR};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Access, AtFlags, OFlags};
 use std::sync::Arc;

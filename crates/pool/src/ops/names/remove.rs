@@ -1,20 +1,20 @@
 //! Removing names: unlink and rmdir.
 
-use crate::branch::Branches;
-use crate::branch::health::OpKind;
 use crate::config::Func;
 use crate::dir::merged::{Copies, MergedDir};
-use crate::error::{Error, Result};
 use crate::export::StableId;
-use crate::fs::generation;
-use crate::fs::reserved::is_reserved;
-use crate::fs::stat::{self, Attr, Time};
-use crate::ids::NodeId;
-use crate::lock::paths::Uses;
 use crate::node::{Node, Orphan};
-use crate::path::join;
+use crate::paths::Uses;
 use crate::pool::Pool;
-use crate::relocate;
+use canopy_base::error::{Error, Result};
+use canopy_base::ids::NodeId;
+use canopy_base::path::join;
+use canopy_branch::branch::Branches;
+use canopy_branch::branch::health::OpKind;
+use canopy_branch::fs::generation;
+use canopy_branch::fs::reserved::is_reserved;
+use canopy_branch::fs::stat::{self, Attr, Time};
+use canopy_branch::relocate;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir};
 use rustix::io::Errno;

@@ -5,20 +5,20 @@
 //! undone.
 
 use super::rename_again::{RenameIntent, RenameLog};
-use crate::branch::Branches;
-use crate::branch::health::OpKind;
 use crate::config::Func;
 use crate::dir::merged::{CacheTrust, Copies, MergedDir};
 use crate::dir::symlinks::Symlinks;
 use crate::door::Caller;
-use crate::error::{Error, Result};
-use crate::fs::reserved::{check_not_reserved, is_reserved};
-use crate::fs::stat::{self, Attr};
-use crate::ids::NodeId;
-use crate::lock::paths::{Changing, PathGuard, Scope, Uses};
 use crate::node::Node;
 use crate::ops::reserve::DIRECTORY_GROWS;
+use crate::paths::{Changing, PathGuard, Scope, Uses};
 use crate::pool::Pool;
+use canopy_base::error::{Error, Result};
+use canopy_base::ids::NodeId;
+use canopy_branch::branch::Branches;
+use canopy_branch::branch::health::OpKind;
+use canopy_branch::fs::reserved::{check_not_reserved, is_reserved};
+use canopy_branch::fs::stat::{self, Attr};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use smallvec::{SmallVec, smallvec};
@@ -54,7 +54,7 @@ pub(crate) struct Side<'b, 'n> {
     pub(crate) parent: NodeId,
     pub(crate) name: &'n [u8],
     /// The path of the directory.
-    pub(crate) path: crate::path::PoolPath,
+    pub(crate) path: canopy_base::path::PoolPath,
     pub(crate) dirs: MergedDir<'b>,
     pub(crate) copies: Copies,
 }

@@ -5,12 +5,12 @@
 //! before and after it. The next process does the rest. It goes forward only: what was to be done was found possible.
 
 use super::rename::{RenameKind, Side, exchange_copies, rename_copy, rename_on_branch};
-use crate::branch::Branches;
 use crate::door::Caller;
-use crate::error::{Error, Result};
-use crate::fs::stat::Attr;
-use crate::ids::NodeId;
 use crate::pool::Pool;
+use canopy_base::error::{Error, Result};
+use canopy_base::ids::NodeId;
+use canopy_branch::branch::Branches;
+use canopy_branch::fs::stat::Attr;
 use canopy_sys::process::AtomicU64;
 use rustix::fs::{AtFlags, FileType, Mode, RenameFlags};
 use rustix::io::Errno;

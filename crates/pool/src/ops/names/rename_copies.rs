@@ -1,14 +1,14 @@
 //! Renaming files of which rules want several copies.
 
 use super::rename::Side;
-use crate::branch::Branches;
-use crate::branch::health::OpKind;
-use crate::error::{Error, Result};
-use crate::fs::generation::{self, Generation};
-use crate::fs::stat::Attr;
-use crate::path::join;
-use crate::policy::Choice;
 use crate::pool::Pool;
+use canopy_base::error::{Error, Result};
+use canopy_base::path::join;
+use canopy_branch::branch::Branches;
+use canopy_branch::branch::health::OpKind;
+use canopy_branch::fs::generation::{self, Generation};
+use canopy_branch::fs::stat::Attr;
+use canopy_policy::Choice;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;

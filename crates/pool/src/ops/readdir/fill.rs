@@ -1,7 +1,5 @@
 //! Filling a cursor with names: the part of a listing that needs the whole pool.
 
-use crate::branch::health::OpKind;
-use crate::branch::{Branch, Branches};
 use crate::config::FollowSymlinks;
 use crate::dir::listing::cursor::{Cursor, DirEntry, ListingVersion, Sorted};
 use crate::dir::listing::position::{self, Offsets, PASSES, Place, Position};
@@ -10,16 +8,18 @@ use crate::dir::listing::source::{
     DT_DIR, DT_LNK, DT_UNKNOWN, OpenedSource, RawEntry, Source, read_names, seek,
 };
 use crate::dir::merged::CacheTrust;
-use crate::error::{Error, Result};
 use crate::export::StableId;
-use crate::fs::beneath;
-use crate::fs::reserved::is_reserved;
-use crate::fs::stat::Attr;
-use crate::ids::NodeId;
-use crate::inode_number::{DirentInodes, OfDirectory};
 use crate::node::Node;
 use crate::ops::resolve::dirs::KnownCopies;
 use crate::pool::Pool;
+use canopy_base::error::{Error, Result};
+use canopy_base::ids::NodeId;
+use canopy_base::inode_number::{DirentInodes, OfDirectory};
+use canopy_branch::branch::health::OpKind;
+use canopy_branch::branch::{Branch, Branches};
+use canopy_branch::fs::beneath;
+use canopy_branch::fs::reserved::is_reserved;
+use canopy_branch::fs::stat::Attr;
 use canopy_sys::shown::Show as _;
 use rustix::fd::AsFd;
 use rustix::fs::SeekFrom;

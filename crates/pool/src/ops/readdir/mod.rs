@@ -7,27 +7,27 @@
 
 mod fill;
 
-use crate::branch::health::OpKind;
-use crate::branch::{Branch, Branches};
 use crate::coherence::changes::Item;
 use crate::config::{Func, ReaddirMode};
 use crate::dir::listing::cursor::{Cursor, DirEntry, NamesRead};
 use crate::dir::listing::position::Position;
 use crate::dir::listing::source::{DT_DIR, OpenedSource, open_dir, side_by_side};
 use crate::dir::merged::CacheTrust;
-use crate::error::{Error, Result};
-use crate::fs::beneath;
-use crate::fs::stat::Attr;
-use crate::ids::NodeId;
-use crate::lock::paths::Uses;
 use crate::node::Node;
 use crate::node::dir_state::PerBranch;
 use crate::ops::names::lookup::Entry;
 use crate::ops::resolve::acl::At;
 use crate::ops::resolve::dirs::KnownCopies;
-use crate::path::join;
-use crate::policy::{self, Category};
+use crate::paths::Uses;
 use crate::pool::Pool;
+use canopy_base::error::{Error, Result};
+use canopy_base::ids::NodeId;
+use canopy_base::path::join;
+use canopy_branch::branch::health::OpKind;
+use canopy_branch::branch::{Branch, Branches};
+use canopy_branch::fs::beneath;
+use canopy_branch::fs::stat::Attr;
+use canopy_policy::{self as policy, Category};
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,11 +1,11 @@
 //! The modes that the pool shows if the kernel checks permissions by mode alone, and branches have ACLs.
 
-use crate::branch::Branch;
 use crate::dir::symlinks::Symlinks;
-use crate::fs::acl::{ACCESS, PermissionCheck, rights_of_all};
-use crate::fs::stat::Attr;
-use crate::fs::xattr;
 use crate::pool::Pool;
+use canopy_branch::branch::Branch;
+use canopy_branch::fs::acl::{ACCESS, PermissionCheck, rights_of_all};
+use canopy_branch::fs::stat::Attr;
+use canopy_branch::fs::xattr;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;

@@ -1,16 +1,16 @@
 //! The choice of branches for an operation, by its policy.
 
-use crate::branch::health::OpKind;
-use crate::branch::list::Mode;
-use crate::branch::{Branch, Branches};
 use crate::config::{Config, Func};
 use crate::dir::merged::{Copies, MergedDir};
-use crate::error::{Error, Result};
-use crate::fs::magic;
-use crate::fs::stat::{self, Attr};
-use crate::policy::placement::{Set, confine};
-use crate::policy::{self, BranchView, Category, Choice, Policy, Space, ThreadRandom, UseOfSpace};
 use crate::pool::Pool;
+use canopy_base::error::{Error, Result};
+use canopy_branch::branch::health::OpKind;
+use canopy_branch::branch::list::Mode;
+use canopy_branch::branch::{Branch, Branches};
+use canopy_branch::fs::magic;
+use canopy_branch::fs::stat::{self, Attr};
+use canopy_policy::placement::{Set, confine};
+use canopy_policy::{self as policy, BranchView, Category, Choice, Policy, Space, ThreadRandom, UseOfSpace};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::sync::Arc;

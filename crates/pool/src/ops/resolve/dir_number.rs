@@ -3,16 +3,16 @@
 //! A directory gets its number when it becomes known, and keeps it while its node lives. That number is to be the same
 //! when it is found anew, wherever it was renamed to.
 
-use crate::branch::Branch;
 use crate::config::Func;
 use crate::dir::merged::MergedDir;
 use crate::export::StableId;
-use crate::fs::beneath;
-use crate::fs::stat::Attr;
-use crate::ids::NodeId;
-use crate::inode_number::{BranchSeed, OfDirectory};
 use crate::node::{Identity, Node};
 use crate::pool::Pool;
+use canopy_base::ids::NodeId;
+use canopy_base::inode_number::{BranchSeed, OfDirectory};
+use canopy_branch::branch::Branch;
+use canopy_branch::fs::beneath;
+use canopy_branch::fs::stat::Attr;
 use rustix::fs::OFlags;
 
 impl Pool {

@@ -1,19 +1,19 @@
 //! The directory that a request names, on all branches.
 
-use crate::branch::Branches;
 use crate::config::FollowSymlinks;
 use crate::dir::merged::{CacheTrust, MergedDir};
 use crate::dir::symlinks::{Symlinkify, Symlinks, device};
-use crate::error::Result;
-use crate::ids::{BranchId, NodeId};
-use crate::lock::paths::Uses;
-use crate::lock::rank;
-use crate::lock::ranked::assert_may_take;
 use crate::node::Node;
 use crate::node::dir_state::CachedDir;
 use crate::node::name_index::Holders;
-use crate::path::{FileName, PoolPath};
+use crate::paths::Uses;
 use crate::pool::Pool;
+use canopy_base::error::Result;
+use canopy_base::ids::{BranchId, NodeId};
+use canopy_base::lock::rank;
+use canopy_base::lock::ranked::assert_may_take;
+use canopy_base::path::{FileName, PoolPath};
+use canopy_branch::branch::Branches;
 use rustix::fd::BorrowedFd;
 use std::sync::Arc;
 

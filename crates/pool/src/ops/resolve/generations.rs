@@ -4,18 +4,18 @@
 
 use super::Place;
 use super::places::{Chosen, Places, Purpose};
-use crate::branch::Branches;
-use crate::branch::health::OpKind;
 use crate::dir::merged::{CacheTrust, Copies, MergedDir};
-use crate::error::{Error, Result, is_illness};
-use crate::fs::generation::{self, Generation};
-use crate::fs::pinned;
-use crate::fs::stat::{self, Attr};
-use crate::ids::NodeId;
 use crate::node::Node;
-use crate::path::join;
 use crate::pool::Pool;
-use crate::relocate::closed::ClosedSince;
+use canopy_base::error::{Error, Result, is_illness};
+use canopy_base::ids::NodeId;
+use canopy_base::path::join;
+use canopy_branch::branch::Branches;
+use canopy_branch::branch::health::OpKind;
+use canopy_branch::fs::generation::{self, Generation};
+use canopy_branch::fs::pinned;
+use canopy_branch::fs::stat::{self, Attr};
+use canopy_branch::relocate::closed::ClosedSince;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
@@ -277,7 +277,7 @@ impl Pool {
 
     fn is_elsewhere(&self, branches: &Branches, node: &Node) -> bool {
         let key = node.key();
-        let found = |(parent, dir, name): (Arc<Node>, crate::path::PoolPath, Box<[u8]>)| {
+        let found = |(parent, dir, name): (Arc<Node>, canopy_base::path::PoolPath, Box<[u8]>)| {
             let dirs = self.dirs_of(branches, parent, &dir, None);
             let copies = self.copies(&dirs, &name);
             let shown = self.shown(crate::config::Func::Getattr, branches, &copies).ok()?;

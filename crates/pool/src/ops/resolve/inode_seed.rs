@@ -1,11 +1,11 @@
 //! The seeds from which the inode numbers of files are computed.
 
-use crate::branch::Branch;
-use crate::branch::nested::apart;
-use crate::fs::stat;
-use crate::inode_number::BranchSeed;
 use crate::node::Node;
 use crate::pool::Pool;
+use canopy_base::inode_number::BranchSeed;
+use canopy_branch::branch::Branch;
+use canopy_branch::branch::nested::apart;
+use canopy_branch::fs::stat;
 use rustix::fd::{AsFd, OwnedFd};
 
 impl Pool {

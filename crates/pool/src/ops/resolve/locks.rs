@@ -1,11 +1,11 @@
 //! Locks whose holders may wait for a branch. Acquiring them has a time limit.
 
-use crate::error::Result;
-use crate::ids::BranchId;
-use crate::lock::clones::CloneGuard;
 use crate::node::Node;
-use crate::path::PoolPath;
+use crate::paths::clones::CloneGuard;
 use crate::pool::Pool;
+use canopy_base::error::Result;
+use canopy_base::ids::BranchId;
+use canopy_base::path::PoolPath;
 use rustix::io::Errno;
 
 impl Pool {

@@ -1,9 +1,9 @@
 //! Copies that are opened before the first of them is changed.
 
-use crate::error::Result;
-use crate::fs::beneath;
 use crate::node::{Node, open_file};
 use crate::ops::resolve::Place;
+use canopy_base::error::Result;
+use canopy_branch::fs::beneath;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 pub(crate) struct OpenedCopies<'p>(SmallVec<[(&'p Place, Result<OwnedFd, Errno>); 2]>);
 
 impl<'p> OpenedCopies<'p> {
-    /// Errors: [`Error::Wait`](crate::error::Error::Wait) while a copy is leased. Any other error is the answer of
+    /// Errors: [`Error::Wait`](canopy_base::error::Error::Wait) while a copy is leased. Any other error is the answer of
     /// [`OpenedCopies::of`].
     pub(crate) fn open(node: &Node, places: &[&'p Place], flags: OFlags) -> Result<OpenedCopies<'p>> {
         let mut opened = SmallVec::new();

@@ -5,23 +5,23 @@
 //! Without such knowledge, every branch is asked, once.
 
 use super::{Place, PlaceFd, find_file};
-use crate::branch::health::OpKind;
-use crate::branch::{Branch, Branches};
 use crate::config::Func;
 use crate::dir::merged::{CacheTrust, Copies};
 use crate::dir::symlinks::Symlinks;
-use crate::error::{Error, Result};
 use crate::export;
-use crate::fs::beneath;
-use crate::fs::stat::{self, Attr, FileKey};
 use crate::node::Node;
 use crate::node::copy_attrs::CopyAttrs;
 use crate::node::dir_state::BranchDirs;
 use crate::ops::aggregate::{self, Outcome};
 use crate::ops::resolve::acl::At;
-use crate::path::PoolPath;
-use crate::policy::{self, Category};
 use crate::pool::Pool;
+use canopy_base::error::{Error, Result};
+use canopy_base::path::PoolPath;
+use canopy_branch::branch::health::OpKind;
+use canopy_branch::branch::{Branch, Branches};
+use canopy_branch::fs::beneath;
+use canopy_branch::fs::stat::{self, Attr, FileKey};
+use canopy_policy::{self as policy, Category};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;

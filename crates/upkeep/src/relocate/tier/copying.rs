@@ -10,7 +10,7 @@ use crate::relocate::mover::{Action, Outcome, Step};
 use crate::relocate::{Bound, Run};
 use crate::survey::{Entry, FileCopy, look, walk_all};
 use canopy_config::text::os_error;
-use canopy_pool::policy::placement::Placement;
+use canopy_policy::placement::Placement;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -15,7 +15,7 @@ use super::{Bound, Run, RunArgs};
 use crate::error::{Error, Result};
 use crate::pool_link::PoolLink;
 use crate::stop::Stop;
-use canopy_pool::policy::placement::Placement;
+use canopy_policy::placement::Placement;
 use canopy_sys::process::local_time::minute_of_day;
 use clap::Args;
 use copying::Copying;

@@ -1,7 +1,7 @@
 //! Which files move to which branch, by the rules and tiers of a pool. Pure: without system calls.
 
 use super::super::belongs::{below, bounds, rule_of};
-use canopy_pool::policy::placement::{MoveWhen, Placement, Rule, Set, Target, Tier};
+use canopy_policy::placement::{MoveWhen, Placement, Rule, Set, Target, Tier};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 

@@ -4,7 +4,7 @@ use super::record::{CopiesReport, MoverReport, mover_report};
 use canopy_config::control_api::PoolReport;
 use canopy_config::placement::{format_move_when, parse_rules, parse_tiers};
 use canopy_config::text::{bytes, date};
-use canopy_pool::policy::placement::MoveWhen;
+use canopy_policy::placement::MoveWhen;
 use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -94,7 +94,7 @@ pub struct BranchSpace {
 }
 
 fn tier_reports(option: &str, branches: &[BranchSpace]) -> Vec<TierReport> {
-    let report = |tier: canopy_pool::policy::placement::Tier| {
+    let report = |tier: canopy_policy::placement::Tier| {
         let mut disks: Vec<&BranchSpace> = branches.iter().filter(|it| tier.holds(&it.path)).collect();
         disks.sort_by_key(|it| it.filesystem);
         disks.dedup_by_key(|it| it.filesystem);

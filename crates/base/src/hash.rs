@@ -1,0 +1,25 @@
+//! Hash tables that shrink after use.
+
+use rapidhash::fast::RandomState;
+use std::hash::{BuildHasher, Hash};
+use std::sync::LazyLock;
+
+/// A hash map with a seed of its own, since users choose the keys (names and numbers).
+pub type HashMap<K, V> = std::collections::HashMap<K, V, RandomState>;
+
+/// Shrinks the table once less than an eighth of its capacity is used, so that a walk through a large tree does not
+/// keep memory until the pool is unmounted. Returns true if it did.
+pub fn shrink<K: Eq + Hash, V, S: BuildHasher>(map: &mut std::collections::HashMap<K, V, S>) -> bool {
+    const SMALL: usize = 1024;
+    let wide = map.capacity() > SMALL && map.len() * 8 < map.capacity();
+    if wide {
+        map.shrink_to(map.len() * 2);
+    }
+    wide
+}
+
+/// Returns a hash with a seed of the process, for tables that do not store their keys.
+pub fn of(key: &(impl Hash + ?Sized)) -> u64 {
+    static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    SEED.hash_one(key)
+}

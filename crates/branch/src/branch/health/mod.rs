@@ -1,0 +1,311 @@
+//! The health of branches: which of them can be relied on.
+//!
+//! Operations only record errors that are the branch's own ([`BranchHealth::record_error`]). Whether the branch is
+//! unhealthy is decided by checking it ([`Branch::check_health`](crate::branch::Branch::check_health)), because one
+//! error may come from a bad sector, or from a filesystem that is mounted below the branch. One thread checks, once a
+//! second (`crates/server/src/branches/monitor.rs`). Meanwhile the operation has moved on to another branch by
+//! itself.
+//!
+//! Nothing is created or changed on an unhealthy branch; `Pool::view` tells the policies. It is still searched and
+//! read. It counts as healthy again once checks have found nothing wrong for a certain time, which doubles with every
+//! relapse.
+//!
+//! A branch that does not answer is reported by [`BranchHealth::set_hung`].
+
+use canopy_base::error::is_illness;
+use canopy_base::lock::rank;
+use canopy_base::lock::ranked::Mutex;
+use rustix::io::Errno;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+/// The state of a branch.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum Health {
+    Well,
+    /// Its filesystem refuses changes, though the branch's mode allows them.
+    ReadOnly,
+    /// Changes fail with errors.
+    Failing,
+    /// Its root cannot be read, or its disk is missing. For a branch that the pool has let go of: its mount is
+    /// missing.
+    Gone,
+    /// It does not answer.
+    Hung,
+}
+
+impl Health {
+    const ALL: [Health; 5] = [Health::Well, Health::ReadOnly, Health::Failing, Health::Gone, Health::Hung];
+
+    /// Returns the word for this state in machine-readable output.
+    pub fn word(self) -> &'static str {
+        match self {
+            Health::Well => "ok",
+            Health::ReadOnly => "read-only",
+            Health::Failing => "failing",
+            Health::Gone => "gone",
+            Health::Hung => "hung",
+        }
+    }
+}
+
+/// What an operation was doing when a branch gave it an error.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OpKind {
+    /// Reading. One file may be unreadable on a healthy branch.
+    Read,
+    Change,
+}
+
+/// After this many checks that find nothing wrong while changes keep failing, the branch counts as failing.
+const STRIKES: u32 = 5;
+/// The time within which these checks must happen.
+const STRIKES_WITHIN: Duration = Duration::from_secs(60);
+/// How long checks must find nothing wrong before a branch recovers: at first, and at most. Doubles with every
+/// relapse.
+const RECOVERY: Duration = Duration::from_secs(2);
+const RECOVERY_AT_MOST: Duration = Duration::from_secs(600);
+/// A failure this long after the last recovery is not a relapse.
+const RELAPSE_WITHIN: Duration = Duration::from_secs(3600);
+/// The longest pause between two checks of an unhealthy branch. A check writes to the disk.
+const CHECK_PAUSE_AT_MOST: Duration = Duration::from_secs(16);
+
+/// The health of one branch. Reading it costs one load.
+#[derive(Debug)]
+pub struct BranchHealth {
+    /// A [`Health`]: that of the record, or `Hung`.
+    now: AtomicU8,
+    hung: AtomicBool,
+    /// The errors since the last check.
+    errors: AtomicU32,
+    /// The errors since the last check that were met by changes.
+    failed_changes: AtomicU32,
+    record: Mutex<Record, rank::BranchHealth>,
+}
+
+/// What is reported about an unhealthy branch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HealthReport {
+    pub health: Health,
+    pub since: SystemTime,
+    pub cause: Errno,
+}
+
+impl fmt::Display for HealthReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.health {
+            Health::Well => write!(f, "it is well again"),
+            Health::ReadOnly => write!(f, "it has become read-only"),
+            Health::Failing => write!(f, "it fails ({})", self.cause),
+            Health::Gone => write!(f, "it is gone ({})", self.cause),
+            Health::Hung => write!(f, "it does not answer"),
+        }
+    }
+}
+
+impl Default for BranchHealth {
+    fn default() -> Self {
+        BranchHealth {
+            now: AtomicU8::new(Health::Well as u8),
+            hung: AtomicBool::new(false),
+            errors: AtomicU32::new(0),
+            failed_changes: AtomicU32::new(0),
+            record: Mutex::new(Record::default()),
+        }
+    }
+}
+
+impl BranchHealth {
+    pub fn health(&self) -> Health {
+        Health::ALL[usize::from(self.now.load(Ordering::Relaxed))]
+    }
+
+    /// Returns true if files may be created and changed on the branch.
+    pub fn is_well(&self) -> bool {
+        self.now.load(Ordering::Relaxed) == Health::Well as u8
+    }
+
+    /// Records an error of a branch operation. The only place that does: call it with every error that a branch
+    /// returns.
+    pub fn record_error(&self, errno: Errno, op: OpKind) {
+        if !is_illness(errno) {
+            return;
+        }
+        self.errors.fetch_add(1, Ordering::Relaxed);
+        // A check finds out whether a filesystem refuses changes. If the check finds nothing, a snapshot or another
+        // filesystem below the branch refused this one.
+        if op == OpKind::Change && errno != Errno::ROFS {
+            self.failed_changes.fetch_add(1, Ordering::Relaxed);
+        }
+        self.record.lock().last_error = errno;
+    }
+
+    /// Returns what is wrong with the branch, or `None` if it is healthy.
+    pub fn report(&self) -> Option<HealthReport> {
+        let health = self.health();
+        if health == Health::Well {
+            return None;
+        }
+        let record = self.record.lock();
+        let cause = if health == Health::Hung { Errno::TIMEDOUT } else { record.cause };
+        Some(HealthReport { health, since: record.since, cause })
+    }
+
+    /// Records that an operation gets no answer from the branch, or that the branch answers again. Returns true if
+    /// that is a change.
+    pub fn set_hung(&self, hung: bool) -> bool {
+        let mut record = self.record.lock();
+        let changed = self.hung.swap(hung, Ordering::Relaxed) != hung;
+        if changed && hung && record.health == Health::Well {
+            record.since = SystemTime::now();
+        }
+        self.publish(&record);
+        changed
+    }
+
+    fn publish(&self, record: &Record) {
+        let health = if self.hung.load(Ordering::Relaxed) { Health::Hung } else { record.health };
+        self.now.store(health as u8, Ordering::Relaxed);
+    }
+
+    /// Returns true if the branch should be checked now.
+    pub fn needs_check(&self) -> bool {
+        self.is_due(Instant::now())
+    }
+
+    /// Runs a check and takes its result into account. Returns a report if the health has changed.
+    pub fn look(&self, look: impl FnOnce() -> CheckResult) -> Option<HealthReport> {
+        let now = Instant::now();
+        self.judge(now, look())
+    }
+
+    /// Continues with the record of another branch.
+    pub fn inherit(&self, other: &BranchHealth) {
+        let history = other.record.lock().clone();
+        let mut record = self.record.lock();
+        *record = history;
+        self.publish(&record);
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        let record = self.record.lock();
+        match record.health {
+            Health::Well => self.errors.load(Ordering::Relaxed) > 0,
+            _ => record.next_check.is_none_or(|next| next <= now),
+        }
+    }
+
+    /// Takes the result of a check into account. Returns a report if the health has changed.
+    fn judge(&self, now: Instant, finding: CheckResult) -> Option<HealthReport> {
+        let errors = self.errors.swap(0, Ordering::Relaxed);
+        let failed_changes = self.failed_changes.swap(0, Ordering::Relaxed);
+        let mut record = self.record.lock();
+        let before = record.health;
+        record.judge(now, finding, errors, failed_changes);
+        self.publish(&record);
+        (record.health != before).then(|| HealthReport {
+            health: record.health,
+            since: record.since,
+            cause: record.cause,
+        })
+    }
+}
+
+/// The result of a check: nothing wrong, or what is wrong.
+pub type CheckResult = Result<(), (Health, Errno)>;
+
+/// The history of a branch's health.
+#[derive(Clone, Debug)]
+struct Record {
+    health: Health,
+    /// When it became unhealthy or, if it is healthy, when it recovered.
+    since: SystemTime,
+    cause: Errno,
+    /// The last error that an operation has recorded.
+    last_error: Errno,
+    /// Since when checks find nothing wrong.
+    healthy_since: Option<Instant>,
+    /// The number of failures in a row that each came soon after a recovery, and the time of the last recovery.
+    failures: u32,
+    recovered_at: Option<Instant>,
+    /// The number of checks that found nothing wrong although changes had failed, and the time of the first.
+    strikes: u32,
+    first_strike: Option<Instant>,
+    /// The number of checks in a row that found something wrong.
+    failed_checks: u32,
+    next_check: Option<Instant>,
+}
+
+impl Default for Record {
+    fn default() -> Self {
+        Record {
+            health: Health::Well,
+            since: SystemTime::UNIX_EPOCH,
+            cause: Errno::IO,
+            last_error: Errno::IO,
+            healthy_since: None,
+            failures: 0,
+            recovered_at: None,
+            strikes: 0,
+            first_strike: None,
+            failed_checks: 0,
+            next_check: None,
+        }
+    }
+}
+
+impl Record {
+    fn judge(&mut self, now: Instant, finding: CheckResult, errors: u32, failed_changes: u32) {
+        let within =
+            |since: Option<Instant>, time| since.is_some_and(|then: Instant| now.duration_since(then) < time);
+        let finding = match finding {
+            Ok(()) if self.health == Health::Well && failed_changes > 0 => {
+                if !within(self.first_strike, STRIKES_WITHIN) {
+                    (self.strikes, self.first_strike) = (0, Some(now));
+                }
+                self.strikes += 1;
+                if self.strikes >= STRIKES { Err((Health::Failing, self.last_error)) } else { Ok(()) }
+            }
+            other => other,
+        };
+        match finding {
+            Err((health, cause)) => {
+                if self.health == Health::Well {
+                    self.since = SystemTime::now();
+                    if !within(self.recovered_at, RELAPSE_WITHIN) {
+                        self.failures = 0;
+                    }
+                    self.failures += 1;
+                    self.failed_checks = 0;
+                }
+                (self.health, self.cause) = (health, cause);
+                (self.healthy_since, self.strikes) = (None, 0);
+                self.next_check =
+                    Some(now + Duration::from_secs(1 << self.failed_checks.min(4)).min(CHECK_PAUSE_AT_MOST));
+                self.failed_checks += 1;
+            }
+            Ok(()) if self.health == Health::Well => {}
+            Ok(()) => {
+                self.failed_checks = 0;
+                self.next_check = None;
+                if errors > 0 {
+                    // Checks find nothing wrong, but operations still fail.
+                    self.healthy_since = None;
+                }
+                let since = *self.healthy_since.get_or_insert(now);
+                let recovery = RECOVERY.saturating_mul(1 << (self.failures.saturating_sub(1)).min(16));
+                if now.duration_since(since) >= recovery.min(RECOVERY_AT_MOST) {
+                    self.health = Health::Well;
+                    self.since = SystemTime::now();
+                    self.recovered_at = Some(now);
+                    self.healthy_since = None;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+//! Copying metadata: owner, mode, extended attributes, ACLs, flags, times.
+
+use crate::fs::stat::{self, Attr};
+use crate::fs::{beneath, pinned, xattr};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps, XattrFlags};
+use rustix::io::Errno;
+
+/// Copies the metadata of a directory, without its times. Leaves out what the target's filesystem does not support.
+pub fn copy_metadata(source: BorrowedFd<'_>, target: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
+    copy_owner(target, attr)?;
+    let _ = copy_xattrs(source, target);
+    copy_mode_and_flags(source, target, attr)
+}
+
+/// What becomes of a file of which the target's filesystem cannot store everything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Losses {
+    /// It stays where it is (`EOPNOTSUPP`).
+    Refused,
+    /// It moves, and loses that.
+    Accepted,
+}
+
+impl Losses {
+    fn judge(self, result: Result<(), Errno>) -> Result<(), Errno> {
+        match (self, result) {
+            (Losses::Accepted, Err(Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL)) => Ok(()),
+            (_, other) => other,
+        }
+    }
+}
+
+/// Copies the metadata of a file, with its times. Fails if the target's filesystem does not keep an attribute, unless that
+/// is accepted: a file that would lose something stays where it is. Flags of chattr(1) that the target does not support are
+/// left out: each filesystem has its own.
+pub(crate) fn copy_file_metadata(
+    source: BorrowedFd<'_>,
+    target: BorrowedFd<'_>,
+    attr: &Attr,
+    losses: Losses,
+) -> Result<(), Errno> {
+    keep_owner(target, attr, losses)?;
+    losses.judge(copy_xattrs(source, target))?;
+    losses.judge(copy_mode_and_flags(source, target, attr))?;
+    // Some filesystems say yes and change nothing.
+    if losses == Losses::Refused && (stat::of(target)?.mode ^ attr.mode) & 0o7777 != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    losses.judge(set_times(target, attr))
+}
+
+/// Copies the metadata of a symlink, with its times. Fails as for a file.
+pub(crate) fn copy_link_metadata(
+    source: BorrowedFd<'_>,
+    target: BorrowedFd<'_>,
+    attr: &Attr,
+    losses: Losses,
+) -> Result<(), Errno> {
+    keep_owner(target, attr, losses)?;
+    losses.judge(copy_xattrs(source, target))?;
+    losses.judge(set_times(target, attr))
+}
+
+/// Gives a new, private file its owner before its data are copied, and finds out whether the filesystem keeps owners and
+/// modes: so a large file that has to stay is not copied first.
+pub(crate) fn keeps_owner_and_mode(target: BorrowedFd<'_>, attr: &Attr, losses: Losses) -> Result<(), Errno> {
+    keep_owner(target, attr, losses)?;
+    let mode = stat::of(target)?.mode & 0o7777;
+    // It was created with 0600, of which a default ACL may take something away.
+    let has_own_idea = mode & !0o600 != 0;
+    match losses == Losses::Refused && has_own_idea && mode != attr.mode & 0o7777 {
+        true => Err(Errno::OPNOTSUPP),
+        false => Ok(()),
+    }
+}
+
+/// Copies the owner of a new file, and looks whether that has worked.
+fn keep_owner(target: BorrowedFd<'_>, attr: &Attr, losses: Losses) -> Result<(), Errno> {
+    let copied = copy_owner(target, attr);
+    if losses == Losses::Accepted {
+        return losses.judge(copied);
+    }
+    copied?;
+    let now = stat::of(target)?;
+    if (now.uid, now.gid) == (attr.uid, attr.gid) { Ok(()) } else { Err(Errno::OPNOTSUPP) }
+}
+
+fn copy_owner(target: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
+    let now = stat::of(target)?;
+    if (now.uid, now.gid) == (attr.uid, attr.gid) {
+        return Ok(());
+    }
+    let owner = (rustix::fs::Uid::from_raw(attr.uid), rustix::fs::Gid::from_raw(attr.gid));
+    rustix::fs::chownat(target, c"", Some(owner.0), Some(owner.1), AtFlags::EMPTY_PATH)
+}
+
+fn copy_mode_and_flags(source: BorrowedFd<'_>, target: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
+    // After the owner, because chown clears setgid, and after the ACL, which contains the group's bits.
+    pinned::chmod(target, Mode::from_raw_mode(attr.mode & 0o7777))?;
+    copy_flags(source, target, attr);
+    Ok(())
+}
+
+/// Tries all attributes; returns the first failure.
+fn copy_xattrs(source: BorrowedFd<'_>, target: BorrowedFd<'_>) -> Result<(), Errno> {
+    let wanted = list_xattrs(source)?;
+    let mut result = Ok(());
+    // A new file inherits the default ACL of its directory, whether the original has one or not.
+    for inherited in list_xattrs(target)? {
+        if belongs_to_file(&inherited) && !wanted.contains(&inherited) {
+            result = result.and(xattr::remove(target, &inherited));
+        }
+    }
+    let mut value = Vec::new();
+    for name in wanted {
+        value.resize(XATTR_MAX, 0);
+        let copied = match xattr::get(source, &name, &mut value) {
+            Ok(len) => xattr::set(target, &name, &value[..len], XattrFlags::empty()),
+            Err(errno) => Err(errno),
+        };
+        if belongs_to_file(&name) {
+            result = result.and(copied);
+        }
+    }
+    result
+}
+
+/// The longest value of an attribute, and the longest list of them, in bytes (xattr(7)).
+const XATTR_MAX: usize = 65536;
+
+/// Labels of security modules belong to the machine: it may refuse them, or have set its own.
+fn belongs_to_file(name: &[u8]) -> bool {
+    !name.starts_with(b"security.") || name == b"security.capability"
+}
+
+/// XFS lists ACLs a second time under names of its own. A program that compares attributes with those of another disk
+/// removes these as surplus (rsync -X does), and on that branch the ACL goes with them.
+pub fn is_xfs_acl_alias(name: &[u8]) -> bool {
+    name.starts_with(b"trusted.SGI_ACL_")
+}
+
+fn list_xattrs(file: BorrowedFd<'_>) -> Result<Vec<Vec<u8>>, Errno> {
+    // Most files have none. The kernel allocates as much as it is given.
+    let mut names = match xattr::list(file, &mut []) {
+        Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
+        Ok(_) => vec![0; XATTR_MAX],
+        Err(errno) => return Err(errno),
+    };
+    let len = xattr::list(file, &mut names)?;
+    let names = names[..len].split(|&b| b == 0);
+    Ok(names.filter(|name| !name.is_empty() && !is_xfs_acl_alias(name)).map(<[u8]>::to_vec).collect())
+}
+
+/// Copies the chattr flags, except for the two that forbid further changes of the copy.
+fn copy_flags(source: BorrowedFd<'_>, target: BorrowedFd<'_>, attr: &Attr) {
+    use canopy_sys::ioctl::inode_flags::{FS_APPEND_FL, FS_IMMUTABLE_FL, FlagIoctl, flag_ioctl};
+    let kind = if attr.is_dir() { OFlags::DIRECTORY } else { OFlags::empty() };
+    let open = |fd| beneath::reopen(fd, OFlags::RDONLY | OFlags::NONBLOCK | kind);
+    let (Ok(source), Ok(target)) = (open(source), open(target)) else { return };
+    let (mut wanted, mut present) = ([0u8; 28], [0u8; 28]);
+    if flag_ioctl(source.as_fd(), FlagIoctl::GetFlags, &mut wanted).is_err()
+        || flag_ioctl(target.as_fd(), FlagIoctl::GetFlags, &mut present).is_err()
+    {
+        return;
+    }
+    // The flags that chattr(1) lets a user change (FS_FL_USER_MODIFIABLE in include/uapi/linux/fs.h). The others,
+    // such as ext4's extents flag, describe the file's own layout.
+    const MODIFIABLE: u32 = 0x0003_80ff;
+    let word = |buffer: &[u8; 28]| u32::from_ne_bytes([buffer[0], buffer[1], buffer[2], buffer[3]]);
+    let chosen = word(&wanted) & MODIFIABLE & !(FS_IMMUTABLE_FL | FS_APPEND_FL);
+    let kept = word(&present) & !MODIFIABLE;
+    let put = |flags: u32| {
+        let mut buffer = present;
+        buffer[..4].copy_from_slice(&flags.to_ne_bytes());
+        flag_ioctl(target.as_fd(), FlagIoctl::SetFlags, &mut buffer)
+    };
+    if kept | chosen == word(&present) || put(kept | chosen).is_ok() {
+        return;
+    }
+    // The target's filesystem lacks one of the flags: set those that it supports.
+    let mut flags = kept;
+    for bit in (0..u32::BITS).map(|shift| 1 << shift).filter(|bit| chosen & bit != 0) {
+        if put(flags | bit).is_ok() {
+            flags |= bit;
+        }
+    }
+}
+
+pub fn set_times(fd: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
+    let spec = |t: stat::Time| Timespec { tv_sec: t.sec, tv_nsec: i64::from(t.nsec) as _ };
+    let times = Timestamps { last_access: spec(attr.atime), last_modification: spec(attr.mtime) };
+    pinned::set_times(fd, &times)
+}
+
+/// Runs `change` and restores the directory's times: the change concerns names that the pool does not show.
+pub fn with_times_kept<T>(
+    dir: BorrowedFd<'_>,
+    change: impl FnOnce() -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    let before = stat::of(dir)?;
+    let changed = change();
+    let _ = set_times(dir, &before);
+    changed
+}

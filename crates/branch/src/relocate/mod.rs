@@ -1,0 +1,27 @@
+//! Bringing files and directories to another branch: the parents of a new entry, or a whole file.
+//!
+//! Everything is built under a temporary name that clients do not see, and takes its own name once it is complete.
+//! For a file, a journal entry in the root of the target branch records the work until it is done, so that the next
+//! mount finds whatever a crash leaves behind.
+//!
+//! This module does not know policies: the caller has chosen the branch.
+
+mod clone_dirs;
+pub mod closed;
+pub mod copy;
+pub mod file;
+pub mod journal;
+pub mod lease;
+pub mod links;
+mod metadata;
+pub mod moved;
+mod recovery;
+pub mod replica;
+mod symlink;
+
+pub use clone_dirs::{Cloned, clone_dirs};
+pub use copy::STEP as COPIED_AT_ONCE;
+pub use metadata::{Losses, copy_metadata, is_xfs_acl_alias, set_times, with_times_kept};
+pub use recovery::{Reach, recover, remove_leftovers};
+pub use recovery::{Unfinished, recover_all};
+pub use symlink::move_symlink;
