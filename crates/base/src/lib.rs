@@ -13,3 +13,4 @@ pub mod ids;
 pub mod inode_number;
 pub mod path;
 pub mod size;
+pub mod text;

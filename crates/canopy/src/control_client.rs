@@ -2,13 +2,11 @@
 
 use crate::error::Error;
 use canopy_branch::branch::BranchList;
-use canopy_config::control_api::{
-    self, ExplainReport, LARGEST_VALUE, PID, PREFIX, PoolReport, READ_ONLY, STATUS,
-};
 use canopy_config::options::{self, Changes, Spec, closest};
 use canopy_config::overlap::refuse_overlap;
 use canopy_config::source::{self, named};
 use canopy_config::{Config, pool_loops, resolve};
+use canopy_control::{self, ExplainReport, LARGEST_VALUE, PID, PREFIX, PoolReport, READ_ONLY, STATUS};
 use canopy_sys::mountinfo;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -37,7 +35,7 @@ impl ControlClient {
         if !mounted.is_some_and(|mounted| mounted.is_pool()) {
             return Err(Error::NoPool(mountpoint));
         }
-        Ok(ControlClient { control: control_api::control_file(&mountpoint), mountpoint })
+        Ok(ControlClient { control: canopy_control::control_file(&mountpoint), mountpoint })
     }
 
     pub fn mountpoint(&self) -> &Path {
@@ -55,7 +53,7 @@ impl ControlClient {
     }
 
     pub fn get(&self, key: &str) -> Result<OsString, Error> {
-        match control_api::read(&self.control, key) {
+        match canopy_control::read(&self.control, key) {
             Ok(value) => Ok(OsString::from_vec(value)),
             Err(Errno::NODATA) => Err(self.unknown_key(key)),
             Err(errno) => Err(self.control_error(key, errno)),
@@ -71,7 +69,7 @@ impl ControlClient {
 
     /// Reads an explain key of a file or directory of the pool.
     pub fn explain(&self, path: &Path, key: &str) -> Result<ExplainReport, Error> {
-        let answer = control_api::read(path, key).map_err(|errno| match errno {
+        let answer = canopy_control::read(path, key).map_err(|errno| match errno {
             Errno::NODATA => Error::NotCanopy(self.mountpoint.clone()),
             Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED | Errno::OPNOTSUPP | Errno::NOSYS => {
                 self.control_error(key, errno)
@@ -92,7 +90,7 @@ impl ControlClient {
         if let Some(flag) = options::find(key).filter(|spec| spec.is_flag()) {
             return Err(self.fixed_at_mount(flag, value));
         }
-        let attribute = control_api::attribute(name);
+        let attribute = canopy_control::attribute(name);
         let set = rustix::fs::setxattr(&self.control, attribute, value.as_bytes(), XattrFlags::empty());
         set.map_err(|errno| match errno {
             Errno::NODATA if READ_ONLY.contains(&name) => Error::ReadOnlyKey { key: name.to_owned() },

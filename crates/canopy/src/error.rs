@@ -1,8 +1,8 @@
 //! Errors of the commands. Each message is one line that names the cause and a fix.
 
+use canopy_base::text::{one_line, os_error};
 use canopy_config::error::OptionError;
 use canopy_config::program_name::Name;
-use canopy_config::text::{one_line, os_error};
 use canopy_sys::glob::is_pattern;
 use canopy_sys::shown::Show as _;
 use rustix::io::Errno;

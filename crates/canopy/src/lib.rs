@@ -11,7 +11,8 @@ pub mod mount;
 pub mod mount_lookup;
 pub mod terminal;
 
-use canopy_config::{program_name, text};
+use canopy_base::text;
+use canopy_config::program_name;
 use canopy_pool::config::Func;
 use canopy_server::survival::Refusal;
 use canopy_setup::complete::Program;

@@ -1,8 +1,8 @@
 //! Errors in a configuration. Each message is one line that names the culprit and, in parentheses, the remedy.
 
 use crate::program_name::Name;
-use crate::text::one_line;
 use crate::values::ValueError;
+use canopy_base::text::one_line;
 use canopy_branch::branch::BranchError;
 use canopy_sys::shown::Show as _;
 use rustix::io::Errno;

@@ -4,11 +4,10 @@
 //! command lines and config files, finds the files of named pools, and saves changes of a running pool. They fill in the
 //! `Config` of `model`, and `resolve` completes it for the mount. `placement` reads and writes tiers and
 //! rules. `overlap` and `pool_loops` refuse directories that
-//! cannot be branches. `control_api` defines the control interface of a running pool, for the server and its clients.
+//! cannot be branches.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-pub mod control_api;
 pub mod error;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -22,7 +21,6 @@ pub mod pool_loops;
 pub mod program_name;
 pub mod resolve;
 pub mod source;
-pub mod text;
 pub mod units;
 pub mod values;
 

@@ -4,9 +4,9 @@
 //! The other pools report their branches. Loops through later mounts and through other filesystems, such as bindfs and
 //! overlayfs, go unnoticed.
 
-use crate::control_api::{self, BranchReport, PoolReport, SRCMOUNTS, STATUS};
 use crate::error::Error;
 use crate::overlap::is_visible_below;
+use canopy_control::{BranchReport, PoolReport, SRCMOUNTS, STATUS};
 use canopy_sys::mountinfo::{self, MountEntry};
 use canopy_sys::shown::Show as _;
 use rustix::fs::{major, minor};
@@ -82,10 +82,10 @@ fn search(
 /// Returns the branches of a pool; none if it does not answer.
 fn branches_of(pool: &Path) -> Vec<InnerBranch> {
     let (sender, answer) = channel();
-    let control = control_api::control_file(pool);
+    let control = canopy_control::control_file(pool);
     // A pool that hangs blocks only this thread.
     let asking = thread::Builder::new().name("canopy-query".into()).spawn(move || {
-        let _ = sender.send([STATUS, SRCMOUNTS].map(|key| control_api::read(&control, key).ok()));
+        let _ = sender.send([STATUS, SRCMOUNTS].map(|key| canopy_control::read(&control, key).ok()));
     });
     let reply = asking.ok().and_then(|_| answer.recv_timeout(REPLY_TIMEOUT).ok());
     let Some([status, sources]) = reply else {

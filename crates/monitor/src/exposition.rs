@@ -2,8 +2,8 @@
 
 use crate::families::{self, ALL, Family};
 use crate::observe::{BranchObservation, Condition, Observation};
-use canopy_config::control_api::metrics::{MetricsReport, OperationReport, TrafficReport};
-use canopy_config::control_api::{BranchReport, OsText};
+use canopy_control::metrics::{MetricsReport, OperationReport, TrafficReport};
+use canopy_control::{BranchReport, OsText};
 use std::fmt::{Display, Write as _};
 use std::time::Duration;
 

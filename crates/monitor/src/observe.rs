@@ -2,9 +2,9 @@
 
 use crate::error::{Error, Result};
 use crate::probe::{self, Answer};
-use canopy_config::control_api::metrics::MetricsReport;
-use canopy_config::control_api::{BranchReport, PoolReport};
 use canopy_config::source::named;
+use canopy_control::metrics::MetricsReport;
+use canopy_control::{BranchReport, PoolReport};
 use canopy_sys::mountinfo::{self, MountEntry};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -302,7 +302,7 @@ fn parse_process(stat: &str, page: u64, ticks: u64) -> Option<Process> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use canopy_config::control_api::{IllnessReport, OsText, WaitReport};
+    use canopy_control::{IllnessReport, OsText, WaitReport};
 
     #[test]
     fn counters_are_those_of_the_kernel() {

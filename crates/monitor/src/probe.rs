@@ -5,7 +5,7 @@
 //! line of JSON. How long it takes to start says nothing about what it asks.
 
 use crate::deadline_command::{self, RunningCommand};
-use canopy_config::text::os_error;
+use canopy_base::text::os_error;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::io;
 use std::path::Path;

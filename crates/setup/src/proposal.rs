@@ -2,7 +2,7 @@
 
 use crate::fstab::{self, Line};
 use crate::machine::Filesystem;
-use canopy_config::text::bytes;
+use canopy_base::text::bytes;
 use canopy_sys::shown::Show as _;
 use std::path::Path;
 

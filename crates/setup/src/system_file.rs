@@ -5,8 +5,8 @@
 //! overwrites.
 
 use crate::error::Error;
+use canopy_base::text::os_error;
 use canopy_config::source::persist::{Rewrite, copy_xattrs};
-use canopy_config::text::os_error;
 use canopy_sys::shown::Show as _;
 use rustix::fs::{Gid, Uid, fchown};
 use std::fs::{self, File};

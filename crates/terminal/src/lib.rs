@@ -3,8 +3,8 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 use anstyle::{AnsiColor, Style};
+pub use canopy_base::text::bytes;
 use canopy_config::program_name;
-pub use canopy_config::text::bytes;
 use canopy_sys::shown::{legible, misleads};
 use comfy_table::{ContentArrangement, Table, presets};
 use std::io::{IsTerminal as _, Write};

@@ -1,6 +1,6 @@
 //! Why a command fails as a whole. Each message is one line with a remedy where there is one.
 
-use canopy_config::text::os_error;
+use canopy_base::text::os_error;
 use canopy_sys::shown::Show as _;
 use std::io;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! What the commands print.
 
 use crate::pool_link::PoolLink;
-use canopy_config::text::one_line;
+use canopy_base::text::one_line;
 use canopy_sys::shown::Show as _;
 pub(crate) use canopy_terminal::{print, print_json};
 use std::fmt::Write as _;

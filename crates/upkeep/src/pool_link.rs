@@ -4,11 +4,9 @@ use crate::error::{Error, Result};
 use crate::keep::Keep;
 use canopy_branch::fs::filesystem_id::FilesystemId;
 use canopy_branch::fs::generation::{self, Generation};
-use canopy_config::control_api::{
-    self, BranchReport, CLOSED, CONTROL_FILE, ClosedReport, PoolReport, STATUS,
-};
 use canopy_config::source::{self, named};
 use canopy_config::{Config, lossy};
+use canopy_control::{self, BranchReport, CLOSED, CONTROL_FILE, ClosedReport, PoolReport, STATUS};
 use canopy_policy::placement::Placement;
 use canopy_sys::mountinfo::{self, MountEntry};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat};
@@ -98,7 +96,7 @@ impl PoolLink {
                 errno => Error::Key { key: key.into(), pool: self.mountpoint.clone(), why: errno.into() },
             };
             let value =
-                control_api::read(&control_api::control_file(&self.mountpoint), key).map_err(failed)?;
+                canopy_control::read(&canopy_control::control_file(&self.mountpoint), key).map_err(failed)?;
             source::set(&mut config, key, OsStr::from_bytes(&value)).map_err(canopy_config::Error::from)?;
         }
         Ok(config.pool.placement)
@@ -175,7 +173,7 @@ impl PoolLink {
 /// Asks the daemon for the files that were closed since another such report, where rules want copies. A daemon of another
 /// version answers with none.
 pub(crate) fn closed_since(mountpoint: &Path, after: u64) -> ClosedReport {
-    let answer = control_api::read(&control_api::control_file(mountpoint), &format!("{CLOSED}{after}"));
+    let answer = canopy_control::read(&canopy_control::control_file(mountpoint), &format!("{CLOSED}{after}"));
     answer.ok().and_then(|answer| serde_json::from_slice(&answer).ok()).unwrap_or_default()
 }
 
@@ -186,7 +184,7 @@ pub(crate) fn below(mountpoint: &Path, path: &Path) -> PathBuf {
 
 /// Asks the daemon for its report.
 pub(crate) fn report(mountpoint: &Path) -> Result<PoolReport> {
-    let answer = control_api::read(&control_api::control_file(mountpoint), STATUS);
+    let answer = canopy_control::read(&canopy_control::control_file(mountpoint), STATUS);
     let answer = answer.map_err(|errno| match errno {
         Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED => Error::PoolDead(mountpoint.to_owned()),
         _ => Error::NotCanopy(mountpoint.to_owned()),

@@ -3,8 +3,8 @@
 use crate::control_client::ControlClient;
 use crate::error::Error;
 use crate::terminal;
+use canopy_base::text::one_line;
 use canopy_config::options::{Changes, table};
-use canopy_config::text::one_line;
 use clap::Args;
 use std::fmt::Write as _;
 use std::path::PathBuf;

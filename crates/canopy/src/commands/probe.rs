@@ -7,7 +7,7 @@ use crate::mount::wait_for_branches;
 use crate::mount_lookup;
 use canopy_branch::fs::disk::Disk;
 use canopy_branch::fs::filesystem_id::FilesystemId;
-use canopy_config::control_api::{EXPLAIN, ExplainReport, METRICS, OsText, PoolReport, STATUS};
+use canopy_control::{EXPLAIN, ExplainReport, METRICS, OsText, PoolReport, STATUS};
 use canopy_monitor::probe::{Cause, Failure};
 use canopy_monitor::{BranchSpace, DaemonFigures};
 use canopy_sys::mountinfo;

@@ -6,12 +6,12 @@
 use crate::control_client::ControlClient;
 use crate::error::Error;
 use crate::terminal::eprint_line;
-use canopy_config::control_api::{PoolReport, STATUS};
 use canopy_config::error::OptionError;
 use canopy_config::options::{self, Changes};
 use canopy_config::program_name::Name;
 use canopy_config::source::command_line::split_group;
 use canopy_config::{Config, resolve};
+use canopy_control::{PoolReport, STATUS};
 use canopy_fuse::mount::{ATIME_FLAGS, MountFlags, remount};
 use canopy_sys::mountinfo::{self, MountEntry};
 use canopy_sys::shown::Show as _;

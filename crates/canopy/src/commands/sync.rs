@@ -3,7 +3,7 @@
 use crate::control_client::ControlClient;
 use crate::error::Error;
 use crate::terminal::eprint_line;
-use canopy_config::control_api::{BranchReport, OsText, PoolReport, STATUS};
+use canopy_control::{BranchReport, OsText, PoolReport, STATUS};
 use clap::Args;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};

@@ -5,7 +5,7 @@ use crate::control_client::ControlClient;
 use crate::daemon::handover;
 use crate::error::Error;
 use crate::terminal::print;
-use canopy_config::control_api::{COMMAND, OsText, PoolReport, STATUS, SurvivalReport};
+use canopy_control::{COMMAND, OsText, PoolReport, STATUS, SurvivalReport};
 use canopy_server::survival::FORM;
 use canopy_sys::shown::Show as _;
 use clap::Args;

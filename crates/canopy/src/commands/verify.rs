@@ -15,6 +15,6 @@ pub fn run(args: &VerifyArgs) -> ExitCode {
         Error::Damaged { .. } => DAMAGED,
         _ => TROUBLE,
     };
-    terminal::eprint_line(&canopy_config::text::one_line(&error.to_string()));
+    terminal::eprint_line(&canopy_base::text::one_line(&error.to_string()));
     ExitCode::from(status)
 }

@@ -8,8 +8,8 @@
 use super::systemd;
 use crate::error::Error;
 use crate::terminal::eprint_line;
+use canopy_base::text::one_line;
 use canopy_config::program_name;
-use canopy_config::text::one_line;
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};

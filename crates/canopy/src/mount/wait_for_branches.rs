@@ -2,7 +2,6 @@
 
 use crate::error::Error;
 use canopy_config::BranchesWait;
-use canopy_config::control_api;
 use canopy_sys::shown::Show as _;
 use rustix::fs::lgetxattr;
 use std::fs;
@@ -82,7 +81,7 @@ fn is_mounted(branch: &Path, device: u64) -> bool {
 
 /// Returns whether a directory has this mark, as an attribute or as a file in it.
 pub fn is_marked(branch: &Path, mark: &str) -> bool {
-    lgetxattr(branch, control_api::attribute(mark), &mut [0_u8; 0][..]).is_ok()
+    lgetxattr(branch, canopy_control::attribute(mark), &mut [0_u8; 0][..]).is_ok()
         || fs::symlink_metadata(branch.join(format!("{MARK_FILE}{mark}"))).is_ok()
 }
 
@@ -124,7 +123,7 @@ mod tests {
     fn marks_can_be_attributes() {
         let dir = tempfile::tempdir().unwrap();
         let (path, own) = (dir.path(), fs::metadata(dir.path()).unwrap().dev());
-        let mark = |name: &str| setxattr(path, control_api::attribute(name), b"", XattrFlags::empty());
+        let mark = |name: &str| setxattr(path, canopy_control::attribute(name), b"", XattrFlags::empty());
         if mark("branch_mounts_here").is_err() {
             return; // this filesystem has no attributes
         }

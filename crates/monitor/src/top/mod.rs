@@ -10,7 +10,7 @@ use self::rates::History;
 use self::screen::Screen;
 use crate::error::{Error, Result};
 use crate::observe::{Observation, Observer, Published, all_pools, mountpoint, pool_at};
-use canopy_config::control_api::OsText;
+use canopy_control::OsText;
 use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGWINCH};
 use signal_hook::iterator::Signals;

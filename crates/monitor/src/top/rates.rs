@@ -1,7 +1,7 @@
 //! What has happened between looks at a pool.
 
 use crate::observe::{Condition, Disk, Observation};
-use canopy_config::control_api::metrics::{MetricsReport, OperationReport, TrafficReport};
+use canopy_control::metrics::{MetricsReport, OperationReport, TrafficReport};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -196,7 +196,7 @@ fn times(now: &OperationReport, before: Option<&OperationReport>, bounds: &[u64]
 mod tests {
     use super::*;
     use crate::observe::{BranchObservation, BranchSpace, DaemonFigures};
-    use canopy_config::control_api::{BranchReport, KernelReport, OsText, PoolReport};
+    use canopy_control::{BranchReport, KernelReport, OsText, PoolReport};
     use std::time::Instant;
 
     fn operation(name: &str, answered: u64, failed: u64, buckets: [u64; 4]) -> OperationReport {

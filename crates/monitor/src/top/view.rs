@@ -4,7 +4,7 @@ use super::rates::{BranchRate, History, OperationRate};
 use super::screen::Line;
 use crate::observe::{Condition, Observation};
 use anstyle::{Effects, Style};
-use canopy_config::control_api::OsText;
+use canopy_control::OsText;
 use canopy_terminal::{BAD, BOLD, WARNING, bytes, fitted, width};
 use std::time::Duration;
 

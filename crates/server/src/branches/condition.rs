@@ -1,7 +1,7 @@
 //! How a branch answers, for reports.
 
 use canopy_branch::fs::disk::Disk;
-use canopy_config::control_api::DiskReport;
+use canopy_control::DiskReport;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 

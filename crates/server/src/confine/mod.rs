@@ -7,7 +7,7 @@ mod witness;
 
 use canopy_branch::branch::Branches;
 use canopy_config::Config;
-use canopy_config::control_api::SecurityReport;
+use canopy_control::SecurityReport;
 use canopy_pool::door::Look;
 use landlock::{
     ABI, Access as _, AccessFs, CompatLevel, Compatible as _, PathBeneath, Ruleset, RulesetAttr as _,

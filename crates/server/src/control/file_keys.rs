@@ -3,7 +3,7 @@
 use super::status;
 use canopy_base::error::Error;
 use canopy_base::ids::NodeId;
-use canopy_config::control_api::{ALLPATHS, BASEPATH, FULLPATH, PLACE, RELPATH, key_of};
+use canopy_control::{ALLPATHS, BASEPATH, FULLPATH, PLACE, RELPATH, key_of};
 use canopy_pool::{Located, Pool};
 
 /// Returns the value of such a key; `None` for any other name.

@@ -2,7 +2,7 @@
 //! listed.
 
 use crate::translate::operation::{Changes, Operation};
-use canopy_config::control_api::CONTROL_FILE;
+use canopy_control::CONTROL_FILE;
 use canopy_fuse::request::Name;
 use canopy_fuse::{NodeId, Request};
 use rustix::io::Errno;

@@ -1,8 +1,8 @@
 //! The report for `canopy metrics` and `canopy top`.
 
 use canopy_branch::branch::Branch;
-use canopy_config::control_api::OsText;
-use canopy_config::control_api::metrics::{
+use canopy_control::OsText;
+use canopy_control::metrics::{
     CachesReport, MetricsReport, MovesReport, OperationReport, RequestsReport, TrafficReport,
 };
 use canopy_fuse::transport::{BOUNDS, Served};

@@ -22,16 +22,16 @@ use crate::settings::Settings;
 use crate::survival;
 use crate::translate::convert;
 use crate::watch::Watch;
+use canopy_base::text::one_line;
 use canopy_branch::relocate::closed::ClosedSince;
-use canopy_config::control_api::{
+use canopy_config::error::{FileError, OptionError};
+use canopy_config::options::{self, Changes};
+use canopy_config::values::ValueError;
+use canopy_config::{Config, resolve};
+use canopy_control::{
     CLOSED, COMMAND, ClosedReport, METRICS, OsText, PID, READ_ONLY, SRCMOUNTS, STATUS, VERSION, attribute,
     key_of,
 };
-use canopy_config::error::{FileError, OptionError};
-use canopy_config::options::{self, Changes};
-use canopy_config::text::one_line;
-use canopy_config::values::ValueError;
-use canopy_config::{Config, resolve};
 use canopy_fuse::abi::{self, AttrOut, EntryOut, StatxOut};
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::transport::Served;

@@ -11,12 +11,12 @@ use canopy_base::ids::NodeId;
 use canopy_branch::branch::BranchSpec;
 use canopy_branch::branch::health::HealthReport;
 use canopy_config::Config;
-use canopy_config::control_api::{
+use canopy_config::options;
+use canopy_control::{
     BranchReport, BranchVerdict, EXPLAIN, ExplainError, ExplainReport, IllnessReport, KernelReport, OsText,
     ParkedReport, PlacementReport, PoolReport, SecurityReport, SetReport, SurvivalReport, Verdict,
     WaitReport,
 };
-use canopy_config::options;
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::transport::{Gate, LowWorkers, ServedRequests};
 use canopy_fuse::{Agreed, Transport, abi};
@@ -163,7 +163,7 @@ fn illness_report(illness: &HealthReport) -> IllnessReport {
     IllnessReport {
         health: illness.health.word().into(),
         since: illness.since.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
-        cause: canopy_config::text::os_error(illness.cause),
+        cause: canopy_base::text::os_error(illness.cause),
     }
 }
 

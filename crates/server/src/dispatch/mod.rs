@@ -19,7 +19,7 @@ use crate::translate::operation::Operation;
 use crate::watch::Watch;
 use canopy_base::error::Error;
 use canopy_base::ids::{HandleId, NodeId};
-use canopy_config::control_api::control_file;
+use canopy_control::control_file;
 use canopy_fuse::request::{self as wire, Header};
 use canopy_fuse::transport::Landmarks;
 use canopy_fuse::{Handler, Op, Replied, Reply, Request, Undelivered};

@@ -1,7 +1,7 @@
 //! Another program takes over, because a newer one was installed (`canopy upgrade`).
 
 use super::Ledger;
-use canopy_config::text::os_error;
+use canopy_base::text::os_error;
 use canopy_fuse::transport::Gate;
 use canopy_sys::errno;
 use rustix::io::Errno;

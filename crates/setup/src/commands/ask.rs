@@ -1,7 +1,7 @@
 //! Questions at a terminal.
 
 use crate::error::Error;
-use canopy_config::text::os_error;
+use canopy_base::text::os_error;
 use canopy_terminal::{BOLD, paragraph, print, print_styled, styled};
 use std::io::{self, BufRead, Write};
 

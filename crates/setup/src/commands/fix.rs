@@ -5,7 +5,7 @@ use crate::doctor::{Action, Finding};
 use crate::error::Error;
 use crate::fstab;
 use crate::system_file::{self, Edit};
-use canopy_config::text::os_error;
+use canopy_base::text::os_error;
 use canopy_sys::shown::Show as _;
 use canopy_terminal::{paragraph, print};
 use std::path::{Path, PathBuf};

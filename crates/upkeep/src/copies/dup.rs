@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::pool_link::PoolLink;
 use crate::relocate::{Action, Disks, Run, RunArgs, Stays, Step, apart};
 use crate::survey::{Entry, FileCopy, walk_all};
-use canopy_config::text::os_error;
+use canopy_base::text::os_error;
 use clap::Args;
 use rustix::fs::FileType;
 use std::collections::{BTreeSet, HashMap};

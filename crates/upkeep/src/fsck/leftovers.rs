@@ -1,7 +1,7 @@
 //! What crashes of other programs leave: files under temporary names that nobody will rename any more.
 
 use super::{FileCopy, open};
-use canopy_config::text::os_error;
+use canopy_base::text::os_error;
 use canopy_sys::lease;
 use rustix::fs::{AtFlags, FileType, OFlags};
 use rustix::io::Errno;

@@ -16,7 +16,7 @@ use crate::pace::Pace;
 use crate::progress::Progress;
 use crate::stop::Stop;
 use canopy_branch::fs::generation::{self, Generation};
-use canopy_config::control_api::{self, ALLPATHS, OsText};
+use canopy_control::{ALLPATHS, OsText};
 use canopy_sys::mountinfo::{self, MountEntry};
 use clap::Args;
 use report::{CopyReport, Finding, Leftover, Totals, report, summary};
@@ -253,7 +253,7 @@ fn lookup_error(path: &Path, why: io::Error) -> Error {
 
 /// Asks the pool for the paths of a directory on the branches.
 fn all_paths(dir: &Path) -> std::result::Result<Vec<PathBuf>, Errno> {
-    let answer = control_api::read(dir, ALLPATHS)?;
+    let answer = canopy_control::read(dir, ALLPATHS)?;
     let paths = answer.split(|&byte| byte == 0).filter(|path| !path.is_empty());
     Ok(paths.map(|path| PathBuf::from(OsString::from_vec(path.to_vec()))).collect())
 }
@@ -396,7 +396,7 @@ impl Walk<'_> {
             None => ("left by", String::new()),
         };
         let line =
-            format!("{word} {}: {} ({}{why})\n", of.word(), shown(path), canopy_config::text::bytes(bytes));
+            format!("{word} {}: {} ({}{why})\n", of.word(), shown(path), canopy_base::text::bytes(bytes));
         self.say(&line);
         if self.args.manners.json {
             self.count.leftovers.push(Leftover {

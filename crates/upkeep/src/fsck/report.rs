@@ -3,8 +3,8 @@
 use super::FileCopy;
 use crate::output::shown;
 use crate::relocate::Sum;
-use canopy_config::control_api::OsText;
-use canopy_config::text::{bytes, date};
+use canopy_base::text::{bytes, date};
+use canopy_control::OsText;
 use rustix::fs::FileType;
 use serde::Serialize;
 use std::fmt::Write as _;

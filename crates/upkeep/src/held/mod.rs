@@ -61,7 +61,7 @@ impl From<Errno> for Kept {
             Errno::ACCESS | Errno::PERM => "not permitted, or immutable (sudo canopy ...)".into(),
             Errno::INVAL | Errno::OPNOTSUPP => "one of the filesystems lacks leases".into(),
             Errno::STALE | Errno::NOENT | Errno::NOTDIR | Errno::LOOP => "it changed in the meantime".into(),
-            errno => canopy_config::text::os_error(errno),
+            errno => canopy_base::text::os_error(errno),
         })
     }
 }

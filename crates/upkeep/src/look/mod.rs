@@ -12,7 +12,7 @@ pub use which::{WhichArgs, which};
 use crate::output::complain;
 use crate::pool_link::PoolLink;
 use crate::survey::FileCopy;
-use canopy_config::text::{date, os_error};
+use canopy_base::text::{date, os_error};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};

@@ -6,8 +6,8 @@ use crate::error::{Error, Result};
 use crate::output::{print, print_json, report_missing, shown};
 use crate::pool_link::PoolLink;
 use crate::survey::{FileCopy, current, look};
-use canopy_config::control_api::{self, BASEPATH, OsText};
-use canopy_config::text::bytes;
+use canopy_base::text::bytes;
+use canopy_control::{BASEPATH, OsText};
 use clap::Args;
 use rustix::fs::FileType;
 use rustix::io::Errno;
@@ -106,7 +106,7 @@ pub fn which(args: &WhichArgs) -> Result<()> {
 fn copy_reports(pool: &PoolLink, inside: &Path, copies: &[FileCopy]) -> Vec<CopyReport> {
     // The kernel allows no user attributes of symlinks and devices, and reading one would follow a symlink.
     let asked = matches!(copies[0].kind(), FileType::RegularFile | FileType::Directory);
-    let shown = asked.then(|| control_api::read(&pool.mountpoint.join(inside), BASEPATH).ok()).flatten();
+    let shown = asked.then(|| canopy_control::read(&pool.mountpoint.join(inside), BASEPATH).ok()).flatten();
     let shown = shown.map(|path| PathBuf::from(OsString::from_vec(path)));
     let current = current(pool, inside, copies);
     let report = |copy: &FileCopy| {

@@ -4,8 +4,8 @@ use crate::error::{Error, Result};
 use crate::output::complain;
 use crate::pool_link::PoolLink;
 use canopy_branch::branch::{BranchList, Mode};
-use canopy_config::control_api::{self, attribute, control_file};
 use canopy_config::{Config, source};
+use canopy_control::{attribute, control_file};
 use canopy_sys::shown::Show as _;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -25,7 +25,7 @@ pub(super) struct NoCreation<'p> {
 /// Reads the branches as the option has them now: others may change them meanwhile.
 fn list(pool: &PoolLink) -> Result<BranchList> {
     let failed = |errno: Errno| Error::SetBranches { pool: pool.mountpoint.clone(), why: errno.into() };
-    let value = control_api::read(&control_file(&pool.mountpoint), BRANCHES).map_err(failed)?;
+    let value = canopy_control::read(&control_file(&pool.mountpoint), BRANCHES).map_err(failed)?;
     let mut config = Config::default();
     source::set(&mut config, BRANCHES, OsStr::from_bytes(&value)).map_err(canopy_config::Error::from)?;
     Ok(config.branches)

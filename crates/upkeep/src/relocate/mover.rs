@@ -8,7 +8,7 @@ use crate::output::{complain, shown};
 use crate::pool_link::{PoolLink, UNDER_CONSTRUCTION, open_beneath};
 use crate::progress::Progress;
 use crate::stop::Stop;
-use canopy_config::text::{bytes, os_error};
+use canopy_base::text::{bytes, os_error};
 use canopy_sys::ioctl::relocate::{Relocation, What, relocate};
 use rustix::fd::AsFd;
 use rustix::fs::{AtFlags, Mode, OFlags};

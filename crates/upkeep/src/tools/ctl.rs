@@ -2,9 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::output::{print, shown};
-use canopy_config::control_api::{
-    self, LARGEST_VALUE, PID, PREFIX, SRCMOUNTS, VERSION, attribute, control_file,
-};
+use canopy_control::{self, LARGEST_VALUE, PID, PREFIX, SRCMOUNTS, VERSION, attribute, control_file};
 use canopy_sys::mountinfo;
 use clap::{Parser, Subcommand, ValueEnum};
 use rustix::fs::XattrFlags;
@@ -148,8 +146,8 @@ fn failed(pool: &Path, key: &str) -> impl FnOnce(Errno) -> Error {
 }
 
 fn get(pool: &Path, key: &str) -> Result<String> {
-    let value = control_api::read(&control_file(pool), key).map_err(failed(pool, key))?;
-    Ok(canopy_config::text::one_line(&String::from_utf8_lossy(&value)))
+    let value = canopy_control::read(&control_file(pool), key).map_err(failed(pool, key))?;
+    Ok(canopy_base::text::one_line(&String::from_utf8_lossy(&value)))
 }
 
 fn keys(pool: &Path) -> Result<Vec<String>> {

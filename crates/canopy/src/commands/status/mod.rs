@@ -12,7 +12,7 @@ use self::model::{BranchStatus, Health, PoolStatus, State, Status};
 use super::probe::BranchFacts;
 use crate::error::Error;
 use crate::terminal;
-use canopy_config::control_api::{BranchReport, ExplainReport, OsText, PoolReport};
+use canopy_control::{BranchReport, ExplainReport, OsText, PoolReport};
 use canopy_monitor::deadline_command::RunningCommand;
 use canopy_monitor::probe::{self, Answer, Cause};
 use canopy_server::badge;

@@ -1,7 +1,7 @@
 //! The findings of `canopy status`, as in the output of `--json`.
 
 use crate::commands::probe::BranchFacts;
-use canopy_config::control_api::{
+use canopy_control::{
     IllnessReport, KernelReport, OsText, ParkedReport, SecurityReport, SurvivalReport, WaitReport,
 };
 use canopy_upkeep::TierStatus;

@@ -2,7 +2,7 @@
 
 use super::model::{BranchStatus, Health, PoolStatus, State, Status, Unmounted};
 use crate::terminal::{BAD, BOLD, WARNING, bytes, paragraph, styled, table};
-use canopy_config::control_api::{OsText, ParkedReport, SurvivalReport};
+use canopy_control::{OsText, ParkedReport, SurvivalReport};
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,8 +1,8 @@
 //! Pools that are configured, in a file of their own or in fstab, and not mounted.
 
 use super::model::Unmounted;
-use canopy_config::control_api::OsText;
 use canopy_config::source::named;
+use canopy_control::OsText;
 use canopy_setup::fstab::{self, Line};
 use canopy_sys::mountinfo::{self, MountEntry};
 use canopy_sys::shown::Show as _;

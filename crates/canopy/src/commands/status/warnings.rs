@@ -2,9 +2,9 @@
 
 use super::model::{BranchStatus, Health, PoolStatus, State, Warning, WarningCode};
 use crate::terminal::bytes;
-use canopy_config::control_api::ExplainReport;
+use canopy_base::text::one_line;
 use canopy_config::lossy;
-use canopy_config::text::one_line;
+use canopy_control::ExplainReport;
 use canopy_policy::Policy;
 use canopy_sys::glob::is_pattern;
 use std::ffi::OsStr;

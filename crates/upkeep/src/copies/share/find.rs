@@ -10,7 +10,7 @@ use crate::relocate::Stays;
 use crate::stop::Stop;
 use crate::survey::{Entry, FileCopy, walk_all};
 use blake3::{Hash, Hasher};
-use canopy_config::text::os_error;
+use canopy_base::text::os_error;
 use rustix::fs::FileType;
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;

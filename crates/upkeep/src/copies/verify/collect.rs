@@ -6,7 +6,7 @@ use crate::pool_link::PoolLink;
 use crate::relocate::Stays;
 use crate::stop::Stop;
 use crate::survey::{Entry, FileCopy, current, walk_all};
-use canopy_config::text::os_error;
+use canopy_base::text::os_error;
 use rustix::fs::FileType;
 use std::collections::HashMap;
 use std::path::PathBuf;

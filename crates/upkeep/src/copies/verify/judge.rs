@@ -11,7 +11,7 @@ use crate::pool_link::PoolLink;
 use crate::progress::Progress;
 use crate::stop::Stop;
 use blake3::{Hash, Hasher};
-use canopy_config::text::os_error;
+use canopy_base::text::os_error;
 use rustix::fs::Advice;
 use rustix::io::Errno;
 use std::collections::BTreeSet;

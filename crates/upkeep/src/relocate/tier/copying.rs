@@ -9,7 +9,7 @@ use crate::relocate::job::Stays;
 use crate::relocate::mover::{Action, Outcome, Step};
 use crate::relocate::{Bound, Run};
 use crate::survey::{Entry, FileCopy, look, walk_all};
-use canopy_config::text::os_error;
+use canopy_base::text::os_error;
 use canopy_policy::placement::Placement;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -108,7 +108,7 @@ impl TierMover<'_> {
                 if report.paths.is_empty() {
                     break;
                 }
-                paths.extend(report.paths.iter().map(canopy_config::control_api::OsText::to_path));
+                paths.extend(report.paths.iter().map(canopy_control::OsText::to_path));
             }
             if !paths.is_empty() && !self.stop.is_set() {
                 match self.copy_some(placement, &paths) {

@@ -2,8 +2,8 @@
 
 use crate::pool_link::PoolLink;
 use crate::stop::Stop;
-use canopy_config::control_api::metrics::MetricsReport;
-use canopy_config::control_api::{self, METRICS, control_file};
+use canopy_control::metrics::MetricsReport;
+use canopy_control::{METRICS, control_file};
 use std::cell::Cell;
 use std::fs;
 use std::path::Path;
@@ -53,7 +53,7 @@ impl<'p> Calm<'p> {
 
     /// Returns how many requests the daemon has answered.
     fn answered(&self) -> Option<u64> {
-        let answer = control_api::read(&control_file(&self.pool.mountpoint), METRICS).ok()?;
+        let answer = canopy_control::read(&control_file(&self.pool.mountpoint), METRICS).ok()?;
         let report: MetricsReport = serde_json::from_slice(&answer).ok()?;
         Some(report.operations.iter().map(|kind| kind.answered).sum())
     }

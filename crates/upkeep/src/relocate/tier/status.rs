@@ -1,9 +1,9 @@
 //! The tiers of a pool for `canopy status`.
 
 use super::record::{CopiesReport, MoverReport, mover_report};
-use canopy_config::control_api::PoolReport;
+use canopy_base::text::{bytes, date};
 use canopy_config::placement::{format_move_when, parse_rules, parse_tiers};
-use canopy_config::text::{bytes, date};
+use canopy_control::PoolReport;
 use canopy_policy::placement::MoveWhen;
 use serde::Serialize;
 use std::fmt;

@@ -3,6 +3,8 @@
 //! Keys are extended attributes. Those of the control file show and change the pool; a few others belong to every file
 //! and directory. [`STATUS`] of the control file is a [`PoolReport`], and [`METRICS`] a [`metrics::MetricsReport`]. [`EXPLAIN`] with a function, and for some functions
 //! a slash and a name, is an [`ExplainReport`] of any file or directory.
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod metrics;
 
@@ -394,7 +396,7 @@ impl fmt::Display for PlacementReport {
             f.write_str("all branches")?;
         }
         if let Some(rule) = &self.rule {
-            write!(f, "; by the rule {}", crate::text::one_line(rule))?;
+            write!(f, "; by the rule {}", canopy_base::text::one_line(rule))?;
         }
         match self.copies {
             Some(copies) if copies > 1 => write!(f, ", which wants {copies} copies"),
