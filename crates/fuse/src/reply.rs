@@ -38,7 +38,7 @@ pub struct Reply<'b> {
 #[derive(Debug)]
 pub struct Replied {
     pub(crate) unique: u64,
-    pub(crate) answer: Answer,
+    pub(crate) answer: Content,
     pub(crate) granted: Granted,
 }
 
@@ -46,13 +46,13 @@ impl Replied {
     /// Returns whether the request waits ([`Reply::later`]).
     #[must_use]
     pub fn is_later(&self) -> bool {
-        matches!(self.answer, Answer::Later(_))
+        matches!(self.answer, Content::Later(_))
     }
 
     /// Has the signal that has reached the client end the wait, if it does that and this is one.
     pub fn after(self, signal: Signal) -> Replied {
         match self.answer {
-            Answer::Later(_) => Replied { answer: Answer::Later(signal), ..self },
+            Content::Later(_) => Replied { answer: Content::Later(signal), ..self },
             _ => self,
         }
     }
@@ -69,7 +69,7 @@ pub enum NoData {
 
 /// What to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum Content {
     Nothing,
     /// A positive errno.
     Error(i32),
@@ -115,7 +115,7 @@ impl<'b> Reply<'b> {
         self.limit
     }
 
-    fn done(&self, answer: Answer, granted: Granted) -> Replied {
+    fn done(&self, answer: Content, granted: Granted) -> Replied {
         Replied { unique: self.unique, answer, granted }
     }
 
@@ -124,7 +124,7 @@ impl<'b> Reply<'b> {
         match self.payload.get_mut(..bytes.len()) {
             Some(room) => {
                 room.copy_from_slice(bytes);
-                self.done(Answer::Payload(bytes.len()), granted)
+                self.done(Content::Payload(bytes.len()), granted)
             }
             None => self.error(EIO),
         }
@@ -132,7 +132,7 @@ impl<'b> Reply<'b> {
 
     /// Replies with success and no data.
     pub fn ok(self) -> Replied {
-        self.done(Answer::Payload(0), Granted::Nothing)
+        self.done(Content::Payload(0), Granted::Nothing)
     }
 
     /// Replies with a positive errno. One that the kernel would refuse becomes `ERANGE`.
@@ -142,7 +142,7 @@ impl<'b> Reply<'b> {
             1..=ERRNO_MAX => errno,
             _ => ERANGE,
         };
-        self.done(Answer::Error(errno), Granted::Nothing)
+        self.done(Content::Error(errno), Granted::Nothing)
     }
 
     /// Sends no reply yet: the request would have to wait for something else than a disk, and has changed nothing. It is put
@@ -151,13 +151,13 @@ impl<'b> Reply<'b> {
         if let Some(attempt) = self.attempt {
             attempt.waits_for(wait);
         }
-        self.done(Answer::Later(Signal::None), Granted::Nothing)
+        self.done(Content::Later(Signal::None), Granted::Nothing)
     }
 
     /// Sends no reply, for FORGET, BATCH_FORGET, INTERRUPT and NOTIFY_REPLY. For any other request the transport sends
     /// `EIO`.
     pub fn none(self) -> Replied {
-        self.done(Answer::Nothing, Granted::Nothing)
+        self.done(Content::Nothing, Granted::Nothing)
     }
 
     /// Replies to LOOKUP, SYMLINK, MKNOD, MKDIR or LINK. The kernel then holds one lookup of the node, unless its id is 0.
@@ -226,7 +226,7 @@ impl<'b> Reply<'b> {
             return self.error(ERANGE);
         }
         self.payload[..bytes.len()].copy_from_slice(bytes);
-        self.done(Answer::Payload(bytes.len()), Granted::Nothing)
+        self.done(Content::Payload(bytes.len()), Granted::Nothing)
     }
 
     /// Replies to READ, READLINK, GETXATTR or LISTXATTR with up to `max` bytes, which `fill` writes into the buffer that
@@ -240,7 +240,7 @@ impl<'b> Reply<'b> {
     pub fn data_or_later(self, max: usize, fill: impl FnOnce(&mut [u8]) -> Result<usize, NoData>) -> Replied {
         let room = max.min(self.limit);
         match fill(&mut self.payload[..room]) {
-            Ok(len) if len <= room => self.done(Answer::Payload(len), Granted::Nothing),
+            Ok(len) if len <= room => self.done(Content::Payload(len), Granted::Nothing),
             Ok(_) => self.error(EIO),
             Err(NoData::Error(errno)) => self.error(errno),
             Err(NoData::Later(cause)) => self.later(cause),
@@ -262,7 +262,7 @@ impl<'b> Reply<'b> {
             Ok(len) if len <= room => {
                 let out = abi::IoctlOut { result, flags: 0, in_iovs: 0, out_iovs: 0 };
                 self.payload[..head].copy_from_slice(out.as_bytes());
-                self.done(Answer::Payload(head + len), Granted::Nothing)
+                self.done(Content::Payload(head + len), Granted::Nothing)
             }
             Ok(_) => self.error(EIO),
             Err(errno) => self.error(errno),
@@ -372,7 +372,7 @@ impl DirBuf<'_> {
 
     /// Sends the entries. A reply without entries means the end of the directory.
     pub fn finish(self) -> Replied {
-        self.reply.done(Answer::Payload(self.len), Granted::Nothing)
+        self.reply.done(Content::Payload(self.len), Granted::Nothing)
     }
 
     /// Sends an errno instead.
@@ -427,7 +427,7 @@ impl DirPlusBuf<'_> {
 
     /// Sends the entries. A reply without entries means the end of the directory.
     pub fn finish(self) -> Replied {
-        self.reply.done(Answer::Payload(self.len), Granted::Entries)
+        self.reply.done(Content::Payload(self.len), Granted::Entries)
     }
 
     /// Sends an errno instead. The caller must undo the lookups that it has counted for entries it has pushed.

@@ -1,7 +1,7 @@
 //! `canopy metrics`: the figures of pools, once or for a monitoring system that asks for them.
 
 use crate::error::{Error, Result};
-use crate::exporter::{self, Place};
+use crate::exporter::{self, ListenAt};
 use crate::exposition;
 use crate::observe::{Observation, Observer, Published, all_pools, mountpoint, pool_at};
 use clap::Args;
@@ -17,7 +17,7 @@ pub struct MetricsArgs {
     pub mount: Option<PathBuf>,
     /// Serve them over HTTP at 127.0.0.1:PORT or a socket
     #[arg(long, value_name = "PLACE")]
-    pub listen: Option<Place>,
+    pub listen: Option<ListenAt>,
 }
 
 const NOTES: &str = "\

@@ -1,7 +1,7 @@
 //! One look at a pool: what its daemon says, and what its branches and their disks have.
 
 use crate::error::{Error, Result};
-use crate::probe::{self, Answer};
+use crate::probe::{self, QueryOutcome};
 use canopy_config::source::named;
 use canopy_control::metrics::MetricsReport;
 use canopy_control::{BranchReport, PoolReport};
@@ -208,8 +208,8 @@ impl Observer {
             probe::start_all("space", asked.iter().map(PathBuf::as_path)).map_err(PROBE)?.into_iter();
         let deadline = Instant::now() + BRANCH_PATIENCE;
         let answer = |query| match probe::answer::<BranchSpace>(query, deadline) {
-            Answer::Answered(space) => Some(space),
-            Answer::Failed(_) | Answer::TimedOut => None,
+            QueryOutcome::Answered(space) => Some(space),
+            QueryOutcome::Failed(_) | QueryOutcome::TimedOut => None,
         };
         let spaces = branches.iter().map(|branch| {
             let query = if is_asked(&branch) { queries.next() } else { None };

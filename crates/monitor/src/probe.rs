@@ -41,18 +41,18 @@ impl From<io::Error> for Failure {
 
 /// The outcome of a query.
 #[derive(Clone, Debug)]
-pub enum Answer<T> {
+pub enum QueryOutcome<T> {
     Answered(T),
     Failed(Failure),
     /// Not in time.
     TimedOut,
 }
 
-impl<T> Answer<T> {
+impl<T> QueryOutcome<T> {
     pub fn ok(self) -> Option<T> {
         match self {
-            Answer::Answered(answer) => Some(answer),
-            Answer::Failed(_) | Answer::TimedOut => None,
+            QueryOutcome::Answered(answer) => Some(answer),
+            QueryOutcome::Failed(_) | QueryOutcome::TimedOut => None,
         }
     }
 }
@@ -83,11 +83,13 @@ fn spawn(what: &str, path: &Path) -> io::Result<RunningCommand> {
 }
 
 /// Waits for the answer to a query.
-pub fn answer<T: DeserializeOwned>(query: RunningCommand, deadline: Instant) -> Answer<T> {
-    let Some(bytes) = query.output_before(deadline) else { return Answer::TimedOut };
+pub fn answer<T: DeserializeOwned>(query: RunningCommand, deadline: Instant) -> QueryOutcome<T> {
+    let Some(bytes) = query.output_before(deadline) else { return QueryOutcome::TimedOut };
     match serde_json::from_slice::<Result<T, Failure>>(&bytes) {
-        Ok(Ok(facts)) => Answer::Answered(facts),
-        Ok(Err(failure)) => Answer::Failed(failure),
-        Err(why) => Answer::Failed(Failure { cause: Cause::Other, why: format!("the probe failed: {why}") }),
+        Ok(Ok(facts)) => QueryOutcome::Answered(facts),
+        Ok(Err(failure)) => QueryOutcome::Failed(failure),
+        Err(why) => {
+            QueryOutcome::Failed(Failure { cause: Cause::Other, why: format!("the probe failed: {why}") })
+        }
     }
 }

@@ -34,6 +34,6 @@ pub use ops::names::explain::{Explained, Placed, PlacedSet, SetAnswer};
 pub use ops::names::locate::Located;
 pub use ops::names::lookup::Entry;
 pub use ops::names::rename::RenameKind;
-pub use ops::names::rename_again::{RENAME_INTENT_WORDS, RenameIntent};
+pub use ops::names::replay_rename::{RENAME_INTENT_WORDS, RenameIntent};
 pub use ops::tally::PoolTally;
 pub use pool::Pool;

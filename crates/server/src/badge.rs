@@ -59,7 +59,7 @@ fn read_report(process: &Path) -> Option<(Vec<u8>, Duration)> {
 
 /// What the open files of a process say about what it serves.
 #[derive(Default)]
-struct Held {
+struct OpenFiles {
     /// The mounts that its badges name.
     badges: Vec<u64>,
     /// The connections of its FUSE devices.
@@ -109,8 +109,8 @@ impl Servers {
     }
 }
 
-fn held_by(process: &Path) -> Option<Held> {
-    let mut held = Held::default();
+fn held_by(process: &Path) -> Option<OpenFiles> {
+    let mut held = OpenFiles::default();
     for file in fs::read_dir(process.join("fd")).ok()?.flatten() {
         let Ok(target) = fs::read_link(file.path()) else { continue };
         if target == Path::new("/dev/fuse") {

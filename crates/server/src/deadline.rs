@@ -7,7 +7,7 @@
 //! released. Requests that do not take long pay for two loads, and for a note of what they may wait for.
 
 use crate::branches::liveness::Liveness;
-use crate::branches::stalls::Place;
+use crate::branches::stalls::BlockedOn;
 use crate::control;
 use crate::lock_rank as rank;
 use crate::translate::operation::{Changes, Operation, Waits};
@@ -95,7 +95,7 @@ impl MayBlockOn {
 impl<H: Handler> Handler for Deadline<H> {
     fn handle(&self, request: Request<'_>, reply: Reply<'_>) -> Replied {
         let some_hang = !self.liveness.all_answer() || self.pool.stuck() >= MAX_STUCK;
-        if some_hang && self.pool.patience().is_some() && !is_control(&request) {
+        if some_hang && self.pool.longest_deadline().is_some() && !is_control(&request) {
             if self.is_refused(&request) {
                 return reply.error(Errno::TIMEDOUT.raw_os_error());
             }
@@ -120,7 +120,7 @@ impl<H: Handler> Handler for Deadline<H> {
 
     fn note(&self, request: &Request<'_>) -> Note {
         // Other requests about control names are answered at once.
-        if self.pool.patience().is_none() || request.header.node == control::NODE {
+        if self.pool.longest_deadline().is_none() || request.header.node == control::NODE {
             return MayBlockOn::Nothing.note();
         }
         let files = |handle, other: Option<u64>, long| MayBlockOn::Files {
@@ -176,7 +176,7 @@ impl<H: Handler> Handler for Deadline<H> {
             MayBlockOn::Nothing => return Verdict::Wait(LOOK_AGAIN),
             // It waits for a lock, or its place is not known: the branches of the files decide.
             MayBlockOn::Files { handle, other, .. }
-                if !matches!(place, Place::Branches(_)) && self.branch_of(handle, other).is_none() =>
+                if !matches!(place, BlockedOn::Branches(_)) && self.branch_of(handle, other).is_none() =>
             {
                 return Verdict::Wait(LOOK_AGAIN);
             }
@@ -188,7 +188,7 @@ impl<H: Handler> Handler for Deadline<H> {
             MayBlockOn::Close(branch) if self.is_silent(branch) => return Verdict::Answer(0),
             MayBlockOn::Close(_) => true,
         };
-        if place == Place::Unknown {
+        if place == BlockedOn::Unknown {
             return Verdict::Wait(LOCATE_AGAIN);
         }
         if request.since < deadline {
@@ -204,8 +204,8 @@ impl<H: Handler> Handler for Deadline<H> {
     fn given_up(&self, request: &Stalled) {
         let note = MayBlockOn::from_note(request.note);
         let branches = match self.liveness.stalls().place(request.unique) {
-            Place::Branches(branches) => branches,
-            Place::Unknown | Place::Thread | Place::Elsewhere => match note {
+            BlockedOn::Branches(branches) => branches,
+            BlockedOn::Unknown | BlockedOn::Thread | BlockedOn::Elsewhere => match note {
                 MayBlockOn::Files { handle, other, .. } => {
                     self.branch_of(handle, other).map(|branch| branch.id).into_iter().collect()
                 }
@@ -277,11 +277,11 @@ impl<H: Handler> Deadline<H> {
 
     /// Returns how long a worker may be stuck there: as long as the branches that it is stuck in allow; where that is not
     /// known, as long as any branch does.
-    fn deadline_at(&self, place: &Place) -> Option<Duration> {
-        let longest = self.pool.patience()?;
+    fn deadline_at(&self, place: &BlockedOn) -> Option<Duration> {
+        let longest = self.pool.longest_deadline()?;
         match place {
-            Place::Unknown | Place::Thread | Place::Elsewhere => Some(longest),
-            Place::Branches(stuck_in) => {
+            BlockedOn::Unknown | BlockedOn::Thread | BlockedOn::Elsewhere => Some(longest),
+            BlockedOn::Branches(stuck_in) => {
                 let deadlines = self.pool.deadlines();
                 let of = |id: &BranchId| deadlines.iter().find(|(branch, _)| branch.id == *id);
                 stuck_in.iter().filter_map(of).map(|(_, deadline)| *deadline).min()

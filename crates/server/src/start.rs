@@ -71,7 +71,7 @@ impl Serving {
     pub fn join(self) {
         let result = self.running.join();
         drop(self.watch_thread);
-        if self.pool.patience().is_some() {
+        if self.pool.longest_deadline().is_some() {
             // Closing files on a branch that hangs would block. They are closed when the process ends.
             std::mem::forget(self.pool);
         }

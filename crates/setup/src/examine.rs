@@ -103,7 +103,8 @@ fn parity(text: &str) -> Vec<PathBuf> {
 /// services that bind a branch to a place that this namespace does not have.
 fn binds(branches: &[Branch]) -> Vec<Bind> {
     let Ok(mine) = mountinfo::list() else { return Vec::new() };
-    let places: Vec<Place<'_>> = branches.iter().filter_map(|branch| Place::new(branch, &mine)).collect();
+    let places: Vec<BranchPlace<'_>> =
+        branches.iter().filter_map(|branch| BranchPlace::new(branch, &mine)).collect();
     let my_root = root_in(&mine);
     let (mut seen, mut found) = (BTreeSet::new(), BTreeSet::new());
     for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -142,19 +143,19 @@ fn root_in(mounts: &[MountEntry]) -> Option<((u32, u32), PathBuf)> {
 }
 
 /// A branch, and where it is on its filesystem.
-struct Place<'a> {
+struct BranchPlace<'a> {
     branch: &'a Branch,
     mounted: &'a MountEntry,
     root: PathBuf,
     pool: Option<(u32, u32)>,
 }
 
-impl<'a> Place<'a> {
-    fn new(branch: &'a Branch, mounts: &'a [MountEntry]) -> Option<Place<'a>> {
+impl<'a> BranchPlace<'a> {
+    fn new(branch: &'a Branch, mounts: &'a [MountEntry]) -> Option<BranchPlace<'a>> {
         let mounted = mountinfo::holding_in(mounts, &branch.path)?;
         let pool = mounts.iter().rev().find(|mounted| mounted.mountpoint == branch.pool);
         let pool = pool.filter(|pool| pool.is_pool()).map(|pool| pool.device);
-        Some(Place { branch, mounted, root: mounted.inside(&branch.path), pool })
+        Some(BranchPlace { branch, mounted, root: mounted.inside(&branch.path), pool })
     }
 
     /// Returns whether a mount shows the branch or a part of it.
@@ -212,7 +213,7 @@ mod tests {
             changed: None,
             spins: false,
         };
-        let place = Place::new(&branch, &mine).expect("its filesystem");
+        let place = BranchPlace::new(&branch, &mine).expect("its filesystem");
         let there = |line: &str| mountinfo::parse(line.as_bytes()).remove(0);
         for (line, within, elsewhere) in [
             ("40 1 8:17 /media /data rw - ext4 /dev/sdb1 rw", true, true),

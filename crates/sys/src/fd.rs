@@ -45,21 +45,21 @@ pub fn take_over(number: RawFd) -> Option<OwnedFd> {
 /// A descriptor of this process: its number, and the file that it leads to. A number alone says little, as it is used again
 /// once its descriptor was closed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Held {
+pub struct KnownFd {
     pub number: RawFd,
     device: u64,
     inode: u64,
 }
 
-impl Held {
+impl KnownFd {
     /// Returns the descriptor that has this number now; `None` if none has.
     #[must_use]
-    pub fn now(number: RawFd) -> Option<Held> {
+    pub fn now(number: RawFd) -> Option<KnownFd> {
         // SAFETY: all bytes zero are a valid `stat`.
         let mut stat: libc::stat = unsafe { std::mem::zeroed() };
         // SAFETY: writes into `stat` only, and fails for a number without a descriptor.
         let result = unsafe { libc::fstat(number, &raw mut stat) };
-        (result == 0).then_some(Held { number, device: stat.st_dev, inode: stat.st_ino })
+        (result == 0).then_some(KnownFd { number, device: stat.st_dev, inode: stat.st_ino })
     }
 }
 

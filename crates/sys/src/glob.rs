@@ -25,7 +25,7 @@ const FLAGS: libc::c_int = 0;
 /// `EINVAL` for a NUL byte in the pattern, `ENOMEM`, `EIO` if glob(3) fails for another reason.
 pub fn directories(pattern: &OsStr) -> io::Result<Vec<PathBuf>> {
     let pattern = CString::new(pattern.as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-    let mut found = Found(MaybeUninit::zeroed());
+    let mut found = Matches(MaybeUninit::zeroed());
     // SAFETY: the pattern is a NUL-terminated string and the result structure is writable. All zeros is a valid glob_t,
     // and without GLOB_APPEND or GLOB_DOOFFS glob reads nothing from it. No callback is passed.
     let code = unsafe { libc::glob(pattern.as_ptr(), FLAGS, None, found.0.as_mut_ptr()) };
@@ -38,9 +38,9 @@ pub fn directories(pattern: &OsStr) -> io::Result<Vec<PathBuf>> {
 }
 
 /// A result of glob(3), freed when dropped.
-struct Found(MaybeUninit<libc::glob_t>);
+struct Matches(MaybeUninit<libc::glob_t>);
 
-impl Found {
+impl Matches {
     /// Returns the paths of a successful glob(3).
     fn paths(&self) -> Vec<PathBuf> {
         // SAFETY: the structure was created zeroed, which is a valid value of this plain C struct.
@@ -57,7 +57,7 @@ impl Found {
     }
 }
 
-impl Drop for Found {
+impl Drop for Matches {
     fn drop(&mut self) {
         // SAFETY: the structure is either zeroed (nothing to free) or filled by glob, and is freed once.
         unsafe { libc::globfree(self.0.as_mut_ptr()) }

@@ -36,7 +36,7 @@ pub use error::{Error, Result};
 pub use filter::{Filter, FilterArgs};
 pub use fsck::{FixSource, FsckArgs, fsck};
 pub use look::{DuArgs, LsArgs, WhichArgs, du, ls, which};
-pub use manners::MannerArgs;
+pub use manners::ThrottleArgs;
 pub use only_there::{OnlyThere, only_there};
 pub use relocate::{
     BalanceArgs, BranchSpace, ConsolidateArgs, DrainArgs, MoveArgs, Remove, TierArgs, TierStatus, balance,

@@ -5,7 +5,7 @@ use clap::Args;
 
 /// How a command works and what it prints.
 #[derive(Args, Clone, Debug, Default)]
-pub struct MannerArgs {
+pub struct ThrottleArgs {
     /// Print JSON: the plan (dry run) or what became of it
     #[arg(long)]
     pub json: bool,

@@ -1,6 +1,6 @@
 //! How fast a command reads and writes by itself, and after which other programs.
 
-use crate::manners::MannerArgs;
+use crate::manners::ThrottleArgs;
 use canopy_sys::thread::ioprio;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ pub(crate) struct Pace {
 
 impl Pace {
     /// Gives the calling thread the I/O class that these options ask for.
-    pub(crate) fn of(manners: &MannerArgs) -> Pace {
+    pub(crate) fn of(manners: &ThrottleArgs) -> Pace {
         if !manners.eager {
             ioprio::yield_disks();
         }

@@ -10,28 +10,28 @@ thread_local! {
 
 /// An entry in the calling thread's list, removed when dropped.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct HeldRank {
     #[cfg(debug_assertions)]
     order: u16,
 }
 
 #[cfg(debug_assertions)]
-impl Held {
+impl HeldRank {
     /// Records a lock that the thread may have to wait for. Panics if the thread holds a lock whose rank is not
     /// below.
     #[track_caller]
-    pub(super) fn next(order: u16, name: &'static str) -> Held {
-        Held::check(order, name, |held| held < order)
+    pub(super) fn next(order: u16, name: &'static str) -> HeldRank {
+        HeldRank::check(order, name, |held| held < order)
     }
 
     /// As `next`, but allows other locks of the same rank.
     #[track_caller]
-    pub(super) fn sibling(order: u16, name: &'static str) -> Held {
-        Held::check(order, name, |held| held <= order)
+    pub(super) fn sibling(order: u16, name: &'static str) -> HeldRank {
+        HeldRank::check(order, name, |held| held <= order)
     }
 
     #[track_caller]
-    fn check(order: u16, name: &'static str, allowed: impl Fn(u16) -> bool) -> Held {
+    fn check(order: u16, name: &'static str, allowed: impl Fn(u16) -> bool) -> HeldRank {
         let refused =
             RANKS.try_with(|ranks| ranks.borrow().iter().copied().find(|(held, _)| !allowed(*held)));
         if let Ok(Some((held, holder))) = refused
@@ -41,19 +41,19 @@ impl Held {
                 "lock order: {name} (rank {order}) is taken while {holder} (rank {held}) is held; see lock/rank.rs"
             );
         }
-        Held::note(order, name)
+        HeldRank::note(order, name)
     }
 
     /// Records a lock that the thread does not wait for.
-    pub(super) fn note(order: u16, name: &'static str) -> Held {
+    pub(super) fn note(order: u16, name: &'static str) -> HeldRank {
         // The list may already be gone when the thread ends.
         let _ = RANKS.try_with(|ranks| ranks.borrow_mut().push((order, name)));
-        Held { order }
+        HeldRank { order }
     }
 }
 
 #[cfg(debug_assertions)]
-impl Drop for Held {
+impl Drop for HeldRank {
     fn drop(&mut self) {
         let _ = RANKS.try_with(|ranks| {
             let mut ranks = ranks.borrow_mut();
@@ -65,19 +65,19 @@ impl Drop for Held {
 }
 
 #[cfg(not(debug_assertions))]
-impl Held {
+impl HeldRank {
     #[inline(always)]
-    pub(super) fn next(_: u16, _: &'static str) -> Held {
-        Held {}
+    pub(super) fn next(_: u16, _: &'static str) -> HeldRank {
+        HeldRank {}
     }
 
     #[inline(always)]
-    pub(super) fn sibling(_: u16, _: &'static str) -> Held {
-        Held {}
+    pub(super) fn sibling(_: u16, _: &'static str) -> HeldRank {
+        HeldRank {}
     }
 
     #[inline(always)]
-    pub(super) fn note(_: u16, _: &'static str) -> Held {
-        Held {}
+    pub(super) fn note(_: u16, _: &'static str) -> HeldRank {
+        HeldRank {}
     }
 }

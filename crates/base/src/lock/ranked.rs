@@ -11,7 +11,7 @@
 //!
 //! [`rank`](super::rank) lists the ranks.
 
-use super::held::Held;
+use super::held::HeldRank;
 use parking_lot::WaitTimeoutResult;
 use std::fmt;
 use std::marker::PhantomData;
@@ -59,14 +59,14 @@ macro_rules! lock_ranks {
 #[inline]
 #[track_caller]
 pub fn assert_may_take<R: Rank>() {
-    drop(Held::next(R::ORDER, R::NAME));
+    drop(HeldRank::next(R::ORDER, R::NAME));
 }
 
 /// A rank that is held without a lock: for work that excludes other work as a lock would.
 #[derive(Debug)]
 pub struct Hold<R> {
-    _held: Held,
-    // Held by the thread that took it.
+    _held: HeldRank,
+    // HeldRank by the thread that took it.
     _rank: PhantomData<(*const (), R)>,
 }
 
@@ -75,7 +75,7 @@ impl<R: Rank> Hold<R> {
     #[inline]
     #[track_caller]
     pub fn take() -> Hold<R> {
-        Hold { _held: Held::next(R::ORDER, R::NAME), _rank: PhantomData }
+        Hold { _held: HeldRank::next(R::ORDER, R::NAME), _rank: PhantomData }
     }
 }
 
@@ -89,7 +89,7 @@ pub struct Mutex<T: ?Sized, R> {
 #[must_use = "the lock is released as soon as its guard is dropped"]
 pub struct MutexGuard<'a, T: ?Sized, R> {
     inner: parking_lot::MutexGuard<'a, T>,
-    _held: Held,
+    _held: HeldRank,
     _rank: PhantomData<fn() -> R>,
 }
 
@@ -107,27 +107,27 @@ impl<T: ?Sized, R: Rank> Mutex<T, R> {
     #[inline]
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T, R> {
-        let held = Held::next(R::ORDER, R::NAME);
+        let held = HeldRank::next(R::ORDER, R::NAME);
         MutexGuard { inner: self.inner.lock(), _held: held, _rank: PhantomData }
     }
 
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T, R>> {
         let inner = self.inner.try_lock()?;
-        Some(MutexGuard { inner, _held: Held::note(R::ORDER, R::NAME), _rank: PhantomData })
+        Some(MutexGuard { inner, _held: HeldRank::note(R::ORDER, R::NAME), _rank: PhantomData })
     }
 
     #[inline]
     #[track_caller]
     pub fn try_lock_for(&self, limit: Duration) -> Option<MutexGuard<'_, T, R>> {
-        let held = Held::next(R::ORDER, R::NAME);
+        let held = HeldRank::next(R::ORDER, R::NAME);
         Some(MutexGuard { inner: self.inner.try_lock_for(limit)?, _held: held, _rank: PhantomData })
     }
 
     #[inline]
     #[track_caller]
     pub fn try_lock_until(&self, until: Instant) -> Option<MutexGuard<'_, T, R>> {
-        let held = Held::next(R::ORDER, R::NAME);
+        let held = HeldRank::next(R::ORDER, R::NAME);
         Some(MutexGuard { inner: self.inner.try_lock_until(until)?, _held: held, _rank: PhantomData })
     }
 
@@ -217,7 +217,7 @@ pub struct RwLock<T: ?Sized, R> {
 #[must_use = "the lock is released as soon as its guard is dropped"]
 pub struct RwLockReadGuard<'a, T: ?Sized, R> {
     inner: parking_lot::RwLockReadGuard<'a, T>,
-    _held: Held,
+    _held: HeldRank,
     _rank: PhantomData<fn() -> R>,
 }
 
@@ -225,7 +225,7 @@ pub struct RwLockReadGuard<'a, T: ?Sized, R> {
 #[must_use = "the lock is released as soon as its guard is dropped"]
 pub struct RwLockWriteGuard<'a, T: ?Sized, R> {
     inner: parking_lot::RwLockWriteGuard<'a, T>,
-    _held: Held,
+    _held: HeldRank,
     _rank: PhantomData<fn() -> R>,
 }
 
@@ -243,34 +243,34 @@ impl<T: ?Sized, R: Rank> RwLock<T, R> {
     #[inline]
     #[track_caller]
     pub fn read(&self) -> RwLockReadGuard<'_, T, R> {
-        let held = Held::next(R::ORDER, R::NAME);
+        let held = HeldRank::next(R::ORDER, R::NAME);
         RwLockReadGuard { inner: self.inner.read(), _held: held, _rank: PhantomData }
     }
 
     #[inline]
     #[track_caller]
     pub fn write(&self) -> RwLockWriteGuard<'_, T, R> {
-        let held = Held::next(R::ORDER, R::NAME);
+        let held = HeldRank::next(R::ORDER, R::NAME);
         RwLockWriteGuard { inner: self.inner.write(), _held: held, _rank: PhantomData }
     }
 
     #[inline]
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T, R>> {
         let inner = self.inner.try_read()?;
-        Some(RwLockReadGuard { inner, _held: Held::note(R::ORDER, R::NAME), _rank: PhantomData })
+        Some(RwLockReadGuard { inner, _held: HeldRank::note(R::ORDER, R::NAME), _rank: PhantomData })
     }
 
     #[inline]
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T, R>> {
         let inner = self.inner.try_write()?;
-        Some(RwLockWriteGuard { inner, _held: Held::note(R::ORDER, R::NAME), _rank: PhantomData })
+        Some(RwLockWriteGuard { inner, _held: HeldRank::note(R::ORDER, R::NAME), _rank: PhantomData })
     }
 
     /// As `parking_lot`'s `try_write_until`, for one of several locks of this rank, which all threads take in the same order.
     #[inline]
     #[track_caller]
     pub fn try_write_sibling_until(&self, until: Instant) -> Option<RwLockWriteGuard<'_, T, R>> {
-        let held = Held::sibling(R::ORDER, R::NAME);
+        let held = HeldRank::sibling(R::ORDER, R::NAME);
         Some(RwLockWriteGuard { inner: self.inner.try_write_until(until)?, _held: held, _rank: PhantomData })
     }
 

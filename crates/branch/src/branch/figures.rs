@@ -51,10 +51,10 @@ pub struct PoolFigures {
     changes: AtomicU64,
     /// How many changes are in progress, and how many handles are open for writing.
     active: AtomicUsize,
-    last: RwLock<Option<Answer>, rank::SpaceCache>,
+    last: RwLock<Option<Counted>, rank::SpaceCache>,
 }
 
-struct Answer {
+struct Counted {
     asked: Instant,
     changes: u64,
     branches: Branches,
@@ -117,7 +117,7 @@ impl PoolFigures {
             return last.figures;
         }
         let (figures, complete) = ask();
-        let answer = complete.filter(|()| quiet).map(|()| Answer {
+        let answer = complete.filter(|()| quiet).map(|()| Counted {
             asked,
             changes,
             branches: branches.clone(),

@@ -4,7 +4,7 @@
 //! [`set::branches`].
 
 use super::mount::MountArgs;
-use super::set::{self, Kept};
+use super::set::{self, Persistence};
 use crate::control_client::ControlClient;
 use crate::error::Error;
 use crate::terminal::{print, print_styled};
@@ -255,9 +255,13 @@ impl<'c> Change<'c> {
             return Ok(());
         }
         match set::branches(self.pool, &after.to_os_string(), !self.args.no_persist, parse_cmdline)? {
-            Kept::InFile(file) => print(&format!("changed, also in {}\n", one_line(&file.to_string_lossy()))),
-            Kept::UntilUnmount if self.args.no_persist => print("changed until the pool is unmounted\n"),
-            Kept::UntilUnmount => print(
+            Persistence::InFile(file) => {
+                print(&format!("changed, also in {}\n", one_line(&file.to_string_lossy())))
+            }
+            Persistence::UntilUnmount if self.args.no_persist => {
+                print("changed until the pool is unmounted\n")
+            }
+            Persistence::UntilUnmount => print(
                 "changed until the pool is unmounted: it has no config file. To keep the change, edit \
                  the branches where they are configured (/etc/fstab or the mount command)\n",
             ),

@@ -69,7 +69,7 @@ pub fn run(args: &SetArgs, parse_cmdline: fn(&[u8]) -> Option<MountArgs>) -> Res
 }
 
 /// Where a change is kept.
-pub enum Kept {
+pub enum Persistence {
     InFile(PathBuf),
     UntilUnmount,
 }
@@ -80,13 +80,13 @@ pub fn branches(
     list: &OsStr,
     in_file: bool,
     parse_cmdline: fn(&[u8]) -> Option<MountArgs>,
-) -> Result<Kept, Error> {
+) -> Result<Persistence, Error> {
     let pool = ControlClient::at(mount)?;
     let file = PathBuf::from(if in_file { pool.get("config")? } else { OsString::new() });
     if file.as_os_str().is_empty() {
-        return pool.set(BRANCHES, list).map(|()| Kept::UntilUnmount);
+        return pool.set(BRANCHES, list).map(|()| Persistence::UntilUnmount);
     }
-    persist(&pool, mount, BRANCHES, list, parse_cmdline).map(|()| Kept::InFile(file))
+    persist(&pool, mount, BRANCHES, list, parse_cmdline).map(|()| Persistence::InFile(file))
 }
 
 const BRANCHES: &str = "branches";

@@ -7,7 +7,7 @@ use canopy_branch::branch::{BranchSpec, Mode};
 use canopy_config::overlap::{is_visible_below, refuse_overlap};
 use canopy_config::resolve::Plan;
 use canopy_config::{Config, Mount, lossy, pool_loops};
-use canopy_monitor::probe::{self, Answer};
+use canopy_monitor::probe::{self, QueryOutcome};
 use canopy_sys::glob::is_pattern;
 use canopy_sys::mountinfo::{self, MountEntry};
 use canopy_sys::shown::Show as _;
@@ -82,7 +82,7 @@ fn require_answers(plan: &Plan) -> Result<(), Error> {
         .map_err(Error::system("cannot start a process that asks the branches"))?;
     let deadline = Instant::now() + ANSWERED_WITHIN;
     for (path, query) in asked.into_iter().zip(queries) {
-        if let Answer::TimedOut = probe::answer::<serde_json::Value>(query, deadline) {
+        if let QueryOutcome::TimedOut = probe::answer::<serde_json::Value>(query, deadline) {
             return Err(Error::BranchSilent { path: path.to_owned(), seconds: ANSWERED_WITHIN.as_secs() });
         }
     }

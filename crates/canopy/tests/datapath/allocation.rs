@@ -1,6 +1,6 @@
 //! Allocation, holes and copies: the pool gives the same results as the branch.
 
-use super::files::{Place, open, read_at, size, try_open, write_at};
+use super::files::{TwoPaths, open, read_at, size, try_open, write_at};
 use super::rig::{Disks, Mode, builder};
 use canopy_testkit::LoopFs;
 use rustix::fd::OwnedFd;
@@ -130,7 +130,7 @@ fn copies_of_more_than_four_gigabytes_are_complete() {
     let disk = LoopFs::btrfs(256 << 20);
     for mode in MODES {
         let pool = builder(&[disk.path()], &mode.to_string()).mount();
-        let file = |name: &str| Place { pool: pool.path().join(name), branch: disk.path().join(name) };
+        let file = |name: &str| TwoPaths { pool: pool.path().join(name), branch: disk.path().join(name) };
         let from = open(&file("from").pool, OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC);
         let marks = [0, (4 << 30) - 3, SIZE - 7];
         rustix::fs::ftruncate(&from, SIZE).expect("ftruncate");

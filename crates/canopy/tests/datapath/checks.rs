@@ -1,6 +1,6 @@
 //! Checks of ordinary reads and writes that must hold in every mode.
 
-use super::files::{BLOCK, Place, open, read_at, size, write_at};
+use super::files::{BLOCK, TwoPaths, open, read_at, size, write_at};
 use super::rig::{LISTED, Mode};
 use canopy_testkit::{Pool, Rng};
 use rustix::fd::OwnedFd;
@@ -18,7 +18,7 @@ const OVERHEAD: u64 = 256 << 10;
 
 /// Passthrough is used exactly where the mode says so; otherwise the daemon moves the data.
 #[track_caller]
-pub(super) fn served_by(pool: &Pool, mode: Mode, dir: &Place) {
+pub(super) fn served_by(pool: &Pool, mode: Mode, dir: &TwoPaths) {
     let content = vec![b'c'; MIB];
     for (access, flags) in [("r", OFlags::RDONLY), ("w", OFlags::WRONLY), ("rw", OFlags::RDWR)] {
         let file = dir.file(access, &content);
@@ -69,7 +69,7 @@ pub(super) fn served_by(pool: &Pool, mode: Mode, dir: &Place) {
 /// Up to three handles, opened in any order through either link with any flags and closed in any order: no open fails,
 /// and all handles see the same data. In particular, a read-write open beside an open reader must not fail with EIO.
 #[track_caller]
-pub(super) fn open_orders(dir: &Place) {
+pub(super) fn open_orders(dir: &TwoPaths) {
     let plain = [OFlags::RDONLY, OFlags::WRONLY, OFlags::RDWR];
     let odd = [
         OFlags::WRONLY | OFlags::APPEND,
@@ -148,7 +148,7 @@ fn text(bytes: &[u8]) -> String {
 
 /// Several threads open one file, write, read back through another handle, and close.
 #[track_caller]
-pub(super) fn threads(dir: &Place) {
+pub(super) fn threads(dir: &TwoPaths) {
     const EACH: usize = 40;
     let file = dir.file("f", &vec![0; 4 * BLOCK]);
     fs::hard_link(&file.branch, dir.branch.join("g")).expect("a second name");
@@ -182,7 +182,7 @@ pub(super) fn threads(dir: &Place) {
 
 /// Fifty threads open one file at once, and each writes its own part.
 #[track_caller]
-pub(super) fn fifty_handles(dir: &Place) {
+pub(super) fn fifty_handles(dir: &TwoPaths) {
     const PART: usize = 1000;
     let path = dir.pool.join("f");
     let start = Barrier::new(50);
@@ -205,7 +205,7 @@ pub(super) fn fifty_handles(dir: &Place) {
 
 /// Two threads append through two links: every record arrives whole, once, and in its writer's order.
 #[track_caller]
-pub(super) fn appending(dir: &Place) {
+pub(super) fn appending(dir: &TwoPaths) {
     const RECORDS: usize = 100;
     let file = dir.file("f", b"");
     fs::hard_link(&file.branch, dir.branch.join("g")).expect("a second name");
@@ -232,7 +232,7 @@ pub(super) fn appending(dir: &Place) {
 
 /// The kernel does not tell the daemon about fcntl(F_SETFL), but each later read and write obeys the new flags.
 #[track_caller]
-pub(super) fn changed_flags(mode: Mode, dir: &Place) {
+pub(super) fn changed_flags(mode: Mode, dir: &TwoPaths) {
     let set = |fd: &OwnedFd, flags| rustix::fs::fcntl_setfl(fd, flags).expect("F_SETFL");
     // As dd with oflag=direct does: it clears O_DIRECT for the last piece, which is not aligned.
     let file = dir.file("tail", b"");
@@ -266,7 +266,7 @@ pub(super) fn changed_flags(mode: Mode, dir: &Place) {
 
 /// Truncation with concurrent readers: no error, and no byte from before the truncation.
 #[track_caller]
-pub(super) fn truncation(dir: &Place) {
+pub(super) fn truncation(dir: &TwoPaths) {
     let file = dir.file("f", &vec![b'a'; 4 * BLOCK]);
     let (reader, writer) = (open(&file.pool, OFlags::RDONLY), open(&file.pool, OFlags::RDWR));
     assert_eq!(read_at(&reader, 0, 5 * BLOCK), vec![b'a'; 4 * BLOCK]);

@@ -1,6 +1,6 @@
 //! `O_DIRECT`.
 
-use super::files::{Aligned, BLOCK, Place, open, read_at, try_open, write_at};
+use super::files::{Aligned, BLOCK, TwoPaths, open, read_at, try_open, write_at};
 use super::rig::{CACHES, Disks, Mode, builder};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// `O_DIRECT` reads and writes of whole blocks are coherent with cached handles.
 #[track_caller]
-pub(super) fn aligned(dir: &Place) {
+pub(super) fn aligned(dir: &TwoPaths) {
     let file = dir.file("f", &vec![b'.'; 64 * BLOCK]);
     let cached = open(&file.pool, OFlags::RDWR);
     assert_eq!(read_at(&cached, 0, BLOCK), [b'.'; BLOCK]);
@@ -35,7 +35,7 @@ pub(super) fn aligned(dir: &Place) {
 
 /// Unaligned requests get the branch's own result.
 #[track_caller]
-pub(super) fn unaligned(dir: &Place) {
+pub(super) fn unaligned(dir: &TwoPaths) {
     let pairs = [("pool", dir.pool.clone()), ("branch", dir.branch.clone())];
     for access in [OFlags::RDWR, OFlags::WRONLY] {
         for (offset, len) in [(1, 512), (0, 100), (4096, 4097), (3 * 4096, 4096), (5000, 4096)] {

@@ -82,24 +82,24 @@ pub(super) fn xfs_io(commands: &[String]) -> String {
 
 /// The path of a directory or file in the pool, and its path on the branch.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct TwoPaths {
     pub(super) pool: PathBuf,
     pub(super) branch: PathBuf,
 }
 
-impl Place {
+impl TwoPaths {
     /// Creates a subdirectory.
     #[track_caller]
-    pub(super) fn dir(&self, name: &str) -> Place {
-        let inner = Place { pool: self.pool.join(name), branch: self.branch.join(name) };
+    pub(super) fn dir(&self, name: &str) -> TwoPaths {
+        let inner = TwoPaths { pool: self.pool.join(name), branch: self.branch.join(name) };
         std::fs::create_dir(&inner.branch).expect("mkdir on the branch");
         inner
     }
 
     /// Creates a file on the branch and returns its two paths.
     #[track_caller]
-    pub(super) fn file(&self, name: &str, content: &[u8]) -> Place {
-        let file = Place { pool: self.pool.join(name), branch: self.branch.join(name) };
+    pub(super) fn file(&self, name: &str, content: &[u8]) -> TwoPaths {
+        let file = TwoPaths { pool: self.pool.join(name), branch: self.branch.join(name) };
         std::fs::write(&file.branch, content).expect("a file on the branch");
         file
     }

@@ -1,6 +1,6 @@
 //! Shared mappings: coherence with other descriptors, and programs that depend on them.
 
-use super::files::{BLOCK, Place, xfs_io};
+use super::files::{BLOCK, TwoPaths, xfs_io};
 use super::rig::{LISTED, builder};
 use canopy_testkit::cmd::{run, run_within, wait_within};
 use canopy_testkit::{Kind, LoopFs, PATIENCE};
@@ -19,7 +19,7 @@ fn row(byte: u8) -> String {
 
 /// Stores through a mapping and reads and writes through other descriptors see each other at once.
 #[track_caller]
-pub(super) fn coherent(dir: &Place) {
+pub(super) fn coherent(dir: &TwoPaths) {
     for first in ["open -r @", "open @"] {
         let file = dir.file("f", &vec![0x11; 4 * BLOCK]);
         let shown = xfs_io(&words(
@@ -58,7 +58,7 @@ pub(super) fn coherent(dir: &Place) {
 
 /// Pages mapped through an `O_APPEND` descriptor are written back at their own offsets.
 #[track_caller]
-pub(super) fn append_only_descriptor(dir: &Place) {
+pub(super) fn append_only_descriptor(dir: &TwoPaths) {
     let file = dir.file("f", &vec![0x11; 2 * BLOCK]);
     xfs_io(&words(
         &[
@@ -78,7 +78,7 @@ pub(super) fn append_only_descriptor(dir: &Place) {
 
 /// fio writes through a mapping and verifies the data through a mapping and through reads.
 #[track_caller]
-pub(super) fn fio(dir: &Place) {
+pub(super) fn fio(dir: &TwoPaths) {
     let file = dir.pool.join("f");
     for (engine, action) in [("mmap", "randwrite"), ("psync", "verify")] {
         let mut command = Command::new("fio");
@@ -103,7 +103,7 @@ pub(super) fn fio(dir: &Place) {
 
 /// sqlite with a write-ahead log, whose index is a shared mapping: two writer processes and a concurrent reader.
 #[track_caller]
-pub(super) fn sqlite(dir: &Place) {
+pub(super) fn sqlite(dir: &TwoPaths) {
     let base = dir.pool.join("base");
     let sql = |script: &str| {
         let mut command = Command::new("sqlite3");

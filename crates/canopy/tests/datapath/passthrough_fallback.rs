@@ -2,7 +2,7 @@
 
 use super::checks;
 use super::direct_io;
-use super::files::Place;
+use super::files::TwoPaths;
 use super::rig::{Disks, Mode, builder, log_count, pages_limit};
 use canopy_testkit::cmd::{run_within, wait_until};
 use canopy_testkit::{LeakCheck, LoopFs, PATIENCE};
@@ -51,7 +51,7 @@ fn over_overlay(depth: u32, passes: bool) {
     }
     let options = format!("passthrough.io=rw,passthrough.max-stack-depth={depth},category.create=epff");
     let pool = builder(&[&overlay.merged, plain.path()], &options).mount();
-    let below = |root: &Path, name: &str| Place { pool: pool.path().join(name), branch: root.join(name) };
+    let below = |root: &Path, name: &str| TwoPaths { pool: pool.path().join(name), branch: root.join(name) };
     let (stacked, beside) = (below(&overlay.merged, "o"), below(plain.path(), "p"));
     let mode = |passes| Mode::new(if passes { "rw" } else { "off" }, "auto-full");
     checks::served_by(&pool, mode(passes), &stacked.dir("served"));

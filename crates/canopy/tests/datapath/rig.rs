@@ -1,6 +1,6 @@
 //! Disks, pools over them, and the combinations of options that decide how data moves.
 
-use super::files::Place;
+use super::files::TwoPaths;
 use canopy_testkit::{LoopFs, Pool, PoolBuilder};
 use std::fmt;
 use std::fs;
@@ -89,19 +89,19 @@ impl Disks {
 
     /// Creates a new directory on ext4.
     #[track_caller]
-    pub(super) fn ext4(&self, pool: &Pool) -> Place {
+    pub(super) fn ext4(&self, pool: &Pool) -> TwoPaths {
         self.place(pool, &self.ext4, "e")
     }
 
     /// Creates a new directory on tmpfs.
     #[track_caller]
-    pub(super) fn tmpfs(&self, pool: &Pool) -> Place {
+    pub(super) fn tmpfs(&self, pool: &Pool) -> TwoPaths {
         self.place(pool, &self.tmpfs, "t")
     }
 
-    fn place(&self, pool: &Pool, fs: &LoopFs, dir: &str) -> Place {
+    fn place(&self, pool: &Pool, fs: &LoopFs, dir: &str) -> TwoPaths {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let parent = Place { pool: pool.path().join(dir), branch: fs.path().join(dir) };
+        let parent = TwoPaths { pool: pool.path().join(dir), branch: fs.path().join(dir) };
         parent.dir(&format!("d{number}"))
     }
 }

@@ -17,7 +17,7 @@ const STREAMS: [&str; 4] = ["fopen", "fopen64", "freopen", "freopen64"];
 
 /// Where the descriptor must lead, if the call returns one.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Place {
+enum Leads {
     Branch,
     Pool,
     None,
@@ -39,7 +39,7 @@ fn prepare(bed: &Bed) {
 /// Runs a case with and without the library. Only the last line of output may differ, and the files must be equal
 /// afterwards.
 #[track_caller]
-fn check(bed: &Bed, program: &Path, function: &str, name: &str, flags: OFlags, mode: &str, place: Place) {
+fn check(bed: &Bed, program: &Path, function: &str, name: &str, flags: OFlags, mode: &str, place: Leads) {
     let case = format!("{function} {name} {flags:?} {mode}");
     let mut seen = Vec::new();
     for library in [None, Some(bed.library())] {
@@ -64,11 +64,11 @@ fn check(bed: &Bed, program: &Path, function: &str, name: &str, flags: OFlags, m
     assert!(!with.0.contains("another file"), "{case}: {}", with.0);
     let under =
         |at: &Option<String>, root: &Path| at.as_ref().is_some_and(|at| Path::new(at).starts_with(root));
-    assert_eq!(under(&without.2, bed.pool.path()), place != Place::None, "{case}: {without:?}");
+    assert_eq!(under(&without.2, bed.pool.path()), place != Leads::None, "{case}: {without:?}");
     match place {
-        Place::Branch => assert!(under(&with.2, &bed.on(0, "")), "{case}: {with:?}"),
-        Place::Pool => assert!(under(&with.2, bed.pool.path()), "{case}: {with:?}"),
-        Place::None => assert_eq!(with.2, None, "{case}"),
+        Leads::Branch => assert!(under(&with.2, &bed.on(0, "")), "{case}: {with:?}"),
+        Leads::Pool => assert!(under(&with.2, bed.pool.path()), "{case}: {with:?}"),
+        Leads::None => assert_eq!(with.2, None, "{case}"),
     }
 }
 
@@ -79,49 +79,49 @@ fn every_open_flag() {
     for function in WITH_FLAGS {
         let create = OFlags::WRONLY | OFlags::CREATE;
         for (name, flags, place) in [
-            ("file", OFlags::RDONLY, Place::Branch),
-            ("file", OFlags::WRONLY, Place::Branch),
-            ("file", OFlags::RDWR, Place::Branch),
-            ("file", OFlags::RDWR | OFlags::APPEND, Place::Branch),
-            ("file", OFlags::RDWR | OFlags::TRUNC, Place::Branch),
-            ("file", OFlags::RDWR | OFlags::CLOEXEC, Place::Branch),
-            ("file", OFlags::RDWR | OFlags::NONBLOCK | OFlags::SYNC | OFlags::NOATIME, Place::Branch),
-            ("file", OFlags::RDONLY | OFlags::NOFOLLOW, Place::Branch),
-            ("symlink", OFlags::RDWR, Place::Branch),
-            ("new", create, Place::Branch),
-            ("new", create | OFlags::EXCL | OFlags::CLOEXEC, Place::Branch),
-            ("new", OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC, Place::Branch),
-            ("file", create | OFlags::TRUNC, Place::Branch),
+            ("file", OFlags::RDONLY, Leads::Branch),
+            ("file", OFlags::WRONLY, Leads::Branch),
+            ("file", OFlags::RDWR, Leads::Branch),
+            ("file", OFlags::RDWR | OFlags::APPEND, Leads::Branch),
+            ("file", OFlags::RDWR | OFlags::TRUNC, Leads::Branch),
+            ("file", OFlags::RDWR | OFlags::CLOEXEC, Leads::Branch),
+            ("file", OFlags::RDWR | OFlags::NONBLOCK | OFlags::SYNC | OFlags::NOATIME, Leads::Branch),
+            ("file", OFlags::RDONLY | OFlags::NOFOLLOW, Leads::Branch),
+            ("symlink", OFlags::RDWR, Leads::Branch),
+            ("new", create, Leads::Branch),
+            ("new", create | OFlags::EXCL | OFlags::CLOEXEC, Leads::Branch),
+            ("new", OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC, Leads::Branch),
+            ("file", create | OFlags::TRUNC, Leads::Branch),
             // Opens of names rather than data.
-            ("file", OFlags::PATH, Place::Pool),
-            ("dir", OFlags::RDONLY | OFlags::DIRECTORY, Place::Pool),
-            ("dir", OFlags::RDONLY, Place::Pool),
-            ("dir", OFlags::PATH, Place::Pool),
-            ("symlink", OFlags::PATH | OFlags::NOFOLLOW, Place::Pool),
-            ("fifo", OFlags::RDWR, Place::Pool),
+            ("file", OFlags::PATH, Leads::Pool),
+            ("dir", OFlags::RDONLY | OFlags::DIRECTORY, Leads::Pool),
+            ("dir", OFlags::RDONLY, Leads::Pool),
+            ("dir", OFlags::PATH, Leads::Pool),
+            ("symlink", OFlags::PATH | OFlags::NOFOLLOW, Leads::Pool),
+            ("fifo", OFlags::RDWR, Leads::Pool),
             // Failures stay the same.
-            ("file", create | OFlags::EXCL, Place::None),
-            ("file", OFlags::RDONLY | OFlags::DIRECTORY, Place::None),
-            ("missing", OFlags::RDONLY, Place::None),
-            ("symlink", OFlags::RDONLY | OFlags::NOFOLLOW, Place::None),
-            ("dir", OFlags::WRONLY, Place::None),
-            ("fifo", OFlags::WRONLY | OFlags::NONBLOCK, Place::None),
+            ("file", create | OFlags::EXCL, Leads::None),
+            ("file", OFlags::RDONLY | OFlags::DIRECTORY, Leads::None),
+            ("missing", OFlags::RDONLY, Leads::None),
+            ("symlink", OFlags::RDONLY | OFlags::NOFOLLOW, Leads::None),
+            ("dir", OFlags::WRONLY, Leads::None),
+            ("fifo", OFlags::WRONLY | OFlags::NONBLOCK, Leads::None),
         ] {
             check(&bed, &program, function, name, flags, "", place);
         }
     }
     for function in CHECKED {
         for (name, flags, place) in [
-            ("file", OFlags::RDWR | OFlags::APPEND, Place::Branch),
-            ("file", OFlags::WRONLY | OFlags::TRUNC, Place::Branch),
-            ("dir", OFlags::RDONLY, Place::Pool),
-            ("missing", OFlags::RDONLY, Place::None),
+            ("file", OFlags::RDWR | OFlags::APPEND, Leads::Branch),
+            ("file", OFlags::WRONLY | OFlags::TRUNC, Leads::Branch),
+            ("dir", OFlags::RDONLY, Leads::Pool),
+            ("missing", OFlags::RDONLY, Leads::None),
         ] {
             check(&bed, &program, function, name, flags, "", place);
         }
     }
     for function in CREATING {
-        for (name, place) in [("file", Place::Branch), ("new", Place::Branch), ("dir", Place::None)] {
+        for (name, place) in [("file", Leads::Branch), ("new", Leads::Branch), ("dir", Leads::None)] {
             check(&bed, &program, function, name, OFlags::empty(), "", place);
         }
     }
@@ -134,15 +134,15 @@ fn every_stream_mode() {
     let program = bed.program("opens");
     for function in STREAMS {
         for mode in ["r", "r+", "w", "w+", "a", "a+", "re", "r+b", "ae"] {
-            check(&bed, &program, function, "file", OFlags::empty(), mode, Place::Branch);
+            check(&bed, &program, function, "file", OFlags::empty(), mode, Leads::Branch);
         }
         for mode in ["w", "w+x", "a", "a+e"] {
-            check(&bed, &program, function, "new", OFlags::empty(), mode, Place::Branch);
+            check(&bed, &program, function, "new", OFlags::empty(), mode, Leads::Branch);
         }
         for (name, mode) in [("file", "wx"), ("missing", "r"), ("file", "nonsense"), ("dir", "w")] {
-            check(&bed, &program, function, name, OFlags::empty(), mode, Place::None);
+            check(&bed, &program, function, name, OFlags::empty(), mode, Leads::None);
         }
-        check(&bed, &program, function, "dir", OFlags::empty(), "r", Place::Pool);
+        check(&bed, &program, function, "dir", OFlags::empty(), "r", Leads::Pool);
     }
     bed.end();
 }

@@ -12,7 +12,7 @@ use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, RawString, Table, Table
 
 /// Where the line of an option goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum Insertion {
     /// Where the option is already, the last place if there are several; at the end if it is new.
     InPlace,
     /// At the end, so that no other line overrides it. TOML has no such place, because its order has no meaning.
@@ -20,7 +20,7 @@ pub(super) enum Place {
 }
 
 /// Returns a file of lines with a new value for one option.
-pub(super) fn lines(text: &[u8], spec: &Spec, value: &OsStr, place: Place) -> Vec<u8> {
+pub(super) fn lines(text: &[u8], spec: &Spec, value: &OsStr, place: Insertion) -> Vec<u8> {
     let sets_option = |line: &&[u8]| {
         let line = line.trim_ascii();
         let (key, _) = options::split(OsStr::from_bytes(line));
@@ -30,7 +30,7 @@ pub(super) fn lines(text: &[u8], spec: &Spec, value: &OsStr, place: Place) -> Ve
     let current = lines.iter().rposition(sets_option);
     let changed: Vec<u8>;
     match (current, place) {
-        (Some(index), Place::InPlace) => {
+        (Some(index), Insertion::InPlace) => {
             changed = with_value(lines[index], value);
             lines[index] = &changed;
             lines.concat()
@@ -314,7 +314,7 @@ pub(super) fn fuzz(bytes: &[u8]) {
     let (text, value) = bytes.split_at(bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len()));
     let value = OsStr::from_bytes(value.strip_prefix(&[0]).unwrap_or(value));
     let Some(spec) = crate::options::find("cache.attr") else { return };
-    std::hint::black_box(lines(text, spec, value, Place::InPlace));
+    std::hint::black_box(lines(text, spec, value, Insertion::InPlace));
     if let Ok(text) = std::str::from_utf8(text)
         && let Ok(edited) = toml(text, spec, value)
     {
@@ -330,13 +330,13 @@ mod tests {
         options::find(key).unwrap()
     }
 
-    fn line(text: &str, key: &str, value: &str, place: Place) -> String {
+    fn line(text: &str, key: &str, value: &str, place: Insertion) -> String {
         String::from_utf8(lines(text.as_bytes(), spec(key), OsStr::new(value), place)).unwrap()
     }
 
     #[test]
     fn a_line_changes_in_place() {
-        let in_place = |text, key, value| line(text, key, value, Place::InPlace);
+        let in_place = |text, key, value| line(text, key, value, Insertion::InPlace);
         let table = [
             ("cache.attr=7\n", "cache.attr=8\n"),
             ("# cache.attr=1\n  cache.attr =  7 \r\nro\n", "# cache.attr=1\n  cache.attr =  8 \r\nro\n"),
@@ -350,7 +350,7 @@ mod tests {
             assert_eq!(in_place(text, "cache.attr", "8"), expected, "{text:?}");
         }
         assert_eq!(in_place("flush_on_close=never\n", "flush-on-close", "always"), "flush_on_close=always\n");
-        let last = line("func.create=ff\ncategory.create=mfs", "func.create", "lfs", Place::AtEnd);
+        let last = line("func.create=ff\ncategory.create=mfs", "func.create", "lfs", Insertion::AtEnd);
         assert_eq!(last, "category.create=mfs\nfunc.create=lfs\n");
     }
 

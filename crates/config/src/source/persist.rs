@@ -8,7 +8,7 @@
 //! that fails, the caller changes the pool back.
 
 use super::command_line::{self, Arg};
-use super::edit::{self, Place};
+use super::edit::{self, Insertion};
 use super::file;
 use super::named::is_name;
 use crate::Config;
@@ -90,7 +90,7 @@ impl Origin {
         }
         // Mistakes that the file has already are reported as a mount would do it.
         self.evaluate(text)?;
-        for place in [Place::InPlace, Place::AtEnd] {
+        for place in [Insertion::InPlace, Insertion::AtEnd] {
             let edited = if file::is_toml(&self.file) {
                 let text = std::str::from_utf8(text).map_err(|why| failed(why.to_string()))?;
                 edit::toml(text, spec, value).map_err(failed)?.into_bytes()

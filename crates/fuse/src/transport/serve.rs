@@ -11,7 +11,7 @@ use super::stalled::{Note, Stalled, Verdict};
 use super::trace::Trace;
 use crate::abi;
 use crate::opcode;
-use crate::reply::{Answer, Granted, Replied, Reply};
+use crate::reply::{Content, Granted, Replied, Reply};
 use crate::request::{Header, Malformed, NodeId, Op, Request};
 use crate::wait::{Attempt, Signal};
 
@@ -245,27 +245,27 @@ pub(super) fn serve_in<H: Handler + ?Sized>(
         Err(error) => {
             let opcode = opcode::name_of(header.opcode);
             tracing::error!(%error, opcode, number = header.opcode, unique = header.unique, "malformed request");
-            (Answer::Error(EINVAL), Granted::Nothing, false)
+            (Content::Error(EINVAL), Granted::Nothing, false)
         }
     };
     let answer = match (answer, header.wants_answer()) {
-        (Answer::Nothing, true) => {
+        (Content::Nothing, true) => {
             let opcode = opcode::name_of(header.opcode);
             tracing::error!(opcode, unique = header.unique, "the handler did not answer a request");
-            Answer::Error(EIO)
+            Content::Error(EIO)
         }
         // EAGAIN and ENOSYS have a meaning in a reply to INTERRUPT, but they are not necessary.
-        (_, false) => Answer::Nothing,
+        (_, false) => Content::Nothing,
         (answer, true) => answer,
     };
     if let Some(trace) = trace {
         trace.end(&header, request.as_ref().ok().map(|request| &request.op), answer);
     }
     let (payload, error) = match answer {
-        Answer::Nothing => return Outcome::NoReply,
-        Answer::Later(signal) => return Outcome::Later(signal),
-        Answer::Error(errno) => (0, -errno),
-        Answer::Payload(len) => (len, 0),
+        Content::Nothing => return Outcome::NoReply,
+        Content::Later(signal) => return Outcome::Later(signal),
+        Content::Error(errno) => (0, -errno),
+        Content::Payload(len) => (len, 0),
     };
     write_header(out.header, payload, error, header.unique);
     let granted = if error == 0 { granted } else { Granted::Nothing };
@@ -285,20 +285,20 @@ fn call<H: Handler + ?Sized>(
     payload: &mut [u8],
     handler: &H,
     attempt: Option<&Attempt>,
-) -> (Answer, Granted) {
+) -> (Content, Granted) {
     match request.op {
         Op::Unknown(number) => {
             tracing::debug!(number, "unknown opcode");
-            return (Answer::Error(ENOSYS), Granted::Nothing);
+            return (Content::Error(ENOSYS), Granted::Nothing);
         }
-        Op::CuseInit(_) => return (Answer::Error(ENOSYS), Granted::Nothing),
+        Op::CuseInit(_) => return (Content::Error(ENOSYS), Granted::Nothing),
         Op::Init(_) => {
             tracing::error!("the kernel sent a second INIT");
-            return (Answer::Error(EIO), Granted::Nothing);
+            return (Content::Error(EIO), Granted::Nothing);
         }
         // It needs no action: the watchdog asks for it only to make the kernel send a request.
-        Op::NotifyReply { .. } => return (Answer::Nothing, Granted::Nothing),
-        _ if is_nudge(request) => return (Answer::Error(ENODATA), Granted::Nothing),
+        Op::NotifyReply { .. } => return (Content::Nothing, Granted::Nothing),
+        _ if is_nudge(request) => return (Content::Error(ENODATA), Granted::Nothing),
         _ => {}
     }
     let reply = Reply::new(payload, request, rustix::param::page_size(), attempt);
@@ -311,7 +311,7 @@ fn call<H: Handler + ?Sized>(
                 other = replied.unique,
                 "the handler answered another request"
             );
-            (Answer::Error(EIO), Granted::Nothing)
+            (Content::Error(EIO), Granted::Nothing)
         }
         Err(panic) => {
             let opcode = opcode::name_of(request.header.opcode);
@@ -321,7 +321,7 @@ fn call<H: Handler + ?Sized>(
                 panic = panic_text(&*panic),
                 "the handler panicked"
             );
-            (Answer::Error(EIO), Granted::Nothing)
+            (Content::Error(EIO), Granted::Nothing)
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use tracing::Level;
 
 use crate::opcode;
-use crate::reply::Answer;
+use crate::reply::Content;
 use crate::request::{Header, Op};
 
 /// The target of these lines, for filters. All are of level TRACE.
@@ -23,7 +23,7 @@ impl Trace {
     }
 
     /// Writes the line. `op` is `None` for a request that could not be decoded.
-    pub(crate) fn end(self, header: &Header, op: Option<&Op<'_>>, answer: Answer) {
+    pub(crate) fn end(self, header: &Header, op: Option<&Op<'_>>, answer: Content) {
         let Header { unique, node, uid, gid, pid, .. } = header;
         tracing::trace!(
             target: TARGET,
@@ -36,15 +36,15 @@ impl Trace {
     }
 }
 
-struct AnswerText(Answer);
+struct AnswerText(Content);
 
 impl fmt::Display for AnswerText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Answer::Nothing => f.write_str("unanswered"),
-            Answer::Later(_) => f.write_str("later"),
-            Answer::Error(errno) => write!(f, "error={errno}"),
-            Answer::Payload(len) => write!(f, "error=0 len={len}"),
+            Content::Nothing => f.write_str("unanswered"),
+            Content::Later(_) => f.write_str("later"),
+            Content::Error(errno) => write!(f, "error={errno}"),
+            Content::Payload(len) => write!(f, "error=0 len={len}"),
         }
     }
 }

@@ -23,24 +23,24 @@ use std::time::{Duration, Instant};
 
 /// Where to listen.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum ListenAt {
     /// An address of this machine's loopback interface.
     Port(SocketAddr),
     Socket(PathBuf),
 }
 
-impl FromStr for Place {
+impl FromStr for ListenAt {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Place, String> {
+    fn from_str(text: &str) -> Result<ListenAt, String> {
         if text.contains('/') {
-            return Ok(Place::Socket(text.into()));
+            return Ok(ListenAt::Socket(text.into()));
         }
         let address: SocketAddr = text.parse().map_err(|_| {
             "must be 127.0.0.1:PORT, [::1]:PORT or the path of a socket, with a slash".to_owned()
         })?;
         match address.ip().is_loopback() {
-            true => Ok(Place::Port(address)),
+            true => Ok(ListenAt::Port(address)),
             false => Err(format!(
                 "{} is not an address of the loopback interface (listen on 127.0.0.1:{} and let a web server pass \
                  requests on)",
@@ -63,7 +63,7 @@ const AT_ONCE: usize = 64;
 
 /// Serves what `document` returns until a signal arrives.
 pub(crate) fn serve(
-    place: &Place,
+    place: &ListenAt,
     document: impl Fn() -> Result<String> + Send + Sync + 'static,
 ) -> Result<()> {
     let mut signals =
@@ -73,7 +73,7 @@ pub(crate) fn serve(
     let (failure, ends) = channel();
     let handle = signals.handle();
     match place {
-        Place::Port(address) => {
+        ListenAt::Port(address) => {
             let listener = TcpListener::bind(address).map_err(failed)?;
             let address = listener.local_addr().map_err(failed)?;
             canopy_terminal::print(&format!("http://{address}/metrics\n"));
@@ -81,7 +81,7 @@ pub(crate) fn serve(
                 server.accept(&failure, || listener.accept().map(|(client, _)| client))
             });
         }
-        Place::Socket(path) => {
+        ListenAt::Socket(path) => {
             let listener = bind(path)?;
             canopy_terminal::print(&format!("{}\n", path.shown()));
             std::thread::spawn(move || {
@@ -96,7 +96,7 @@ pub(crate) fn serve(
         why
     });
     let stopped = signals.forever().next().is_some();
-    if let Place::Socket(path) = place {
+    if let ListenAt::Socket(path) = place {
         let _ = fs::remove_file(path);
     }
     match watch {
@@ -105,10 +105,10 @@ pub(crate) fn serve(
     }
 }
 
-fn shown(place: &Place) -> String {
+fn shown(place: &ListenAt) -> String {
     match place {
-        Place::Port(address) => address.to_string(),
-        Place::Socket(path) => path.shown().to_string(),
+        ListenAt::Port(address) => address.to_string(),
+        ListenAt::Socket(path) => path.shown().to_string(),
     }
 }
 
@@ -245,10 +245,10 @@ mod tests {
 
     #[test]
     fn only_this_machine_can_ask() {
-        let place = |text: &str| text.parse::<Place>();
-        assert_eq!(place("127.0.0.1:9842"), Ok(Place::Port(([127, 0, 0, 1], 9842).into())));
+        let place = |text: &str| text.parse::<ListenAt>();
+        assert_eq!(place("127.0.0.1:9842"), Ok(ListenAt::Port(([127, 0, 0, 1], 9842).into())));
         assert!(place("[::1]:80").is_ok() && place("127.9.9.9:1").is_ok());
-        assert_eq!(place("./socket"), Ok(Place::Socket("./socket".into())));
+        assert_eq!(place("./socket"), Ok(ListenAt::Socket("./socket".into())));
         for (text, why) in [
             ("0.0.0.0:9842", "127.0.0.1:9842"),
             ("[::]:1", "loopback"),

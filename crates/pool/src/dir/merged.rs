@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// The cache version that an operation may trust, if it may trust the cache.
-pub(crate) type CacheTrust = Option<CacheVersion>;
+pub(crate) type Trust = Option<CacheVersion>;
 
 /// One directory of the pool, opened on every branch that holds it.
 pub(crate) struct MergedDir<'b> {

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use std::sync::Arc;
 
 /// A file that was found by its id.
-pub(crate) struct Found {
+pub(crate) struct FoundById {
     pub(crate) lasting: StableId,
     pub(crate) attr: Attr,
     /// A path beneath the branch's root. Always present for a directory; for a file only if it was asked for, or was
@@ -28,7 +28,7 @@ pub(crate) fn find(
     wanted: StableTarget,
     wants_path: bool,
     searches: &InodeSearch,
-) -> Result<Option<Found>> {
+) -> Result<Option<FoundById>> {
     let found = match pin(branch, wanted.ino) {
         Ok(pinned) => by_handle(branch, wanted, pinned, wants_path, searches),
         Err(Errno::STALE) => Ok(None),
@@ -53,13 +53,13 @@ fn by_handle(
     pinned: OwnedFd,
     wants_path: bool,
     searches: &InodeSearch,
-) -> Result<Option<Found>> {
+) -> Result<Option<FoundById>> {
     let attr = stat::of(pinned.as_fd())?;
     let Some(lasting) = wanted.is(branch, attr.key()).filter(|_| attr.nlink > 0) else { return Ok(None) };
     let whole = branch.inodes.is_some_and(|inodes| inodes.at_root);
     // The filesystem may contain more than the branch shows.
     if !(attr.is_dir() || wants_path || !whole) {
-        return Ok(Some(Found { lasting, attr, path: None }));
+        return Ok(Some(FoundById { lasting, attr, path: None }));
     }
     // The kernel always knows the parents of a directory, but those of another file only if somebody has used a path to it
     // not long ago.
@@ -67,15 +67,15 @@ fn by_handle(
         None if !attr.is_dir() => searches.path(branch, wanted)?,
         known => known,
     };
-    Ok(path.map(|path| Found { lasting, attr, path: Some(path) }))
+    Ok(path.map(|path| FoundById { lasting, attr, path: Some(path) }))
 }
 
-fn by_walk(branch: &Arc<Branch>, wanted: StableTarget, searches: &InodeSearch) -> Result<Option<Found>> {
+fn by_walk(branch: &Arc<Branch>, wanted: StableTarget, searches: &InodeSearch) -> Result<Option<FoundById>> {
     let Some(path) = searches.path(branch, wanted)? else { return Ok(None) };
     // It may have moved just now.
     let attr = at(branch, &path).ok();
     let found = attr.and_then(|attr| Some((wanted.is(branch, attr.key())?, attr)));
-    Ok(found.map(|(lasting, attr)| Found { lasting, attr, path: Some(path) }))
+    Ok(found.map(|(lasting, attr)| FoundById { lasting, attr, path: Some(path) }))
 }
 
 fn at(branch: &Branch, path: &[u8]) -> Result<Attr, Errno> {

@@ -236,15 +236,15 @@ impl Node {
 
     /// Returns the lock that is held shared by operations that write the file, exclusive while it moves to another
     /// branch.
-    pub(crate) fn moving(&self) -> &RwLock<(), rank::FileMove> {
+    pub(crate) fn location_lock(&self) -> &RwLock<(), rank::FileMove> {
         &self.parts().moving
     }
 
     /// Keeps the file from moving to another branch. A move on request gives up once somebody has asked in vain.
     ///
     /// Errors: [`Error::Wait`] while it moves.
-    pub(crate) fn stay(&self) -> Result<RwLockReadGuard<'_, (), rank::FileMove>> {
-        self.moving().try_read().ok_or_else(|| self.waits_for_move())
+    pub(crate) fn pin_location(&self) -> Result<RwLockReadGuard<'_, (), rank::FileMove>> {
+        self.location_lock().try_read().ok_or_else(|| self.waits_for_move())
     }
 
     fn waits_for_move(&self) -> Error {
@@ -258,13 +258,13 @@ impl Node {
     /// Errors: [`Error::Wait`] while another thread has taken it. If that moves it on request, it gives up.
     pub(crate) fn take(&self) -> Result<TakenFile<'_>> {
         let taken = Taken::of(self).ok_or_else(|| self.waits_for_move())?;
-        Ok(TakenFile { _taken: taken, _alone: self.moving().write() })
+        Ok(TakenFile { _taken: taken, _alone: self.location_lock().write() })
     }
 
     /// As [`Node::take`]; `None` if any operation would have to be waited for.
     pub(crate) fn take_now(&self) -> Option<TakenFile<'_>> {
         let taken = Taken::of(self)?;
-        Some(TakenFile { _taken: taken, _alone: self.moving().try_write()? })
+        Some(TakenFile { _taken: taken, _alone: self.location_lock().try_write()? })
     }
 
     /// Returns whether another node stands for the file now. An answer that was given before may still bring the kernel
@@ -296,7 +296,7 @@ impl Node {
     }
 
     /// Records the [fingerprint](open_file::fingerprint) of the file at an open. Returns that of the open before.
-    pub(crate) fn see(&self, fingerprint: u64) -> Option<u64> {
+    pub(crate) fn swap_fingerprint(&self, fingerprint: u64) -> Option<u64> {
         Some(self.parts().seen.swap(fingerprint, Ordering::Relaxed)).filter(|before| *before != 0)
     }
 

@@ -25,7 +25,7 @@ const NUMBERS: u32 = 40;
 
 /// The open files that were found in the records, by the numbers of their descriptors and by node.
 #[derive(Default)]
-struct Found {
+struct FoundHandles {
     descriptors: HashMap<RawFd, Arc<OwnedFd>>,
     files: HashMap<NodeId, Arc<OpenFile>>,
     /// Those of files that were being moved: of the copy that was not completed, or of the file that it replaces.
@@ -41,7 +41,7 @@ impl Pool {
         self.nodes.skip_to(run << NUMBERS | (NodeId::ROOT.0 + 1));
         let left = records.left();
         let _ = self.handle_records.set(records);
-        let mut found = Found::default();
+        let mut found = FoundHandles::default();
         let adopted = left.into_iter().filter_map(|(record, said)| {
             let handle = said.handle;
             let adopted = self.adopt_handle(record, &said, &mut found);
@@ -69,7 +69,7 @@ impl Pool {
         self.files.reserve_id()
     }
 
-    fn adopt_handle(&self, record: HandleRecord, said: &Recorded, found: &mut Found) -> Option<()> {
+    fn adopt_handle(&self, record: HandleRecord, said: &Recorded, found: &mut FoundHandles) -> Option<()> {
         let number = match said.next_fd.filter(|&next| next != said.fd) {
             // The move has been finished, or taken back, from its journal.
             Some(next) => {

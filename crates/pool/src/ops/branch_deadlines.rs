@@ -21,7 +21,7 @@ use std::time::Duration;
 
 impl Pool {
     /// Returns how long an operation may wait for branches; `None` if no branch has a deadline. Costs one atomic load.
-    pub fn patience(&self) -> Option<Duration> {
+    pub fn longest_deadline(&self) -> Option<Duration> {
         let patience = self.stuck_operations.patience.load(Ordering::Relaxed);
         (patience > 0).then(|| Duration::from_millis(patience))
     }

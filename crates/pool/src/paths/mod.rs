@@ -49,11 +49,11 @@ pub(crate) struct Paths {
 #[must_use]
 pub(crate) struct PathGuard<'a> {
     paths: &'a Paths,
-    held: Held,
+    held: Claimed,
     _rank: Hold<rank::Paths>,
 }
 
-enum Held {
+enum Claimed {
     /// The index of a slot.
     Use(usize),
     /// The number of a claim.
@@ -68,11 +68,11 @@ impl Paths {
             let index = self.slots.take(uses);
             fence(Ordering::SeqCst);
             if self.claimed.load(Ordering::Relaxed) == 0 {
-                return PathGuard { paths: self, held: Held::Use(index), _rank: rank };
+                return PathGuard { paths: self, held: Claimed::Use(index), _rank: rank };
             }
             let mut claims = self.claims.lock();
             if !claims.any(|_, scope| touches(scope, uses.0, tree)) {
-                return PathGuard { paths: self, held: Held::Use(index), _rank: rank };
+                return PathGuard { paths: self, held: Claimed::Use(index), _rank: rank };
             }
             self.slots.leave(index);
             claims.notify();
@@ -100,7 +100,7 @@ impl Paths {
             let left = limit.map_or(Duration::MAX, |limit| limit.saturating_sub(began.elapsed()));
             match self.claim_within(scope, slice.min(left), tree) {
                 Some(number) => {
-                    return Some(PathGuard { paths: self, held: Held::Claim(number), _rank: rank });
+                    return Some(PathGuard { paths: self, held: Claimed::Claim(number), _rank: rank });
                 }
                 None if left.is_zero() => return None,
                 None => {}
@@ -145,14 +145,14 @@ impl Paths {
 impl Drop for PathGuard<'_> {
     fn drop(&mut self) {
         match self.held {
-            Held::Use(index) => {
+            Claimed::Use(index) => {
                 self.paths.slots.leave(index);
                 // A claimant that is missed here looks again soon.
                 if self.paths.claimed.load(Ordering::Relaxed) > 0 {
                     self.paths.claims.wake();
                 }
             }
-            Held::Claim(number) => {
+            Claimed::Claim(number) => {
                 let mut claims = self.paths.claims.lock();
                 claims.leave(number);
                 self.paths.claimed.fetch_sub(1, Ordering::Relaxed);

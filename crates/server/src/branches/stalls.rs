@@ -45,20 +45,20 @@ struct StuckRequest {
     file: Option<BranchId>,
     /// The call that `place` was found by.
     call: Option<BlockedCall>,
-    place: Place,
+    place: BlockedOn,
     /// When it was last seen to wait for a branch.
     at_branch: Option<Instant>,
 }
 
 impl StuckRequest {
     fn is_at_branch(&self, since: Instant) -> bool {
-        matches!(self.place, Place::Branches(_)) || self.at_branch.is_some_and(|at| at >= since)
+        matches!(self.place, BlockedOn::Branches(_)) || self.at_branch.is_some_and(|at| at >= since)
     }
 }
 
 /// What a worker waits for.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
+pub(crate) enum BlockedOn {
     /// Nothing at this moment: it runs, or waits for a processor. Or not known yet.
     Unknown,
     /// Another thread, which holds a lock.
@@ -112,7 +112,7 @@ impl Stalls {
             answered,
             file,
             call: None,
-            place: Place::Unknown,
+            place: BlockedOn::Unknown,
             at_branch: None,
         };
         state.requests.insert(unique, request);
@@ -131,8 +131,8 @@ impl Stalls {
     }
 
     /// Returns what the worker of a request waits for.
-    pub(crate) fn place(&self, unique: u64) -> Place {
-        self.state.lock().requests.get(&unique).map_or(Place::Unknown, |request| request.place.clone())
+    pub(crate) fn place(&self, unique: u64) -> BlockedOn {
+        self.state.lock().requests.get(&unique).map_or(BlockedOn::Unknown, |request| request.place.clone())
     }
 
     /// Finds out where the stuck workers are. Returns after how long to look again, if there is reason to.
@@ -147,7 +147,7 @@ impl Stalls {
         for (unique, request) in stuck {
             let found = find(&branches, &request);
             let mut state = self.state.lock();
-            let known = matches!(found, None | Some((_, Place::Branches(_) | Place::Elsewhere)));
+            let known = matches!(found, None | Some((_, BlockedOn::Branches(_) | BlockedOn::Elsewhere)));
             let again = if known { KNOWN_PAUSE } else { UNKNOWN_PAUSE };
             pause = Some(pause.map_or(again, |pause: Duration| pause.min(again)));
             // It may have ended meanwhile.
@@ -156,7 +156,7 @@ impl Stalls {
             };
             request.call = call;
             let before = std::mem::replace(&mut request.place, place);
-            if [&before, &request.place].iter().any(|place| matches!(place, Place::Branches(_))) {
+            if [&before, &request.place].iter().any(|place| matches!(place, BlockedOn::Branches(_))) {
                 request.at_branch = Some(Instant::now());
             }
             state.has_returned(&before);
@@ -168,7 +168,7 @@ impl Stalls {
     pub(super) fn waiting(&self) -> HashMap<BranchId, Waiting> {
         let mut found: HashMap<BranchId, Waiting> = HashMap::new();
         for request in self.state.lock().requests.values() {
-            let Place::Branches(branches) = &request.place else { continue };
+            let BlockedOn::Branches(branches) = &request.place else { continue };
             for branch in branches {
                 let of_branch = found.entry(*branch).or_insert(Waiting { requests: 0, since: request.began });
                 of_branch.requests += usize::from(!request.answered);
@@ -187,7 +187,7 @@ impl Stalls {
             .requests
             .values()
             .filter(|request| !request.answered)
-            .all(|request| request.is_at_branch(since) || request.place == Place::Thread)
+            .all(|request| request.is_at_branch(since) || request.place == BlockedOn::Thread)
     }
 
     /// Returns when a call that was stuck in this branch last returned.
@@ -202,8 +202,8 @@ const KNOWN_PAUSE: Duration = Duration::from_millis(100);
 
 impl State {
     /// Records that a call at this place has returned.
-    fn has_returned(&mut self, place: &Place) {
-        if let Place::Branches(branches) = place {
+    fn has_returned(&mut self, place: &BlockedOn) {
+        if let BlockedOn::Branches(branches) = place {
             let now = Instant::now();
             self.returned.extend(branches.iter().map(|branch| (*branch, now)));
         }
@@ -211,19 +211,19 @@ impl State {
 }
 
 /// Finds out what a worker waits for, and by which call; `None` if that is as before, as far as can be told.
-fn find(branches: &Branches, request: &StuckRequest) -> Option<(Option<BlockedCall>, Place)> {
-    let file = || request.file.map_or(Place::Elsewhere, |branch| Place::Branches(vec![branch]));
+fn find(branches: &Branches, request: &StuckRequest) -> Option<(Option<BlockedCall>, BlockedOn)> {
+    let file = || request.file.map_or(BlockedOn::Elsewhere, |branch| BlockedOn::Branches(vec![branch]));
     let call = match blocked_call::of(request.thread) {
         Ok(Some(call)) => call,
         // It runs, or waits for a processor. What it waited for before has answered.
-        Ok(None) => return (request.place != Place::Unknown).then_some((None, Place::Unknown)),
-        Err(_) => return (request.place == Place::Unknown).then(|| (None, file())),
+        Ok(None) => return (request.place != BlockedOn::Unknown).then_some((None, BlockedOn::Unknown)),
+        Err(_) => return (request.place == BlockedOn::Unknown).then(|| (None, file())),
     };
     if request.call.as_ref() == Some(&call) {
         return None;
     }
     if call.waits_for_a_thread() {
-        return Some((Some(call), Place::Thread));
+        return Some((Some(call), BlockedOn::Thread));
     }
     let mut found: Vec<BranchId> = Vec::new();
     for branch in call.targets().iter().flat_map(|target| branches_of(branches, target)) {
@@ -233,9 +233,9 @@ fn find(branches: &Branches, request: &StuckRequest) -> Option<(Option<BlockedCa
     }
     // If it has gone on, a descriptor may be of another file by now.
     if blocked_call::of(request.thread).ok().flatten().as_ref() != Some(&call) {
-        return Some((None, Place::Unknown));
+        return Some((None, BlockedOn::Unknown));
     }
-    Some((Some(call), if found.is_empty() { file() } else { Place::Branches(found) }))
+    Some((Some(call), if found.is_empty() { file() } else { BlockedOn::Branches(found) }))
 }
 
 /// Returns the branches that a file may be on: none or one, as a rule. Branches on one mount are told apart by paths, as
@@ -288,7 +288,7 @@ mod tests {
         let pool = pool_of(&[&dirs[0], &dirs[1]]);
         let branch = pool.branches()[1].clone();
         let stalls = Stalls::new(&pool);
-        assert_eq!((stalls.look(), stalls.place(7)), (None, Place::Unknown));
+        assert_eq!((stalls.look(), stalls.place(7)), (None, BlockedOn::Unknown));
 
         let (send, receive) = channel();
         let root = rustix::io::dup(branch.root()).unwrap();
@@ -301,7 +301,7 @@ mod tests {
         // The same worker, as if it had been answered for.
         stalls.stalled(8, thread, Duration::from_secs(9), None, true);
         let began = Instant::now();
-        while stalls.place(7) != Place::Branches(vec![branch.id]) {
+        while stalls.place(7) != BlockedOn::Branches(vec![branch.id]) {
             assert!(!stalls.all_wait_for_branches(began));
             assert!(began.elapsed() < Duration::from_secs(60), "{:?}", stalls.place(7));
             assert!(stalls.look().is_some());
@@ -335,8 +335,8 @@ mod tests {
         stalls.stalled(1, i32::MAX, Duration::ZERO, Some(branch), false);
         stalls.stalled(2, i32::MAX, Duration::ZERO, None, false);
         stalls.look();
-        assert_eq!(stalls.place(1), Place::Branches(vec![branch]));
-        assert_eq!(stalls.place(2), Place::Elsewhere);
+        assert_eq!(stalls.place(1), BlockedOn::Branches(vec![branch]));
+        assert_eq!(stalls.place(2), BlockedOn::Elsewhere);
         assert!(!stalls.all_wait_for_branches(Instant::now()));
         stalls.resumed(2);
         assert!(stalls.all_wait_for_branches(Instant::now()));

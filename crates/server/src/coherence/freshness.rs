@@ -76,7 +76,7 @@ const IN_FLIGHT_TICKS: u64 = 125;
 /// A client thread, by the id in the request header; 0 for one that has no id in the pid namespace of the mount.
 pub(crate) type ThreadId = u32;
 /// No client thread in particular: a change behind the pool's back.
-pub(crate) const NO_THREAD: ThreadId = 0;
+pub(crate) const EXTERNAL: ThreadId = 0;
 
 /// Which client threads were given a key, in one word: 22 bits for the latest thread (ids are below PID_MAX_LIMIT),
 /// 21 for when it was last given the key, and 21 for when another thread was. 0 if none ever was.
@@ -119,7 +119,7 @@ impl Recipients {
     fn any_but(self, thread: ThreadId, now: u64) -> bool {
         let recent = |at: u64| now.wrapping_sub(at) & TICKS < IN_FLIGHT_TICKS;
         self.0 != 0
-            && (recent(self.latest_at()) && (thread == NO_THREAD || self.thread() != u64::from(thread))
+            && (recent(self.latest_at()) && (thread == EXTERNAL || self.thread() != u64::from(thread))
                 || recent(self.other_at()))
     }
 }
@@ -161,7 +161,7 @@ impl Freshness {
         let (now, slot) = (now(), key.item.slot(SLOTS));
         let by = match by {
             Client::Thread(thread) => thread,
-            Client::Outside => NO_THREAD,
+            Client::Outside => EXTERNAL,
         };
         let given = |slots: &[AtomicU64]| Recipients(slots[slot].load(SeqCst)).any_but(by, now);
         match key.kind {
@@ -270,11 +270,11 @@ mod tests {
     fn an_answer_contains_the_changes_before_its_request_caught_up() {
         let freshness = new();
         let answer = freshness.begin(ONE);
-        change(&freshness, DIR, NO_THREAD);
+        change(&freshness, DIR, EXTERNAL);
         assert!(!answer.record(DIR));
         freshness.caught_up();
         assert!(answer.record(DIR));
-        change(&freshness, DIR, NO_THREAD);
+        change(&freshness, DIR, EXTERNAL);
         assert!(!answer.record(DIR), "changed after it was read");
         let answer = freshness.begin(ONE);
         freshness.changes.record(Item::ANSWERS);
@@ -282,7 +282,7 @@ mod tests {
         assert!(!answer.record(DIR), "the TTLs may have changed too");
         // What the thread did in one request means nothing for another of its requests.
         let answer = freshness.begin(ONE);
-        change(&freshness, DIR, NO_THREAD);
+        change(&freshness, DIR, EXTERNAL);
         freshness.begin(TWO);
         assert!(!answer.record(DIR));
     }
@@ -294,7 +294,7 @@ mod tests {
         freshness.begin(ONE).record(DIR);
         assert!(change(&freshness, DIR, TWO));
         assert!(!change(&freshness, OTHER, TWO));
-        assert!(change(&freshness, DIR, NO_THREAD));
+        assert!(change(&freshness, DIR, EXTERNAL));
         assert!(!change(&freshness, DIR, ONE), "the thread that requests a change has had its answer");
     }
 
@@ -317,8 +317,8 @@ mod tests {
                     && !recipients.any_but(ONE, at(100 + IN_FLIGHT_TICKS))
             );
             // A thread with id 0, which may be any.
-            let recipients = recipients.with(NO_THREAD, at(500));
-            assert!(recipients.any_but(ONE, at(500)) && recipients.any_but(NO_THREAD, at(500)));
+            let recipients = recipients.with(EXTERNAL, at(500));
+            assert!(recipients.any_but(ONE, at(500)) && recipients.any_but(EXTERNAL, at(500)));
             let recipients = recipients.with(ONE, at(510));
             assert!(recipients.any_but(ONE, at(510)) && !recipients.any_but(ONE, at(510 + IN_FLIGHT_TICKS)));
         }

@@ -15,7 +15,7 @@
 //! without its first page. Whether a listing is incomplete is known here: the kernel asks for position 0 only if it has no
 //! complete listing, and completes it only with an empty answer.
 
-use super::freshness::{NO_THREAD, ThreadId};
+use super::freshness::{EXTERNAL, ThreadId};
 use crate::lock_rank as rank;
 use canopy_base::ids::NodeId;
 use canopy_base::lock::ranked::Mutex;
@@ -99,7 +99,7 @@ impl KeptListings {
             // The kernel has asked for the first names, so its listing was not complete then. But the answer that completes
             // it may have been in flight to another client.
             drops = known.may_be_in_flight(begun)
-                && known.completed_by.is_some_and(|other| client == NO_THREAD || client != other);
+                && known.completed_by.is_some_and(|other| client == EXTERNAL || client != other);
             (known.is_incomplete, known.completed_by, known.due) = (true, None, None);
         }
         known.answered = now;

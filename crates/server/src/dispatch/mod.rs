@@ -3,11 +3,11 @@
 //! [`Dispatch::handle`] is the one match over the operations. Their implementations are grouped into `names`,
 //! `attributes`, `data` and `directories`.
 
-mod again;
 mod attributes;
 mod data;
 mod directories;
 mod names;
+mod replay;
 
 use crate::coherence::{Answer, Coherence};
 use crate::control::{self, Control};

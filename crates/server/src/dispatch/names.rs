@@ -99,7 +99,7 @@ impl Dispatch {
         let (dir, newdir) = (call.node, convert::node(newdir));
         let (caller, from, to) = (call.caller(0), (dir, name.as_bytes()), (newdir, newname.as_bytes()));
         let renamed = match (call.noted.as_ref().map(Noted::rename), &call.begun) {
-            (Some(intent), Some(_)) => self.pool.rename_again(&caller, from, to, kind, intent),
+            (Some(intent), Some(_)) => self.pool.replay_rename(&caller, from, to, kind, intent),
             (intent, _) => self.pool.rename_noted(&caller, from, to, kind, intent),
         };
         let renamed = match dir == newdir {

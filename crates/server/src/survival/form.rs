@@ -35,8 +35,8 @@ const DEFINITIONS: &[(&str, &str, &[&str])] = &[
         &["new", "set", "another", "remove", "record"],
     ),
     (
-        "crates/pool/src/ops/names/rename_again.rs",
-        include_str!("../../../pool/src/ops/names/rename_again.rs"),
+        "crates/pool/src/ops/names/replay_rename.rs",
+        include_str!("../../../pool/src/ops/names/replay_rename.rs"),
         &["has", "add", "is_begun", "list_mark", "begin", "step", "done"],
     ),
     (

@@ -21,7 +21,7 @@ pub(crate) use upgrade::hand_over;
 
 use crate::lock_rank as rank;
 use canopy_base::lock::ranked::Mutex;
-use canopy_sys::fd::Held;
+use canopy_sys::fd::KnownFd;
 use canopy_sys::{fanotify, fd};
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
@@ -33,7 +33,7 @@ pub struct Survival {
     pub ledger: Ledger,
     /// The descriptors that belong to all processes. One that any of them has closed, such as what tells that the pool is
     /// ready, leaves its number to files that clients have open.
-    inherited: Vec<Held>,
+    inherited: Vec<KnownFd>,
     /// The program that served before, while it may have to serve again.
     before: Option<OwnedFd>,
     /// The groups of events (fanotify) of a process that has ended.
@@ -92,7 +92,7 @@ impl Survival {
     pub(crate) fn close_strays(&self) -> io::Result<()> {
         let (served, before) = (served(&self.ledger), self.program_before());
         let stays = |number: &RawFd| {
-            Held::now(*number).is_some_and(|now| self.inherited.contains(&now))
+            KnownFd::now(*number).is_some_and(|now| self.inherited.contains(&now))
                 || before == Some(*number)
                 || served.binary_search(number).is_ok()
         };
@@ -127,8 +127,8 @@ impl Survival {
     }
 }
 
-fn held(numbers: impl IntoIterator<Item = RawFd>) -> Vec<Held> {
-    numbers.into_iter().filter_map(Held::now).collect()
+fn held(numbers: impl IntoIterator<Item = RawFd>) -> Vec<KnownFd> {
+    numbers.into_iter().filter_map(KnownFd::now).collect()
 }
 
 /// The descriptors that each process that serves has to have: the device and the open files, sorted.

@@ -124,7 +124,7 @@ const ENTER_NO_IOWAIT: u32 = 1 << 7;
 static NO_IOWAIT: AtomicBool = AtomicBool::new(true);
 
 /// An entry without a ring, which holds a request that nobody has handled yet.
-pub struct Held {
+pub struct HeldEntry {
     memory: Memory,
     /// The payload's size.
     size: usize,
@@ -196,11 +196,11 @@ impl Entry {
     /// Closes the ring while the entry holds a request, which stays in its memory. `carried` is the length of the
     /// request's payload; memory behind it is returned to the system.
     #[must_use]
-    pub fn hold(self, window: Window, carried: usize) -> Held {
+    pub fn hold(self, window: Window, carried: usize) -> HeldEntry {
         let Entry { ring, mut pages, page, size, .. } = self;
         drop(ring);
         pages.discard_from(page.saturating_add(carried));
-        Held { memory: Memory { window, pages }, size }
+        HeldEntry { memory: Memory { window, pages }, size }
     }
 
     /// Moves a held entry to a new ring, which is not enabled yet. Returns it with the window of its request, for
@@ -208,12 +208,12 @@ impl Entry {
     ///
     /// # Errors
     /// Gives the held entry back, with those of [`Entry::new`].
-    pub fn resume(held: Held) -> Result<(Entry, Window), (Held, io::Error)> {
+    pub fn resume(held: HeldEntry) -> Result<(Entry, Window), (HeldEntry, io::Error)> {
         let ring = match ring() {
             Ok(ring) => ring,
             Err(error) => return Err((held, error)),
         };
-        let Held { memory: Memory { window, pages }, size } = held;
+        let HeldEntry { memory: Memory { window, pages }, size } = held;
         Ok((Entry { ring, window: None, pages, page: page_size(), size, iovecs: Box::default() }, window))
     }
 

@@ -81,7 +81,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The answer to a request.
-enum Answer {
+enum MirrorReply {
     Done,
     Entry(EntryOut),
     Attr(Attr),
@@ -154,91 +154,93 @@ impl Mirror {
             _ => {}
         }
         match self.answer(request) {
-            Ok(Answer::Done) => reply.ok(),
-            Ok(Answer::Entry(entry)) => reply.entry(&entry),
-            Ok(Answer::Attr(attr)) => reply.attr(&AttrOut::new(attr, NO_CACHE)),
-            Ok(Answer::Statx(statx)) => reply.statx(&StatxOut::new(statx, NO_CACHE)),
-            Ok(Answer::Opened(handle)) => reply.opened(handle, OpenFlags::empty(), None),
-            Ok(Answer::Created(entry, handle)) => reply.created(&entry, handle, OpenFlags::empty(), None),
-            Ok(Answer::Bytes(bytes)) => reply.bytes(&bytes),
-            Ok(Answer::Xattr(value)) => reply.xattr(&value),
-            Ok(Answer::Written(bytes)) => reply.written(bytes as u32),
-            Ok(Answer::Copied(bytes, wide)) => reply.copied(bytes as u64, wide),
-            Ok(Answer::Offset(offset)) => reply.lseek(offset),
+            Ok(MirrorReply::Done) => reply.ok(),
+            Ok(MirrorReply::Entry(entry)) => reply.entry(&entry),
+            Ok(MirrorReply::Attr(attr)) => reply.attr(&AttrOut::new(attr, NO_CACHE)),
+            Ok(MirrorReply::Statx(statx)) => reply.statx(&StatxOut::new(statx, NO_CACHE)),
+            Ok(MirrorReply::Opened(handle)) => reply.opened(handle, OpenFlags::empty(), None),
+            Ok(MirrorReply::Created(entry, handle)) => {
+                reply.created(&entry, handle, OpenFlags::empty(), None)
+            }
+            Ok(MirrorReply::Bytes(bytes)) => reply.bytes(&bytes),
+            Ok(MirrorReply::Xattr(value)) => reply.xattr(&value),
+            Ok(MirrorReply::Written(bytes)) => reply.written(bytes as u32),
+            Ok(MirrorReply::Copied(bytes, wide)) => reply.copied(bytes as u64, wide),
+            Ok(MirrorReply::Offset(offset)) => reply.lseek(offset),
             Err(errno) => reply.error(errno.raw_os_error()),
         }
     }
 
-    fn answer(&self, request: &Request<'_>) -> Result<Answer, Errno> {
+    fn answer(&self, request: &Request<'_>) -> Result<MirrorReply, Errno> {
         let this = self.fd(request.header.node)?;
         let owner = (request.header.uid, request.header.gid);
         Ok(match request.op {
-            Op::Lookup { name } => Answer::Entry(self.entry(&this, name)?),
-            Op::Getattr { .. } => Answer::Attr(attr(&statx(this.as_fd())?)),
-            Op::Statx { .. } => Answer::Statx(to_statx(&statx(this.as_fd())?)),
+            Op::Lookup { name } => MirrorReply::Entry(self.entry(&this, name)?),
+            Op::Getattr { .. } => MirrorReply::Attr(attr(&statx(this.as_fd())?)),
+            Op::Statx { .. } => MirrorReply::Statx(to_statx(&statx(this.as_fd())?)),
             Op::Setattr(set) => {
                 change(this.as_fd(), &set)?;
-                Answer::Attr(attr(&statx(this.as_fd())?))
+                MirrorReply::Attr(attr(&statx(this.as_fd())?))
             }
-            Op::Readlink => Answer::Bytes(rustix::fs::readlinkat(&*this, c"", Vec::new())?.into_bytes()),
+            Op::Readlink => MirrorReply::Bytes(rustix::fs::readlinkat(&*this, c"", Vec::new())?.into_bytes()),
             Op::Symlink { name, target } => {
                 rustix::fs::symlinkat(target, &*this, name.as_cstr())?;
-                Answer::Entry(self.adopt(&this, name, owner, None)?)
+                MirrorReply::Entry(self.adopt(&this, name, owner, None)?)
             }
             Op::Mknod { name, mode, rdev, umask } => {
                 let (kind, rights) =
                     (FileType::from_raw_mode(mode), Mode::from_raw_mode(mode & !umask & 0o7777));
                 let (major, minor) = decode_dev(rdev);
                 rustix::fs::mknodat(&*this, name.as_cstr(), kind, rights, rustix::fs::makedev(major, minor))?;
-                Answer::Entry(self.adopt(&this, name, owner, Some(rights))?)
+                MirrorReply::Entry(self.adopt(&this, name, owner, Some(rights))?)
             }
             Op::Mkdir { name, mode, umask } => {
                 let rights = Mode::from_raw_mode(mode & !umask & 0o7777);
                 rustix::fs::mkdirat(&*this, name.as_cstr(), rights)?;
-                Answer::Entry(self.adopt(&this, name, owner, Some(rights))?)
+                MirrorReply::Entry(self.adopt(&this, name, owner, Some(rights))?)
             }
             Op::Unlink { name } => {
                 rustix::fs::unlinkat(&*this, name.as_cstr(), AtFlags::empty())?;
-                Answer::Done
+                MirrorReply::Done
             }
             Op::Rmdir { name } => {
                 rustix::fs::unlinkat(&*this, name.as_cstr(), AtFlags::REMOVEDIR)?;
-                Answer::Done
+                MirrorReply::Done
             }
             Op::Rename { name, newdir, newname, flags } => {
                 let (to, flags) = (self.fd(newdir)?, RenameFlags::from_bits_retain(flags));
                 rustix::fs::renameat_with(&*this, name.as_cstr(), &*to, newname.as_cstr(), flags)?;
-                Answer::Done
+                MirrorReply::Done
             }
             Op::Link { old, name } => {
                 let old = self.fd(NodeId(old.0))?;
                 rustix::fs::linkat(&*old, c"", &*this, name.as_cstr(), AtFlags::EMPTY_PATH)?;
-                Answer::Entry(self.entry(&this, name)?)
+                MirrorReply::Entry(self.entry(&this, name)?)
             }
-            Op::Open { flags, .. } => Answer::Opened(self.files.insert(reopen(&this, flags)?)),
+            Op::Open { flags, .. } => MirrorReply::Opened(self.files.insert(reopen(&this, flags)?)),
             Op::Create(create) => self.create(&this, &create, owner)?,
             Op::Write(io) => {
-                Answer::Written(rustix::io::pwrite(&*self.files.get(io.handle)?, io.data, io.offset)?)
+                MirrorReply::Written(rustix::io::pwrite(&*self.files.get(io.handle)?, io.data, io.offset)?)
             }
             Op::Release { handle, .. } => {
                 self.files.remove(handle);
-                Answer::Done
+                MirrorReply::Done
             }
             Op::Fsync { handle, .. } => {
                 rustix::fs::fsync(&*self.files.get(handle)?)?;
-                Answer::Done
+                MirrorReply::Done
             }
             Op::Fallocate { handle, offset, length, mode } => {
                 let mode = FallocateFlags::from_bits_retain(mode);
                 rustix::fs::fallocate(&*self.files.get(handle)?, mode, offset, length)?;
-                Answer::Done
+                MirrorReply::Done
             }
             Op::Lseek { handle, offset, whence } => self.seek(handle, offset, whence)?,
             Op::CopyFileRange(copy) => self.copy(&copy)?,
-            Op::Opendir { .. } => Answer::Opened(self.listings.insert(list(&this)?)),
+            Op::Opendir { .. } => MirrorReply::Opened(self.listings.insert(list(&this)?)),
             Op::Releasedir { handle, .. } => {
                 self.listings.remove(handle);
-                Answer::Done
+                MirrorReply::Done
             }
             Op::Setxattr { name, value, flags, .. } => {
                 rustix::fs::setxattr(
@@ -247,25 +249,25 @@ impl Mirror {
                     value,
                     XattrFlags::from_bits_retain(flags),
                 )?;
-                Answer::Done
+                MirrorReply::Done
             }
             Op::Getxattr { name, .. } => {
                 let mut value = vec![0; XATTR_MAX];
                 let len = rustix::fs::getxattr(path(&this), &*stored_name(name), &mut value)?;
                 value.truncate(len);
-                Answer::Xattr(value)
+                MirrorReply::Xattr(value)
             }
             Op::Listxattr { .. } => {
                 let mut names = vec![0_u8; XATTR_MAX];
                 let len = rustix::fs::listxattr(path(&this), &mut names)?;
                 names.truncate(len);
-                Answer::Xattr(names)
+                MirrorReply::Xattr(names)
             }
             Op::Removexattr { name } => {
                 rustix::fs::removexattr(path(&this), &*stored_name(name))?;
-                Answer::Done
+                MirrorReply::Done
             }
-            Op::Flush { .. } | Op::Fsyncdir { .. } | Op::Syncfs | Op::Destroy => Answer::Done,
+            Op::Flush { .. } | Op::Fsyncdir { .. } | Op::Syncfs | Op::Destroy => MirrorReply::Done,
             _ => return Err(Errno::NOSYS),
         })
     }
@@ -300,31 +302,31 @@ impl Mirror {
         Ok(EntryOut::new(id, 0, attr, NO_CACHE, NO_CACHE))
     }
 
-    fn create(&self, dir: &OwnedFd, create: &Create<'_>, owner: (u32, u32)) -> Result<Answer, Errno> {
+    fn create(&self, dir: &OwnedFd, create: &Create<'_>, owner: (u32, u32)) -> Result<MirrorReply, Errno> {
         let rights = Mode::from_raw_mode(create.mode & !create.umask & 0o7777);
         let flags =
             OFlags::from_bits_retain(create.flags) | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(dir, create.name.as_cstr(), flags - OFlags::APPEND, rights)?;
         let entry = self.adopt(dir, create.name, owner, Some(rights))?;
-        Ok(Answer::Created(entry, self.files.insert(file)))
+        Ok(MirrorReply::Created(entry, self.files.insert(file)))
     }
 
-    fn seek(&self, handle: u64, offset: u64, whence: u32) -> Result<Answer, Errno> {
+    fn seek(&self, handle: u64, offset: u64, whence: u32) -> Result<MirrorReply, Errno> {
         let from = match whence {
             SEEK_DATA => SeekFrom::Data(offset),
             SEEK_HOLE => SeekFrom::Hole(offset),
             _ => return Err(Errno::INVAL),
         };
-        Ok(Answer::Offset(rustix::fs::seek(&*self.files.get(handle)?, from)?))
+        Ok(MirrorReply::Offset(rustix::fs::seek(&*self.files.get(handle)?, from)?))
     }
 
     /// Copies at most [`COPY_MAX`] bytes, as a network filesystem answers with less than was asked for.
-    fn copy(&self, copy: &CopyRange) -> Result<Answer, Errno> {
+    fn copy(&self, copy: &CopyRange) -> Result<MirrorReply, Errno> {
         let (from, to) = (self.files.get(copy.handle_in)?, self.files.get(copy.handle_out)?);
         let (mut at, mut into) = (copy.offset_in, copy.offset_out);
         let len = usize::try_from(copy.len).unwrap_or(usize::MAX).min(COPY_MAX);
         let bytes = rustix::fs::copy_file_range(&*from, Some(&mut at), &*to, Some(&mut into), len)?;
-        Ok(Answer::Copied(bytes, copy.reply64))
+        Ok(MirrorReply::Copied(bytes, copy.reply64))
     }
 
     /// Gives a new file to the caller, with these permissions whatever the umask of the test, and returns its entry.

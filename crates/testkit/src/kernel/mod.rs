@@ -44,7 +44,7 @@ struct Shared {
     socket: OwnedFd,
     next: AtomicU64,
     waiting: Mutex<HashMap<u64, Waiting>>,
-    held: Mutex<Vec<Held>>,
+    held: Mutex<Vec<HeldBack>>,
     counts: Mutex<BTreeMap<&'static str, u64>>,
     beliefs: Mutex<Beliefs>,
 }
@@ -56,7 +56,7 @@ struct Waiting {
 }
 
 /// Answers to one operation that are kept from the caller.
-struct Held {
+struct HeldBack {
     opcode: Opcode,
     replies: Vec<(Sender<Reply>, Reply)>,
 }
@@ -105,7 +105,7 @@ impl Kernel {
 
     /// Keeps the answers to an operation back that are sent from now on, until the guard is dropped.
     pub fn hold_answers(&self, opcode: Opcode) -> AnswersHeld<'_> {
-        lock(&self.shared.held).push(Held { opcode, replies: Vec::new() });
+        lock(&self.shared.held).push(HeldBack { opcode, replies: Vec::new() });
         AnswersHeld { kernel: self, opcode }
     }
 

@@ -2,9 +2,9 @@
 
 use crate::error::{Error, Result};
 use crate::filter::Filter;
-use crate::held::aside::{self, Aside, Found};
+use crate::held::aside::{self, Aside, Verdict};
 use crate::held::{HeldCopy, Kept};
-use crate::manners::MannerArgs;
+use crate::manners::ThrottleArgs;
 use crate::output::{print, print_json, report_missing, shown};
 use crate::pace::Pace;
 use crate::pool_link::{BranchLink, PoolLink};
@@ -49,7 +49,7 @@ pub struct DedupArgs {
     #[arg(long)]
     pub write: bool,
     #[command(flatten)]
-    pub manners: MannerArgs,
+    pub manners: ThrottleArgs,
     /// What `mergerfs.dedup` has besides.
     #[arg(skip)]
     pub(crate) old: Old,
@@ -336,7 +336,7 @@ impl Work<'_> {
                     Kept::Because(why) => Err(why),
                     Kept::Stopped => Err("stopped".into()),
                 },
-                _ if matches!(found, Found::Written) => {
+                _ if matches!(found, Verdict::Written) => {
                     Err("a program wrote to it in the meantime, so it was put back".into())
                 }
                 _ => Ok(other.branch),

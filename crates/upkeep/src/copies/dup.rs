@@ -33,13 +33,13 @@ Example: canopy dup /mnt/pool /mnt/pool/photos --copies 2";
 
 /// A file or symlink, with the copies that there are.
 #[derive(Debug)]
-struct Found {
+struct Doubles {
     /// All names that were met.
     names: Vec<PathBuf>,
     copies: Vec<FileCopy>,
 }
 
-impl Found {
+impl Doubles {
     /// The copy that the pool shows.
     fn first(&self) -> &FileCopy {
         &self.copies[0]
@@ -76,7 +76,7 @@ pub fn dup(args: &DupArgs) -> Result<()> {
 }
 
 /// Adds the steps for one file: each copy goes to the disk with the most free space that has none.
-fn plan(file: &Found, copies: usize, disks: &mut Disks, steps: &mut Vec<Step>) -> Result<(), &'static str> {
+fn plan(file: &Doubles, copies: usize, disks: &mut Disks, steps: &mut Vec<Step>) -> Result<(), &'static str> {
     let first = file.first();
     let mut held: BTreeSet<usize> =
         file.copies.iter().filter_map(|copy| disks.of_branch(copy.branch)).collect();
@@ -95,7 +95,7 @@ fn plan(file: &Found, copies: usize, disks: &mut Disks, steps: &mut Vec<Step>) -
 }
 
 /// Looks through some files and trees of a pool, none within another. Returns what can be copied, and what cannot.
-fn collect(pool: &PoolLink, starts: &[PathBuf], run: &Run<'_>) -> Result<(Vec<Found>, Vec<Stays>)> {
+fn collect(pool: &PoolLink, starts: &[PathBuf], run: &Run<'_>) -> Result<(Vec<Doubles>, Vec<Stays>)> {
     let mut survey = Survey::new(pool);
     let failed = walk_all(pool, starts, &mut |entry| !run.stop.is_set() && survey.add(entry))?;
     run.stop.check()?;
@@ -111,7 +111,7 @@ struct Survey<'p> {
     pool: &'p PoolLink,
     /// The filesystem of each branch.
     devices: Vec<Option<u64>>,
-    found: Vec<Found>,
+    found: Vec<Doubles>,
     stays: Vec<Stays>,
     /// Where in `found` a file with several names is.
     known: HashMap<(u64, u64), usize>,
@@ -157,7 +157,7 @@ impl Survey<'_> {
         if linked {
             self.known.insert(first.key(), self.found.len());
         }
-        self.found.push(Found { names: vec![entry.path.clone()], copies: entry.copies.clone() });
+        self.found.push(Doubles { names: vec![entry.path.clone()], copies: entry.copies.clone() });
         Ok(())
     }
 }

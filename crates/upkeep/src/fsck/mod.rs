@@ -10,7 +10,7 @@ mod report;
 
 use crate::error::{Error, Result};
 use crate::filter::Filter;
-use crate::manners::MannerArgs;
+use crate::manners::ThrottleArgs;
 use crate::output::{complain, print, print_json, shown};
 use crate::pace::Pace;
 use crate::progress::Progress;
@@ -66,7 +66,7 @@ pub struct FsckArgs {
     #[arg(long)]
     pub remove_leftovers: bool,
     #[command(flatten)]
-    pub manners: MannerArgs,
+    pub manners: ThrottleArgs,
     /// Called by fsck(8): a path that is not on a pool needs no check.
     #[arg(skip)]
     pub by_fsck: bool,
@@ -222,7 +222,7 @@ fn check(args: &FsckArgs) -> Result<Option<Totals>> {
     };
     let device = fs::metadata(&start).map_err(failed)?.dev();
     // The old programs gave way to no other program.
-    let manners = MannerArgs { eager: args.manners.eager || args.as_mergerfs, ..args.manners.clone() };
+    let manners = ThrottleArgs { eager: args.manners.eager || args.as_mergerfs, ..args.manners.clone() };
     let (stop, pace) = (Stop::on_signals()?, Pace::of(&manners));
     let progress = Progress::counting(manners.quiet || manners.json || args.verbose);
     let mut walk = Walk { args, filter, mountpoint, device, count: Totals::default(), stop, pace, progress };

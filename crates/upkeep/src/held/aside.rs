@@ -48,7 +48,7 @@ pub(crate) struct Aside {
 
 /// What becomes of a copy that was set aside.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum Verdict {
     /// Another branch has its file, so it is surplus.
     Surplus,
     /// A client has written it.
@@ -108,7 +108,7 @@ impl Aside {
     }
 
     /// Returns what the copy is, or why nothing can be done about it.
-    pub(crate) fn judge(&self) -> Result<(Found, &FileCopy), &'static str> {
+    pub(crate) fn judge(&self) -> Result<(Verdict, &FileCopy), &'static str> {
         let Some(entry) = &self.entry else {
             return Err(
                 "a dedup that was killed has left it, and nothing in the directory has its name any more",
@@ -121,15 +121,15 @@ impl Aside {
         let was = self.rest().split_once('.').map_or("", |(_, rest)| rest);
         let is_unchanged = was.rsplit_once('.').is_some_and(|(was, _)| was == state(&self.copy.stat));
         match (is_unchanged, other) {
-            (true, Some(other)) => Ok((Found::Surplus, other)),
-            (false, Some(other)) if !is_there => Ok((Found::Written, other)),
+            (true, Some(other)) => Ok((Verdict::Surplus, other)),
+            (false, Some(other)) if !is_there => Ok((Verdict::Written, other)),
             _ => Err("a dedup that was killed has left it, and its branch has another file of its name"),
         }
     }
 
     /// Removes the copy, or gives it its own name back, if nobody has it open. The directory keeps its times.
-    pub(crate) fn settle(&self, branch: &BranchLink, found: &Found) -> Result<(), Errno> {
-        if matches!(found, Found::Surplus) && self.copy.stat.st_nlink > 1 {
+    pub(crate) fn settle(&self, branch: &BranchLink, found: &Verdict) -> Result<(), Errno> {
+        if matches!(found, Verdict::Surplus) && self.copy.stat.st_nlink > 1 {
             // A link that was to replace the file, of another one that has its own name.
             return self.unlink_one_of_several(branch);
         }
@@ -144,11 +144,11 @@ impl Aside {
         let fd = branch.dir(&self.dir)?;
         let before = rustix::fs::fstat(&fd)?;
         match (found, self.entry.as_ref().and_then(|entry| entry.path.file_name())) {
-            (Found::Surplus, _) => rustix::fs::unlinkat(&fd, &self.name, AtFlags::empty())?,
-            (Found::Written, Some(own)) => {
+            (Verdict::Surplus, _) => rustix::fs::unlinkat(&fd, &self.name, AtFlags::empty())?,
+            (Verdict::Written, Some(own)) => {
                 rustix::fs::renameat_with(&fd, &self.name, &fd, own, RenameFlags::NOREPLACE)?;
             }
-            (Found::Written, None) => return Err(Errno::NOENT),
+            (Verdict::Written, None) => return Err(Errno::NOENT),
         }
         set_times(fd.as_fd(), &before);
         Ok(())

@@ -85,7 +85,7 @@ pub(crate) fn below(placement: &Placement, at: usize) -> impl Iterator<Item = Se
 
 /// A file that stays because of a rule or tier.
 #[derive(Clone, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct KeptByRule {
     pub(crate) path: PathBuf,
     /// Such as `rule films/**`.
     pub(crate) by: String,
@@ -95,7 +95,7 @@ pub(crate) struct Kept {
 /// What rules and tiers keep a command from.
 #[derive(Debug, Default)]
 pub(crate) struct Bound {
-    pub(crate) kept: Vec<Kept>,
+    pub(crate) kept: Vec<KeptByRule>,
     /// What belongs to its disk, where users expect it to go.
     pub(crate) belongs: Vec<PathBuf>,
     /// What else there is to say.
@@ -144,7 +144,7 @@ impl<'p> Borders<'p> {
     }
 
     /// Returns the rule that wants a file elsewhere than on this branch, where somebody has asked for it.
-    pub(crate) fn forbid(&self, found: &Found, to: usize) -> Option<Kept> {
+    pub(crate) fn forbid(&self, found: &Found, to: usize) -> Option<KeptByRule> {
         let bounds = self.bounds(found);
         match bounds.ground {
             Ground::Rule(_) if !bounds.sets[0].holds(&self.pool.branches[to].path) => {
@@ -155,7 +155,7 @@ impl<'p> Borders<'p> {
     }
 
     /// Returns what keeps a file for which no branch within its bounds has room; `None` if nothing bounds it.
-    pub(crate) fn keeps(&self, found: &Found) -> Option<Kept> {
+    pub(crate) fn keeps(&self, found: &Found) -> Option<KeptByRule> {
         let bounds = self.bounds(found);
         let may = |path: &Path| bounds.sets.iter().any(|set| set.holds(path));
         let excludes = self.pool.branches.iter().any(|branch| branch.takes() && !may(&branch.path));
@@ -163,13 +163,13 @@ impl<'p> Borders<'p> {
         (is_bound && excludes).then(|| self.kept(found, &bounds))
     }
 
-    fn kept(&self, found: &Found, bounds: &Bounds<'_>) -> Kept {
+    fn kept(&self, found: &Found, bounds: &Bounds<'_>) -> KeptByRule {
         let by = match bounds.ground {
             Ground::Rule(rule) => format!("rule {}", rule.path.as_str()),
             Ground::Tier(tier) => format!("tier {}", tier.name),
             Ground::Nothing => String::new(),
         };
-        Kept { path: self.pool.mountpoint.join(&found.names[0]), by, bytes: found.copy.used() }
+        KeptByRule { path: self.pool.mountpoint.join(&found.names[0]), by, bytes: found.copy.used() }
     }
 
     /// Returns the items of a plan, and their classes. Items that only balance the disks stay where they belong.

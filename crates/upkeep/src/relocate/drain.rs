@@ -1,6 +1,6 @@
 //! `canopy drain`: empties a branch before its disk is taken out.
 
-use super::belongs::Kept;
+use super::belongs::KeptByRule;
 use super::job::{Disks, Found, Job, Stays, look_through};
 use super::mode::{NoCreation, without};
 use super::mover::{Outcome, Step};
@@ -146,7 +146,7 @@ struct Plan {
     /// What no branch has room for.
     homeless: Vec<Stays>,
     /// What no branch has room for on which rules and tiers want it.
-    kept: Vec<Kept>,
+    kept: Vec<KeptByRule>,
 }
 
 fn plan(job: &Job, disks: &Disks, borders: &Borders<'_>, pool: &PoolLink) -> Plan {

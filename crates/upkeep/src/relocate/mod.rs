@@ -5,12 +5,12 @@ mod balance;
 mod belongs;
 mod consolidate;
 mod drain;
+mod drop_copy;
 mod job;
 mod mode;
 mod mover;
 mod several;
 mod summary;
-mod take_off;
 mod tier;
 mod transfer;
 
@@ -23,7 +23,7 @@ pub use transfer::{MoveArgs, move_files};
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::held::Kept;
-use crate::manners::MannerArgs;
+use crate::manners::ThrottleArgs;
 use crate::plan::Move;
 use crate::pool_link::PoolLink;
 use crate::stop::Stop;
@@ -48,7 +48,7 @@ pub struct RunArgs {
     #[arg(long)]
     pub lossy: bool,
     #[command(flatten)]
-    pub manners: MannerArgs,
+    pub manners: ThrottleArgs,
 }
 
 /// What all commands of this kind share while they run.

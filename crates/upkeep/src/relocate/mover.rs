@@ -1,7 +1,7 @@
 //! Carrying out a plan through the daemon, one entry after the other.
 
+use super::drop_copy::{self, CopyState, Leaving};
 use super::job::{Found, Stays};
-use super::take_off::{self, Goes, Leaving};
 use crate::error::{Error, Result};
 use crate::held::{Kept, LEASED};
 use crate::output::{complain, shown};
@@ -315,17 +315,17 @@ impl<'p> Mover<'p> {
             return self.transfer(step, (step.from, step.to), self.manner.action.what());
         };
         let (pool, path) = (self.pool, &step.names[0]);
-        take_off::must_be_possible(pool, path, step.from, leaving)?;
+        drop_copy::must_be_possible(pool, path, step.from, leaving)?;
         let mut made = Vec::new();
         let mut take = || {
             for to in &leaving.copies {
                 self.transfer(step, (step.from, *to), What::Copy)?;
                 made.push(*to);
             }
-            match take_off::what_goes(pool, path, step.from, leaving.wanted)? {
-                Goes::Surplus(other) => self.transfer(step, (step.from, other), What::Drop),
-                Goes::Old => Ok(take_off::remove_old(pool, &step.names, step.from)?),
-                Goes::Gone => Ok(()),
+            match drop_copy::what_goes(pool, path, step.from, leaving.wanted)? {
+                CopyState::Surplus(other) => self.transfer(step, (step.from, other), What::Drop),
+                CopyState::Old => Ok(drop_copy::remove_old(pool, &step.names, step.from)?),
+                CopyState::Missing => Ok(()),
             }
         };
         let taken = take();

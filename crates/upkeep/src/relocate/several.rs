@@ -1,9 +1,9 @@
 //! Files of which a rule wants several copies. One of them moves: another branch gets a copy first, then this one goes.
 
 use super::Run;
+use super::drop_copy::Leaving;
 use super::job::{Found, Job, Others, SEVERAL, Stays, look_through};
 use super::mover::Step;
-use super::take_off::Leaving;
 use super::tier::copies::{CopyPlan, CopyPlanner};
 use crate::error::Result;
 use crate::pool_link::PoolLink;

@@ -1,6 +1,6 @@
 //! What a command says before and after it moves or copies files.
 
-use super::belongs::{Bound, Kept};
+use super::belongs::{Bound, KeptByRule};
 use super::job::Stays;
 use super::mover::{Action, FILES, Outcome, Step, Sum, adds_up};
 use crate::error::{Error, Result};
@@ -124,7 +124,7 @@ impl Summary<'_> {
                 to: OsText::from(self.pool.branches[step.to].path.as_path()),
                 bytes: step.bytes,
             };
-            let kept = |kept: &Kept| Stays {
+            let kept = |kept: &KeptByRule| Stays {
                 path: kept.path.clone(),
                 why: format!("its {} wants it elsewhere (--against-rules)", kept.by),
             };

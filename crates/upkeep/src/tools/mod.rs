@@ -7,7 +7,7 @@ mod dup;
 
 use crate::error::{Error, Result};
 use crate::filter::{FilterArgs, size};
-use crate::manners::MannerArgs;
+use crate::manners::ThrottleArgs;
 use crate::pool_link::PoolLink;
 use crate::relocate::{BalanceArgs, RulesArgs, RunArgs, balance};
 use clap::{Parser, ValueEnum};
@@ -155,8 +155,8 @@ fn old_balance(args: &OldBalance) -> Result<()> {
 }
 
 /// The old programs gave way to no other program.
-fn eager(filter: FilterArgs) -> MannerArgs {
-    MannerArgs { eager: true, filter, ..MannerArgs::default() }
+fn eager(filter: FilterArgs) -> ThrottleArgs {
+    ThrottleArgs { eager: true, filter, ..ThrottleArgs::default() }
 }
 
 /// Finds the pool and the directory in it that an old program is to begin at.

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::terminal;
 use canopy_control::{BranchReport, ExplainReport, OsText, PoolReport};
 use canopy_monitor::deadline_command::RunningCommand;
-use canopy_monitor::probe::{self, Answer, Cause};
+use canopy_monitor::probe::{self, Cause, QueryOutcome};
 use canopy_server::badge;
 use canopy_sys::mountinfo::{self, MountEntry};
 use canopy_upkeep::{BranchSpace, TierStatus};
@@ -139,9 +139,9 @@ fn pools(mount: Option<&Path>) -> Result<Vec<PoolStatus>, Error> {
         let ended = query.ended_before(deadline);
         slowest = slowest.max(ended.map_or(Duration::ZERO, |ended| ended.duration_since(began)));
         let (state, error, report) = match probe::answer::<PoolReport>(query, deadline) {
-            Answer::Answered(report) => (State::Serving, None, Some(report)),
-            Answer::TimedOut => (State::DoesNotAnswer, None, None),
-            Answer::Failed(failure) => match failure.cause {
+            QueryOutcome::Answered(report) => (State::Serving, None, Some(report)),
+            QueryOutcome::TimedOut => (State::DoesNotAnswer, None, None),
+            QueryOutcome::Failed(failure) => match failure.cause {
                 Cause::Ended => (State::Ended, None, None),
                 Cause::Mute => (State::Mute, None, None),
                 // A mount of this type by another program.
@@ -332,9 +332,9 @@ fn branches_at(paths: Vec<PathBuf>, slowest: Duration) -> Result<Vec<BranchStatu
     let deadline = began + (slowest * SLOWER).clamp(LEAST_PATIENCE, PATIENCE);
     let status = |(path, query): (PathBuf, RunningCommand)| {
         let (health, facts, error) = match probe::answer::<BranchFacts>(query, deadline) {
-            Answer::Answered(facts) => (Health::Ok, Some(facts), None),
-            Answer::TimedOut => (Health::DoesNotAnswer, None, None),
-            Answer::Failed(failure) => {
+            QueryOutcome::Answered(facts) => (Health::Ok, Some(facts), None),
+            QueryOutcome::TimedOut => (Health::DoesNotAnswer, None, None),
+            QueryOutcome::Failed(failure) => {
                 let missing = failure.cause == Cause::Missing;
                 let health = if missing { Health::Missing } else { Health::Unreachable };
                 (health, None, Some(failure.why))

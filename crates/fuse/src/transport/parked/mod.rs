@@ -36,7 +36,7 @@ pub(crate) enum Held {
     /// A message that was read from this device, where its answer goes.
     Message(Arc<OwnedFd>, Box<[u8]>),
     /// In the memory of its entry.
-    Entry(uring::Held),
+    Entry(uring::HeldEntry),
 }
 
 /// A place in a line.

@@ -46,7 +46,7 @@ pub(crate) enum Position {
     At {
         pass: u8,
         mark: BranchMark,
-        place: Place,
+        place: BranchPosition,
     },
     /// In the order of the names' hashes, of a listing whose positions have 31 bits.
     Narrow(u32),
@@ -59,7 +59,7 @@ pub(crate) struct BranchMark(u16);
 
 /// A place on a branch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
+pub(crate) enum BranchPosition {
     /// An offset for lseek(2).
     Offset(u64),
     /// After the name with this hash.
@@ -90,11 +90,11 @@ impl Offsets {
     }
 
     /// Returns the place after an entry with this `d_off`.
-    pub(crate) fn place(self, offset: u64, name: &[u8]) -> Place {
+    pub(crate) fn place(self, offset: u64, name: &[u8]) -> BranchPosition {
         match self {
-            Offsets::Hashes => Place::Offset(offset),
-            Offsets::Stable if offset >> VALUE_BITS == 0 => Place::Offset(offset),
-            _ => Place::Behind(hash(name)),
+            Offsets::Hashes => BranchPosition::Offset(offset),
+            Offsets::Stable if offset >> VALUE_BITS == 0 => BranchPosition::Offset(offset),
+            _ => BranchPosition::Behind(hash(name)),
         }
     }
 }
@@ -113,7 +113,7 @@ pub(crate) fn hash(name: &[u8]) -> u64 {
 }
 
 impl Position {
-    pub(crate) fn new(pass: u8, mark: BranchMark, place: Place) -> Position {
+    pub(crate) fn new(pass: u8, mark: BranchMark, place: BranchPosition) -> Position {
         Position::At { pass, mark, place }
     }
 
@@ -125,9 +125,9 @@ impl Position {
             Position::At { pass, mark, place } => (pass, mark, place),
         };
         let (kind, value) = match place {
-            Place::Offset(offset) if offset >> VALUE_BITS == 0 => (WHOLE, offset),
-            Place::Offset(offset) => (UPPER, offset >> DROPPED_BITS),
-            Place::Behind(hash) => (NAMED, hash),
+            BranchPosition::Offset(offset) if offset >> VALUE_BITS == 0 => (WHOLE, offset),
+            BranchPosition::Offset(offset) => (UPPER, offset >> DROPPED_BITS),
+            BranchPosition::Behind(hash) => (NAMED, hash),
         };
         (((kind << PASS_BITS | u64::from(pass)) << BRANCH_BITS) | u64::from(mark.0)) << VALUE_BITS | value
     }
@@ -143,9 +143,9 @@ impl Position {
         let mark = BranchMark((position >> VALUE_BITS) as u16 & ((1 << BRANCH_BITS) - 1));
         let pass = (position >> (VALUE_BITS + BRANCH_BITS)) as u8 & (PASSES - 1);
         let place = match position >> (VALUE_BITS + BRANCH_BITS + PASS_BITS) {
-            WHOLE => Place::Offset(value),
-            UPPER => Place::Offset(value << DROPPED_BITS),
-            NAMED => Place::Behind(value),
+            WHOLE => BranchPosition::Offset(value),
+            UPPER => BranchPosition::Offset(value << DROPPED_BITS),
+            NAMED => BranchPosition::Behind(value),
             // Not a position of ours: starting over misses nothing.
             _ => return Position::Start(if position <= 3 { position as usize } else { START as usize }),
         };
@@ -179,8 +179,12 @@ mod tests {
 
     #[test]
     fn positions_convert_back() {
-        let mut places = vec![Place::Offset(0), Place::Offset(1), Place::Offset((1 << VALUE_BITS) - 1)];
-        places.extend([hash(b"name"), 0, (1 << VALUE_BITS) - 1].map(Place::Behind));
+        let mut places = vec![
+            BranchPosition::Offset(0),
+            BranchPosition::Offset(1),
+            BranchPosition::Offset((1 << VALUE_BITS) - 1),
+        ];
+        places.extend([hash(b"name"), 0, (1 << VALUE_BITS) - 1].map(BranchPosition::Behind));
         for (pass, mark, place) in
             (0..PASSES).flat_map(|pass| places.iter().map(move |&place| (pass, BranchMark(4094), place)))
         {
@@ -208,8 +212,8 @@ mod tests {
     #[test]
     fn a_large_offset_is_rounded_down() {
         for offset in [1 << VALUE_BITS, 0x1234_5678_9abc_def0, i64::MAX as u64] {
-            let number = Position::new(0, BranchMark(7), Place::Offset(offset)).to_u64();
-            let Position::At { place: Place::Offset(back), .. } = Position::from_u64(number) else {
+            let number = Position::new(0, BranchMark(7), BranchPosition::Offset(offset)).to_u64();
+            let Position::At { place: BranchPosition::Offset(back), .. } = Position::from_u64(number) else {
                 panic!("{number:#x}")
             };
             assert!(back <= offset && offset - back < 1 << DROPPED_BITS);
@@ -218,10 +222,10 @@ mod tests {
 
     #[test]
     fn an_offset_that_does_not_fit_becomes_a_name() {
-        let by_name = Place::Behind(hash(b"n"));
-        assert_eq!(Offsets::Stable.place(5, b"n"), Place::Offset(5));
+        let by_name = BranchPosition::Behind(hash(b"n"));
+        assert_eq!(Offsets::Stable.place(5, b"n"), BranchPosition::Offset(5));
         assert_eq!(Offsets::Stable.place(1 << VALUE_BITS, b"n"), by_name);
-        assert_eq!(Offsets::Hashes.place(1 << VALUE_BITS, b"n"), Place::Offset(1 << VALUE_BITS));
+        assert_eq!(Offsets::Hashes.place(1 << VALUE_BITS, b"n"), BranchPosition::Offset(1 << VALUE_BITS));
         assert_eq!(Offsets::Passing.place(5, b"n"), by_name);
     }
 }

@@ -1,6 +1,6 @@
 //! One branch's part of a listing: its directory, and the names read from it.
 
-use super::position::{BranchMark, Offsets, Place, hash};
+use super::position::{BranchMark, BranchPosition, Offsets, hash};
 use crate::dir::symlinks::Symlinks;
 use canopy_branch::branch::{Branch, Branches};
 use canopy_branch::fs::beneath;
@@ -65,10 +65,10 @@ impl Source {
 
 /// Goes to a place in a directory. Passes on the entries after it that were read on the way. If the place is not
 /// found, returns false and goes to the beginning.
-pub(crate) fn seek(dir: BorrowedFd<'_>, place: Place, mut give: impl FnMut(RawEntry<'_>)) -> bool {
+pub(crate) fn seek(dir: BorrowedFd<'_>, place: BranchPosition, mut give: impl FnMut(RawEntry<'_>)) -> bool {
     let found = match place {
-        Place::Offset(offset) => rustix::fs::seek(dir, SeekFrom::Start(offset)).is_ok(),
-        Place::Behind(wanted) => {
+        BranchPosition::Offset(offset) => rustix::fs::seek(dir, SeekFrom::Start(offset)).is_ok(),
+        BranchPosition::Behind(wanted) => {
             let mut found = false;
             while !found {
                 let more = read_names(dir, |raw| match found {

@@ -5,7 +5,7 @@
 //! open file, as a write does. Only truncate(2) by name changes all copies.
 
 use crate::config::Func;
-use crate::dir::merged::CacheTrust;
+use crate::dir::merged::Trust;
 use crate::door::Caller;
 use crate::node::Node;
 use crate::node::handles::FileHandle;
@@ -101,7 +101,7 @@ impl Pool {
         &self,
         caller: &Caller,
         node: &Arc<Node>,
-        trust: CacheTrust,
+        trust: Trust,
         handle: Option<&FileHandle>,
         set: &SetAttr,
         with_data: bool,

@@ -1,7 +1,7 @@
 //! Extended attributes.
 
 use crate::config::{Func, XattrMode};
-use crate::dir::merged::CacheTrust;
+use crate::dir::merged::Trust;
 use crate::door::Act;
 use crate::door::Caller;
 use crate::node::Node;
@@ -183,7 +183,7 @@ impl Pool {
         &self,
         branches: &Branches,
         node: &Arc<Node>,
-        trust: CacheTrust,
+        trust: Trust,
         func: Func,
         mut query: impl FnMut(Of<'_>) -> Result<usize, Errno>,
     ) -> Result<usize> {
@@ -196,7 +196,7 @@ impl Pool {
             let answer = query(Of::File(file.fd.as_fd()));
             return Ok(answer.map_err(|errno| file.branch.record_error(errno, OpKind::Read))?);
         }
-        let by_name = self.hinted(branches, node, |_, branch, dir, name, key| {
+        let by_name = self.via_cached_parent(branches, node, |_, branch, dir, name, key| {
             let answer = query(Of::Entry(dir, name));
             // Afterwards: until here, the name may have come to lead to another file.
             stat::at(dir, name).ok().filter(|attr| attr.key() == key)?;

@@ -46,7 +46,7 @@ impl Pool {
             Err(Error::Exists) if flags & OFlags::EXCL.bits() == 0 => {
                 let entry = self.enter(&branches, parent, &path, &dirs, name)?;
                 let node = self.nodes.get(entry.node)?;
-                let stays = node.moving().try_read();
+                let stays = node.location_lock().try_read();
                 let opened = match entry.attr.is_regular() {
                     // ESTALE makes the kernel send an ordinary open, which may wait or detach the node.
                     true if stays.is_none() || self.must_detach(&node, flags) => Err(Error::Stale),

@@ -320,7 +320,7 @@ impl Pool {
         }
         if len > COPIED_AT_ONCE {
             // The target cannot move to another branch meanwhile.
-            let _moving = to.node.stay()?;
+            let _moving = to.node.pin_location()?;
             let (source, target) = (from.fd(), to.fd());
             if reflink::clone_range((source.as_fd(), from_offset), (target.as_fd(), to_offset), len).is_ok() {
                 return Ok(len);

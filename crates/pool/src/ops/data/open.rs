@@ -80,7 +80,7 @@ impl Pool {
         self.detach_before_write(caller, &node, flags)?;
         // An open for writing waits until a move of the file has finished.
         let writes = open_file::writes(self.branch_flags(flags));
-        let _stays = if writes { Some(node.stay()?) } else { None };
+        let _stays = if writes { Some(node.pin_location()?) } else { None };
         let _held = self.using(Uses::node(id));
         let branches = self.branches.load();
         if node.is_dir() {
@@ -136,7 +136,7 @@ impl Pool {
                 }
                 (None, Some(FirstOpen { branch, fd, pinned, reads, idle, attr })) => {
                     // A file that is being copied elsewhere would have to stay.
-                    let (backing, room) = match node.moving().try_read() {
+                    let (backing, room) = match node.location_lock().try_read() {
                         Some(_) => self.register(&branch, &fd, branch_flags, &attr),
                         None => (None, Room::Any),
                     };
@@ -172,7 +172,7 @@ impl Pool {
             let place = open.location();
             (place.branch.id, place.reads?)
         };
-        self.hinted(branches, node, |_, at, dir, name, key| {
+        self.via_cached_parent(branches, node, |_, at, dir, name, key| {
             let same =
                 at.id == branch && key == file && stat::at(dir, name).is_ok_and(|attr| attr.key() == key);
             same.then_some(())
@@ -198,7 +198,7 @@ impl Pool {
         let idle = || self.dir_cache.idle_files.begin();
         if self.acts_on_own_file(Func::Open, branches)
             && !flags.contains(OFlags::TRUNC)
-            && let Some(first) = self.hinted(branches, node, |_, branch, dir, name, key| {
+            && let Some(first) = self.via_cached_parent(branches, node, |_, branch, dir, name, key| {
                 // The name may lead to something else by now. Opening that must neither block nor change it.
                 let idle = idle();
                 let safe_flags =
@@ -445,7 +445,7 @@ impl Pool {
         let full = self.config().cache_files == CacheFiles::AutoFull && known_before;
         let now = if full { stat::of(fd.as_fd()).ok() } else { None };
         let now = now.map_or(open_file::NO_FINGERPRINT, |attr| open_file::fingerprint(&attr));
-        match node.see(now) {
+        match node.swap_fingerprint(now) {
             // Of a node that another process has served the kernel may have pages.
             None if self.succeeds.load(Ordering::Relaxed) => CachedPages::Any,
             None => CachedPages::None,

@@ -1,6 +1,6 @@
 //! Moving a file, a symlink or an empty directory to a branch that the client names, or copying it there.
 //!
-//! Files move as they do when a branch is full (`spill`), but a client that wants to write comes first: a file that is open
+//! Files move as they do when a branch is full (`make_room`), but a client that wants to write comes first: a file that is open
 //! for writing stays, and a move ends when one arrives.
 
 use crate::dir::merged::MergedDir;
@@ -8,7 +8,7 @@ use crate::dir::symlinks::Symlinks;
 use crate::door::Act;
 use crate::door::Caller;
 use crate::node::Node;
-use crate::ops::moves::spill::{Movable, NotMoved, Reason};
+use crate::ops::moves::make_room::{Movable, NotMoved, Reason};
 use crate::paths::{Changing, Uses};
 use crate::pool::Pool;
 use canopy_base::error::{Error, Result};

@@ -6,7 +6,7 @@
 
 use super::lookup::Entry;
 use super::rename::{RenameKind, Side, Step, rename_copy, undo};
-use super::rename_again::RenameLog;
+use super::replay_rename::RenameLog;
 use crate::config::{Func, LinkExdev, RenameExdev};
 use crate::dir::merged::MergedDir;
 use crate::dir::symlinks::Symlinks;

@@ -1,8 +1,8 @@
 //! Finding nodes that the kernel asks for by an id from a file handle after the pool has forgotten them.
 
 use super::lookup::Entry;
-use crate::dir::merged::CacheTrust;
-use crate::export::{self, Found, StableId, StableTarget};
+use crate::dir::merged::Trust;
+use crate::export::{self, FoundById, StableId, StableTarget};
 use crate::paths::Uses;
 use crate::pool::Pool;
 use canopy_base::error::{Error, Result};
@@ -26,10 +26,10 @@ impl Pool {
             // `enter_path` accepts only this node.
             match export::find(branch, wanted, wants_path, &self.inode_search) {
                 Ok(None) => {}
-                Ok(Some(Found { lasting, path: Some(path), .. })) => {
+                Ok(Some(FoundById { lasting, path: Some(path), .. })) => {
                     return self.enter_path(&branches, &path, lasting, trust);
                 }
-                Ok(Some(Found { lasting, attr, path: None })) => {
+                Ok(Some(FoundById { lasting, attr, path: None })) => {
                     let node = self.nodes.hand_out_found(lasting, attr.key())?;
                     let shown = self.file_attr(&branches, &node).inspect_err(|_| self.forget(id, 1));
                     return Ok(Entry::new(&node, shown?));
@@ -44,13 +44,7 @@ impl Pool {
     /// Looks up a path, and returns the last entry if it is the wanted node.
     ///
     /// Errors: `ESTALE` if the path leads to another node or nowhere.
-    fn enter_path(
-        &self,
-        branches: &Branches,
-        path: &[u8],
-        wanted: StableId,
-        trust: CacheTrust,
-    ) -> Result<Entry> {
+    fn enter_path(&self, branches: &Branches, path: &[u8], wanted: StableId, trust: Trust) -> Result<Entry> {
         let mut above = Vec::new();
         let mut found = Err(Error::Stale);
         let mut parent = NodeId::ROOT;
@@ -89,7 +83,7 @@ impl Pool {
         parent: NodeId,
         name: &[u8],
         dir: Option<StableId>,
-        trust: CacheTrust,
+        trust: Trust,
     ) -> Result<Entry> {
         if is_reserved(name) {
             return Err(Error::Stale);

@@ -1,7 +1,7 @@
 //! The operations lookup, forget, getattr, access and readlink.
 
 use crate::config::Func;
-use crate::dir::merged::{CacheTrust, Copies, MergedDir};
+use crate::dir::merged::{Copies, MergedDir, Trust};
 use crate::dir::symlinks::Symlinks;
 use crate::export::StableId;
 use crate::node::{Node, Orphan};
@@ -259,7 +259,7 @@ impl Pool {
         if node.opened().is_some() {
             return None;
         }
-        self.hinted(branches, node, |_, branch, dir, name, key| {
+        self.via_cached_parent(branches, node, |_, branch, dir, name, key| {
             let attr = stat::at(dir, name).ok().filter(|attr| attr.key() == key)?;
             Some(self.show_file(node, branch, attr, At::Named(Symlinks::NEVER, dir, name)))
         })
@@ -278,7 +278,7 @@ impl Pool {
         &self,
         branches: &Branches,
         node: &Arc<Node>,
-        trust: CacheTrust,
+        trust: Trust,
         remembered: bool,
     ) -> Result<Attr> {
         if let (_, Some(path)) = self.nodes.locate(node.id)? {
@@ -331,7 +331,7 @@ impl Pool {
         let _held = self.using(Uses::node(id));
         let branches = self.branches.load();
         if !node.is_symlinkified() && self.acts_on_own_file(Func::Readlink, &branches) {
-            let target = self.hinted(&branches, &node, |_, branch, dir, name, key| {
+            let target = self.via_cached_parent(&branches, &node, |_, branch, dir, name, key| {
                 let target = branch.read_link_at(dir, name)?;
                 // Afterwards: until here, the name may have come to lead to another file.
                 stat::at(dir, name).ok().filter(|attr| attr.key() == key).map(|_| target)

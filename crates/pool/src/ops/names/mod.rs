@@ -9,5 +9,5 @@ pub(crate) mod locate;
 pub(crate) mod lookup;
 mod remove;
 pub(crate) mod rename;
-pub(crate) mod rename_again;
 mod rename_copies;
+pub(crate) mod replay_rename;

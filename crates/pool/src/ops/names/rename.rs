@@ -4,9 +4,9 @@
 //! afterwards, when that is on disk, so that the new name always leads to the source or to the target. If a step fails, the earlier ones are
 //! undone.
 
-use super::rename_again::{RenameIntent, RenameLog};
+use super::replay_rename::{RenameIntent, RenameLog};
 use crate::config::Func;
-use crate::dir::merged::{CacheTrust, Copies, MergedDir};
+use crate::dir::merged::{Copies, MergedDir, Trust};
 use crate::dir::symlinks::Symlinks;
 use crate::door::Caller;
 use crate::node::Node;
@@ -239,7 +239,7 @@ impl Pool {
         &self,
         branches: &'b Branches,
         (parent, name): (NodeId, &'n [u8]),
-        trust: CacheTrust,
+        trust: Trust,
     ) -> Result<Side<'b, 'n>> {
         let (path, mut dirs) = self.dirs(branches, parent, trust)?;
         dirs.first()?;

@@ -2,12 +2,12 @@
 
 use crate::config::FollowSymlinks;
 use crate::dir::listing::cursor::{Cursor, DirEntry, ListingVersion, Sorted};
-use crate::dir::listing::position::{self, Offsets, PASSES, Place, Position};
+use crate::dir::listing::position::{self, BranchPosition, Offsets, PASSES, Position};
 use crate::dir::listing::sorted::{SortedName, Sorter};
 use crate::dir::listing::source::{
     DT_DIR, DT_LNK, DT_UNKNOWN, OpenedSource, RawEntry, Source, read_names, seek,
 };
-use crate::dir::merged::CacheTrust;
+use crate::dir::merged::Trust;
 use crate::export::StableId;
 use crate::node::Node;
 use crate::ops::resolve::dirs::KnownCopies;
@@ -37,13 +37,7 @@ impl ListingVersion {
 
 impl Cursor {
     /// Returns a new cursor at a position.
-    pub(crate) fn begin(
-        pool: &Pool,
-        node: &Node,
-        path: &[u8],
-        at: Position,
-        trust: CacheTrust,
-    ) -> Result<Cursor> {
+    pub(crate) fn begin(pool: &Pool, node: &Node, path: &[u8], at: Position, trust: Trust) -> Result<Cursor> {
         let (since, begun) = (ListingVersion::now(pool, node), pool.changes.ticket());
         let from_start = matches!(at, Position::Start(_));
         let branches = pool.branches.load();
@@ -116,7 +110,7 @@ impl Cursor {
     }
 
     /// Moves to a position that another cursor returned.
-    fn go_on(&mut self, pool: &Pool, pass: u8, mark: position::BranchMark, place: Place) {
+    fn go_on(&mut self, pool: &Pool, pass: u8, mark: position::BranchMark, place: BranchPosition) {
         (self.pass, self.lasts, self.asks, self.seen) = (pass, true, true, Some(HashSet::default()));
         let all = pool.branches.all();
         let Some(at) = position::marks(&all).iter().position(|&(_, known)| known == mark) else {

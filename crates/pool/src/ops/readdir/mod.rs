@@ -12,7 +12,7 @@ use crate::config::{Func, ReaddirMode};
 use crate::dir::listing::cursor::{Cursor, DirEntry, NamesRead};
 use crate::dir::listing::position::Position;
 use crate::dir::listing::source::{DT_DIR, OpenedSource, open_dir, side_by_side};
-use crate::dir::merged::CacheTrust;
+use crate::dir::merged::Trust;
 use crate::node::Node;
 use crate::node::dir_state::PerBranch;
 use crate::ops::names::lookup::Entry;
@@ -135,7 +135,7 @@ impl Pool {
         node: &Arc<Node>,
         position: u64,
         parked: Option<Box<Cursor>>,
-        trust: CacheTrust,
+        trust: Trust,
     ) -> Result<Option<Box<Cursor>>> {
         let at = Position::from_u64(position);
         if parked.is_some() || at == Position::End {
@@ -171,7 +171,7 @@ impl Pool {
         cursor: &Cursor,
         given: usize,
         known: &[bool],
-        trust: CacheTrust,
+        trust: Trust,
     ) -> Vec<Option<(Entry, Arc<Node>)>> {
         let mut entries: Vec<Option<(Entry, Arc<Node>)>> = vec![None; given];
         let Ok(path) = self.nodes.dir_path(dir.id) else { return entries };

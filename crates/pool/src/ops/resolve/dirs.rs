@@ -1,7 +1,7 @@
 //! The directory that a request names, on all branches.
 
 use crate::config::FollowSymlinks;
-use crate::dir::merged::{CacheTrust, MergedDir};
+use crate::dir::merged::{MergedDir, Trust};
 use crate::dir::symlinks::{Symlinkify, Symlinks, device};
 use crate::node::Node;
 use crate::node::dir_state::CachedDir;
@@ -46,7 +46,7 @@ impl KnownCopies {
 
 impl Pool {
     /// Returns the cache version that an operation may trust, if any. Must be called before the operation takes a lock.
-    pub(crate) fn cache_trust(&self) -> CacheTrust {
+    pub(crate) fn cache_trust(&self) -> Trust {
         assert_may_take::<rank::FileMove>();
         self.kernel.load().caught_up().then(|| self.dir_cache.version())
     }
@@ -67,7 +67,7 @@ impl Pool {
         &self,
         branches: &'b Branches,
         id: NodeId,
-        trust: CacheTrust,
+        trust: Trust,
     ) -> Result<(PoolPath, MergedDir<'b>)> {
         let (node, path) = self.nodes.dir(id)?;
         let dirs = self.dirs_of(branches, node, &path, trust);
@@ -80,7 +80,7 @@ impl Pool {
         branches: &'b Branches,
         node: Arc<Node>,
         path: &[u8],
-        trust: CacheTrust,
+        trust: Trust,
     ) -> MergedDir<'b> {
         if trust.is_some()
             && let Some(cached) = self.dir_cache.get(&node, branches)

@@ -4,7 +4,7 @@
 
 use super::Place;
 use super::places::{Chosen, Places, Purpose};
-use crate::dir::merged::{CacheTrust, Copies, MergedDir};
+use crate::dir::merged::{Copies, MergedDir, Trust};
 use crate::node::Node;
 use crate::pool::Pool;
 use canopy_base::error::{Error, Result, is_illness};
@@ -246,12 +246,7 @@ impl Pool {
 
     /// Fails with `ESTALE` if a node stands for a copy that is out of date, or whose branch fails while another has one.
     /// The kernel then looks the name up again.
-    pub(crate) fn must_be_current(
-        &self,
-        branches: &Branches,
-        node: &Arc<Node>,
-        trust: CacheTrust,
-    ) -> Result<()> {
+    pub(crate) fn must_be_current(&self, branches: &Branches, node: &Arc<Node>, trust: Trust) -> Result<()> {
         if !self.knows_copies() || node.is_dir() {
             return Ok(());
         }

@@ -92,7 +92,7 @@ impl Pool {
     /// Calls `act` with the index and the branch, the cached directory of a node's file there, its newest name and its
     /// key, and returns the first result. Returns `None` if nothing is cached. The name may lead to another file by now,
     /// so `act` must compare keys.
-    pub(crate) fn hinted<R>(
+    pub(crate) fn via_cached_parent<R>(
         &self,
         branches: &Branches,
         node: &Node,

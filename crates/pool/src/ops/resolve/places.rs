@@ -6,7 +6,7 @@
 
 use super::{Place, PlaceFd, find_file};
 use crate::config::Func;
-use crate::dir::merged::{CacheTrust, Copies};
+use crate::dir::merged::{Copies, Trust};
 use crate::dir::symlinks::Symlinks;
 use crate::export;
 use crate::node::Node;
@@ -104,7 +104,7 @@ impl Places {
 
 impl Pool {
     /// Returns the cache version that a change of a node may trust. Must be called before the operation takes a lock.
-    pub(crate) fn trust_to_change(&self, node: &Node) -> CacheTrust {
+    pub(crate) fn trust_to_change(&self, node: &Node) -> Trust {
         match self.branches.load().len() {
             // No other branch can have a copy. A file is recognized by its key.
             1 if !node.is_dir() => None,
@@ -116,7 +116,7 @@ impl Pool {
     /// Returns the cache version that a query about a node may trust: a directory's branches may be cached for as long
     /// as the kernel caches its name, and a file is recognized by its key. Must be called before the operation takes a
     /// lock.
-    pub(crate) fn trust_to_read(&self, node: &Node) -> CacheTrust {
+    pub(crate) fn trust_to_read(&self, node: &Node) -> Trust {
         match node.is_dir() {
             true => self.dir_cache.valid_version(node).or_else(|| self.cache_trust()),
             false => {
@@ -147,7 +147,7 @@ impl Pool {
 
     /// Returns the node's file, opened in a directory that is kept open.
     fn known_place(&self, branches: &Branches, node: &Node, purpose: Purpose) -> Option<Place> {
-        self.hinted(branches, node, |index, branch, dir, name, key| {
+        self.via_cached_parent(branches, node, |index, branch, dir, name, key| {
             let (fd, attr) = open_as(dir, name, key, purpose.flags(branch))?;
             Some(Place { index: Some(index), branch: branch.clone(), fd: PlaceFd::Pinned(fd), attr })
         })
@@ -208,7 +208,7 @@ impl Pool {
         &self,
         branches: &Branches,
         node: &Arc<Node>,
-        trust: CacheTrust,
+        trust: Trust,
         purpose: Purpose,
     ) -> Result<Places> {
         if node.is_dir() {
@@ -292,7 +292,7 @@ impl Pool {
         branches: &Branches,
         node: &Arc<Node>,
         path: Option<PoolPath>,
-        trust: CacheTrust,
+        trust: Trust,
     ) -> Result<Places> {
         let Some(path) = path else {
             let orphan = orphan_place(node)?.ok_or(Error::Stale)?;
@@ -375,7 +375,7 @@ impl Pool {
         &self,
         branches: &Branches,
         node: &Arc<Node>,
-        trust: CacheTrust,
+        trust: Trust,
         (func, purpose): (Func, Purpose),
         change: impl FnMut(&Place) -> Result<(), Errno>,
     ) -> Result<()> {
@@ -392,7 +392,7 @@ impl Pool {
         &self,
         branches: &Branches,
         node: &Arc<Node>,
-        trust: CacheTrust,
+        trust: Trust,
         func: Func,
         ask: impl FnOnce(BorrowedFd<'_>) -> Result<T, Errno>,
     ) -> Result<T> {
@@ -452,7 +452,7 @@ impl Pool {
         func: Func,
         branches: &Branches,
         node: &Arc<Node>,
-        trust: CacheTrust,
+        trust: Trust,
         fits: impl Fn(&Attr) -> bool,
     ) -> Result<Place> {
         // Of the copies that a rule has made, one is the file that the node stands for.
@@ -473,7 +473,7 @@ impl Pool {
 
     /// Returns the cache version that [`Pool::chosen`] may trust for this function. Must be called before the operation
     /// takes a lock.
-    pub(crate) fn trust_to_choose(&self, func: Func, node: &Node) -> CacheTrust {
+    pub(crate) fn trust_to_choose(&self, func: Func, node: &Node) -> Trust {
         match node.is_dir() || self.acts_on_own_file(func, &self.branches.load()) {
             true => self.trust_to_read(node),
             false => self.cache_trust(),

@@ -12,7 +12,7 @@ pub(crate) use journal::fuzz;
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::held::Kept;
-use crate::manners::MannerArgs;
+use crate::manners::ThrottleArgs;
 use crate::output::report_missing;
 use crate::pace::Pace;
 use crate::pool_link::PoolLink;
@@ -42,7 +42,7 @@ pub struct VerifyArgs {
     #[arg(long)]
     pub write: bool,
     #[command(flatten)]
-    pub manners: MannerArgs,
+    pub manners: ThrottleArgs,
 }
 
 const NOTES: &str = "\

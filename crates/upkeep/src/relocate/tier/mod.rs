@@ -19,8 +19,8 @@ use canopy_policy::placement::Placement;
 use canopy_sys::process::local_time::minute_of_day;
 use clap::Args;
 use copying::Copying;
-use pause::Calm;
-use plan::{Candidate, Layout, Now, Place, Room};
+use pause::IdleGate;
+use plan::{Candidate, Layout, Now, Room, TierBranch};
 use record::Record;
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -182,7 +182,7 @@ impl TierMover<'_> {
     fn move_round(&self, pool: &PoolLink, placement: &Placement) -> Result<Round> {
         let run = Run::until(self.stop.clone(), Action::Move, pool, &self.args.run)?;
         let summary = run.summary_of("tier");
-        let calm = Calm::new(pool, &self.stop);
+        let calm = IdleGate::new(pool, &self.stop);
         let (mut steps, mut homeless, mut outcome) = (Vec::new(), Vec::new(), Outcome::default());
         for number in 0..PLANS {
             self.tell("looks at the pool");
@@ -238,7 +238,7 @@ impl TierMover<'_> {
     }
 
     /// Waits until nothing disturbs a move.
-    fn wait(&self, pool: &PoolLink, placement: &Placement, calm: &Calm<'_>) {
+    fn wait(&self, pool: &PoolLink, placement: &Placement, calm: &IdleGate<'_>) {
         while !self.args.run.manners.eager
             && !self.stop.is_set()
             && !is_pressing(pool, placement)
@@ -266,7 +266,7 @@ fn is_pressing(pool: &PoolLink, placement: &Placement) -> bool {
 }
 
 fn layout<'p>(pool: &'p PoolLink, disks: &Disks) -> Layout<'p> {
-    let place = |(index, branch): (usize, &'p crate::pool_link::BranchLink)| Place {
+    let place = |(index, branch): (usize, &'p crate::pool_link::BranchLink)| TierBranch {
         path: &branch.path,
         disk: disks.of_branch(index),
         takes: branch.takes(),

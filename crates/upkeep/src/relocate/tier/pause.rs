@@ -21,16 +21,16 @@ const SUPPLIES: &str = "/sys/class/power_supply";
 
 /// Looks now and then whether anything speaks against a move.
 #[derive(Debug)]
-pub(super) struct Calm<'p> {
+pub(super) struct IdleGate<'p> {
     pool: &'p PoolLink,
     stop: &'p Stop,
     /// When nothing did.
     found: Cell<Option<Instant>>,
 }
 
-impl<'p> Calm<'p> {
-    pub(super) fn new(pool: &'p PoolLink, stop: &'p Stop) -> Calm<'p> {
-        Calm { pool, stop, found: Cell::new(None) }
+impl<'p> IdleGate<'p> {
+    pub(super) fn new(pool: &'p PoolLink, stop: &'p Stop) -> IdleGate<'p> {
+        IdleGate { pool, stop, found: Cell::new(None) }
     }
 
     /// Returns why nothing should move now. Looking takes a second.

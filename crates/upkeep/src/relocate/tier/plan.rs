@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 /// A branch, and the disk under it. Several branches may share a disk.
 #[derive(Clone, Debug)]
-pub(super) struct Place<'p> {
+pub(super) struct TierBranch<'p> {
     pub(super) path: &'p Path,
     /// `None` for a branch that cannot be looked at.
     pub(super) disk: Option<usize>,
@@ -94,7 +94,7 @@ pub(super) fn mark(tier: &Tier) -> Option<(u8, u8)> {
 /// The disks and branches of a pool, as the plan so far leaves them.
 #[derive(Clone, Debug)]
 pub(super) struct Layout<'p> {
-    pub(super) places: Vec<Place<'p>>,
+    pub(super) places: Vec<TierBranch<'p>>,
     pub(super) rooms: Vec<Room>,
 }
 
@@ -287,7 +287,8 @@ mod tests {
 
     /// Four branches of 1000 bytes, of which so many are used.
     fn layout(used: [u64; 4]) -> Layout<'static> {
-        let place = |(disk, path)| Place { path: Path::new(path), disk: Some(disk), takes: true, reserve: 0 };
+        let place =
+            |(disk, path)| TierBranch { path: Path::new(path), disk: Some(disk), takes: true, reserve: 0 };
         Layout {
             places: BRANCHES.into_iter().enumerate().map(place).collect(),
             rooms: used.map(|used| Room { size: 1000, free: 1000 - used }).to_vec(),

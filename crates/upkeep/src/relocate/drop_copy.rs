@@ -19,13 +19,13 @@ pub(crate) struct Leaving {
 }
 
 /// What a copy is that may go.
-pub(super) enum Goes {
+pub(super) enum CopyState {
     /// Another branch holds one that is up to date, too.
     Surplus(usize),
     /// It is out of date.
     Old,
     /// There is none any more.
-    Gone,
+    Missing,
 }
 
 /// Fails if there would be too few copies without the one on a branch, also when others have got theirs.
@@ -46,17 +46,22 @@ pub(super) fn must_be_possible(
 ///
 /// # Errors
 /// If others hold fewer than are wanted.
-pub(super) fn what_goes(pool: &PoolLink, path: &Path, branch: usize, wanted: usize) -> Result<Goes, Kept> {
+pub(super) fn what_goes(
+    pool: &PoolLink,
+    path: &Path,
+    branch: usize,
+    wanted: usize,
+) -> Result<CopyState, Kept> {
     let (copies, _) = look(pool, path);
     if !copies.iter().any(|copy| copy.branch == branch) {
-        return Ok(Goes::Gone);
+        return Ok(CopyState::Missing);
     }
     let others = others(pool, path, &copies, branch);
     let Some(first) = others.first().filter(|_| disks_of(pool, &others).len() >= wanted) else {
         return Err(Kept::Because(FEWER.into()));
     };
     let is_current = current(pool, path, &copies).contains(&branch);
-    Ok(if is_current { Goes::Surplus(first.branch) } else { Goes::Old })
+    Ok(if is_current { CopyState::Surplus(first.branch) } else { CopyState::Old })
 }
 
 /// Removes an old copy from a branch, under each of these names.

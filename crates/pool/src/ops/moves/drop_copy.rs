@@ -1,6 +1,6 @@
 //! Taking one of several equal copies of a file off its branch: the end of a move to a branch that has the file already.
 
-use super::spill::{Movable, Reason};
+use super::make_room::{Movable, Reason};
 use crate::config::Func;
 use crate::dir::merged::MergedDir;
 use crate::dir::symlinks::Symlinks;

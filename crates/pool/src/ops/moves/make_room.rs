@@ -100,7 +100,7 @@ impl Pool {
     ) -> canopy_base::error::Result<T> {
         let mut moved = 0;
         loop {
-            let moving = node.stay()?;
+            let moving = node.pin_location()?;
             let moves = node.moves();
             let attr = || self.written_attr(node);
             let result = self.take_space(self.nears_reserve(node, wanted), attr, &mut operation);

@@ -132,7 +132,7 @@ impl Pool {
     ///
     /// # Errors
     /// As [`Pool::rename`].
-    pub fn rename_again(
+    pub fn replay_rename(
         &self,
         caller: &Caller,
         (parent, name): (NodeId, &[u8]),

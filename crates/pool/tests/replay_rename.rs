@@ -13,7 +13,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Words of an intent (`rename_again.rs`): one more than the branch of the last step, what it moved, which are done.
+/// Words of an intent (`replay_rename.rs`): one more than the branch of the last step, what it moved, which are done.
 const CURRENT: usize = 2;
 const MOVES: usize = 3;
 const DONE: usize = 12;
@@ -44,7 +44,7 @@ impl Bed {
         let intent = RenameIntent::new(&self.words);
         self.made
             .pool
-            .rename_again(&ROOT, (NodeId::ROOT, b"old"), (NodeId::ROOT, b"new"), kind, intent)
+            .replay_rename(&ROOT, (NodeId::ROOT, b"old"), (NodeId::ROOT, b"new"), kind, intent)
             .unwrap();
     }
 
