@@ -15,7 +15,7 @@ mod export;
 pub mod fuzz;
 pub mod kernel;
 mod node;
-mod ops;
+pub mod ops;
 mod paths;
 mod pool;
 

@@ -9,6 +9,7 @@ use canopy_base::ids::{HandleId, NodeId};
 use canopy_branch::branch::Mode;
 use canopy_policy::{Category, Policy};
 use canopy_pool::config::{Config, StatfsMode};
+use canopy_pool::ops;
 use canopy_pool::{Entry, Pool, RenameKind, SetAttr, SetTime, Whence, WriteKind};
 use canopy_testkit::{Fault, FaultyFs, Opcode, ScratchDir};
 use common::ROOT;
@@ -54,8 +55,12 @@ impl FailingBranch {
         config.policies.set_category(Category::Create, Policy::Ff);
         let branches = [faulty.path().to_owned(), scratch.path("well")];
         let pool = common::over(&branches, &[Mode::Rw, Mode::Rw], config);
-        let node = |name: &str| pool.lookup(NodeId::ROOT, name.as_bytes()).expect("a node").node;
-        let open = |node| pool.open(&ROOT, node, OFlags::RDWR.bits(), false).expect("open").handle;
+        let node = |name: &str| {
+            ops::names::lookup::lookup(&pool, NodeId::ROOT, name.as_bytes()).expect("a node").node
+        };
+        let open = |node| {
+            ops::data::open::open(&pool, &ROOT, node, OFlags::RDWR.bits(), false).expect("open").handle
+        };
         let (file, dir, link) = (node("file"), node("dir"), node("link"));
         let (handle, beside) = (open(file), open(node("beside")));
         FailingBranch { file, handle, beside, dir, link, pool, faulty, scratch }
@@ -63,7 +68,7 @@ impl FailingBranch {
 
     /// Returns which branches need a check, and checks them.
     fn needs_check(&self) -> [bool; 2] {
-        let branches = self.pool.branches();
+        let branches = ops::settings::branches(&self.pool);
         [0, 1].map(|index| {
             let needs_check = branches[index].needs_check();
             assert_eq!(branches[index].check_health(), None, "one error does not make a branch unwell");
@@ -72,15 +77,23 @@ impl FailingBranch {
     }
 
     fn set(&self, set: SetAttr) -> Result<()> {
-        self.pool.setattr(&ROOT, self.file, None, &set).map(drop)
+        ops::attrs::setattr::setattr(&self.pool, &ROOT, self.file, None, &set).map(drop)
     }
 
     fn rename(&self, to: &str, kind: RenameKind) -> Result<()> {
-        self.pool.rename(&ROOT, NodeId::ROOT, b"victim", NodeId::ROOT, to.as_bytes(), kind)
+        ops::names::rename::rename(
+            &self.pool,
+            &ROOT,
+            NodeId::ROOT,
+            b"victim",
+            NodeId::ROOT,
+            to.as_bytes(),
+            kind,
+        )
     }
 
     fn forget(&self, entry: Entry) {
-        self.pool.forget(entry.node, 1);
+        ops::names::lookup::forget(&self.pool, entry.node, 1);
     }
 }
 
@@ -88,11 +101,14 @@ impl Drop for FailingBranch {
     fn drop(&mut self) {
         self.faulty.heal();
         for handle in [self.handle, self.beside] {
-            let _ = self.pool.release(handle);
+            let _ = ops::data::open::release(&self.pool, handle);
         }
         // The pool must not keep the faulty filesystem busy while that is unmounted.
         let empty = canopy_branch::branch::BranchList::default();
-        self.pool.set_branches(canopy_branch::branch::Branches::open(&empty).expect("no branches"));
+        ops::settings::set_branches(
+            &self.pool,
+            canopy_branch::branch::Branches::open(&empty).expect("no branches"),
+        );
     }
 }
 
@@ -110,99 +126,120 @@ const CHANGES: &[Case] = &[
     ("truncate", &[Opcode::Setattr], true, |s| s.set(SetAttr { size: Some(3), ..SetAttr::default() })),
     ("ftruncate", &[Opcode::Setattr], true, |s| {
         let set = SetAttr { size: Some(3), ..SetAttr::default() };
-        s.pool.setattr(&ROOT, s.file, Some(s.handle), &set).map(drop)
+        ops::attrs::setattr::setattr(&s.pool, &ROOT, s.file, Some(s.handle), &set).map(drop)
     }),
     ("chmod of a directory", &[Opcode::Setattr], false, |s| {
         let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
-        let done = s.pool.setattr(&ROOT, s.dir, None, &set).map(drop);
+        let done = ops::attrs::setattr::setattr(&s.pool, &ROOT, s.dir, None, &set).map(drop);
         // The change fails on the branch whose attributes are shown, and succeeds on the other.
         assert!(done.is_err());
         Ok(())
     }),
-    ("setxattr", &[Opcode::Setxattr], true, |s| s.pool.setxattr(&ROOT, s.file, b"user.new", b"v", 0, false)),
-    ("removexattr", &[Opcode::Removexattr], true, |s| s.pool.removexattr(&ROOT, s.file, b"user.known")),
-    ("chattr", &[Opcode::Ioctl], true, |s| {
-        s.pool.ioctl(&ROOT, s.file, FS_IOC_SETFLAGS, &0_u64.to_ne_bytes()).map(drop)
+    ("setxattr", &[Opcode::Setxattr], true, |s| {
+        ops::attrs::xattr::setxattr(&s.pool, &ROOT, s.file, b"user.new", b"v", 0, false)
     }),
-    ("unlink", &[Opcode::Unlink], true, |s| s.pool.unlink(NodeId::ROOT, b"victim")),
-    ("rmdir", &[Opcode::Rmdir], true, |s| s.pool.rmdir(NodeId::ROOT, b"empty")),
+    ("removexattr", &[Opcode::Removexattr], true, |s| {
+        ops::attrs::xattr::removexattr(&s.pool, &ROOT, s.file, b"user.known")
+    }),
+    ("chattr", &[Opcode::Ioctl], true, |s| {
+        ops::attrs::ioctl::ioctl(&s.pool, &ROOT, s.file, FS_IOC_SETFLAGS, &0_u64.to_ne_bytes()).map(drop)
+    }),
+    ("unlink", &[Opcode::Unlink], true, |s| ops::names::remove::unlink(&s.pool, NodeId::ROOT, b"victim")),
+    ("rmdir", &[Opcode::Rmdir], true, |s| ops::names::remove::rmdir(&s.pool, NodeId::ROOT, b"empty")),
     ("rename", &[Opcode::Rename, Opcode::Rename2], true, |s| s.rename("new", RenameKind::Replace)),
     ("rename over", &[Opcode::Rename, Opcode::Rename2], true, |s| s.rename("beside", RenameKind::Replace)),
     ("rename without replacing", &[Opcode::Rename2], true, |s| s.rename("new", RenameKind::NoReplace)),
     ("exchange", &[Opcode::Rename2], true, |s| s.rename("file", RenameKind::Exchange)),
     ("whiteout", &[Opcode::Rename2], true, |s| s.rename("new", RenameKind::Whiteout)),
     ("link", &[Opcode::Link], true, |s| {
-        s.pool.link(&ROOT, s.file, NodeId::ROOT, b"new").map(|made| s.forget(made))
+        ops::names::link::link(&s.pool, &ROOT, s.file, NodeId::ROOT, b"new").map(|made| s.forget(made))
     }),
-    ("write", &[Opcode::Write], true, |s| s.pool.write(s.handle, 0, b"data", NONE).map(drop)),
-    ("fallocate", &[Opcode::Fallocate], true, |s| s.pool.fallocate(s.handle, 0, 0, 65536)),
+    ("write", &[Opcode::Write], true, |s| {
+        ops::data::io::write(&s.pool, s.handle, 0, b"data", NONE).map(drop)
+    }),
+    ("fallocate", &[Opcode::Fallocate], true, |s| ops::data::io::fallocate(&s.pool, s.handle, 0, 0, 65536)),
     ("copy_file_range", &[Opcode::CopyFileRange, Opcode::CopyFileRange64], true, |s| {
-        s.pool.copy_file_range((s.handle, 0), (s.beside, 0), 4).map(drop)
+        ops::data::io::copy_file_range(&s.pool, (s.handle, 0), (s.beside, 0), 4).map(drop)
     }),
     ("open to write", &[Opcode::Open], true, |s| {
-        let victim = s.pool.lookup(NodeId::ROOT, b"victim")?;
-        let opened = s.pool.open(&ROOT, victim.node, OFlags::WRONLY.bits(), false);
+        let victim = ops::names::lookup::lookup(&s.pool, NodeId::ROOT, b"victim")?;
+        let opened = ops::data::open::open(&s.pool, &ROOT, victim.node, OFlags::WRONLY.bits(), false);
         s.forget(victim);
-        s.pool.release(opened?.handle)
+        ops::data::open::release(&s.pool, opened?.handle)
     }),
     ("open once more", &[Opcode::Open], true, |s| {
-        let opened = s.pool.open(&ROOT, s.file, OFlags::WRONLY.bits(), false)?;
-        s.pool.release(opened.handle)
+        let opened = ops::data::open::open(&s.pool, &ROOT, s.file, OFlags::WRONLY.bits(), false)?;
+        ops::data::open::release(&s.pool, opened.handle)
     }),
     // Created on the other branch instead.
     ("create", &[Opcode::Create], false, |s| {
-        let (made, opened) = s.pool.create(&ROOT, NodeId::ROOT, b"new", 0o644, OFlags::RDWR.bits(), false)?;
+        let (made, opened) = ops::data::create::create(
+            &s.pool,
+            &ROOT,
+            NodeId::ROOT,
+            b"new",
+            0o644,
+            OFlags::RDWR.bits(),
+            false,
+        )?;
         s.forget(made);
-        s.pool.release(opened.handle)
+        ops::data::open::release(&s.pool, opened.handle)
     }),
     ("mkdir", &[Opcode::Mkdir], false, |s| {
-        s.pool.mkdir(&ROOT, NodeId::ROOT, b"new", 0o755).map(|made| s.forget(made))
+        ops::names::create::mkdir(&s.pool, &ROOT, NodeId::ROOT, b"new", 0o755).map(|made| s.forget(made))
     }),
     ("symlink", &[Opcode::Symlink], false, |s| {
-        s.pool.symlink(&ROOT, NodeId::ROOT, b"new", b"target").map(|made| s.forget(made))
+        ops::names::create::symlink(&s.pool, &ROOT, NodeId::ROOT, b"new", b"target")
+            .map(|made| s.forget(made))
     }),
 ];
 
 /// Operations that change nothing.
 const READS: &[Case] = &[
     ("lookup", &[Opcode::Lookup], true, |s| {
-        s.pool.lookup(NodeId::ROOT, b"victim").map(|found| s.forget(found))
+        ops::names::lookup::lookup(&s.pool, NodeId::ROOT, b"victim").map(|found| s.forget(found))
     }),
     ("lookup of a name on both branches", &[Opcode::Lookup], false, |s| {
-        s.pool.lookup(NodeId::ROOT, b"both").map(|found| s.forget(found))
+        ops::names::lookup::lookup(&s.pool, NodeId::ROOT, b"both").map(|found| s.forget(found))
     }),
-    ("getattr", &[Opcode::Lookup], true, |s| s.pool.getattr(s.link, None).map(drop)),
+    ("getattr", &[Opcode::Lookup], true, |s| ops::names::lookup::getattr(&s.pool, s.link, None).map(drop)),
     ("getattr by handle", &[Opcode::Getattr, Opcode::Statx], true, |s| {
-        s.pool.getattr(s.file, Some(s.handle)).map(drop)
+        ops::names::lookup::getattr(&s.pool, s.file, Some(s.handle)).map(drop)
     }),
-    ("getattr of a directory", &[Opcode::Lookup], false, |s| s.pool.getattr(s.dir, None).map(drop)),
-    ("access", &[Opcode::Lookup], true, |s| s.pool.access(s.link, 4)),
-    ("readlink", &[Opcode::Readlink], true, |s| s.pool.readlink(s.link).map(drop)),
-    ("listing", &[Opcode::Opendir], false, |s| s.pool.readdir(s.dir, 0, |_| true).map(drop)),
+    ("getattr of a directory", &[Opcode::Lookup], false, |s| {
+        ops::names::lookup::getattr(&s.pool, s.dir, None).map(drop)
+    }),
+    ("access", &[Opcode::Lookup], true, |s| ops::names::lookup::access(&s.pool, s.link, 4)),
+    ("readlink", &[Opcode::Readlink], true, |s| ops::names::lookup::readlink(&s.pool, s.link).map(drop)),
+    ("listing", &[Opcode::Opendir], false, |s| ops::readdir::readdir(&s.pool, s.dir, 0, |_| true).map(drop)),
     ("reading a listing", &[Opcode::Readdir, Opcode::Readdirplus], false, |s| {
-        s.pool.readdir(s.dir, 0, |_| true).map(drop)
+        ops::readdir::readdir(&s.pool, s.dir, 0, |_| true).map(drop)
     }),
-    ("fsyncdir", &[Opcode::Fsyncdir], true, |s| s.pool.fsyncdir(s.dir, false)),
-    ("syncfs", &[Opcode::Opendir], true, |s| s.pool.syncfs()),
-    ("statfs", &[Opcode::Statfs], false, |s| s.pool.statfs(NodeId::ROOT).map(drop)),
+    ("fsyncdir", &[Opcode::Fsyncdir], true, |s| ops::readdir::fsyncdir(&s.pool, s.dir, false)),
+    ("syncfs", &[Opcode::Opendir], true, |s| ops::data::io::syncfs(&s.pool)),
+    ("statfs", &[Opcode::Statfs], false, |s| ops::attrs::statfs::statfs(&s.pool, NodeId::ROOT).map(drop)),
     ("getxattr", &[Opcode::Getxattr], true, |s| {
-        s.pool.getxattr(s.file, b"user.known", &mut [0; 64]).map(drop)
+        ops::attrs::xattr::getxattr(&s.pool, s.file, b"user.known", &mut [0; 64]).map(drop)
     }),
     ("size of an xattr", &[Opcode::Getxattr], true, |s| {
-        s.pool.getxattr(s.file, b"user.known", &mut []).map(drop)
+        ops::attrs::xattr::getxattr(&s.pool, s.file, b"user.known", &mut []).map(drop)
     }),
-    ("listxattr", &[Opcode::Listxattr], true, |s| s.pool.listxattr(&ROOT, s.file, &mut [0; 64]).map(drop)),
-    ("lsattr", &[Opcode::Ioctl], true, |s| s.pool.ioctl(&ROOT, s.file, FS_IOC_GETFLAGS, &[]).map(drop)),
+    ("listxattr", &[Opcode::Listxattr], true, |s| {
+        ops::attrs::xattr::listxattr(&s.pool, &ROOT, s.file, &mut [0; 64]).map(drop)
+    }),
+    ("lsattr", &[Opcode::Ioctl], true, |s| {
+        ops::attrs::ioctl::ioctl(&s.pool, &ROOT, s.file, FS_IOC_GETFLAGS, &[]).map(drop)
+    }),
     ("open to read", &[Opcode::Open], true, |s| {
-        let victim = s.pool.lookup(NodeId::ROOT, b"victim")?;
-        let opened = s.pool.open(&ROOT, victim.node, 0, false);
+        let victim = ops::names::lookup::lookup(&s.pool, NodeId::ROOT, b"victim")?;
+        let opened = ops::data::open::open(&s.pool, &ROOT, victim.node, 0, false);
         s.forget(victim);
-        s.pool.release(opened?.handle)
+        ops::data::open::release(&s.pool, opened?.handle)
     }),
-    ("read", &[Opcode::Read], true, |s| s.pool.read(s.handle, 0, &mut [0; 4]).map(drop)),
-    ("lseek", &[Opcode::Lseek], true, |s| s.pool.lseek(s.handle, 0, Whence::Hole).map(drop)),
-    ("fsync", &[Opcode::Fsync], true, |s| s.pool.fsync(s.handle, false)),
-    ("close", &[Opcode::Flush], true, |s| s.pool.flush(s.handle)),
+    ("read", &[Opcode::Read], true, |s| ops::data::io::read(&s.pool, s.handle, 0, &mut [0; 4]).map(drop)),
+    ("lseek", &[Opcode::Lseek], true, |s| ops::data::io::lseek(&s.pool, s.handle, 0, Whence::Hole).map(drop)),
+    ("fsync", &[Opcode::Fsync], true, |s| ops::data::io::fsync(&s.pool, s.handle, false)),
+    ("close", &[Opcode::Flush], true, |s| ops::data::open::flush(&s.pool, s.handle)),
 ];
 
 #[test]
@@ -237,25 +274,33 @@ fn errors_that_are_not_the_branchs_are_not_recorded() {
     let bed = FailingBranch::new();
     for errno in [Errno::NOSPC, Errno::DQUOT, Errno::ACCESS, Errno::NODATA, Errno::OPNOTSUPP] {
         bed.faulty.set(Fault::Fail(errno), &[Opcode::Setxattr, Opcode::Unlink, Opcode::Getxattr]);
-        assert!(bed.pool.setxattr(&ROOT, bed.file, b"user.new", b"v", 0, false).is_err());
-        assert!(bed.pool.unlink(NodeId::ROOT, b"victim").is_err());
-        assert!(bed.pool.getxattr(bed.file, b"user.known", &mut []).is_err());
+        assert!(
+            ops::attrs::xattr::setxattr(&bed.pool, &ROOT, bed.file, b"user.new", b"v", 0, false).is_err()
+        );
+        assert!(ops::names::remove::unlink(&bed.pool, NodeId::ROOT, b"victim").is_err());
+        assert!(ops::attrs::xattr::getxattr(&bed.pool, bed.file, b"user.known", &mut []).is_err());
         assert_eq!(bed.needs_check(), [false; 2], "{errno}");
     }
     bed.faulty.heal();
     // lseek(2): there is no data beyond the end.
-    let beyond = bed.pool.lseek(bed.handle, 1 << 20, Whence::Data);
+    let beyond = ops::data::io::lseek(&bed.pool, bed.handle, 1 << 20, Whence::Data);
     assert_eq!(beyond.map_err(|error| error.errno()), Err(Errno::NXIO));
     assert_eq!(bed.needs_check(), [false; 2]);
     let modes = [Mode::Ro, Mode::Rw];
     let branches = [bed.faulty.path().to_owned(), bed.scratch.path("well")];
     let pool = common::over(&branches, &modes, Config::default());
     bed.faulty.set(Fault::Fail(Errno::ROFS), &[Opcode::Open, Opcode::Setattr]);
-    let file = pool.lookup(NodeId::ROOT, b"file").expect("a file").node;
+    let file = ops::names::lookup::lookup(&pool, NodeId::ROOT, b"file").expect("a file").node;
     let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-    assert_eq!(pool.setattr(&ROOT, file, None, &set).map_err(|error| error.errno()), Err(Errno::ROFS));
-    let opened = pool.open(&ROOT, file, OFlags::WRONLY.bits(), false);
+    assert_eq!(
+        ops::attrs::setattr::setattr(&pool, &ROOT, file, None, &set).map_err(|error| error.errno()),
+        Err(Errno::ROFS)
+    );
+    let opened = ops::data::open::open(&pool, &ROOT, file, OFlags::WRONLY.bits(), false);
     assert_eq!(opened.map_err(|error| error.errno()).map(drop), Err(Errno::ROFS));
-    assert!(!pool.branches()[0].needs_check(), "the pool does not write to a read-only branch");
-    pool.forget(file, 1);
+    assert!(
+        !ops::settings::branches(&pool)[0].needs_check(),
+        "the pool does not write to a read-only branch"
+    );
+    ops::names::lookup::forget(&pool, file, 1);
 }

@@ -4,6 +4,7 @@
 use canopy_base::ids::{HandleId, NodeId};
 use canopy_branch::branch::Mode::Rw;
 use canopy_pool::config::Config;
+use canopy_pool::ops;
 use canopy_pool::{Pool, RenameKind, SetAttr};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -18,9 +19,9 @@ use common::{ROOT, TestKernel};
 const LIMIT: u64 = 400;
 
 fn names(pool: &Pool, node: NodeId) -> canopy_base::error::Result<Vec<String>> {
-    pool.opendir(node)?;
+    ops::readdir::opendir(pool, node)?;
     let mut names = Vec::new();
-    let listed = pool.readdir(node, 0, |entry| {
+    let listed = ops::readdir::readdir(pool, node, 0, |entry| {
         names.push(String::from_utf8_lossy(entry.name).into_owned());
         true
     });
@@ -35,7 +36,7 @@ fn without_free_descriptors_listing_removing_and_truncating_still_work() {
     let hard = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: Some(LIMIT), maximum: hard }).expect("a lower limit");
     let made = common::pool(&[Rw, Rw], Config::default());
-    made.pool.connect(Arc::new(TestKernel::default()), false);
+    ops::settings::connect(&made.pool, Arc::new(TestKernel::default()), false);
     let pool = &made.pool;
     for branch in [0, 1] {
         for dir in ["deep/er", "deep/empty"] {
@@ -62,7 +63,7 @@ fn without_free_descriptors_listing_removing_and_truncating_still_work() {
     let open = |handles: &mut Vec<HandleId>| {
         for flags in [OFlags::WRONLY, OFlags::RDONLY, OFlags::RDWR] {
             loop {
-                match pool.open(&ROOT, file, flags.bits(), false) {
+                match ops::data::open::open(pool, &ROOT, file, flags.bits(), false) {
                     Ok(opened) => handles.push(opened.handle),
                     Err(error) => {
                         assert_eq!(error.errno(), Errno::MFILE);
@@ -72,9 +73,9 @@ fn without_free_descriptors_listing_removing_and_truncating_still_work() {
             }
         }
         loop {
-            match pool.tmpfile(&ROOT, NodeId::ROOT, 0o600, create) {
+            match ops::data::create::tmpfile(pool, &ROOT, NodeId::ROOT, 0o600, create) {
                 Ok((entry, opened)) => {
-                    pool.forget(entry.node, 1);
+                    ops::names::lookup::forget(pool, entry.node, 1);
                     handles.push(opened.handle);
                 }
                 Err(error) => return error.errno(),
@@ -87,44 +88,51 @@ fn without_free_descriptors_listing_removing_and_truncating_still_work() {
     assert!((LIMIT as usize / 2..LIMIT as usize).contains(&handles.len()), "{} handles", handles.len());
     // Neither open directories nor listings in parts use up descriptors.
     for _ in 0..LIMIT {
-        pool.readdir(dir, 0, |entry| entry.name == b".").expect("a part of a listing");
+        ops::readdir::readdir(pool, dir, 0, |entry| entry.name == b".").expect("a part of a listing");
     }
 
     for round in 0..3 {
-        let created = pool.create(&ROOT, dir, b"new", 0o644, create, false);
+        let created = ops::data::create::create(pool, &ROOT, dir, b"new", 0o644, create, false);
         assert_eq!(created.map(drop).map_err(errno), Err(Errno::MFILE), "{round}");
         assert!(!made.on(0, "deep/new").exists() && !made.on(1, "deep/new").exists());
-        assert_eq!(pool.tmpfile(&ROOT, dir, 0o600, create).map(drop).map_err(errno), Err(Errno::MFILE));
-        let read = pool.open(&ROOT, file, OFlags::RDONLY.bits(), false);
+        assert_eq!(
+            ops::data::create::tmpfile(pool, &ROOT, dir, 0o600, create).map(drop).map_err(errno),
+            Err(Errno::MFILE)
+        );
+        let read = ops::data::open::open(pool, &ROOT, file, OFlags::RDONLY.bits(), false);
         assert_eq!(read.map(drop).map_err(errno), Err(Errno::MFILE));
 
         let size = SetAttr { size: Some(round), ..SetAttr::default() };
-        assert_eq!(pool.setattr(&ROOT, file, None, &size).expect("truncate").size, round);
+        assert_eq!(
+            ops::attrs::setattr::setattr(pool, &ROOT, file, None, &size).expect("truncate").size,
+            round
+        );
         let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-        pool.setattr(&ROOT, dir, None, &mode).expect("chmod");
-        let node = pool.mkdir(&ROOT, dir, b"made", 0o755).expect("mkdir").node;
-        client.count_lookup(pool.lookup(dir, b"made").expect("lookup"));
-        pool.rename(&ROOT, dir, b"made", dir, b"moved", RenameKind::Replace).expect("rename");
-        pool.rmdir(dir, b"moved").expect("rmdir");
-        pool.forget(node, 1);
-        pool.setxattr(&ROOT, file, b"user.k", b"v", 0, false).expect("setxattr");
-        pool.statfs(NodeId::ROOT).expect("statfs");
-        pool.syncfs().expect("syncfs");
+        ops::attrs::setattr::setattr(pool, &ROOT, dir, None, &mode).expect("chmod");
+        let node = ops::names::create::mkdir(pool, &ROOT, dir, b"made", 0o755).expect("mkdir").node;
+        client.count_lookup(ops::names::lookup::lookup(pool, dir, b"made").expect("lookup"));
+        ops::names::rename::rename(pool, &ROOT, dir, b"made", dir, b"moved", RenameKind::Replace)
+            .expect("rename");
+        ops::names::remove::rmdir(pool, dir, b"moved").expect("rmdir");
+        ops::names::lookup::forget(pool, node, 1);
+        ops::attrs::xattr::setxattr(pool, &ROOT, file, b"user.k", b"v", 0, false).expect("setxattr");
+        ops::attrs::statfs::statfs(pool, NodeId::ROOT).expect("statfs");
+        ops::data::io::syncfs(pool).expect("syncfs");
     }
     assert_eq!(names(pool, dir).expect("a listing"), ["empty", "er"]);
     let deeper = client.walk("deep/er").expect("lookup").node;
     assert_eq!(names(pool, deeper).expect("a listing"), ["one", "two"]);
-    pool.unlink(deeper, b"one").expect("unlink");
-    pool.rmdir(dir, b"empty").expect("rmdir");
+    ops::names::remove::unlink(pool, deeper, b"one").expect("unlink");
+    ops::names::remove::rmdir(pool, dir, b"empty").expect("rmdir");
     // Released descriptors can be used again.
     for handle in handles.drain(..20) {
-        pool.release(handle).expect("release");
+        ops::data::open::release(pool, handle).expect("release");
     }
     let before = handles.len();
     assert_eq!(open(&mut handles), Errno::MFILE);
     assert!((15..=25).contains(&(handles.len() - before)), "{} more", handles.len() - before);
     for handle in handles {
-        pool.release(handle).expect("release");
+        ops::data::open::release(pool, handle).expect("release");
     }
     client.end().expect("no references left");
     setrlimit(Resource::Nofile, Rlimit { current: hard, maximum: hard }).expect("the original limit");

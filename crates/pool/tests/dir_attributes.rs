@@ -10,6 +10,7 @@ use canopy_branch::fs::stat::{Attr, Time};
 use canopy_policy::{Category, Policy};
 use canopy_pool::coherence::changes::{self, Client};
 use canopy_pool::config::Config;
+use canopy_pool::ops;
 use canopy_pool::{RenameKind, SetAttr};
 use canopy_testkit::files::put;
 use common::{Made, ROOT, TestKernel, pool};
@@ -25,7 +26,7 @@ fn made(config: Config) -> (Made, NodeId) {
     let mut config = config;
     config.policies.set_category(Category::Create, Policy::Ff);
     let made = pool(&[Rw; BRANCHES], config);
-    made.pool.connect(Arc::new(TestKernel::default()), false);
+    ops::settings::connect(&made.pool, Arc::new(TestKernel::default()), false);
     for branch in 0..BRANCHES {
         fs::create_dir(made.on(branch, "d")).unwrap();
     }
@@ -34,7 +35,7 @@ fn made(config: Config) -> (Made, NodeId) {
         fs::create_dir(made.on(branch, "d").join(format!("{name}.dir"))).unwrap();
     }
     fs::hard_link(made.on(OTHER, "d/other"), made.on(OTHER, "d/linked")).unwrap();
-    let dir = made.pool.lookup(NodeId::ROOT, b"d").unwrap().node;
+    let dir = ops::names::lookup::lookup(&made.pool, NodeId::ROOT, b"d").unwrap().node;
     (made, dir)
 }
 
@@ -62,9 +63,12 @@ fn make_old(made: &Made, dir: NodeId) {
         let times = Timestamps { last_access: old, last_modification: old };
         utimensat(CWD, made.on(branch, "d"), &times, AtFlags::empty()).unwrap();
     }
-    made.pool.tell(changes::Change::Attributes(dir), Client::Outside);
+    ops::external_changes::tell(&made.pool, changes::Change::Attributes(dir), Client::Outside);
     for _ in 0..2 {
-        assert_eq!(times(&made.pool.getattr(dir, None).unwrap()), on_branches(made, "d"));
+        assert_eq!(
+            times(&ops::names::lookup::getattr(&made.pool, dir, None).unwrap()),
+            on_branches(made, "d")
+        );
     }
 }
 
@@ -72,65 +76,119 @@ type Change = (&'static str, fn(&Made, NodeId));
 
 const CHANGES: &[Change] = &[
     ("mknod", |made, dir| {
-        made.pool.mknod(&ROOT, dir, b"made", 0o100_644, (0, 0)).unwrap();
+        ops::names::create::mknod(&made.pool, &ROOT, dir, b"made", 0o100_644, (0, 0)).unwrap();
     }),
     ("mkdir", |made, dir| {
-        made.pool.mkdir(&ROOT, dir, b"made.dir", 0o755).unwrap();
+        ops::names::create::mkdir(&made.pool, &ROOT, dir, b"made.dir", 0o755).unwrap();
     }),
     ("symlink", |made, dir| {
-        made.pool.symlink(&ROOT, dir, b"made.link", b"target").unwrap();
+        ops::names::create::symlink(&made.pool, &ROOT, dir, b"made.link", b"target").unwrap();
     }),
     ("create", |made, dir| {
         let flags = OFlags::RDWR.bits();
-        let (_, opened) = made.pool.create(&ROOT, dir, b"created", 0o644, flags, false).unwrap();
-        made.pool.release(opened.handle).unwrap();
+        let (_, opened) =
+            ops::data::create::create(&made.pool, &ROOT, dir, b"created", 0o644, flags, false).unwrap();
+        ops::data::open::release(&made.pool, opened.handle).unwrap();
     }),
     ("link", |made, dir| {
-        let file = made.pool.lookup(dir, b"other").unwrap().node;
-        made.pool.link(&ROOT, file, dir, b"other.link").unwrap();
+        let file = ops::names::lookup::lookup(&made.pool, dir, b"other").unwrap().node;
+        ops::names::link::link(&made.pool, &ROOT, file, dir, b"other.link").unwrap();
     }),
-    ("unlink", |made, dir| made.pool.unlink(dir, b"other.link").unwrap()),
+    ("unlink", |made, dir| ops::names::remove::unlink(&made.pool, dir, b"other.link").unwrap()),
     ("rename", |made, dir| {
-        made.pool.rename(&ROOT, dir, b"other", dir, b"renamed", RenameKind::Replace).unwrap();
+        ops::names::rename::rename(&made.pool, &ROOT, dir, b"other", dir, b"renamed", RenameKind::Replace)
+            .unwrap();
     }),
     ("replace", |made, dir| {
-        made.pool.rename(&ROOT, dir, b"renamed", dir, b"first", RenameKind::Replace).unwrap();
+        ops::names::rename::rename(&made.pool, &ROOT, dir, b"renamed", dir, b"first", RenameKind::Replace)
+            .unwrap();
     }),
     ("exchange", |made, dir| {
-        made.pool.rename(&ROOT, dir, b"other.dir", dir, b"other2.dir", RenameKind::Exchange).unwrap();
+        ops::names::rename::rename(
+            &made.pool,
+            &ROOT,
+            dir,
+            b"other.dir",
+            dir,
+            b"other2.dir",
+            RenameKind::Exchange,
+        )
+        .unwrap();
     }),
     ("rename out", |made, dir| {
-        made.pool.rename(&ROOT, dir, b"other2", NodeId::ROOT, b"out", RenameKind::Replace).unwrap();
+        ops::names::rename::rename(
+            &made.pool,
+            &ROOT,
+            dir,
+            b"other2",
+            NodeId::ROOT,
+            b"out",
+            RenameKind::Replace,
+        )
+        .unwrap();
     }),
     ("rename in", |made, dir| {
-        made.pool.rename(&ROOT, NodeId::ROOT, b"out", dir, b"in", RenameKind::Replace).unwrap();
+        ops::names::rename::rename(&made.pool, &ROOT, NodeId::ROOT, b"out", dir, b"in", RenameKind::Replace)
+            .unwrap();
     }),
     ("rename a directory out", |made, dir| {
-        made.pool.rename(&ROOT, dir, b"other.dir", NodeId::ROOT, b"out.dir", RenameKind::Replace).unwrap();
+        ops::names::rename::rename(
+            &made.pool,
+            &ROOT,
+            dir,
+            b"other.dir",
+            NodeId::ROOT,
+            b"out.dir",
+            RenameKind::Replace,
+        )
+        .unwrap();
     }),
-    ("rmdir", |made, dir| made.pool.rmdir(dir, b"other2.dir").unwrap()),
+    ("rmdir", |made, dir| ops::names::remove::rmdir(&made.pool, dir, b"other2.dir").unwrap()),
     ("chmod", |made, dir| {
         let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
-        made.pool.setattr(&ROOT, dir, None, &set).unwrap();
+        ops::attrs::setattr::setattr(&made.pool, &ROOT, dir, None, &set).unwrap();
     }),
     ("setxattr", |made, dir| {
-        made.pool.setxattr(&ROOT, dir, b"trusted.a", b"value", 0, false).unwrap();
+        ops::attrs::xattr::setxattr(&made.pool, &ROOT, dir, b"trusted.a", b"value", 0, false).unwrap();
     }),
-    ("removexattr", |made, dir| made.pool.removexattr(&ROOT, dir, b"trusted.a").unwrap()),
+    ("removexattr", |made, dir| {
+        ops::attrs::xattr::removexattr(&made.pool, &ROOT, dir, b"trusted.a").unwrap()
+    }),
     ("listing", |made, dir| {
-        made.pool.readdir(dir, 0, |_| true).unwrap();
+        ops::readdir::readdir(&made.pool, dir, 0, |_| true).unwrap();
     }),
     ("a clone", |made, dir| {
         // Made on one branch; a file of another one then takes its directory there.
-        let new = made.pool.mkdir(&ROOT, dir, b"new", 0o755).unwrap().node;
-        made.pool.getattr(dir, None).unwrap();
-        made.pool.rename(&ROOT, dir, b"in", new, b"in", RenameKind::Replace).unwrap();
+        let new = ops::names::create::mkdir(&made.pool, &ROOT, dir, b"new", 0o755).unwrap().node;
+        ops::names::lookup::getattr(&made.pool, dir, None).unwrap();
+        ops::names::rename::rename(&made.pool, &ROOT, dir, b"in", new, b"in", RenameKind::Replace).unwrap();
         assert!(made.on(OTHER, "d/new/in").exists());
     }),
     ("a rename of the directory", |made, dir| {
-        made.pool.rename(&ROOT, NodeId::ROOT, b"d", NodeId::ROOT, b"e", RenameKind::Replace).unwrap();
-        assert_eq!(times(&made.pool.getattr(dir, None).unwrap()), on_branches(made, "e"));
-        made.pool.rename(&ROOT, NodeId::ROOT, b"e", NodeId::ROOT, b"d", RenameKind::Replace).unwrap();
+        ops::names::rename::rename(
+            &made.pool,
+            &ROOT,
+            NodeId::ROOT,
+            b"d",
+            NodeId::ROOT,
+            b"e",
+            RenameKind::Replace,
+        )
+        .unwrap();
+        assert_eq!(
+            times(&ops::names::lookup::getattr(&made.pool, dir, None).unwrap()),
+            on_branches(made, "e")
+        );
+        ops::names::rename::rename(
+            &made.pool,
+            &ROOT,
+            NodeId::ROOT,
+            b"e",
+            NodeId::ROOT,
+            b"d",
+            RenameKind::Replace,
+        )
+        .unwrap();
     }),
 ];
 
@@ -139,11 +197,11 @@ fn a_change_through_the_pool_shows_at_once() {
     let (made, dir) = made(Config::default());
     for (name, change) in CHANGES {
         make_old(&made, dir);
-        let before = times(&made.pool.getattr(dir, None).unwrap());
+        let before = times(&ops::names::lookup::getattr(&made.pool, dir, None).unwrap());
         // Later than the clock tick of `before`.
         canopy_testkit::files::wait_for_clock_tick();
         change(&made, dir);
-        let after = times(&made.pool.getattr(dir, None).unwrap());
+        let after = times(&ops::names::lookup::getattr(&made.pool, dir, None).unwrap());
         assert_eq!(after, on_branches(&made, "d"), "{name}");
         assert_ne!(after, before, "{name}");
     }
@@ -152,11 +210,11 @@ fn a_change_through_the_pool_shows_at_once() {
 #[test]
 fn a_copy_that_replaces_a_link_shows_at_once() {
     let (made, dir) = made(Config { link_cow: true, ..Config::default() });
-    let file = made.pool.lookup(dir, b"linked").unwrap().node;
+    let file = ops::names::lookup::lookup(&made.pool, dir, b"linked").unwrap().node;
     make_old(&made, dir);
-    let opened = made.pool.open(&ROOT, file, OFlags::RDWR.bits(), false).unwrap();
-    made.pool.release(opened.handle).unwrap();
+    let opened = ops::data::open::open(&made.pool, &ROOT, file, OFlags::RDWR.bits(), false).unwrap();
+    ops::data::open::release(&made.pool, opened.handle).unwrap();
     let links = |name| std::os::unix::fs::MetadataExt::nlink(&fs::metadata(made.on(OTHER, name)).unwrap());
     assert_eq!([links("d/linked"), links("d/other")], [1, 1]);
-    assert_eq!(times(&made.pool.getattr(dir, None).unwrap()), on_branches(&made, "d"));
+    assert_eq!(times(&ops::names::lookup::getattr(&made.pool, dir, None).unwrap()), on_branches(&made, "d"));
 }

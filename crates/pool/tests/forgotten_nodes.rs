@@ -6,6 +6,7 @@ use canopy_base::ids::NodeId;
 use canopy_branch::branch::Mode::Rw;
 use canopy_pool::coherence::changes::{Change, Client};
 use canopy_pool::config::Config;
+use canopy_pool::ops;
 use canopy_pool::{Caller, Entry, Pool, RenameKind, WriteKind};
 use common::{Made, ROOT, TestKernel};
 use rustix::fs::OFlags;
@@ -17,12 +18,12 @@ const MANY: u64 = 3000;
 
 fn made() -> Made {
     let made = common::pool(&[Rw, Rw], Config::default());
-    made.pool.connect(Arc::new(TestKernel::default()), false);
+    ops::settings::connect(&made.pool, Arc::new(TestKernel::default()), false);
     made
 }
 
 fn assert_tables_small(pool: &Pool, after: &str) {
-    for (table, entries) in pool.sizes() {
+    for (table, entries) in ops::settings::sizes(pool) {
         assert!(entries < FEW, "{entries} {table} after {after}");
     }
 }
@@ -33,19 +34,19 @@ impl Kernel<'_> {
     /// Looks up absent names, often enough that the pool reads the directory and caches its names.
     fn absent(&self, dir: NodeId) {
         for name in 0..40 {
-            assert!(self.0.lookup(dir, format!("absent{name}").as_bytes()).is_err());
+            assert!(ops::names::lookup::lookup(self.0, dir, format!("absent{name}").as_bytes()).is_err());
         }
     }
 
     fn list(&self, dir: NodeId) {
-        self.0.opendir(dir).expect("opendir");
+        ops::readdir::opendir(self.0, dir).expect("opendir");
         let mut given: Vec<Entry> = Vec::new();
         let take = |_: canopy_pool::DirEntry<'_>, entry: Option<canopy_pool::Entry>| {
             given.extend(entry);
             std::time::Duration::ZERO
         };
-        self.0.readdirplus(dir, 0, |_| true, take).expect("readdirplus");
-        given.iter().for_each(|entry| self.0.forget(entry.node, 1));
+        ops::readdir::readdirplus(self.0, dir, 0, |_| true, take).expect("readdirplus");
+        given.iter().for_each(|entry| ops::names::lookup::forget(self.0, entry.node, 1));
     }
 }
 
@@ -54,37 +55,38 @@ fn used_directories_leave_no_entries() {
     let made = made();
     let (pool, kernel) = (&*made.pool, Kernel(&made.pool));
     let used = |name: &str| {
-        let dir = pool.mkdir(&ROOT, NodeId::ROOT, name.as_bytes(), 0o755).expect("mkdir");
+        let dir =
+            ops::names::create::mkdir(pool, &ROOT, NodeId::ROOT, name.as_bytes(), 0o755).expect("mkdir");
         kernel.absent(dir.node);
         kernel.list(dir.node);
         dir
     };
     for round in 0..MANY {
         let dir = used(&format!("d{round}"));
-        pool.rmdir(NodeId::ROOT, format!("d{round}").as_bytes()).expect("rmdir");
-        pool.forget(dir.node, 1);
+        ops::names::remove::rmdir(pool, NodeId::ROOT, format!("d{round}").as_bytes()).expect("rmdir");
+        ops::names::lookup::forget(pool, dir.node, 1);
     }
     assert_tables_small(pool, "directories that were removed");
     // Directories that are forgotten but not removed: many at once, and one many times.
     let dirs: Vec<Entry> = (0..MANY).map(|round| used(&format!("d{round}"))).collect();
-    dirs.iter().for_each(|dir| pool.forget(dir.node, 1));
+    dirs.iter().for_each(|dir| ops::names::lookup::forget(pool, dir.node, 1));
     assert_tables_small(pool, "directories that were forgotten");
     for _ in 0..MANY {
-        let dir = pool.lookup(NodeId::ROOT, b"d7").expect("lookup");
+        let dir = ops::names::lookup::lookup(pool, NodeId::ROOT, b"d7").expect("lookup");
         kernel.absent(dir.node);
-        pool.forget(dir.node, 1);
+        ops::names::lookup::forget(pool, dir.node, 1);
     }
     assert_tables_small(pool, "a directory that was forgotten and found again");
     // A directory that stays known, because a node in it is.
-    let dir = pool.lookup(NodeId::ROOT, b"d8").expect("lookup");
-    let below = pool.mkdir(&ROOT, dir.node, b"below", 0o755).expect("mkdir");
-    pool.forget(dir.node, 1);
+    let dir = ops::names::lookup::lookup(pool, NodeId::ROOT, b"d8").expect("lookup");
+    let below = ops::names::create::mkdir(pool, &ROOT, dir.node, b"below", 0o755).expect("mkdir");
+    ops::names::lookup::forget(pool, dir.node, 1);
     for _ in 0..MANY {
-        let dir = pool.lookup(NodeId::ROOT, b"d8").expect("lookup");
+        let dir = ops::names::lookup::lookup(pool, NodeId::ROOT, b"d8").expect("lookup");
         kernel.absent(dir.node);
-        pool.forget(dir.node, 1);
+        ops::names::lookup::forget(pool, dir.node, 1);
     }
-    pool.forget(below.node, 1);
+    ops::names::lookup::forget(pool, below.node, 1);
     assert_tables_small(pool, "a directory with a known name in it");
 }
 
@@ -96,19 +98,31 @@ fn used_files_leave_no_entries() {
     let open = OFlags::RDWR.bits();
     for round in 0..MANY {
         let [one, two, three] = ["a", "b", "c"].map(|letter| format!("{letter}{round}").into_bytes());
-        let (file, opened) = pool.create(caller, NodeId::ROOT, &one, 0o644, open, false).expect("create");
+        let (file, opened) =
+            ops::data::create::create(pool, caller, NodeId::ROOT, &one, 0o644, open, false).expect("create");
         let kind = WriteKind { from_cache: false, kill_suidgid: None };
-        pool.write(canopy_pool::Via::with_flags(opened.handle, open), 0, b"x", kind).expect("write");
-        pool.link(caller, file.node, NodeId::ROOT, &two).expect("link");
-        pool.rename(caller, NodeId::ROOT, &one, NodeId::ROOT, &three, RenameKind::Replace).expect("rename");
-        pool.unlink(NodeId::ROOT, &two).expect("unlink");
+        ops::data::io::write(pool, canopy_pool::Via::with_flags(opened.handle, open), 0, b"x", kind)
+            .expect("write");
+        ops::names::link::link(pool, caller, file.node, NodeId::ROOT, &two).expect("link");
+        ops::names::rename::rename(
+            pool,
+            caller,
+            NodeId::ROOT,
+            &one,
+            NodeId::ROOT,
+            &three,
+            RenameKind::Replace,
+        )
+        .expect("rename");
+        ops::names::remove::unlink(pool, NodeId::ROOT, &two).expect("unlink");
         // The last name is removed while the file is open.
-        pool.unlink(NodeId::ROOT, &three).expect("unlink");
-        pool.release(opened.handle).expect("release");
-        pool.forget(file.node, 2);
-        let (file, opened) = pool.tmpfile(caller, NodeId::ROOT, 0o600, open).expect("tmpfile");
-        pool.release(opened.handle).expect("release");
-        pool.forget(file.node, 1);
+        ops::names::remove::unlink(pool, NodeId::ROOT, &three).expect("unlink");
+        ops::data::open::release(pool, opened.handle).expect("release");
+        ops::names::lookup::forget(pool, file.node, 2);
+        let (file, opened) =
+            ops::data::create::tmpfile(pool, caller, NodeId::ROOT, 0o600, open).expect("tmpfile");
+        ops::data::open::release(pool, opened.handle).expect("release");
+        ops::names::lookup::forget(pool, file.node, 1);
     }
     assert_tables_small(pool, "files that were removed");
 }
@@ -119,47 +133,56 @@ fn names_that_come_and_go_on_the_branch_leave_no_entries() {
     let made = made();
     let pool = &*made.pool;
     let open = OFlags::RDWR.bits();
-    let (file, opened) = pool.create(&ROOT, NodeId::ROOT, b"f", 0o644, open, false).expect("create");
+    let (file, opened) =
+        ops::data::create::create(pool, &ROOT, NodeId::ROOT, b"f", 0o644, open, false).expect("create");
     let branch = usize::from(!made.on(0, "f").exists());
     let kept: Vec<String> = (0..70).map(|number| format!("kept{number}")).collect();
     for round in 0..MANY {
         let name = format!("link{round}");
         std::fs::hard_link(made.on(branch, "f"), made.on(branch, &name)).expect("a link");
-        pool.tell(Change::Holders { dir: NodeId::ROOT, name: name.as_bytes() }, Client::Outside);
+        ops::external_changes::tell(
+            pool,
+            Change::Holders { dir: NodeId::ROOT, name: name.as_bytes() },
+            Client::Outside,
+        );
         let entry = match round % 2 {
-            0 => pool.lookup(NodeId::ROOT, name.as_bytes()).expect("lookup"),
+            0 => ops::names::lookup::lookup(pool, NodeId::ROOT, name.as_bytes()).expect("lookup"),
             _ => {
                 let mut found = None;
                 let mut take = |given: &[u8], entry| {
                     if given == name.as_bytes() {
                         found = entry
                     } else {
-                        entry.iter().for_each(|entry: &Entry| pool.forget(entry.node, 1))
+                        entry.iter().for_each(|entry: &Entry| ops::names::lookup::forget(pool, entry.node, 1))
                     }
                 };
                 let take = |given: canopy_pool::DirEntry<'_>, entry| {
                     take(given.name, entry);
                     std::time::Duration::ZERO
                 };
-                pool.readdirplus(NodeId::ROOT, 0, |_| true, take).expect("readdirplus");
+                ops::readdir::readdirplus(pool, NodeId::ROOT, 0, |_| true, take).expect("readdirplus");
                 found.expect("the name")
             }
         };
         assert_eq!(entry.node, file.node);
         std::fs::remove_file(made.on(branch, &name)).expect("removal");
-        pool.forget(entry.node, 1);
+        ops::names::lookup::forget(pool, entry.node, 1);
     }
     assert_tables_small(pool, "names that were removed on the branch");
     // Names that stay on the branch remain known, however many there are.
     for name in &kept {
         std::fs::hard_link(made.on(branch, "f"), made.on(branch, name)).expect("a link");
-        pool.tell(Change::Holders { dir: NodeId::ROOT, name: name.as_bytes() }, Client::Outside);
-        pool.lookup(NodeId::ROOT, name.as_bytes()).expect("lookup");
+        ops::external_changes::tell(
+            pool,
+            Change::Holders { dir: NodeId::ROOT, name: name.as_bytes() },
+            Client::Outside,
+        );
+        ops::names::lookup::lookup(pool, NodeId::ROOT, name.as_bytes()).expect("lookup");
     }
-    pool.release(opened.handle).expect("release");
+    ops::data::open::release(pool, opened.handle).expect("release");
     for name in &kept {
-        pool.unlink(NodeId::ROOT, name.as_bytes()).expect("unlink");
-        assert_eq!(pool.getattr(file.node, None).expect("the file").ino, file.attr.ino);
+        ops::names::remove::unlink(pool, NodeId::ROOT, name.as_bytes()).expect("unlink");
+        assert_eq!(ops::names::lookup::getattr(pool, file.node, None).expect("the file").ino, file.attr.ino);
     }
 }
 
@@ -177,22 +200,22 @@ fn a_file_that_was_replaced_since_its_lookup_is_found() {
             std::fs::rename(roots[0].join("new"), roots[0].join("f")).unwrap();
         };
         replace("first");
-        let first = pool.lookup(NodeId::ROOT, b"f").unwrap().node;
+        let first = ops::names::lookup::lookup(&pool, NodeId::ROOT, b"f").unwrap().node;
         replace("second");
         assert_eq!(
-            pool.getattr(first, None).map(|_| ()).map_err(|error| error.errno()),
+            ops::names::lookup::getattr(&pool, first, None).map(|_| ()).map_err(|error| error.errno()),
             Err(rustix::io::Errno::STALE)
         );
-        let second = pool.lookup(NodeId::ROOT, b"f").unwrap().node;
+        let second = ops::names::lookup::lookup(&pool, NodeId::ROOT, b"f").unwrap().node;
         replace("third, longer");
-        assert_eq!(pool.getattr(second, None).unwrap().size, 6);
-        let opened = pool.open(&common::ROOT, second, 0, false).unwrap();
+        assert_eq!(ops::names::lookup::getattr(&pool, second, None).unwrap().size, 6);
+        let opened = ops::data::open::open(&pool, &common::ROOT, second, 0, false).unwrap();
         let mut data = [0; 16];
-        assert_eq!(pool.read(opened.handle, 0, &mut data).unwrap(), 6);
+        assert_eq!(ops::data::io::read(&pool, opened.handle, 0, &mut data).unwrap(), 6);
         assert_eq!(&data[..6], b"second");
-        pool.release(opened.handle).unwrap();
-        let third = pool.lookup(NodeId::ROOT, b"f").unwrap().node;
-        assert_eq!(pool.getattr(third, None).unwrap().size, 13);
+        ops::data::open::release(&pool, opened.handle).unwrap();
+        let third = ops::names::lookup::lookup(&pool, NodeId::ROOT, b"f").unwrap().node;
+        assert_eq!(ops::names::lookup::getattr(&pool, third, None).unwrap().size, 13);
         // It is kept for a moment only.
         let open = || {
             let held = std::fs::read_dir("/proc/self/fd")

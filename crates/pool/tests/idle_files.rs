@@ -10,6 +10,7 @@ use canopy_base::ids::NodeId;
 use canopy_branch::branch::{BranchList, BranchSpec, Branches, Mode};
 use canopy_pool::coherence::changes::{Change, Client};
 use canopy_pool::config::Config;
+use canopy_pool::ops;
 use canopy_pool::{Opened, WriteKind};
 use canopy_testkit::cmd::wait_until;
 use canopy_testkit::{PATIENCE, files};
@@ -31,7 +32,8 @@ impl Rig {
     fn new(config: Config) -> Rig {
         let made = common::pool(&[Mode::Rw, Mode::Rw], config);
         let backed = Arc::new(AtomicU32::new(0));
-        made.pool.connect(
+        ops::settings::connect(
+            &made.pool,
             Arc::new(TestKernel { backing_files: Some(backed.clone()), ..TestKernel::default() }),
             true,
         );
@@ -42,19 +44,19 @@ impl Rig {
     }
 
     fn find(&self, name: &str) -> NodeId {
-        self.made.pool.lookup(NodeId::ROOT, name.as_bytes()).expect("a lookup").node
+        ops::names::lookup::lookup(&self.made.pool, NodeId::ROOT, name.as_bytes()).expect("a lookup").node
     }
 
     fn open(&self, node: NodeId, flags: OFlags) -> Result<Opened> {
-        self.made.pool.open(&ROOT, node, flags.bits(), false)
+        ops::data::open::open(&self.made.pool, &ROOT, node, flags.bits(), false)
     }
 
     /// Opens, reads and closes a file. Returns the id of its backing file, and what the daemon read.
     fn read(&self, node: NodeId) -> Result<(Option<u32>, String)> {
         let opened = self.open(node, OFlags::RDONLY)?;
         let mut buffer = [0; 64];
-        let read = self.made.pool.read(opened.handle, 0, &mut buffer).expect("a read");
-        self.made.pool.release(opened.handle).expect("a close");
+        let read = ops::data::io::read(&self.made.pool, opened.handle, 0, &mut buffer).expect("a read");
+        ops::data::open::release(&self.made.pool, opened.handle).expect("a close");
         Ok((opened.travel.passthrough, String::from_utf8_lossy(&buffer[..read]).into_owned()))
     }
 
@@ -89,9 +91,9 @@ fn a_second_read_does_not_open_the_file_again() {
     // Two handles, one of which outlives the other.
     let (one, two) = (rig.open(node, OFlags::RDONLY).unwrap(), rig.open(node, OFlags::RDONLY).unwrap());
     assert_eq!((one.travel, two.travel), (two.travel, one.travel));
-    rig.made.pool.release(one.handle).unwrap();
+    ops::data::open::release(&rig.made.pool, one.handle).unwrap();
     assert_eq!(rig.read(node).unwrap(), first);
-    rig.made.pool.release(two.handle).unwrap();
+    ops::data::open::release(&rig.made.pool, two.handle).unwrap();
     assert_eq!(rig.backed(), 1);
     rig.assert_all_close();
     assert_eq!(rig.read(node).unwrap(), (Some(2), "f".into()), "the idle file was closed");
@@ -103,14 +105,14 @@ fn a_writer_opens_the_file_again() {
     assert_eq!(rig.read(node).unwrap().0, Some(1));
     let writer = rig.open(node, OFlags::WRONLY).unwrap();
     let kind = WriteKind { from_cache: false, kill_suidgid: None };
-    assert_eq!(rig.made.pool.write(writer.handle, 0, b"new", kind).unwrap(), 3);
+    assert_eq!(ops::data::io::write(&rig.made.pool, writer.handle, 0, b"new", kind).unwrap(), 3);
     // A reader beside the writer shares its backing file, and a later one reads what was written.
     assert_eq!(rig.read(node).unwrap(), (writer.travel.passthrough, "new".into()));
-    rig.made.pool.release(writer.handle).unwrap();
+    ops::data::open::release(&rig.made.pool, writer.handle).unwrap();
     assert_eq!(rig.read(node).unwrap().1, "new");
     let direct = rig.open(node, OFlags::RDONLY | OFlags::NOATIME).unwrap();
     assert_ne!(direct.travel.passthrough, Some(1), "opened with other flags");
-    rig.made.pool.release(direct.handle).unwrap();
+    ops::data::open::release(&rig.made.pool, direct.handle).unwrap();
 }
 
 fn a_file_without_a_name_is_closed() {
@@ -120,21 +122,27 @@ fn a_file_without_a_name_is_closed() {
     let (node, other) = (rig.find("f"), rig.find("g"));
     rig.read(node).unwrap();
     rig.read(other).unwrap();
-    rig.made.pool.unlink(NodeId::ROOT, b"f").unwrap();
-    rig.made
-        .pool
-        .rename(&ROOT, NodeId::ROOT, b"g", NodeId::ROOT, b"f", canopy_pool::RenameKind::Replace)
-        .unwrap();
-    rig.made.pool.forget(node, 1);
+    ops::names::remove::unlink(&rig.made.pool, NodeId::ROOT, b"f").unwrap();
+    ops::names::rename::rename(
+        &rig.made.pool,
+        &ROOT,
+        NodeId::ROOT,
+        b"g",
+        NodeId::ROOT,
+        b"f",
+        canopy_pool::RenameKind::Replace,
+    )
+    .unwrap();
+    ops::names::lookup::forget(&rig.made.pool, node, 1);
     let held = rig.held(0);
     assert!(held.iter().all(|path| path.ends_with("f")), "{held:?}");
     // Under its new name it is still the same file.
     assert_eq!(rig.read(other).unwrap(), (Some(2), "g".into()));
     // The file is closed after its name is removed.
     let opened = rig.open(other, OFlags::RDONLY).unwrap();
-    rig.made.pool.unlink(NodeId::ROOT, b"f").unwrap();
-    rig.made.pool.release(opened.handle).unwrap();
-    rig.made.pool.forget(other, 1);
+    ops::names::remove::unlink(&rig.made.pool, NodeId::ROOT, b"f").unwrap();
+    ops::data::open::release(&rig.made.pool, opened.handle).unwrap();
+    ops::names::lookup::forget(&rig.made.pool, other, 1);
     assert_eq!(rig.held(0), Vec::<PathBuf>::new());
 }
 
@@ -160,30 +168,41 @@ fn changes_to_other_directories_do_not_close_a_file() {
         fs::create_dir(rig.made.on(0, dir)).unwrap();
     }
     fs::write(rig.made.on(0, "d/sub/f"), "deep").unwrap();
-    let below = |dir, name: &str| rig.made.pool.lookup(dir, name.as_bytes()).expect("a lookup").node;
+    let below = |dir, name: &str| {
+        ops::names::lookup::lookup(&rig.made.pool, dir, name.as_bytes()).expect("a lookup").node
+    };
     let (dir, sub) = (rig.find("d"), below(rig.find("d"), "sub"));
     let node = below(sub, "f");
     assert_eq!(rig.read(node).unwrap(), (Some(1), "deep".into()));
     fs::create_dir(rig.made.on(0, "another")).unwrap();
     for _ in 0..2 {
-        rig.made.pool.tell(Change::Places, Client::Outside);
+        ops::external_changes::tell(&rig.made.pool, Change::Places, Client::Outside);
         assert_eq!(rig.read(node).unwrap(), (Some(1), "deep".into()));
-        assert_eq!(rig.made.pool.getattr(node, None).unwrap().size, 4);
+        assert_eq!(ops::names::lookup::getattr(&rig.made.pool, node, None).unwrap().size, 4);
     }
     // Renaming its directory through the pool does not change the file.
-    rig.made
-        .pool
-        .rename(&ROOT, NodeId::ROOT, b"d", NodeId::ROOT, b"e", canopy_pool::RenameKind::Replace)
-        .unwrap();
-    rig.made.pool.tell(Change::Places, Client::Outside);
+    ops::names::rename::rename(
+        &rig.made.pool,
+        &ROOT,
+        NodeId::ROOT,
+        b"d",
+        NodeId::ROOT,
+        b"e",
+        canopy_pool::RenameKind::Replace,
+    )
+    .unwrap();
+    ops::external_changes::tell(&rig.made.pool, Change::Places, Client::Outside);
     assert_eq!(rig.read(node).unwrap(), (Some(1), "deep".into()));
     // After the directory is replaced on the branch, the old path no longer leads to the file.
     fs::rename(rig.made.on(0, "e"), rig.made.on(0, "away")).unwrap();
     fs::create_dir_all(rig.made.on(0, "e/sub")).unwrap();
-    rig.made.pool.tell(Change::Places, Client::Outside);
+    ops::external_changes::tell(&rig.made.pool, Change::Places, Client::Outside);
     assert_eq!(rig.read(node).expect_err("the file has moved").errno(), Errno::STALE);
-    assert_eq!(rig.made.pool.getattr(node, None).expect_err("the file has moved").errno(), Errno::STALE);
-    assert!(rig.made.pool.getattr(dir, None).is_ok());
+    assert_eq!(
+        ops::names::lookup::getattr(&rig.made.pool, node, None).expect_err("the file has moved").errno(),
+        Errno::STALE
+    );
+    assert!(ops::names::lookup::getattr(&rig.made.pool, dir, None).is_ok());
 }
 
 fn after_link_cow_readers_get_the_copy() {
@@ -193,8 +212,8 @@ fn after_link_cow_readers_get_the_copy() {
     assert_eq!(rig.read(node).unwrap().1, "f");
     let writer = rig.open(node, OFlags::WRONLY).unwrap();
     let kind = WriteKind { from_cache: false, kill_suidgid: None };
-    rig.made.pool.write(writer.handle, 0, b"mine", kind).unwrap();
-    rig.made.pool.release(writer.handle).unwrap();
+    ops::data::io::write(&rig.made.pool, writer.handle, 0, b"mine", kind).unwrap();
+    ops::data::open::release(&rig.made.pool, writer.handle).unwrap();
     assert_eq!(rig.read(node).unwrap().1, "mine");
     assert_eq!(fs::read(rig.made.on(0, "h")).unwrap(), b"f");
 }
@@ -208,11 +227,11 @@ fn a_removed_branch_is_not_kept_busy() {
         [BranchSpec { path: rig.made.branches[1].clone(), mode: Mode::Rw, min_free: None }]
             .into_iter()
             .collect();
-    rig.made.pool.set_branches(Branches::open(&rest).expect("branches"));
+    ops::settings::set_branches(&rig.made.pool, Branches::open(&rest).expect("branches"));
     let held = rig.held(0);
     assert!(held.iter().all(|path| path.ends_with("g")), "{held:?}");
     // A file that is closed after that does not stay open either.
-    rig.made.pool.release(open.handle).unwrap();
+    ops::data::open::release(&rig.made.pool, open.handle).unwrap();
     assert_eq!(rig.held(0), Vec::<PathBuf>::new());
     assert!(rig.read(node).is_err());
 }
@@ -222,7 +241,7 @@ fn forgetting_a_node_closes_its_file() {
     let (node, other) = (rig.find("f"), rig.find("g"));
     rig.read(node).unwrap();
     rig.read(other).unwrap();
-    rig.made.pool.forget(node, 1);
+    ops::names::lookup::forget(&rig.made.pool, node, 1);
     let held = rig.held(0);
     assert!(held.iter().all(|path| path.ends_with("g")), "{held:?}");
 }

@@ -6,6 +6,7 @@ use canopy_base::ids::NodeId;
 use canopy_branch::branch::Mode::Rw;
 use canopy_pool::coherence::changes::{Change, Client};
 use canopy_pool::config::Config;
+use canopy_pool::ops;
 use canopy_pool::{DirEntry, Entry};
 use common::{ROOT, TestKernel};
 use std::fs::{self, File};
@@ -27,12 +28,13 @@ fn allocated() -> usize {
 fn a_known_file_takes_at_most_200_bytes_until_it_is_forgotten() {
     let made = common::pool(&[Rw; BRANCHES], Config::default());
     let pool = &*made.pool;
-    pool.connect(Arc::new(TestKernel::default()), false);
+    ops::settings::connect(pool, Arc::new(TestKernel::default()), false);
     let mut known: Vec<NodeId> = Vec::with_capacity(FILES + FILES / FILES_OF_A_DIR);
     let mut before = allocated();
     for dir in 0..FILES / FILES_OF_A_DIR {
         let name = format!("dir{dir:04}");
-        let dir = pool.mkdir(&ROOT, NodeId::ROOT, name.as_bytes(), 0o755).expect("mkdir");
+        let dir =
+            ops::names::create::mkdir(pool, &ROOT, NodeId::ROOT, name.as_bytes(), 0o755).expect("mkdir");
         for branch in 0..BRANCHES {
             fs::create_dir_all(made.on(branch, &name)).expect("a directory");
         }
@@ -40,8 +42,8 @@ fn a_known_file_takes_at_most_200_bytes_until_it_is_forgotten() {
             File::create(made.on(file % BRANCHES, &format!("{name}/file-{file:06}.dat"))).expect("a file");
         }
         // As the server does when it is told of these changes.
-        pool.tell(Change::Places, Client::Outside);
-        pool.opendir(dir.node).expect("opendir");
+        ops::external_changes::tell(pool, Change::Places, Client::Outside);
+        ops::readdir::opendir(pool, dir.node).expect("opendir");
         let mut take = |_: DirEntry<'_>, entry: Option<Entry>| {
             known.extend(entry.map(|entry| entry.node));
             Duration::from_secs(1)
@@ -58,7 +60,7 @@ fn a_known_file_takes_at_most_200_bytes_until_it_is_forgotten() {
                 room -= 1;
                 room > 0
             };
-            pool.readdirplus(dir.node, position, count, taken).expect("readdirplus");
+            ops::readdir::readdirplus(pool, dir.node, position, count, taken).expect("readdirplus");
             let Some(next) = last else { break };
             position = next;
         }
@@ -70,7 +72,7 @@ fn a_known_file_takes_at_most_200_bytes_until_it_is_forgotten() {
     let taken = allocated() - before;
     println!("{} bytes for each file", taken / FILES);
     assert!(taken <= 200 * FILES, "{} bytes for each file", taken / FILES);
-    known.iter().for_each(|&node| pool.forget(node, 1));
+    known.iter().for_each(|&node| ops::names::lookup::forget(pool, node, 1));
     let rest = allocated().saturating_sub(before);
     assert!(rest < taken / 4, "{rest} of {taken} bytes are kept");
 }

@@ -8,6 +8,7 @@ use canopy_base::inode_number::InodeCalc;
 use canopy_branch::branch::Mode::Rw;
 use canopy_pool::coherence::changes::{Change, Client};
 use canopy_pool::config::{Config, ReaddirMode};
+use canopy_pool::ops;
 use canopy_pool::{Pool, RenameKind};
 use canopy_testkit::{FaultyFs, Kind, LoopFs, ScratchDir};
 use common::{Made, TestKernel};
@@ -41,7 +42,7 @@ fn fill(made: &Made, files: usize) {
 }
 
 fn dir_of(pool: &Pool) -> NodeId {
-    pool.lookup(NodeId::ROOT, b"d").expect("a directory").node
+    ops::names::lookup::lookup(pool, NodeId::ROOT, b"d").expect("a directory").node
 }
 
 /// A reader of a listing, like a process that has the directory open.
@@ -75,8 +76,8 @@ impl Reader {
                 nodes.extend(node.map(|node| node.node));
                 Duration::ZERO
             };
-            pool.readdirplus(*dir, from, |_| room(), give).expect("a listing");
-            nodes.into_iter().for_each(|node| pool.forget(node, 1));
+            ops::readdir::readdirplus(pool, *dir, from, |_| room(), give).expect("a listing");
+            nodes.into_iter().for_each(|node| ops::names::lookup::forget(pool, node, 1));
         } else {
             let give = |entry: canopy_pool::DirEntry<'_>| {
                 let room = room();
@@ -85,7 +86,7 @@ impl Reader {
                 }
                 room
             };
-            pool.readdir(*dir, from, give).expect("a listing");
+            ops::readdir::readdir(pool, *dir, from, give).expect("a listing");
         }
         names.iter().for_each(|name| *listed.entry(name.clone()).or_default() += 1);
         names
@@ -197,7 +198,7 @@ fn removing_listed_names_skips_no_others(what: &str, home: &Path, dirs: &[&Path]
             for name in names.iter().filter(|name| !name.starts_with('.')) {
                 // One name in ten stays.
                 if !name.ends_with('7') {
-                    let _ = reader.pool.unlink(reader.dir, name.as_bytes());
+                    let _ = ops::names::remove::unlink(&reader.pool, reader.dir, name.as_bytes());
                 }
             }
         }
@@ -270,7 +271,7 @@ fn files_that_move_to_a_branch_already_listed_are_still_listed() {
         (false, false, ReaddirMode::Cosr { threads: 2, depth: 0 }),
     ] {
         let made = pool(2);
-        made.pool.reconfigure(Config { min_free: 0, readdir, ..Config::default() });
+        ops::settings::reconfigure(&made.pool, Config { min_free: 0, readdir, ..Config::default() });
         let mut reader = Reader::open(&made);
         reader.some(plus, 1500);
         for file in 0..FILES {
@@ -279,10 +280,17 @@ fn files_that_move_to_a_branch_already_listed_are_still_listed() {
         }
         if by_the_pool {
             fs::create_dir(made.on(0, "x")).expect("a directory");
-            made.pool.lookup(NodeId::ROOT, b"x").expect("found");
-            made.pool
-                .rename(&common::ROOT, NodeId::ROOT, b"x", NodeId::ROOT, b"y", RenameKind::Replace)
-                .expect("renamed");
+            ops::names::lookup::lookup(&made.pool, NodeId::ROOT, b"x").expect("found");
+            ops::names::rename::rename(
+                &made.pool,
+                &common::ROOT,
+                NodeId::ROOT,
+                b"x",
+                NodeId::ROOT,
+                b"y",
+                RenameKind::Replace,
+            )
+            .expect("renamed");
         }
         assert_all_listed_once(&reader.rest(plus), 2);
     }
@@ -300,17 +308,16 @@ fn renaming_listed_names_terminates() {
         }
         for name in names.iter().filter(|name| !name.starts_with('.')) {
             let new = format!("{name}'");
-            reader
-                .pool
-                .rename(
-                    &common::ROOT,
-                    reader.dir,
-                    name.as_bytes(),
-                    reader.dir,
-                    new.as_bytes(),
-                    RenameKind::Replace,
-                )
-                .expect("renamed");
+            ops::names::rename::rename(
+                &reader.pool,
+                &common::ROOT,
+                reader.dir,
+                name.as_bytes(),
+                reader.dir,
+                new.as_bytes(),
+                RenameKind::Replace,
+            )
+            .expect("renamed");
         }
     }
     for name in (0..2).flat_map(|index| (0..FILES).map(move |file| format!("{index}.{file}"))) {
@@ -348,7 +355,7 @@ fn each_of_many_readers_gets_every_name() {
 fn readdirplus_omits_nodes_that_the_kernel_knows() {
     const FEW: usize = 100;
     let made = common::pool(&[Rw; 2], Config::default());
-    made.pool.connect(Arc::new(TestKernel::default()), false);
+    ops::settings::connect(&made.pool, Arc::new(TestKernel::default()), false);
     fill(&made, FEW);
     let dir = dir_of(&made.pool);
     let nodes_of = |time: Duration| {
@@ -357,7 +364,7 @@ fn readdirplus_omits_nodes_that_the_kernel_knows() {
             given.extend(node.map(|node| (String::from_utf8_lossy(entry.name).into_owned(), node.node)));
             time
         };
-        made.pool.readdirplus(dir, 0, |_| true, take).expect("a listing");
+        ops::readdir::readdirplus(&made.pool, dir, 0, |_| true, take).expect("a listing");
         given
     };
     // One node more than needed may be returned: it tells the kernel whether READDIRPLUS is worthwhile.
@@ -374,20 +381,21 @@ fn readdirplus_omits_nodes_that_the_kernel_knows() {
     let node = |name: &str| all.iter().find(|(given, _)| given == name).expect("a name").1;
     assert!(others(&nodes_of(FOR_LONG), &[]) <= 1);
     // A new name, one that changed on the branch, and one that is open for writing.
-    let created = made.pool.create(&common::ROOT, dir, b"new", 0o644, 1, false).expect("a file");
-    made.pool.release(created.1.handle).expect("closed");
-    made.pool.tell(Change::Attributes(node("0.5")), Client::Outside);
-    let opened = made.pool.open(&common::ROOT, node("1.7"), 2, false).expect("open");
+    let created =
+        ops::data::create::create(&made.pool, &common::ROOT, dir, b"new", 0o644, 1, false).expect("a file");
+    ops::data::open::release(&made.pool, created.1.handle).expect("closed");
+    ops::external_changes::tell(&made.pool, Change::Attributes(node("0.5")), Client::Outside);
+    let opened = ops::data::open::open(&made.pool, &common::ROOT, node("1.7"), 2, false).expect("open");
     let changed = ["new", "0.5", "1.7"];
     assert!(others(&nodes_of(FOR_LONG), &changed) <= 1);
     // A written file is included as long as it is open, and once more after that.
     assert!(others(&nodes_of(FOR_LONG), &["1.7"]) <= 1);
-    made.pool.release(opened.handle).expect("closed");
+    ops::data::open::release(&made.pool, opened.handle).expect("closed");
     assert!(others(&nodes_of(FOR_LONG), &["1.7"]) <= 1);
     assert!(others(&nodes_of(FOR_LONG), &[]) <= 1);
     // Forgotten nodes are included again, and all nodes after changes may have been missed.
-    made.pool.forget(node("0.9"), 10);
+    ops::names::lookup::forget(&made.pool, node("0.9"), 10);
     assert!(others(&nodes_of(FOR_LONG), &["0.9"]) <= 1);
-    made.pool.tell(Change::Missed, Client::Outside);
+    ops::external_changes::tell(&made.pool, Change::Missed, Client::Outside);
     assert_eq!(nodes_of(FOR_LONG).len(), 2 * FEW + 1);
 }

@@ -9,6 +9,7 @@ use canopy_base::inode_number::InodeCalc;
 use canopy_branch::branch::Mode;
 use canopy_policy::{Category, Policy, ThreadRandom};
 use canopy_pool::config::{Config, Func, ReaddirMode};
+use canopy_pool::ops;
 use canopy_testkit::LoopFs;
 use canopy_testkit::model::{Plain, Rules, World, check};
 use common::{TestKernel, pool};
@@ -37,7 +38,7 @@ fn world(seed: u64, branches: usize, config: &Config) -> World {
     ThreadRandom::seed(seed);
     let made = pool(&vec![Mode::Rw; branches], config.clone());
     if !seed.is_multiple_of(3) {
-        made.pool.connect(Arc::new(TestKernel::default()), false);
+        ops::settings::connect(&made.pool, Arc::new(TestKernel::default()), false);
     }
     let plain = made.home.path().join("plain");
     std::fs::create_dir(&plain).expect("the plain directory");
@@ -69,7 +70,7 @@ fn run_on_full_branches(sequences: u64, config: &Config) {
             common::chmod(plain.path(), 0o755);
             let pool = common::over(&branches, &[Mode::Rw, Mode::Rw], config.clone());
             if !seed.is_multiple_of(3) {
-                pool.connect(Arc::new(TestKernel::default()), false);
+                ops::settings::connect(&pool, Arc::new(TestKernel::default()), false);
             }
             World {
                 plain: Plain::new(plain.path()),

@@ -8,6 +8,7 @@ use canopy_base::ids::NodeId;
 use canopy_base::inode_number::InodeCalc;
 use canopy_branch::branch::Mode::Rw;
 use canopy_pool::config::Config;
+use canopy_pool::ops;
 use canopy_pool::{Entry, Pool, RenameKind};
 use canopy_testkit::LoopFs;
 use common::{ROOT, over};
@@ -18,13 +19,14 @@ use std::sync::Arc;
 
 fn make_file(pool: &Pool, name: &str) -> Entry {
     let flags = (OFlags::CREATE | OFlags::RDWR).bits();
-    let (entry, opened) = pool.create(&ROOT, NodeId::ROOT, name.as_bytes(), 0o644, flags, false).unwrap();
-    pool.release(opened.handle).unwrap();
+    let (entry, opened) =
+        ops::data::create::create(pool, &ROOT, NodeId::ROOT, name.as_bytes(), 0o644, flags, false).unwrap();
+    ops::data::open::release(pool, opened.handle).unwrap();
     entry
 }
 
 fn make_dir(pool: &Pool, name: &str) -> Entry {
-    pool.mkdir(&ROOT, NodeId::ROOT, name.as_bytes(), 0o755).unwrap()
+    ops::names::create::mkdir(pool, &ROOT, NodeId::ROOT, name.as_bytes(), 0o755).unwrap()
 }
 
 /// ext4 reuses the inode number of a removed file for the next one. Before Linux 6.13 nearly all of these files have equal
@@ -42,8 +44,8 @@ fn files_that_reuse_an_inode_number_within_a_tick_have_different_ids() {
         let before = seen.insert((entry.node, entry.generation), name.clone());
         assert_eq!(before, None, "{name} has the same id");
         match round % 4 {
-            0 => pool.rmdir(NodeId::ROOT, name.as_bytes()).unwrap(),
-            1 => pool.unlink(NodeId::ROOT, name.as_bytes()).unwrap(),
+            0 => ops::names::remove::rmdir(&pool, NodeId::ROOT, name.as_bytes()).unwrap(),
+            1 => ops::names::remove::unlink(&pool, NodeId::ROOT, name.as_bytes()).unwrap(),
             // Replaced by a new file or directory.
             kind => {
                 let other = if is_dir { make_dir(&pool, "other") } else { make_file(&pool, "other") };
@@ -51,13 +53,22 @@ fn files_that_reuse_an_inode_number_within_a_tick_have_different_ids() {
                     seen.insert((other.node, other.generation), format!("{kind} in place of {name}"));
                 assert_eq!(before, None, "the replacement of {name} has the same id");
                 let how = canopy_pool::RenameKind::Replace;
-                pool.rename(&ROOT, NodeId::ROOT, b"other", NodeId::ROOT, name.as_bytes(), how).unwrap();
-                pool.forget(other.node, 1);
-                let gone = if is_dir { Pool::rmdir } else { Pool::unlink };
+                ops::names::rename::rename(
+                    &pool,
+                    &ROOT,
+                    NodeId::ROOT,
+                    b"other",
+                    NodeId::ROOT,
+                    name.as_bytes(),
+                    how,
+                )
+                .unwrap();
+                ops::names::lookup::forget(&pool, other.node, 1);
+                let gone = if is_dir { ops::names::remove::rmdir } else { ops::names::remove::unlink };
                 gone(&pool, NodeId::ROOT, name.as_bytes()).unwrap();
             }
         }
-        pool.forget(entry.node, 1);
+        ops::names::lookup::forget(&pool, entry.node, 1);
     }
     drop(pool);
 }
@@ -76,9 +87,11 @@ fn copies_made_within_a_tick_do_not_change_the_id_of_a_directory() {
         for file in 0..8 {
             let flags = (OFlags::CREATE | OFlags::RDWR).bits();
             let name = format!("f{file}");
-            let (entry, opened) = pool.create(&ROOT, dir.node, name.as_bytes(), 0o644, flags, false).unwrap();
-            pool.release(opened.handle).unwrap();
-            pool.forget(entry.node, 1);
+            let (entry, opened) =
+                ops::data::create::create(&pool, &ROOT, dir.node, name.as_bytes(), 0o644, flags, false)
+                    .unwrap();
+            ops::data::open::release(&pool, opened.handle).unwrap();
+            ops::names::lookup::forget(&pool, entry.node, 1);
         }
         let births = branches.iter().filter_map(|branch| std::fs::metadata(branch.join(&name)).ok());
         let mut births: Vec<_> = births.map(|found| found.created().unwrap()).collect();
@@ -86,10 +99,10 @@ fn copies_made_within_a_tick_do_not_change_the_id_of_a_directory() {
         births.sort();
         births.dedup();
         ties += i32::from(births.len() < copies);
-        pool.forget(dir.node, 1);
-        let again = pool.lookup(NodeId::ROOT, name.as_bytes()).unwrap();
+        ops::names::lookup::forget(&pool, dir.node, 1);
+        let again = ops::names::lookup::lookup(&pool, NodeId::ROOT, name.as_bytes()).unwrap();
         assert_eq!((again.node, again.generation), (dir.node, dir.generation), "{name}");
-        pool.forget(dir.node, 1);
+        ops::names::lookup::forget(&pool, dir.node, 1);
     }
     assert!(ties > 0, "no copies had equal birth times, so nothing was tested");
     drop(pool);
@@ -107,12 +120,12 @@ fn number(pool: &Pool, name: &str) -> u64 {
         if plus {
             let give = |entry: canopy_pool::DirEntry<'_>, node: Option<canopy_pool::Entry>| {
                 take(entry);
-                node.into_iter().for_each(|node| pool.forget(node.node, 1));
+                node.into_iter().for_each(|node| ops::names::lookup::forget(pool, node.node, 1));
                 std::time::Duration::ZERO
             };
-            pool.readdirplus(NodeId::ROOT, 0, |_| true, give).unwrap();
+            ops::readdir::readdirplus(pool, NodeId::ROOT, 0, |_| true, give).unwrap();
         } else {
-            pool.readdir(NodeId::ROOT, 0, |entry| {
+            ops::readdir::readdir(pool, NodeId::ROOT, 0, |entry| {
                 take(entry);
                 true
             })
@@ -121,11 +134,11 @@ fn number(pool: &Pool, name: &str) -> u64 {
         found
     };
     let unknown = [listed(false), listed(true)];
-    let entry = pool.lookup(NodeId::ROOT, name.as_bytes()).unwrap();
+    let entry = ops::names::lookup::lookup(pool, NodeId::ROOT, name.as_bytes()).unwrap();
     let shown = Some(entry.attr.ino);
-    assert_eq!(pool.getattr(entry.node, None).unwrap().ino, entry.attr.ino);
+    assert_eq!(ops::names::lookup::getattr(pool, entry.node, None).unwrap().ino, entry.attr.ino);
     assert_eq!([unknown, [listed(false), listed(true)]], [[shown; 2]; 2], "{name}");
-    pool.forget(entry.node, 1);
+    ops::names::lookup::forget(pool, entry.node, 1);
     entry.attr.ino
 }
 
@@ -156,8 +169,17 @@ fn a_directory_is_found_again_with_its_number() {
         }
         // Another takes its place, in which it was renamed directly or through the pool.
         let pool = over(&[0, 1, 2], inode);
-        pool.rename(&ROOT, NodeId::ROOT, b"one", NodeId::ROOT, b"two", RenameKind::Replace).unwrap();
-        pool.mkdir(&ROOT, NodeId::ROOT, b"one", 0o755).unwrap();
+        ops::names::rename::rename(
+            &pool,
+            &ROOT,
+            NodeId::ROOT,
+            b"one",
+            NodeId::ROOT,
+            b"two",
+            RenameKind::Replace,
+        )
+        .unwrap();
+        ops::names::create::mkdir(&pool, &ROOT, NodeId::ROOT, b"one", 0o755).unwrap();
         assert_eq!(number(&pool, "two"), one);
         assert_ne!(number(&pool, "one"), one);
         let other = number(&pool, "one");
@@ -181,11 +203,11 @@ fn a_directory_is_found_again_with_its_number() {
 fn known_directories_are_numbered_anew_when_the_option_changes() {
     let made = common::pool(&[Rw; 2], Config::default());
     fs::create_dir_all(made.on(0, "d/below")).unwrap();
-    let dir = made.pool.lookup(NodeId::ROOT, b"d").unwrap().node;
-    let below = made.pool.lookup(dir, b"below").unwrap().node;
+    let dir = ops::names::lookup::lookup(&made.pool, NodeId::ROOT, b"d").unwrap().node;
+    let below = ops::names::lookup::lookup(&made.pool, dir, b"below").unwrap().node;
     for inode in InodeCalc::ALL {
-        made.pool.reconfigure(Config { inode, ..Config::default() });
-        let number = |id| made.pool.getattr(id, None).unwrap().ino;
+        ops::settings::reconfigure(&made.pool, Config { inode, ..Config::default() });
+        let number = |id| ops::names::lookup::getattr(&made.pool, id, None).unwrap().ino;
         let branch = made.branches[0].as_os_str().as_encoded_bytes();
         let own = |path: &str| std::os::unix::fs::MetadataExt::ino(&fs::metadata(made.on(0, path)).unwrap());
         let oldest = inode.name().starts_with("oldest");
@@ -196,12 +218,11 @@ fn known_directories_are_numbered_anew_when_the_option_changes() {
         }
         assert_eq!(number(NodeId::ROOT) >> 32 == 0, inode.has_32_bits() || inode == InodeCalc::Passthrough);
         let mut own_entries = Vec::new();
-        made.pool
-            .readdir(below, 0, |entry| {
-                own_entries.push(entry.ino);
-                true
-            })
-            .unwrap();
+        ops::readdir::readdir(&made.pool, below, 0, |entry| {
+            own_entries.push(entry.ino);
+            true
+        })
+        .unwrap();
         assert_eq!(own_entries, [number(below), number(dir)], "{inode}");
     }
 }

@@ -9,6 +9,7 @@ use canopy_base::error::{Error, Result};
 use canopy_base::ids::NodeId;
 use canopy_branch::branch::Mode::Rw;
 use canopy_pool::config::Config;
+use canopy_pool::ops;
 use canopy_pool::{Caller, Entry, Opened, Pool};
 use common::{Made, ROOT, chmod, pool};
 use rustix::io::Errno;
@@ -53,11 +54,14 @@ fn only_the_owner_and_root_change_acls_and_flags() {
     type Change = fn(&Pool, &Caller, NodeId) -> Result<()>;
     let changes: [(&str, Change); 3] = [
         ("setfacl", |pool, caller, node| {
-            pool.setxattr(caller, node, b"system.posix_acl_access", &acl(), 0, false)
+            ops::attrs::xattr::setxattr(pool, caller, node, b"system.posix_acl_access", &acl(), 0, false)
         }),
-        ("setfacl -b", |pool, caller, node| pool.removexattr(caller, node, b"system.posix_acl_access")),
+        ("setfacl -b", |pool, caller, node| {
+            ops::attrs::xattr::removexattr(pool, caller, node, b"system.posix_acl_access")
+        }),
         ("chattr", |pool, caller, node| {
-            pool.ioctl(caller, node, FS_IOC_SETFLAGS, &FS_NOATIME_FL.to_ne_bytes()).map(drop)
+            ops::attrs::ioctl::ioctl(pool, caller, node, FS_IOC_SETFLAGS, &FS_NOATIME_FL.to_ne_bytes())
+                .map(drop)
         }),
     ];
     for (what, change) in changes {
@@ -100,16 +104,31 @@ fn set_group_id_is_dropped_for_callers_outside_the_directorys_group() {
                     count += 1;
                     let name = format!("f{count}");
                     let opened = |(entry, opened): (Entry, Opened)| {
-                        made.pool.release(opened.handle).unwrap();
+                        ops::data::open::release(&made.pool, opened.handle).unwrap();
                         entry
                     };
                     let name = name.as_bytes();
                     let entry = match how {
-                        "mknod" => made.pool.mknod(&caller, parent, name, 0o100_000 | mode, (0, 0)),
-                        "create" => {
-                            made.pool.create(&caller, parent, name, mode, O_CREAT_EXCL, false).map(opened)
-                        }
-                        _ => made.pool.tmpfile(&caller, parent, mode, O_WRONLY).map(opened),
+                        "mknod" => ops::names::create::mknod(
+                            &made.pool,
+                            &caller,
+                            parent,
+                            name,
+                            0o100_000 | mode,
+                            (0, 0),
+                        ),
+                        "create" => ops::data::create::create(
+                            &made.pool,
+                            &caller,
+                            parent,
+                            name,
+                            mode,
+                            O_CREAT_EXCL,
+                            false,
+                        )
+                        .map(opened),
+                        _ => ops::data::create::tmpfile(&made.pool, &caller, parent, mode, O_WRONLY)
+                            .map(opened),
                     };
                     let entry = entry.unwrap();
                     let case = format!("{how} {mode:o} in {dir} by {caller:?}");

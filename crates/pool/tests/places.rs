@@ -13,6 +13,7 @@ use canopy_branch::fs::stat::Time;
 use canopy_policy::{Category, Policy};
 use canopy_pool::coherence::changes::{Change, Client};
 use canopy_pool::config::Config;
+use canopy_pool::ops;
 use canopy_pool::{SetAttr, SetTime};
 use canopy_testkit::files::{put, text};
 use common::{Made, ROOT, TestKernel, chmod, pool};
@@ -32,7 +33,11 @@ fn made(modes: &[Mode], watched: bool) -> Made {
     let mut config = Config::default();
     config.policies.set_category(Category::Create, Policy::Ff);
     let made = pool(modes, config);
-    made.pool.connect(Arc::new(TestKernel { unwatched: !watched, ..TestKernel::default() }), false);
+    ops::settings::connect(
+        &made.pool,
+        Arc::new(TestKernel { unwatched: !watched, ..TestKernel::default() }),
+        false,
+    );
     for branch in 0..modes.len() {
         fs::create_dir(made.on(branch, "d")).unwrap();
     }
@@ -42,7 +47,10 @@ fn made(modes: &[Mode], watched: bool) -> Made {
 /// Looks up enough missing names that the pool knows the names of a directory.
 fn know_names(made: &Made, dir: NodeId) {
     for number in 0..20 {
-        assert_eq!(made.pool.lookup(dir, format!("none{number}").as_bytes()).err(), Some(Error::Absent));
+        assert_eq!(
+            ops::names::lookup::lookup(&made.pool, dir, format!("none{number}").as_bytes()).err(),
+            Some(Error::Absent)
+        );
     }
 }
 
@@ -56,7 +64,7 @@ fn every_pool(test: impl Fn(&Made, usize, bool)) {
 }
 
 fn set(made: &Made, node: NodeId, set: SetAttr) -> Result<canopy_branch::fs::stat::Attr, Errno> {
-    made.pool.setattr(&ROOT, node, None, &set).map_err(Error::errno)
+    ops::attrs::setattr::setattr(&made.pool, &ROOT, node, None, &set).map_err(Error::errno)
 }
 
 fn mode(mode: u32) -> SetAttr {
@@ -76,9 +84,9 @@ fn assert_changes_reach(made: &Made, node: NodeId, name: &str, holders: &[usize]
     assert_eq!(set(made, node, size).unwrap().size, 3);
     let times = SetAttr { atime: Some(at(5)), mtime: Some(at(6)), ..SetAttr::default() };
     assert_eq!(set(made, node, times).unwrap().mtime, Time { sec: 6, nsec: 9 });
-    made.pool.setxattr(&ROOT, node, b"user.one", b"first", 0, false).unwrap();
-    made.pool.setxattr(&ROOT, node, b"user.two", b"second", 0, false).unwrap();
-    made.pool.removexattr(&ROOT, node, b"user.one").unwrap();
+    ops::attrs::xattr::setxattr(&made.pool, &ROOT, node, b"user.one", b"first", 0, false).unwrap();
+    ops::attrs::xattr::setxattr(&made.pool, &ROOT, node, b"user.two", b"second", 0, false).unwrap();
+    ops::attrs::xattr::removexattr(&made.pool, &ROOT, node, b"user.one").unwrap();
     for &branch in holders {
         let path = made.on(branch, name);
         let meta = fs::metadata(&path).unwrap();
@@ -89,10 +97,16 @@ fn assert_changes_reach(made: &Made, node: NodeId, name: &str, holders: &[usize]
         assert_eq!(rustix::fs::getxattr(&path, "user.two", &mut [0; 9][..]), Ok(6));
     }
     let mut buffer = [0; 200];
-    assert_eq!(made.pool.getxattr(node, b"user.two", &mut buffer), Ok(6));
-    assert_eq!((&buffer[..6], made.pool.getxattr(node, b"user.two", &mut [])), (&b"second"[..], Ok(6)));
-    assert_eq!(made.pool.getxattr(node, b"user.one", &mut buffer).map_err(Error::errno), Err(Errno::NODATA));
-    let listed = made.pool.listxattr(&ROOT, node, &mut buffer).unwrap();
+    assert_eq!(ops::attrs::xattr::getxattr(&made.pool, node, b"user.two", &mut buffer), Ok(6));
+    assert_eq!(
+        (&buffer[..6], ops::attrs::xattr::getxattr(&made.pool, node, b"user.two", &mut [])),
+        (&b"second"[..], Ok(6))
+    );
+    assert_eq!(
+        ops::attrs::xattr::getxattr(&made.pool, node, b"user.one", &mut buffer).map_err(Error::errno),
+        Err(Errno::NODATA)
+    );
+    let listed = ops::attrs::xattr::listxattr(&made.pool, &ROOT, node, &mut buffer).unwrap();
     assert!(buffer[..listed].split(|&byte| byte == 0).any(|name| name == b"user.two"));
 }
 
@@ -111,10 +125,14 @@ fn changes_reach_a_copy_that_was_just_made_on_another_branch() {
             if own != other {
                 put(made.on(other, "d/f"), "other content");
                 if watched {
-                    made.pool.tell(Change::Holders { dir, name: b"f" }, Client::Outside);
+                    ops::external_changes::tell(
+                        &made.pool,
+                        Change::Holders { dir, name: b"f" },
+                        Client::Outside,
+                    );
                 }
                 // The new copy does not have it: the shown copy's result counts.
-                made.pool.removexattr(&ROOT, node, b"user.two").unwrap();
+                ops::attrs::xattr::removexattr(&made.pool, &ROOT, node, b"user.two").unwrap();
                 assert_changes_reach(made, node, "d/f", &[own, other]);
             }
             client.end().unwrap();
@@ -134,7 +152,7 @@ fn a_file_that_took_the_name_is_neither_changed_nor_read() {
         let dir = client.walk("d").unwrap().node;
         let (file, link) = (client.walk("d/f").unwrap().node, client.walk("d/l").unwrap().node);
         know_names(made, dir);
-        assert_eq!(made.pool.readlink(link).unwrap(), b"target");
+        assert_eq!(ops::names::lookup::readlink(&made.pool, link).unwrap(), b"target");
         put(made.on(own, "new"), "something else");
         chmod(&made.on(own, "new"), 0o751);
         rustix::fs::setxattr(made.on(own, "new"), "user.k", b"v", XattrFlags::empty()).unwrap();
@@ -149,11 +167,20 @@ fn a_file_that_took_the_name_is_neither_changed_nor_read() {
         let now = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
         assert_eq!(set(made, file, now).map(drop), stale);
         let pool = &made.pool;
-        assert_eq!(pool.setxattr(&ROOT, file, b"user.n", b"", 0, false).map_err(Error::errno), stale);
-        assert_eq!(pool.removexattr(&ROOT, file, b"user.k").map_err(Error::errno), stale);
-        assert_eq!(pool.getxattr(file, b"user.k", &mut [0; 9]).map(drop).map_err(Error::errno), stale);
-        assert_eq!(pool.listxattr(&ROOT, file, &mut [0; 99]).map(drop).map_err(Error::errno), stale);
-        assert_eq!(pool.readlink(link).map(drop).map_err(Error::errno), stale);
+        assert_eq!(
+            ops::attrs::xattr::setxattr(pool, &ROOT, file, b"user.n", b"", 0, false).map_err(Error::errno),
+            stale
+        );
+        assert_eq!(ops::attrs::xattr::removexattr(pool, &ROOT, file, b"user.k").map_err(Error::errno), stale);
+        assert_eq!(
+            ops::attrs::xattr::getxattr(pool, file, b"user.k", &mut [0; 9]).map(drop).map_err(Error::errno),
+            stale
+        );
+        assert_eq!(
+            ops::attrs::xattr::listxattr(pool, &ROOT, file, &mut [0; 99]).map(drop).map_err(Error::errno),
+            stale
+        );
+        assert_eq!(ops::names::lookup::readlink(pool, link).map(drop).map_err(Error::errno), stale);
         let after = fs::metadata(made.on(own, "d/f")).unwrap();
         assert_eq!((after.ctime(), after.ctime_nsec()), (before.ctime(), before.ctime_nsec()));
         client.end().unwrap();
@@ -174,7 +201,7 @@ fn a_file_is_found_by_another_of_its_names() {
         put(made.on(own, "new"), "something else");
         fs::rename(made.on(own, "new"), made.on(own, "d/f")).unwrap();
         if watched {
-            made.pool.tell(Change::Holders { dir, name: b"f" }, Client::Outside);
+            ops::external_changes::tell(&made.pool, Change::Holders { dir, name: b"f" }, Client::Outside);
         }
         let kept = mode_of(&made.on(own, "d/f"));
         assert_changes_reach(made, node, "top", &[own]);
@@ -196,8 +223,12 @@ fn a_file_whose_directory_has_moved_on_its_branch_is_not_confused_with_its_names
         fs::create_dir(made.on(own, "d")).unwrap();
         put(made.on(own, "d/f"), "namesake");
         if watched {
-            made.pool.tell(Change::Places, Client::Outside);
-            made.pool.tell(Change::Holders { dir: NodeId::ROOT, name: b"d" }, Client::Outside);
+            ops::external_changes::tell(&made.pool, Change::Places, Client::Outside);
+            ops::external_changes::tell(
+                &made.pool,
+                Change::Holders { dir: NodeId::ROOT, name: b"d" },
+                Client::Outside,
+            );
         }
         assert_eq!(set(made, node, mode(0o600)).map(drop), Err(Errno::STALE));
         assert_eq!((mode_of(&made.on(own, "d/f")), mode_of(&made.on(own, "away/f"))), (0o644, 0o644));
@@ -215,20 +246,25 @@ fn a_file_without_a_name_changes_by_what_holds_it() {
             let mut client = made.client();
             let dir = client.walk("d").unwrap().node;
             let node = client.walk("d/f").unwrap().node;
-            let handle = opened.then(|| made.pool.open(&ROOT, node, 2, false).unwrap().handle);
-            made.pool.unlink(dir, b"f").unwrap();
+            let handle =
+                opened.then(|| ops::data::open::open(&made.pool, &ROOT, node, 2, false).unwrap().handle);
+            ops::names::remove::unlink(&made.pool, dir, b"f").unwrap();
             // A new file of the same name is another file.
             put(made.on(own, "d/f"), "namesake");
             let before = mode_of(&made.on(own, "d/f"));
             for given in [handle, None] {
-                assert_eq!(made.pool.setattr(&ROOT, node, given, &mode(0o604)).unwrap().mode & 0o7777, 0o604);
+                assert_eq!(
+                    ops::attrs::setattr::setattr(&made.pool, &ROOT, node, given, &mode(0o604)).unwrap().mode
+                        & 0o7777,
+                    0o604
+                );
             }
-            made.pool.setxattr(&ROOT, node, b"user.k", b"v", 0, false).unwrap();
-            assert_eq!(made.pool.getxattr(node, b"user.k", &mut [0; 9]), Ok(1));
+            ops::attrs::xattr::setxattr(&made.pool, &ROOT, node, b"user.k", b"v", 0, false).unwrap();
+            assert_eq!(ops::attrs::xattr::getxattr(&made.pool, node, b"user.k", &mut [0; 9]), Ok(1));
             assert_eq!(held.metadata().unwrap().mode() & 0o7777, 0o604);
             assert_eq!(mode_of(&made.on(own, "d/f")), before);
             if let Some(handle) = handle {
-                made.pool.release(handle).unwrap();
+                ops::data::open::release(&made.pool, handle).unwrap();
             }
             fs::remove_file(made.on(own, "d/f")).unwrap();
             client.end().unwrap();
@@ -248,16 +284,19 @@ fn an_open_file_changes_with_its_copies() {
         let dir = client.walk("d").unwrap().node;
         let node = client.walk("d/f").unwrap().node;
         know_names(made, dir);
-        let handle = made.pool.open(&ROOT, node, 2, false).unwrap().handle;
-        let attr = made.pool.setattr(&ROOT, node, Some(handle), &mode(0o604)).unwrap();
+        let handle = ops::data::open::open(&made.pool, &ROOT, node, 2, false).unwrap().handle;
+        let attr = ops::attrs::setattr::setattr(&made.pool, &ROOT, node, Some(handle), &mode(0o604)).unwrap();
         assert_eq!(attr.mode & 0o7777, 0o604);
         assert_eq!((mode_of(&made.on(own, "d/f")), mode_of(&made.on(other, "d/f"))), (0o604, 0o604));
         // Data changes in the open file alone.
         let size = SetAttr { size: Some(1), ..SetAttr::default() };
-        assert_eq!(made.pool.setattr(&ROOT, node, Some(handle), &size).unwrap().size, 1);
+        assert_eq!(
+            ops::attrs::setattr::setattr(&made.pool, &ROOT, node, Some(handle), &size).unwrap().size,
+            1
+        );
         assert_eq!(text(made.on(own, "d/f")), "c");
         assert!(own == other || text(made.on(other, "d/f")) == "other content");
-        made.pool.release(handle).unwrap();
+        ops::data::open::release(&made.pool, handle).unwrap();
         client.end().unwrap();
     });
 }
@@ -272,18 +311,25 @@ fn an_open_file_changes_with_a_copy_whose_directory_was_just_made() {
         let dir = client.walk("d").unwrap().node;
         let sub = client.walk("d/sub").unwrap().node;
         let node = client.walk("d/sub/f").unwrap().node;
-        let handle = made.pool.open(&ROOT, node, 2, false).unwrap().handle;
-        let change = |to| made.pool.setattr(&ROOT, node, Some(handle), &mode(to)).unwrap().mode & 0o7777;
+        let handle = ops::data::open::open(&made.pool, &ROOT, node, 2, false).unwrap().handle;
+        let change = |to| {
+            ops::attrs::setattr::setattr(&made.pool, &ROOT, node, Some(handle), &mode(to)).unwrap().mode
+                & 0o7777
+        };
         assert_eq!((change(0o604), mode_of(&made.on(1, "d/sub/f"))), (0o604, 0o604));
         put(made.on(2, "d/sub/f"), "other content");
         if watched {
-            made.pool.tell(Change::Places, Client::Outside);
-            made.pool.tell(Change::Holders { dir, name: b"sub" }, Client::Outside);
-            made.pool.tell(Change::Holders { dir: sub, name: b"f" }, Client::Outside);
+            ops::external_changes::tell(&made.pool, Change::Places, Client::Outside);
+            ops::external_changes::tell(&made.pool, Change::Holders { dir, name: b"sub" }, Client::Outside);
+            ops::external_changes::tell(
+                &made.pool,
+                Change::Holders { dir: sub, name: b"f" },
+                Client::Outside,
+            );
         }
         assert_eq!(change(0o640), 0o640);
         assert_eq!([1, 2].map(|branch| mode_of(&made.on(branch, "d/sub/f"))), [0o640, 0o640]);
-        made.pool.release(handle).unwrap();
+        ops::data::open::release(&made.pool, handle).unwrap();
         client.end().unwrap();
     }
 }
@@ -306,7 +352,7 @@ fn a_copy_on_a_read_only_branch_stays_as_it_is() {
         let refused = Err(Errno::ROFS);
         assert_eq!(set(&made, sole, mode(0o600)).map(drop), refused);
         assert_eq!(set(&made, sole, SetAttr { size: Some(0), ..SetAttr::default() }).map(drop), refused);
-        let attribute = made.pool.setxattr(&ROOT, sole, b"user.k", b"", 0, false);
+        let attribute = ops::attrs::xattr::setxattr(&made.pool, &ROOT, sole, b"user.k", b"", 0, false);
         assert_eq!(attribute.map_err(Error::errno), refused);
         assert_eq!(text(made.on(1, "d/g")), "content");
         client.end().unwrap();
@@ -326,20 +372,20 @@ fn a_directory_changes_where_it_was_just_made() {
         assert_eq!(set(&made, node, mode(0o701)).unwrap().mode & 0o7777, 0o701);
         fs::create_dir(made.on(2, "d/sub")).unwrap();
         if watched {
-            made.pool.tell(Change::Places, Client::Outside);
-            made.pool.tell(Change::Holders { dir, name: b"sub" }, Client::Outside);
+            ops::external_changes::tell(&made.pool, Change::Places, Client::Outside);
+            ops::external_changes::tell(&made.pool, Change::Holders { dir, name: b"sub" }, Client::Outside);
         }
         let attr = set(&made, node, SetAttr { gid: Some(7), ..mode(0o705) }).unwrap();
         assert_eq!((attr.mode & 0o7777, attr.gid), (0o705, 7));
-        made.pool.setxattr(&ROOT, node, b"user.k", b"v", 0, false).unwrap();
+        ops::attrs::xattr::setxattr(&made.pool, &ROOT, node, b"user.k", b"v", 0, false).unwrap();
         for branch in [1, 2] {
             assert_eq!(mode_of(&made.on(branch, "d/sub")), 0o705, "branch {branch}");
             let found = rustix::fs::getxattr(made.on(branch, "d/sub"), "user.k", &mut [0; 9][..]);
             assert_eq!(found, Ok(1), "branch {branch}");
         }
-        assert_eq!(made.pool.getxattr(node, b"user.k", &mut [0; 9]), Ok(1));
+        assert_eq!(ops::attrs::xattr::getxattr(&made.pool, node, b"user.k", &mut [0; 9]), Ok(1));
         // A directory that was removed meanwhile.
-        made.pool.rmdir(dir, b"sub").unwrap();
+        ops::names::remove::rmdir(&made.pool, dir, b"sub").unwrap();
         assert_eq!(set(&made, node, mode(0o700)).unwrap().mode & 0o7777, 0o700);
         client.end().unwrap();
     }
@@ -356,21 +402,28 @@ fn a_directory_is_cached_once_several_of_its_files_were_searched_for() {
             put(made.on(last, &format!("{dir}/{name}")), "x");
         }
         let nodes = files.map(|(dir, name)| {
-            let dir = made.pool.lookup(NodeId::ROOT, dir.as_bytes()).unwrap().node;
-            made.pool.lookup(dir, name.as_bytes()).unwrap().node
+            let dir = ops::names::lookup::lookup(&made.pool, NodeId::ROOT, dir.as_bytes()).unwrap().node;
+            ops::names::lookup::lookup(&made.pool, dir, name.as_bytes()).unwrap().node
         });
-        let at_hand = |number: usize| made.pool.attr_at_hand(nodes[number], 1).is_some();
-        let search = |number: usize| assert_eq!(made.pool.getattr(nodes[number], None).unwrap().size, 1);
-        made.pool.tell(Change::Missed, Client::Outside);
+        let at_hand =
+            |number: usize| ops::names::lookup::attr_at_hand(&made.pool, nodes[number], 1).is_some();
+        let search = |number: usize| {
+            assert_eq!(ops::names::lookup::getattr(&made.pool, nodes[number], None).unwrap().size, 1)
+        };
+        ops::external_changes::tell(&made.pool, Change::Missed, Client::Outside);
         assert!(!at_hand(0) && !at_hand(2));
         // One of each directory in turn: nothing says that there will be others.
         [0, 2, 1, 2, 0].into_iter().for_each(search);
         assert!(!at_hand(0) && !at_hand(2));
         [1, 2].into_iter().for_each(search);
         assert_eq!((at_hand(0), at_hand(1), at_hand(2)), (watched, watched, false));
-        made.pool.tell(Change::Holders { dir: NodeId::ROOT, name: b"d" }, Client::Outside);
+        ops::external_changes::tell(
+            &made.pool,
+            Change::Holders { dir: NodeId::ROOT, name: b"d" },
+            Client::Outside,
+        );
         fs::remove_file(made.on(last, "d/g")).unwrap();
-        assert_eq!(made.pool.getattr(nodes[1], None).err(), Some(Error::Stale));
+        assert_eq!(ops::names::lookup::getattr(&made.pool, nodes[1], None).err(), Some(Error::Stale));
     }
 }
 
@@ -379,31 +432,37 @@ fn the_only_branch_of_open_files_and_directories_is_known() {
     let made = made(&[Rw, Rw], true);
     fs::create_dir(made.on(1, "own")).unwrap();
     put(made.on(1, "own/f"), "content");
-    let ids: Vec<_> = made.pool.branches().iter().map(|branch| branch.id).collect();
+    let ids: Vec<_> = ops::settings::branches(&made.pool).iter().map(|branch| branch.id).collect();
     let mut client = made.client();
     let [on_both, own, file] = ["d", "own", "own/f"].map(|path| client.walk(path).unwrap().node);
     [on_both, own].into_iter().for_each(|dir| know_names(&made, dir));
-    let known = |node| made.pool.only_branch_of(node);
+    let known = |node| ops::branch_deadlines::only_branch_of(&made.pool, node);
     assert_eq!([known(own), known(on_both), known(file)], [Some(ids[1]), None, None]);
-    let opened = made.pool.open(&ROOT, file, 0, false).unwrap();
+    let opened = ops::data::open::open(&made.pool, &ROOT, file, 0, false).unwrap();
     assert_eq!(known(file), Some(ids[1]));
-    made.pool.release(opened.handle).unwrap();
+    ops::data::open::release(&made.pool, opened.handle).unwrap();
     assert_eq!(known(file), None);
     fs::create_dir(made.on(0, "own")).unwrap();
-    made.pool.tell(Change::Places, Client::Outside);
+    ops::external_changes::tell(&made.pool, Change::Places, Client::Outside);
     assert_eq!(known(own), None);
 }
 
 #[test]
 fn a_name_that_is_too_long_for_the_branches_is_refused_as_such() {
     every_pool(|made, branches, watched| {
-        let dir = made.pool.lookup(NodeId::ROOT, b"d").unwrap().node;
+        let dir = ops::names::lookup::lookup(&made.pool, NodeId::ROOT, b"d").unwrap().node;
         let name = |length| vec![b'n'; length];
         for known in [false, true] {
             let what = format!("{branches} branches, watched: {watched}, known: {known}");
-            assert_eq!(made.pool.lookup(dir, &name(255)).err(), Some(Error::Absent), "{what}");
+            assert_eq!(
+                ops::names::lookup::lookup(&made.pool, dir, &name(255)).err(),
+                Some(Error::Absent),
+                "{what}"
+            );
             for length in [256, 1024] {
-                let answer = made.pool.lookup(dir, &name(length)).map(|_| ()).map_err(Error::errno);
+                let answer = ops::names::lookup::lookup(&made.pool, dir, &name(length))
+                    .map(|_| ())
+                    .map_err(Error::errno);
                 assert_eq!(answer, Err(Errno::NAMETOOLONG), "{what}");
             }
             know_names(made, dir);

@@ -7,6 +7,7 @@ mod common;
 use canopy_base::ids::NodeId;
 use canopy_branch::branch::Mode::Rw;
 use canopy_pool::config::Config;
+use canopy_pool::ops;
 use canopy_pool::{RENAME_INTENT_WORDS, RenameIntent, RenameKind};
 use common::{Made, ROOT, pool};
 use std::fs;
@@ -34,18 +35,28 @@ impl Bed {
 
     fn rename(&self, kind: RenameKind) {
         let intent = Some(RenameIntent::new(&self.words));
-        self.made
-            .pool
-            .rename_noted(&ROOT, (NodeId::ROOT, b"old"), (NodeId::ROOT, b"new"), kind, intent)
-            .unwrap();
+        ops::names::rename::rename_noted(
+            &self.made.pool,
+            &ROOT,
+            (NodeId::ROOT, b"old"),
+            (NodeId::ROOT, b"new"),
+            kind,
+            intent,
+        )
+        .unwrap();
     }
 
     fn again(&self, kind: RenameKind) {
         let intent = RenameIntent::new(&self.words);
-        self.made
-            .pool
-            .replay_rename(&ROOT, (NodeId::ROOT, b"old"), (NodeId::ROOT, b"new"), kind, intent)
-            .unwrap();
+        ops::names::replay_rename::replay_rename(
+            &self.made.pool,
+            &ROOT,
+            (NodeId::ROOT, b"old"),
+            (NodeId::ROOT, b"new"),
+            kind,
+            intent,
+        )
+        .unwrap();
     }
 
     /// Makes the intent one of a process that died during a step: before it was made, or after.
@@ -202,9 +213,9 @@ fn a_directory_is_renamed_on_the_rest_of_its_branches() {
     }
     bed.died_at(1, bed.ino(1, "old"));
     bed.again(RenameKind::Replace);
-    let dir = bed.made.pool.lookup(NodeId::ROOT, b"new").unwrap().node;
+    let dir = ops::names::lookup::lookup(&bed.made.pool, NodeId::ROOT, b"new").unwrap().node;
     for branch in 0..3 {
         assert!(!bed.made.on(branch, "old").exists());
-        bed.made.pool.lookup(dir, branch.to_string().as_bytes()).unwrap();
+        ops::names::lookup::lookup(&bed.made.pool, dir, branch.to_string().as_bytes()).unwrap();
     }
 }

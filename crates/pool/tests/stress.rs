@@ -9,6 +9,7 @@ use canopy_base::ids::{HandleId, NodeId};
 use canopy_branch::branch::Mode::{Nc, Rw};
 use canopy_policy::{Category, Policy, ThreadRandom};
 use canopy_pool::config::Config;
+use canopy_pool::ops;
 use canopy_pool::{Entry, Pool, RenameKind, SetAttr, WriteKind};
 use canopy_testkit::cmd::wait_until;
 use canopy_testkit::{Fields, PATIENCE, Rng, Tree};
@@ -77,7 +78,7 @@ impl Worker<'_> {
     fn dir(&mut self) -> Result<NodeId, Error> {
         let mut at = NodeId::ROOT;
         for name in self.rng.pick(&DIRS).split('/').filter(|name| !name.is_empty()) {
-            let entry = self.pool.lookup(at, name.as_bytes())?;
+            let entry = ops::names::lookup::lookup(self.pool, at, name.as_bytes())?;
             at = self.count_lookup(entry);
             if !entry.attr.is_dir() {
                 return Err(Error::NotDirectory);
@@ -88,7 +89,7 @@ impl Worker<'_> {
 
     fn child(&mut self) -> Result<(NodeId, &'static [u8], Entry), Error> {
         let (dir, name) = (self.dir()?, self.name());
-        let entry = self.pool.lookup(dir, name)?;
+        let entry = ops::names::lookup::lookup(self.pool, dir, name)?;
         self.count_lookup(entry);
         Ok((dir, name, entry))
     }
@@ -116,9 +117,9 @@ impl Worker<'_> {
         let (dir, name, kind) = (self.dir()?, self.name(), self.rng.index(4));
         let pool = self.pool;
         let made = self.inodes.exclusive(&[dir], || match kind {
-            0 => pool.symlink(&ROOT, dir, name, b"target"),
-            1 => pool.mknod(&ROOT, dir, name, 0o100_644, (0, 0)),
-            _ => pool.mkdir(&ROOT, dir, name, 0o755),
+            0 => ops::names::create::symlink(pool, &ROOT, dir, name, b"target"),
+            1 => ops::names::create::mknod(pool, &ROOT, dir, name, 0o100_644, (0, 0)),
+            _ => ops::names::create::mkdir(pool, &ROOT, dir, name, 0o755),
         })?;
         self.count_lookup(made);
         Ok(())
@@ -128,8 +129,9 @@ impl Worker<'_> {
         let (dir, name, pool) = (self.dir()?, self.name(), self.pool);
         let mut flags = OFlags::RDWR;
         flags.set(OFlags::EXCL, self.rng.chance(500));
-        let made =
-            self.inodes.exclusive(&[dir], || pool.create(&ROOT, dir, name, 0o644, flags.bits(), false))?;
+        let made = self.inodes.exclusive(&[dir], || {
+            ops::data::create::create(pool, &ROOT, dir, name, 0o644, flags.bits(), false)
+        })?;
         let node = self.count_lookup(made.0);
         self.files.push((node, made.1.handle));
         Ok(())
@@ -139,8 +141,8 @@ impl Worker<'_> {
         let (dir, name, entry) = self.child()?;
         let pool = self.pool;
         self.inodes.exclusive(&[dir, entry.node], || match entry.attr.is_dir() {
-            true => pool.rmdir(dir, name),
-            false => pool.unlink(dir, name),
+            true => ops::names::remove::rmdir(pool, dir, name),
+            false => ops::names::remove::unlink(pool, dir, name),
         })
     }
 
@@ -157,7 +159,9 @@ impl Worker<'_> {
         if (dir, name) == (to, new) {
             return Ok(());
         }
-        self.inodes.exclusive(&[dir, to, entry.node], || pool.rename(&ROOT, dir, name, to, new, kind))
+        self.inodes.exclusive(&[dir, to, entry.node], || {
+            ops::names::rename::rename(pool, &ROOT, dir, name, to, new, kind)
+        })
     }
 
     fn link(&mut self) -> Step {
@@ -166,7 +170,9 @@ impl Worker<'_> {
         if entry.attr.is_dir() || entry.node == to {
             return Ok(());
         }
-        let linked = self.inodes.exclusive(&[to, entry.node], || pool.link(&ROOT, entry.node, to, new))?;
+        let linked = self
+            .inodes
+            .exclusive(&[to, entry.node], || ops::names::link::link(pool, &ROOT, entry.node, to, new))?;
         self.count_lookup(linked);
         Ok(())
     }
@@ -174,10 +180,10 @@ impl Worker<'_> {
     fn open(&mut self) -> Step {
         let (_, _, entry) = self.child()?;
         if entry.attr.is_dir() {
-            self.pool.opendir(entry.node)?;
+            ops::readdir::opendir(self.pool, entry.node)?;
             self.dirs.push(entry.node);
         } else if entry.attr.is_regular() {
-            let opened = self.pool.open(&ROOT, entry.node, OFlags::RDWR.bits(), false)?;
+            let opened = ops::data::open::open(self.pool, &ROOT, entry.node, OFlags::RDWR.bits(), false)?;
             self.files.push((entry.node, opened.handle));
         }
         Ok(())
@@ -191,11 +197,11 @@ impl Worker<'_> {
         let mut buffer = [0; 100];
         let offset = self.rng.below(5000);
         match self.rng.index(4) {
-            0 => self.pool.write(handle, offset, &buffer, WriteKind::default()).map(drop),
-            1 => self.pool.read(handle, offset, &mut buffer).map(drop),
+            0 => ops::data::io::write(self.pool, handle, offset, &buffer, WriteKind::default()).map(drop),
+            1 => ops::data::io::read(self.pool, handle, offset, &mut buffer).map(drop),
             // An open file has attributes even after its names are removed.
-            2 => self.pool.getattr(node, Some(handle)).map(drop),
-            _ => match self.pool.getattr(node, None) {
+            2 => ops::names::lookup::getattr(self.pool, node, Some(handle)).map(drop),
+            _ => match ops::names::lookup::getattr(self.pool, node, None) {
                 Err(error) => panic!("no attributes of an open file: {error}"),
                 Ok(_) => Ok(()),
             },
@@ -208,14 +214,14 @@ impl Worker<'_> {
         }
         let dir = *self.rng.pick(&self.dirs);
         if self.rng.chance(500) {
-            return self.pool.readdir(dir, 0, |_| true).map(drop);
+            return ops::readdir::readdir(self.pool, dir, 0, |_| true).map(drop);
         }
         let mut found = Vec::new();
         let take = |_: canopy_pool::DirEntry<'_>, entry| {
             found.extend(entry);
             Duration::ZERO
         };
-        self.pool.readdirplus(dir, 0, |_| true, take)?;
+        ops::readdir::readdirplus(self.pool, dir, 0, |_| true, take)?;
         for entry in found {
             self.count_lookup(entry);
         }
@@ -225,17 +231,19 @@ impl Worker<'_> {
     fn change(&mut self) -> Step {
         let (_, _, entry) = self.child()?;
         if entry.attr.is_symlink() {
-            return self.pool.readlink(entry.node).map(drop);
+            return ops::names::lookup::readlink(self.pool, entry.node).map(drop);
         }
         let (pool, mode) = (self.pool, 0o700 + self.rng.below(64) as u32);
         let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
-        self.inodes.exclusive(&[entry.node], || pool.setattr(&ROOT, entry.node, None, &set)).map(drop)
+        self.inodes
+            .exclusive(&[entry.node], || ops::attrs::setattr::setattr(pool, &ROOT, entry.node, None, &set))
+            .map(drop)
     }
 
     fn close(&mut self) -> Step {
         while self.files.len() > 5 {
             let (_, handle) = self.files.swap_remove(self.rng.index(self.files.len()));
-            self.pool.release(handle)?;
+            ops::data::open::release(self.pool, handle)?;
         }
         while self.dirs.len() > 5 {
             self.dirs.swap_remove(self.rng.index(self.dirs.len()));
@@ -249,7 +257,7 @@ impl Worker<'_> {
         let gone: Vec<NodeId> = self.refs.keys().copied().filter(|id| all || !open.contains(id)).collect();
         for node in gone {
             if let Some(count) = self.refs.remove(&node) {
-                self.pool.forget(node, count);
+                ops::names::lookup::forget(self.pool, node, count);
             }
         }
     }
@@ -275,7 +283,7 @@ impl Worker<'_> {
             }
         }
         for (_, handle) in std::mem::take(&mut self.files) {
-            self.pool.release(handle).expect("release");
+            ops::data::open::release(self.pool, handle).expect("release");
         }
         self.dirs.clear();
         self.forget(true);
@@ -292,7 +300,7 @@ fn stress(locking: bool, create: Policy) -> Made {
     let mut config = Config::default();
     config.policies.set_category(Category::Create, create);
     let made = pool(&[Rw, Rw, Rw], config);
-    made.pool.connect(Arc::new(TestKernel::default()), false);
+    ops::settings::connect(&made.pool, Arc::new(TestKernel::default()), false);
     let inodes = Inodes { locks: Mutex::default(), renames: Mutex::default(), locking };
     let before = descriptors();
     let end = Instant::now() + Duration::from_secs(seconds);
@@ -316,7 +324,7 @@ fn stress(locking: bool, create: Policy) -> Made {
             });
         }
     });
-    assert_eq!(made.pool.counts(), (1, 0), "nodes or files are left in the pool");
+    assert_eq!(ops::settings::counts(&made.pool), (1, 0), "nodes or files are left in the pool");
     // Idle files stay open for a while.
     assert!(wait_until(PATIENCE, || descriptors() <= before), "descriptors stay open");
     made
@@ -351,23 +359,30 @@ fn a_policy_that_changes_refuses_no_creation() {
     };
     let made = pool(&[Nc, Rw], config(Policy::Rand));
     std::fs::create_dir(made.on(0, "d")).expect("a directory");
-    let dir = made.pool.lookup(NodeId::ROOT, b"d").expect("the directory").node;
+    let dir = ops::names::lookup::lookup(&made.pool, NodeId::ROOT, b"d").expect("the directory").node;
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !ended.load(Ordering::Relaxed) {
                 for policy in [Policy::MspMfs, Policy::Rand] {
-                    made.pool.reconfigure(config(policy));
+                    ops::settings::reconfigure(&made.pool, config(policy));
                 }
             }
         });
         let created = (0..8_000_u32).try_for_each(|number| {
             let flags = (OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY).bits();
-            let (entry, opened) =
-                made.pool.create(&ROOT, dir, number.to_string().as_bytes(), 0o644, flags, false)?;
-            made.pool.release(opened.handle)?;
-            made.pool.forget(entry.node, 1);
-            made.pool.unlink(dir, number.to_string().as_bytes())
+            let (entry, opened) = ops::data::create::create(
+                &made.pool,
+                &ROOT,
+                dir,
+                number.to_string().as_bytes(),
+                0o644,
+                flags,
+                false,
+            )?;
+            ops::data::open::release(&made.pool, opened.handle)?;
+            ops::names::lookup::forget(&made.pool, entry.node, 1);
+            ops::names::remove::unlink(&made.pool, dir, number.to_string().as_bytes())
         });
         ended.store(true, Ordering::Relaxed);
         assert_eq!(created, Ok(()));

@@ -18,6 +18,7 @@ use canopy_fuse::notify::Notifier;
 use canopy_fuse::transport::{Landmarks, Note, Stalled, Verdict};
 use canopy_fuse::{Handler, Replied, Reply, Request, Undelivered};
 use canopy_pool::Pool;
+use canopy_pool::ops;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -94,13 +95,14 @@ impl MayBlockOn {
 
 impl<H: Handler> Handler for Deadline<H> {
     fn handle(&self, request: Request<'_>, reply: Reply<'_>) -> Replied {
-        let some_hang = !self.liveness.all_answer() || self.pool.stuck() >= MAX_STUCK;
-        if some_hang && self.pool.longest_deadline().is_some() && !is_control(&request) {
+        let some_hang = !self.liveness.all_answer() || ops::branch_deadlines::stuck(&self.pool) >= MAX_STUCK;
+        if some_hang && ops::branch_deadlines::longest_deadline(&self.pool).is_some() && !is_control(&request)
+        {
             if self.is_refused(&request) {
                 return reply.error(Errno::TIMEDOUT.raw_os_error());
             }
             if let Waits::Close { handle } = Operation::of(&request).waits
-                && let Some(branch) = self.pool.deadline_of(HandleId(handle))
+                && let Some(branch) = ops::branch_deadlines::deadline_of(&self.pool, HandleId(handle))
                 && branch.is_silent()
             {
                 self.close(branch.id, HandleId(handle));
@@ -120,7 +122,9 @@ impl<H: Handler> Handler for Deadline<H> {
 
     fn note(&self, request: &Request<'_>) -> Note {
         // Other requests about control names are answered at once.
-        if self.pool.longest_deadline().is_none() || request.header.node == control::NODE {
+        if ops::branch_deadlines::longest_deadline(&self.pool).is_none()
+            || request.header.node == control::NODE
+        {
             return MayBlockOn::Nothing.note();
         }
         let files = |handle, other: Option<u64>, long| MayBlockOn::Files {
@@ -134,9 +138,8 @@ impl<H: Handler> Handler for Deadline<H> {
             Waits::Names { long, .. } => MayBlockOn::Names { long },
             Waits::File { handle, other, long } => files(handle, other, long),
             // Later the handle is gone.
-            Waits::Close { handle } => {
-                self.pool.branch_id_of(HandleId(handle)).map_or(MayBlockOn::Nothing, MayBlockOn::Close)
-            }
+            Waits::Close { handle } => ops::branch_deadlines::branch_id_of(&self.pool, HandleId(handle))
+                .map_or(MayBlockOn::Nothing, MayBlockOn::Close),
         };
         may.note()
     }
@@ -161,7 +164,9 @@ impl<H: Handler> Handler for Deadline<H> {
     fn stalled(&self, request: &Stalled) -> Verdict {
         let note = MayBlockOn::from_note(request.note);
         let file = match note {
-            MayBlockOn::Files { handle, other: None, .. } => self.pool.branch_id_of(handle),
+            MayBlockOn::Files { handle, other: None, .. } => {
+                ops::branch_deadlines::branch_id_of(&self.pool, handle)
+            }
             MayBlockOn::Close(branch) => Some(branch),
             MayBlockOn::Files { .. } | MayBlockOn::Names { .. } | MayBlockOn::Nothing => None,
         };
@@ -195,7 +200,7 @@ impl<H: Handler> Handler for Deadline<H> {
             return Verdict::Wait((deadline - request.since).min(LOOK_AGAIN));
         }
         // Moving a file to another branch takes time too, and other requests may wait for it.
-        if (long || self.pool.is_moving()) && self.liveness.all_answer() {
+        if (long || ops::branch_deadlines::is_moving(&self.pool)) && self.liveness.all_answer() {
             return Verdict::Wait(LOOK_AGAIN);
         }
         Verdict::Answer(Errno::TIMEDOUT.raw_os_error())
@@ -217,7 +222,7 @@ impl<H: Handler> Handler for Deadline<H> {
             GivenUp { names: matches!(note, MayBlockOn::Names { .. }), branches: branches.clone() };
         // Counted before the worker can take it back.
         if given_up.names {
-            self.pool.count_stuck(true);
+            ops::branch_deadlines::count_stuck(&self.pool, true);
         }
         self.given_up.lock().insert(request.unique, given_up);
         for branch in branches {
@@ -233,7 +238,7 @@ impl<H: Handler> Handler for Deadline<H> {
         self.invalidate(request);
         let Some(ended) = self.given_up.lock().remove(&request.header.unique) else { return };
         if ended.names {
-            self.pool.count_stuck(false);
+            ops::branch_deadlines::count_stuck(&self.pool, false);
         }
         for branch in ended.branches {
             self.liveness.operation_ended(branch);
@@ -264,9 +269,10 @@ impl<H: Handler> Deadline<H> {
         match Operation::of(request).waits {
             Waits::Nothing | Waits::AllBranches | Waits::Close { .. } => false,
             Waits::Names { handle, other, .. } => {
-                pool.is_silent(NodeId(request.header.node.0), handle.map(HandleId))
-                    || other.is_some_and(|other| pool.is_silent(NodeId(other.0), None))
-                    || pool.stuck() >= MAX_STUCK
+                ops::branch_deadlines::is_silent(pool, NodeId(request.header.node.0), handle.map(HandleId))
+                    || other
+                        .is_some_and(|other| ops::branch_deadlines::is_silent(pool, NodeId(other.0), None))
+                    || ops::branch_deadlines::stuck(pool) >= MAX_STUCK
             }
             Waits::File { handle, other, .. } => {
                 let branch = self.branch_of(HandleId(handle), other.map(HandleId));
@@ -278,7 +284,7 @@ impl<H: Handler> Deadline<H> {
     /// Returns how long a worker may be stuck there: as long as the branches that it is stuck in allow; where that is not
     /// known, as long as any branch does.
     fn deadline_at(&self, place: &BlockedOn) -> Option<Duration> {
-        let longest = self.pool.longest_deadline()?;
+        let longest = ops::branch_deadlines::longest_deadline(&self.pool)?;
         match place {
             BlockedOn::Unknown | BlockedOn::Thread | BlockedOn::Elsewhere => Some(longest),
             BlockedOn::Branches(stuck_in) => {
@@ -291,12 +297,13 @@ impl<H: Handler> Deadline<H> {
 
     /// Returns the first branch with a deadline that the open files are on.
     fn branch_of(&self, handle: HandleId, other: Option<HandleId>) -> Option<Arc<Branch>> {
-        self.pool.deadline_of(handle).or_else(|| self.pool.deadline_of(other?))
+        ops::branch_deadlines::deadline_of(&self.pool, handle)
+            .or_else(|| ops::branch_deadlines::deadline_of(&self.pool, other?))
     }
 
     /// Returns whether a branch does not answer, or is gone.
     fn is_silent(&self, branch: BranchId) -> bool {
-        !self.pool.branches().iter().any(|known| known.id == branch && !known.is_silent())
+        !ops::settings::branches(&self.pool).iter().any(|known| known.id == branch && !known.is_silent())
     }
 
     /// Closes a file of a branch that does not answer, and then those that are to be closed by then. If another worker does
@@ -312,7 +319,7 @@ impl<H: Handler> Deadline<H> {
         }
         let mut next = Some(handle);
         while let Some(handle) = next {
-            let _ = self.pool.release(handle);
+            let _ = ops::data::open::release(&self.pool, handle);
             let mut to_close = self.to_close.lock();
             next = to_close.get_mut(&branch).and_then(Vec::pop);
             if next.is_none() {

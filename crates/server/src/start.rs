@@ -38,6 +38,7 @@ use canopy_fuse::{Agreed, Session, SessionOptions, Transport};
 use canopy_pool::Pool;
 use canopy_pool::config::{PassthroughIo, XattrMode};
 use canopy_pool::door::Look;
+use canopy_pool::ops;
 use rustix::fd::AsFd;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
@@ -71,7 +72,7 @@ impl Serving {
     pub fn join(self) {
         let result = self.running.join();
         drop(self.watch_thread);
-        if self.pool.longest_deadline().is_some() {
+        if ops::branch_deadlines::longest_deadline(&self.pool).is_some() {
             // Closing files on a branch that hangs would block. They are closed when the process ends.
             std::mem::forget(self.pool);
         }
@@ -151,7 +152,7 @@ fn start_over(
         watch: Arc::downgrade(&watch),
         interrupts: Arc::clone(&interrupts),
     };
-    pool.connect(Arc::new(link), agreed.has(InitFlags::PASSTHROUGH));
+    ops::settings::connect(&pool, Arc::new(link), agreed.has(InitFlags::PASSTHROUGH));
     if let Some(ledger) = &ledger {
         takeover::adopt_records(&pool, ledger, &session.backing());
     }
@@ -260,8 +261,8 @@ fn make_pool(
     witness: Option<Box<Look>>,
 ) -> Arc<Pool> {
     let pool = Pool::new(config.pool.clone(), branches);
-    pool.set_unfinished(unfinished);
-    pool.set_permission_check(judge(config, agreed));
+    ops::settings::set_unfinished(&pool, unfinished);
+    ops::resolve::acl::set_permission_check(&pool, judge(config, agreed));
     if let Some(witness) = witness {
         pool.set_witness(witness);
     }

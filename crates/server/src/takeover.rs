@@ -11,6 +11,7 @@ use canopy_fuse::flags::InitFlags;
 use canopy_fuse::notify;
 use canopy_fuse::{Agreed, Session, SessionOptions, Transport};
 use canopy_pool::Pool;
+use canopy_pool::ops;
 use canopy_sys::{fd, mountinfo};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -103,9 +104,9 @@ pub(crate) fn take_device(ledger: &Ledger) -> Result<OwnedFd, Error> {
 
 /// Has the pool's handles, and the inode numbers of directories, recorded from now on, and takes over those that are.
 pub(crate) fn adopt_records(pool: &Pool, ledger: &Ledger, backing: &Backing) {
-    let adopted = pool.adopt_handles(ledger.handles(), ledger.starts());
+    let adopted = ops::adopt::adopt_handles(pool, ledger.handles(), ledger.starts());
     end_registrations(ledger, backing);
-    let numbers = pool.adopt_numbers(ledger.dir_numbers());
+    let numbers = ops::adopt::adopt_numbers(pool, ledger.dir_numbers());
     tracing::debug!("{adopted} open files and {numbers} inode numbers of directories were taken over");
 }
 

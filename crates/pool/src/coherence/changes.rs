@@ -2,7 +2,7 @@
 //!
 //! Whoever reads something takes a [`Ticket`] before, and asks afterwards whether the items in question are
 //! [unchanged](Changes::unchanged) since. Whoever changes something tells after the system call and before its answer
-//! ([`Pool::tell`](crate::Pool::tell)).
+//! (`tell`).
 //!
 //! Of a reader and a teller, the second sees the first. A reader whose ticket is newer than a change has read what is there
 //! after it. Of the others, either the reader finds that the item has changed, or whatever it noted before it asked is

@@ -9,7 +9,9 @@ use crate::node::handles::FileHandle;
 use crate::node::handles::records::{HandleRecord, HandleRecords, Recorded};
 use crate::node::open_file::{FileLocation, FileUse, OpenFile, only_reads};
 use crate::node::table::dir_numbers::DirNumbers;
+use crate::ops::data;
 use crate::ops::data::open::Room;
+use crate::ops::names;
 use crate::pool::Pool;
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::{HandleId, NodeId};
@@ -32,121 +34,119 @@ struct FoundHandles {
     given_up: Vec<RawFd>,
 }
 
-impl Pool {
-    /// Records handles there from now on, and takes over those that are recorded. `run`: how many processes have served
-    /// before this one, and it. The pool is connected to the kernel already. Returns the number of handles.
-    pub fn adopt_handles(&self, records: Arc<HandleRecords>, run: u64) -> usize {
-        self.succeeds.store(run > 1, Ordering::Relaxed);
-        self.files.skip_to(run << NUMBERS | 1);
-        self.nodes.skip_to(run << NUMBERS | (NodeId::ROOT.0 + 1));
-        let left = records.left();
-        let _ = self.handle_records.set(records);
-        let mut found = FoundHandles::default();
-        let adopted = left.into_iter().filter_map(|(record, said)| {
-            let handle = said.handle;
-            let adopted = self.adopt_handle(record, &said, &mut found);
-            if adopted.is_none() {
-                tracing::warn!("handle {} of {} is lost: its branch is not there", handle.0, said.node);
-            }
-            adopted
-        });
-        let count = adopted.count();
-        found.given_up.retain(|number| !found.descriptors.contains_key(number));
-        found.given_up.sort_unstable();
-        found.given_up.dedup();
-        found.given_up.into_iter().filter_map(canopy_sys::fd::take_over).for_each(drop);
-        count
-    }
+/// Records handles there from now on, and takes over those that are recorded. `run`: how many processes have served
+/// before this one, and it. The pool is connected to the kernel already. Returns the number of handles.
+pub fn adopt_handles(pool: &Pool, records: Arc<HandleRecords>, run: u64) -> usize {
+    pool.succeeds.store(run > 1, Ordering::Relaxed);
+    pool.files.skip_to(run << NUMBERS | 1);
+    pool.nodes.skip_to(run << NUMBERS | (NodeId::ROOT.0 + 1));
+    let left = records.left();
+    let _ = pool.handle_records.set(records);
+    let mut found = FoundHandles::default();
+    let adopted = left.into_iter().filter_map(|(record, said)| {
+        let handle = said.handle;
+        let adopted = adopt_handle(pool, record, &said, &mut found);
+        if adopted.is_none() {
+            tracing::warn!("handle {} of {} is lost: its branch is not there", handle.0, said.node);
+        }
+        adopted
+    });
+    let count = adopted.count();
+    found.given_up.retain(|number| !found.descriptors.contains_key(number));
+    found.given_up.sort_unstable();
+    found.given_up.dedup();
+    found.given_up.into_iter().filter_map(canopy_sys::fd::take_over).for_each(drop);
+    count
+}
 
-    /// Records the inode numbers of directories there from now on, and shows those that are recorded for as long as the
-    /// kernel knows the directories. Returns how many.
-    pub fn adopt_numbers(&self, numbers: DirNumbers) -> usize {
-        self.nodes.adopt_numbers(numbers)
-    }
+/// Records the inode numbers of directories there from now on, and shows those that are recorded for as long as the
+/// kernel knows the directories. Returns how many.
+pub fn adopt_numbers(pool: &Pool, numbers: DirNumbers) -> usize {
+    pool.nodes.adopt_numbers(numbers)
+}
 
-    /// Returns the number of the next handle that this thread opens, so that it can be noted before.
-    pub fn reserve_handle(&self) -> HandleId {
-        self.files.reserve_id()
-    }
+/// Returns the number of the next handle that this thread opens, so that it can be noted before.
+pub fn reserve_handle(pool: &Pool) -> HandleId {
+    pool.files.reserve_id()
+}
 
-    fn adopt_handle(&self, record: HandleRecord, said: &Recorded, found: &mut FoundHandles) -> Option<()> {
-        let number = match said.next_fd.filter(|&next| next != said.fd) {
-            // The move has been finished, or taken back, from its journal.
-            Some(next) => {
-                let moved = has_moved(said.fd, next);
-                found.given_up.push(if moved { said.fd } else { next });
-                if moved { next } else { said.fd }
-            }
-            None => said.fd,
-        };
-        let fd = match found.descriptors.get(&number) {
-            Some(fd) => fd.clone(),
-            None => {
-                let fd = Arc::new(canopy_sys::fd::take_over(number)?);
-                found.descriptors.insert(number, fd.clone());
-                fd
-            }
-        };
-        let attr = stat::of(fd.as_fd()).ok()?;
-        let branches = self.branches.load();
-        let on = |branch: &&Arc<Branch>| branch.seed.number() == said.branch;
-        let moved = |branch: &&Arc<Branch>| number != said.fd && branch.dev == attr.dev;
-        let branch = branches.iter().find(moved).or_else(|| branches.iter().find(on))?;
-        let stable = StableId { id: said.node, generation: said.generation };
-        let node = self.nodes.adopt_open(stable, attr.key(), said.number);
-        let open = found.files.entry(said.node).or_insert_with(|| {
-            let reads = only_reads(said.flags).then(|| attr.key());
-            let backing = (said.backing != 0).then(|| self.kernel.load().adopt_backing(said.backing));
-            let location = FileLocation::new(branch.clone(), fd.clone(), reads);
-            Arc::new(OpenFile::new(&node, location, backing, self.dir_cache.idle_files.begin()))
-        });
-        *node.open().lock() = Arc::downgrade(open);
-        let mut handle = FileHandle::adopted(
-            node.clone(),
-            (fd.clone(), branch.traffic),
-            FileUse::new(open.clone()),
-            (record, said),
-        );
-        if handle.maps_past_daemon() {
-            self.may_be_mapped(&node, false);
+fn adopt_handle(pool: &Pool, record: HandleRecord, said: &Recorded, found: &mut FoundHandles) -> Option<()> {
+    let number = match said.next_fd.filter(|&next| next != said.fd) {
+        // The move has been finished, or taken back, from its journal.
+        Some(next) => {
+            let moved = has_moved(said.fd, next);
+            found.given_up.push(if moved { said.fd } else { next });
+            if moved { next } else { said.fd }
         }
-        if handle.passthrough
-            && let Room::Ample(writer) = self.room(branch, &fd, said.flags, Some(&attr))
-        {
-            handle.headroom = Some(writer);
+        None => said.fd,
+    };
+    let fd = match found.descriptors.get(&number) {
+        Some(fd) => fd.clone(),
+        None => {
+            let fd = Arc::new(canopy_sys::fd::take_over(number)?);
+            found.descriptors.insert(number, fd.clone());
+            fd
         }
-        if handle.writable() {
-            self.figures.writer_opened();
-        }
-        self.files.insert(said.handle, handle);
-        Some(())
+    };
+    let attr = stat::of(fd.as_fd()).ok()?;
+    let branches = pool.branches.load();
+    let on = |branch: &&Arc<Branch>| branch.seed.number() == said.branch;
+    let moved = |branch: &&Arc<Branch>| number != said.fd && branch.dev == attr.dev;
+    let branch = branches.iter().find(moved).or_else(|| branches.iter().find(on))?;
+    let stable = StableId { id: said.node, generation: said.generation };
+    let node = pool.nodes.adopt_open(stable, attr.key(), said.number);
+    let open = found.files.entry(said.node).or_insert_with(|| {
+        let reads = only_reads(said.flags).then(|| attr.key());
+        let backing = (said.backing != 0).then(|| pool.kernel.load().adopt_backing(said.backing));
+        let location = FileLocation::new(branch.clone(), fd.clone(), reads);
+        Arc::new(OpenFile::new(&node, location, backing, pool.dir_cache.idle_files.begin()))
+    });
+    *node.open().lock() = Arc::downgrade(open);
+    let mut handle = FileHandle::adopted(
+        node.clone(),
+        (fd.clone(), branch.traffic),
+        FileUse::new(open.clone()),
+        (record, said),
+    );
+    if handle.maps_past_daemon() {
+        data::mapped::may_be_mapped(pool, &node, false);
     }
+    if handle.passthrough
+        && let Room::Ample(writer) = data::open::room(pool, branch, &fd, said.flags, Some(&attr))
+    {
+        handle.headroom = Some(writer);
+    }
+    if handle.writable() {
+        pool.figures.writer_opened();
+    }
+    pool.files.insert(said.handle, handle);
+    Some(())
+}
 
-    /// Finds a node again that the kernel knows from another process, if it is not known here.
-    ///
-    /// Errors: [`Error::Wait`] while it is being searched for.
-    pub fn recall(&self, id: NodeId) -> Result<()> {
-        if self.nodes.hold(id) {
-            return Ok(());
-        }
-        match self.find(id) {
-            // Requests at the same time may all find it, but the kernel may hold only one reference. A node that is counted
-            // too often is never forgotten; one that is counted too seldom is found again.
-            Ok(_) => {
-                self.nodes.give_back_but_one(id);
-                // That process may have let programs map it.
-                if let Ok(node) = self.nodes.get(id)
-                    && !node.is_dir()
-                    && !self.no_passthrough.load(Ordering::Relaxed)
-                {
-                    self.may_be_mapped(&node, false);
-                }
-            }
-            Err(wait @ Error::Wait(_)) => return Err(wait),
-            Err(error) => tracing::debug!("{id}, which the kernel knows, is not found: {error}"),
-        }
-        Ok(())
+/// Finds a node again that the kernel knows from another process, if it is not known here.
+///
+/// Errors: [`Error::Wait`] while it is being searched for.
+pub fn recall(pool: &Pool, id: NodeId) -> Result<()> {
+    if pool.nodes.hold(id) {
+        return Ok(());
     }
+    match names::export::find(pool, id) {
+        // Requests at the same time may all find it, but the kernel may hold only one reference. A node that is counted
+        // too often is never forgotten; one that is counted too seldom is found again.
+        Ok(_) => {
+            pool.nodes.give_back_but_one(id);
+            // That process may have let programs map it.
+            if let Ok(node) = pool.nodes.get(id)
+                && !node.is_dir()
+                && !pool.no_passthrough.load(Ordering::Relaxed)
+            {
+                data::mapped::may_be_mapped(pool, &node, false);
+            }
+        }
+        Err(wait @ Error::Wait(_)) => return Err(wait),
+        Err(error) => tracing::debug!("{id}, which the kernel knows, is not found: {error}"),
+    }
+    Ok(())
 }
 
 /// Returns whether a file that was being moved is the copy now.

@@ -6,7 +6,7 @@
 //!
 //! A branch that does not answer is left out of the snapshot that operations take ([`Branches`]), so no operation uses
 //! it. A name that is not found on the other branches gives `ETIMEDOUT` rather than `ENOENT`, except in a directory that the
-//! branch is known to lack. [`Pool::is_silent`] tells
+//! branch is known to lack. `is_silent` tells
 //! whether an open file is on such a branch.
 //!
 //! [`Branches`]: canopy_branch::branch::Branches
@@ -19,77 +19,75 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-impl Pool {
-    /// Returns how long an operation may wait for branches; `None` if no branch has a deadline. Costs one atomic load.
-    pub fn longest_deadline(&self) -> Option<Duration> {
-        let patience = self.stuck_operations.patience.load(Ordering::Relaxed);
-        (patience > 0).then(|| Duration::from_millis(patience))
-    }
+/// Returns how long an operation may wait for branches; `None` if no branch has a deadline. Costs one atomic load.
+pub fn longest_deadline(pool: &Pool) -> Option<Duration> {
+    let patience = pool.stuck_operations.patience.load(Ordering::Relaxed);
+    (patience > 0).then(|| Duration::from_millis(patience))
+}
 
-    /// Records that a branch does not answer, or answers again. Returns true if this is a change.
-    pub fn set_silent(&self, branch: BranchId, silent: bool) -> bool {
-        let before = self.branches.load();
-        let news = self.branches.set_silent(branch, silent);
-        if news {
-            self.dir_cache.leave_out(&before, &self.branches.load());
-            self.space.clear();
-        }
-        news
+/// Records that a branch does not answer, or answers again. Returns true if this is a change.
+pub fn set_silent(pool: &Pool, branch: BranchId, silent: bool) -> bool {
+    let before = pool.branches.load();
+    let news = pool.branches.set_silent(branch, silent);
+    if news {
+        pool.dir_cache.leave_out(&before, &pool.branches.load());
+        pool.space.clear();
     }
+    news
+}
 
-    /// Returns the id of the branch of an open file. Does not wait for a disk.
-    pub fn branch_id_of(&self, handle: HandleId) -> Option<BranchId> {
-        self.files.look_at(handle, |handle| handle.open.location.read().branch.id)
-    }
+/// Returns the id of the branch of an open file. Does not wait for a disk.
+pub fn branch_id_of(pool: &Pool, handle: HandleId) -> Option<BranchId> {
+    pool.files.look_at(handle, |handle| handle.open.location.read().branch.id)
+}
 
-    /// Returns the branch of an open file, if that branch has a deadline. Does not wait for a disk.
-    pub fn deadline_of(&self, handle: HandleId) -> Option<Arc<Branch>> {
-        let branch = self.files.look_at(handle, |handle| handle.open.location.read().branch.clone())?;
-        branch.deadline(self.config().branch_timeout).map(|_| branch)
-    }
+/// Returns the branch of an open file, if that branch has a deadline. Does not wait for a disk.
+pub fn deadline_of(pool: &Pool, handle: HandleId) -> Option<Arc<Branch>> {
+    let branch = pool.files.look_at(handle, |handle| handle.open.location.read().branch.clone())?;
+    branch.deadline(pool.config().branch_timeout).map(|_| branch)
+}
 
-    /// Returns the branch that the node has a file open on, or the only one that has the directory, as far as is known.
-    /// Does not wait for a disk.
-    pub fn only_branch_of(&self, node: NodeId) -> Option<BranchId> {
-        let node = self.nodes.get(node).ok()?;
-        if let Some(open) = node.opened() {
-            return Some(open.location().branch.id);
-        }
-        let branches = self.branches.load();
-        let opened = Arc::clone(&self.dir_cache.get(&node, &branches)?.opened);
-        let mut holding = branches.iter().zip(&opened.list).filter(|(_, dir)| dir.is_some());
-        let (first, _) = holding.next()?;
-        (holding.next().is_none() && opened.error.is_none()).then_some(first.id)
+/// Returns the branch that the node has a file open on, or the only one that has the directory, as far as is known.
+/// Does not wait for a disk.
+pub fn only_branch_of(pool: &Pool, node: NodeId) -> Option<BranchId> {
+    let node = pool.nodes.get(node).ok()?;
+    if let Some(open) = node.opened() {
+        return Some(open.location().branch.id);
     }
+    let branches = pool.branches.load();
+    let opened = Arc::clone(&pool.dir_cache.get(&node, &branches)?.opened);
+    let mut holding = branches.iter().zip(&opened.list).filter(|(_, dir)| dir.is_some());
+    let (first, _) = holding.next()?;
+    (holding.next().is_none() && opened.error.is_none()).then_some(first.id)
+}
 
-    /// Returns whether the handle or node has a file open on a branch that does not answer.
-    pub fn is_silent(&self, node: NodeId, handle: Option<HandleId>) -> bool {
-        let silent = |node: &Node| {
-            let orphan = || node.orphan().is_some_and(|orphan| orphan.branch.is_silent());
-            node.opened().map_or_else(orphan, |open| open.location().branch.is_silent())
-        };
-        match handle.map(|handle| self.files.get(handle)) {
-            Some(Ok(handle)) => handle.open.location().branch.is_silent(),
-            _ => self.nodes.get(node).is_ok_and(|node| silent(&node)),
-        }
+/// Returns whether the handle or node has a file open on a branch that does not answer.
+pub fn is_silent(pool: &Pool, node: NodeId, handle: Option<HandleId>) -> bool {
+    let silent = |node: &Node| {
+        let orphan = || node.orphan().is_some_and(|orphan| orphan.branch.is_silent());
+        node.opened().map_or_else(orphan, |open| open.location().branch.is_silent())
+    };
+    match handle.map(|handle| pool.files.get(handle)) {
+        Some(Ok(handle)) => handle.open.location().branch.is_silent(),
+        _ => pool.nodes.get(node).is_ok_and(|node| silent(&node)),
     }
+}
 
-    /// Counts an operation that may hold locks on paths and whose request no longer waits for it (`stuck`), or the end
-    /// of such an operation.
-    pub fn count_stuck(&self, stuck: bool) {
-        match stuck {
-            true => self.stuck_operations.stuck.fetch_add(1, Ordering::Relaxed),
-            false => self.stuck_operations.stuck.fetch_sub(1, Ordering::Relaxed),
-        };
-    }
+/// Counts an operation that may hold locks on paths and whose request no longer waits for it (`stuck`), or the end
+/// of such an operation.
+pub fn count_stuck(pool: &Pool, stuck: bool) {
+    match stuck {
+        true => pool.stuck_operations.stuck.fetch_add(1, Ordering::Relaxed),
+        false => pool.stuck_operations.stuck.fetch_sub(1, Ordering::Relaxed),
+    };
+}
 
-    /// Returns whether a file is being moved, so that an operation may legitimately take long.
-    pub fn is_moving(&self) -> bool {
-        self.stuck_operations.moving.load(Ordering::Relaxed) > 0
-    }
+/// Returns whether a file is being moved, so that an operation may legitimately take long.
+pub fn is_moving(pool: &Pool) -> bool {
+    pool.stuck_operations.moving.load(Ordering::Relaxed) > 0
+}
 
-    /// Returns how many operations are stuck.
-    pub fn stuck(&self) -> usize {
-        self.stuck_operations.stuck.load(Ordering::Relaxed)
-    }
+/// Returns how many operations are stuck.
+pub fn stuck(pool: &Pool) -> usize {
+    pool.stuck_operations.stuck.load(Ordering::Relaxed)
 }

@@ -7,74 +7,70 @@ use crate::pool::Pool;
 use canopy_base::ids::NodeId;
 use std::sync::Arc;
 
-impl Pool {
-    /// Tells of a change, after it was made on a branch and before the kernel learns of it.
-    pub fn tell(&self, change: Change<'_>, by: Client) {
-        // What is remembered goes first: who takes a ticket after the change must not find it.
-        if by == Client::Outside {
-            self.forget_what_changed(change);
+/// Tells of a change, after it was made on a branch and before the kernel learns of it.
+pub fn tell(pool: &Pool, change: Change<'_>, by: Client) {
+    // What is remembered goes first: who takes a ticket after the change must not find it.
+    if by == Client::Outside {
+        forget_what_changed(pool, change);
+    }
+    match change {
+        Change::Holders { dir, name } | Change::Name { dir, name } => {
+            pool.changes.record(Item::name(dir, name));
         }
-        match change {
-            Change::Holders { dir, name } | Change::Name { dir, name } => {
-                self.changes.record(Item::name(dir, name));
+        Change::Names(node) | Change::Attributes(node) => pool.changes.record(Item::node(node)),
+        Change::Answers => pool.changes.record(Item::ANSWERS),
+        Change::Listings => pool.changes.record(Item::LISTINGS),
+        Change::Missed => [Item::ANSWERS, Item::LISTINGS].iter().for_each(|all| pool.changes.record(*all)),
+        Change::Places => {}
+    }
+}
+
+fn forget_what_changed(pool: &Pool, change: Change<'_>) {
+    match change {
+        Change::Holders { dir, name } => {
+            if let Ok(dir) = pool.nodes.get(dir) {
+                dir.with_cached(|cached| cached.names.any_may_hold(name));
             }
-            Change::Names(node) | Change::Attributes(node) => self.changes.record(Item::node(node)),
-            Change::Answers => self.changes.record(Item::ANSWERS),
-            Change::Listings => self.changes.record(Item::LISTINGS),
-            Change::Missed => {
-                [Item::ANSWERS, Item::LISTINGS].iter().for_each(|all| self.changes.record(*all))
-            }
-            Change::Places => {}
         }
-    }
-
-    fn forget_what_changed(&self, change: Change<'_>) {
-        match change {
-            Change::Holders { dir, name } => {
-                if let Ok(dir) = self.nodes.get(dir) {
-                    dir.with_cached(|cached| cached.names.any_may_hold(name));
-                }
+        Change::Names(node) | Change::Attributes(node) => {
+            if let Ok(node) = pool.nodes.get(node) {
+                node.changed();
+                node.copies_changed();
             }
-            Change::Names(node) | Change::Attributes(node) => {
-                if let Ok(node) = self.nodes.get(node) {
-                    node.changed();
-                    node.copies_changed();
-                }
-            }
-            Change::Places => self.dir_cache.places_changed(),
-            Change::Missed => {
-                self.nodes.rely_on_nothing();
-                self.dir_cache.clear();
-                self.nested.clear();
-            }
-            // The pool remembers neither answers nor what a name shows.
-            Change::Name { .. } | Change::Answers | Change::Listings => {}
         }
+        Change::Places => pool.dir_cache.places_changed(),
+        Change::Missed => {
+            pool.nodes.rely_on_nothing();
+            pool.dir_cache.clear();
+            pool.nested.clear();
+        }
+        // The pool remembers neither answers nor what a name shows.
+        Change::Name { .. } | Change::Answers | Change::Listings => {}
     }
+}
 
-    /// Returns what has changed so far.
-    pub fn changes(&self) -> &Arc<Changes> {
-        &self.changes
-    }
+/// Returns what has changed so far.
+pub fn changes(pool: &Pool) -> &Arc<Changes> {
+    &pool.changes
+}
 
-    /// Returns the names and nodes that the pool knows.
-    pub fn known(&self) -> KnownTree<'_> {
-        KnownTree(&self.nodes)
-    }
+/// Returns the names and nodes that the pool knows.
+pub fn known<'p>(pool: &'p Pool) -> KnownTree<'p> {
+    KnownTree(&pool.nodes)
+}
 
-    /// Returns a few files that the kernel knows, open ones first. Reads only tables in memory, and never
-    /// becomes the last user of a file, who would close it.
-    pub fn some_files(&self) -> Vec<NodeId> {
-        const SOME: usize = 16;
-        let mut files: Vec<NodeId> = self.files.some(SOME, |handle| handle.node.id);
-        files.extend(self.nodes.some_files(SOME));
-        files
-    }
+/// Returns a few files that the kernel knows, open ones first. Reads only tables in memory, and never
+/// becomes the last user of a file, who would close it.
+pub fn some_files(pool: &Pool) -> Vec<NodeId> {
+    const SOME: usize = 16;
+    let mut files: Vec<NodeId> = pool.files.some(SOME, |handle| handle.node.id);
+    files.extend(pool.nodes.some_files(SOME));
+    files
+}
 
-    /// Runs `look` while no directory can be renamed through the pool, so that paths on the branches and in the node
-    /// table agree. `look` receives the number of such renames so far. It must not call an operation of the pool.
-    pub fn with_tree_locked<R>(&self, look: impl FnOnce(u64) -> R) -> R {
-        let _held = self.using(Uses::EVERYTHING);
-        look(self.paths.moves())
-    }
+/// Runs `look` while no directory can be renamed through the pool, so that paths on the branches and in the node
+/// table agree. `look` receives the number of such renames so far. It must not call an operation of the pool.
+pub fn with_tree_locked<R>(pool: &Pool, look: impl FnOnce(u64) -> R) -> R {
+    let _held = pool.using(Uses::EVERYTHING);
+    look(pool.paths.moves())
 }

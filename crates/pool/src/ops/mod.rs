@@ -1,15 +1,15 @@
 //! The operations of a pool.
 
-mod adopt;
+pub mod adopt;
 pub mod aggregate;
-pub(crate) mod attrs;
-pub(crate) mod branch_deadlines;
-pub(crate) mod data;
-mod external_changes;
+pub mod attrs;
+pub mod branch_deadlines;
+pub mod data;
+pub mod external_changes;
 pub(crate) mod moves;
-pub(crate) mod names;
-pub(crate) mod readdir;
-mod reserve;
-pub(crate) mod resolve;
-mod settings;
-pub(crate) mod tally;
+pub mod names;
+pub mod readdir;
+pub(crate) mod reserve;
+pub mod resolve;
+pub mod settings;
+pub mod tally;

@@ -24,59 +24,54 @@ pub(crate) const DIRECTORY_GROWS: u64 = 3 * 4096;
 /// Write permission for the group and for others. Under an ACL, the group's is the mask.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-impl Pool {
-    /// Returns whether `wanted` bytes more of a file may come from what its filesystem keeps.
-    pub(crate) fn nears_reserve(&self, node: &Node, wanted: u64) -> bool {
-        let Some(key) = node.key() else { return false };
-        let branches = self.branches.load();
-        branches.iter().find(|branch| branch.dev == key.dev).is_none_or(|branch| branch.nears_reserve(wanted))
-    }
+/// Returns whether `wanted` bytes more of a file may come from what its filesystem keeps.
+pub(crate) fn nears_reserve(pool: &Pool, node: &Node, wanted: u64) -> bool {
+    let Some(key) = node.key() else { return false };
+    let branches = pool.branches.load();
+    branches.iter().find(|branch| branch.dev == key.dev).is_none_or(|branch| branch.nears_reserve(wanted))
+}
 
-    /// Returns whether a filesystem may keep blocks. One that is mounted below a branch may.
-    pub(crate) fn keeps_reserve(&self, dev: u64) -> bool {
-        let branches = self.branches.load();
-        branches
-            .iter()
-            .find(|branch| branch.dev == dev)
-            .is_none_or(|branch| magic::keeps_reserve(branch.kind))
-    }
+/// Returns whether a filesystem may keep blocks. One that is mounted below a branch may.
+pub(crate) fn keeps_reserve(pool: &Pool, dev: u64) -> bool {
+    let branches = pool.branches.load();
+    branches.iter().find(|branch| branch.dev == dev).is_none_or(|branch| magic::keeps_reserve(branch.kind))
+}
 
-    /// Runs an operation that takes up space, if it `nears` what the filesystem keeps with the caller's rights to that. It
-    /// runs again if it fails for lack of space. `attr` asks for the file's attributes.
-    pub(crate) fn take_space<T>(
-        &self,
-        nears: bool,
-        attr: impl FnOnce() -> Option<Attr>,
-        mut operation: impl FnMut() -> Result<T>,
-    ) -> Result<T> {
-        if !nears {
-            return operation();
+/// Runs an operation that takes up space, if it `nears` what the filesystem keeps with the caller's rights to that. It
+/// runs again if it fails for lack of space. `attr` asks for the file's attributes.
+pub(crate) fn take_space<T>(
+    pool: &Pool,
+    nears: bool,
+    attr: impl FnOnce() -> Option<Attr>,
+    mut operation: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    if !nears {
+        return operation();
+    }
+    let first = {
+        let _nobody = creds::without_reserve()?;
+        operation()
+    };
+    match first {
+        Err(error) if error.errno() == Errno::NOSPC => match spends_as(pool, attr) {
+            Some(identity) => identity.run(operation).unwrap_or(Err(error)),
+            None => Err(error),
+        },
+        other => other,
+    }
+}
+
+/// Returns for whom this thread takes up space. The kernel writes cached pages back for nobody: a file that only its
+/// owner may write, for the owner.
+fn spends_as(pool: &Pool, attr: impl FnOnce() -> Option<Attr>) -> Option<Identity> {
+    match pool.kernel.load().caller_thread() {
+        0 => {
+            let attr = attr().filter(|attr| attr.mode & WRITABLE_BY_OTHERS == 0)?;
+            Some(Identity::of_user(attr.uid))
         }
-        let first = {
-            let _nobody = creds::without_reserve()?;
-            operation()
-        };
-        match first {
-            Err(error) if error.errno() == Errno::NOSPC => match self.spends_as(attr) {
-                Some(identity) => identity.run(operation).unwrap_or(Err(error)),
-                None => Err(error),
-            },
-            other => other,
-        }
-    }
-
-    /// Returns for whom this thread takes up space. The kernel writes cached pages back for nobody: a file that only its
-    /// owner may write, for the owner.
-    fn spends_as(&self, attr: impl FnOnce() -> Option<Attr>) -> Option<Identity> {
-        match self.kernel.load().caller_thread() {
-            0 => {
-                let attr = attr().filter(|attr| attr.mode & WRITABLE_BY_OTHERS == 0)?;
-                Some(Identity::of_user(attr.uid))
-            }
-            thread => {
-                let caller = Caller::of_thread(thread);
-                caller.spends_as(self.admits(&caller, Act::SpendReserve).is_ok())
-            }
+        thread => {
+            let caller = Caller::of_thread(thread);
+            caller.spends_as(pool.admits(&caller, Act::SpendReserve).is_ok())
         }
     }
 }

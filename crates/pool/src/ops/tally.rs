@@ -22,19 +22,17 @@ pub struct PoolTally {
     pub moves_under_way: usize,
 }
 
-impl Pool {
-    /// Returns what the pool has counted. Touches no branch and waits for none.
-    pub fn tally(&self) -> PoolTally {
-        let (cached_dirs, cached_names) = self.dir_cache.sizes();
-        PoolTally {
-            known_nodes: self.nodes.tally.known.load(Ordering::Relaxed),
-            known_nodes_limit: self.nodes.bound(),
-            open_files: self.files.len(),
-            cached_dirs,
-            cached_names,
-            moved_files: self.moved.files(),
-            moved_bytes: self.moved.bytes(),
-            moves_under_way: self.stuck_operations.moving.load(Ordering::Relaxed),
-        }
+/// Returns what the pool has counted. Touches no branch and waits for none.
+pub fn tally(pool: &Pool) -> PoolTally {
+    let (cached_dirs, cached_names) = pool.dir_cache.sizes();
+    PoolTally {
+        known_nodes: pool.nodes.tally.known.load(Ordering::Relaxed),
+        known_nodes_limit: pool.nodes.bound(),
+        open_files: pool.files.len(),
+        cached_dirs,
+        cached_names,
+        moved_files: pool.moved.files(),
+        moved_bytes: pool.moved.bytes(),
+        moves_under_way: pool.stuck_operations.moving.load(Ordering::Relaxed),
     }
 }

@@ -4,6 +4,7 @@ use super::client::{Answer, CALLER, Client, OpenedFile};
 use canopy_base::error::Error;
 use canopy_base::ids::{HandleId, NodeId};
 use canopy_branch::fs::stat::{Attr, Time};
+use canopy_pool::ops;
 use canopy_pool::{Entry, RenameKind, SetAttr, SetTime, WriteKind};
 use canopy_testkit::Tree;
 use canopy_testkit::model::{
@@ -37,45 +38,53 @@ impl Client {
     fn try_apply(&mut self, op: &Op) -> Answer<Outcome> {
         match *op {
             Op::Mkdir { path, mode } => {
-                self.make(path, |pool, parent, name| pool.mkdir(&CALLER, parent, name, mode))?;
+                self.make(path, |pool, parent, name| {
+                    ops::names::create::mkdir(pool, &CALLER, parent, name, mode)
+                })?;
             }
             Op::Mknod { path, fifo, mode } => {
                 let mode = mode | if fifo { 0o010_000 } else { 0o100_000 };
-                self.make(path, |pool, parent, name| pool.mknod(&CALLER, parent, name, mode, (0, 0)))?;
+                self.make(path, |pool, parent, name| {
+                    ops::names::create::mknod(pool, &CALLER, parent, name, mode, (0, 0))
+                })?;
             }
             Op::Symlink { path, target } => {
-                self.make(path, |pool, parent, name| pool.symlink(&CALLER, parent, name, target.as_bytes()))?;
+                self.make(path, |pool, parent, name| {
+                    ops::names::create::symlink(pool, &CALLER, parent, name, target.as_bytes())
+                })?;
             }
             Op::Link { from, to } => {
                 let from = self.walk(from)?;
-                self.make(to, |pool, parent, name| pool.link(&CALLER, from.node, parent, name))?;
+                self.make(to, |pool, parent, name| {
+                    ops::names::link::link(pool, &CALLER, from.node, parent, name)
+                })?;
             }
             Op::LinkOpen { slot, to } => {
                 let Some(file) = self.files[slot] else { return Ok(Outcome::Skipped) };
                 let nameless = self.attr(file.node, Some(file.handle))?.nlink == 0;
                 let linkable = self.linkable.contains(&file.node);
                 self.make(to, |pool, parent, name| match nameless && !linkable {
-                    true => match pool.lookup(parent, name) {
+                    true => match ops::names::lookup::lookup(pool, parent, name) {
                         Ok(entry) => {
-                            pool.forget(entry.node, 1);
+                            ops::names::lookup::forget(pool, entry.node, 1);
                             Err(canopy_base::error::Error::Exists)
                         }
                         Err(error) => Err(error),
                     },
-                    false => pool.link(&CALLER, file.node, parent, name),
+                    false => ops::names::link::link(pool, &CALLER, file.node, parent, name),
                 })?;
                 self.linkable.remove(&file.node);
             }
             Op::Unlink { path } => {
                 let (parent, dir, name) = self.parent(path)?;
                 self.lookup(parent, dir, name)?;
-                answer(self.pool.unlink(parent, name.as_bytes()))?;
+                answer(ops::names::remove::unlink(&self.pool, parent, name.as_bytes()))?;
                 self.drop_name(path);
             }
             Op::Rmdir { path } => {
                 let (parent, dir, name) = self.parent(path)?;
                 self.lookup(parent, dir, name)?;
-                answer(self.pool.rmdir(parent, name.as_bytes()))?;
+                answer(ops::names::remove::rmdir(&self.pool, parent, name.as_bytes()))?;
                 self.drop_name(path);
             }
             Op::Rename { from, to, how } => self.rename(from, to, how)?,
@@ -84,7 +93,7 @@ impl Client {
                 if !entry.attr.is_symlink() {
                     return Err(Errno::INVAL);
                 }
-                return answer(self.pool.readlink(entry.node)).map(Outcome::Bytes);
+                return answer(ops::names::lookup::readlink(&self.pool, entry.node)).map(Outcome::Bytes);
             }
             Op::Change { on, change } => return self.change(on, change),
             Op::Xattr { on, how } => return self.xattr(on, how),
@@ -101,17 +110,17 @@ impl Client {
             Op::OpenDir { slot, path } => {
                 self.dirs[slot] = None;
                 let node = self.dir(path)?;
-                answer(self.pool.opendir(node))?;
+                answer(ops::readdir::opendir(&self.pool, node))?;
                 self.dirs[slot] = Some(node);
             }
             Op::CloseDir { slot } => self.dirs[slot] = None,
             Op::SyncDir { slot } => match self.dirs[slot] {
-                Some(dir) => answer(self.pool.fsyncdir(dir, false))?,
+                Some(dir) => answer(ops::readdir::fsyncdir(&self.pool, dir, false))?,
                 None => return Ok(Outcome::Skipped),
             },
             Op::List { on: On::Path(path) } => {
                 let node = self.dir(path)?;
-                answer(self.pool.opendir(node))?;
+                answer(ops::readdir::opendir(&self.pool, node))?;
                 return self.list(node, Some(path));
             }
             Op::List { on: On::Dir(slot) } => {
@@ -120,7 +129,7 @@ impl Client {
             }
             Op::Statfs { path } => {
                 let node = self.walk(path)?.node;
-                let figures = answer(self.pool.statfs(node))?;
+                let figures = answer(ops::attrs::statfs::statfs(&self.pool, node))?;
                 let sane =
                     figures.bavail <= figures.bfree && figures.bfree <= figures.blocks && figures.blocks > 0;
                 return Ok(match sane {
@@ -197,7 +206,7 @@ impl Client {
             RenameHow::Exchange => RenameKind::Exchange,
         };
         let (old, new) = ((old_parent, old_name.as_bytes()), (new_parent, new_name.as_bytes()));
-        answer(self.pool.rename(&CALLER, old.0, old.1, new.0, new.1, kind))?;
+        answer(ops::names::rename::rename(&self.pool, &CALLER, old.0, old.1, new.0, new.1, kind))?;
         self.moved(from, to, how == RenameHow::Exchange);
         Ok(())
     }
@@ -252,7 +261,7 @@ impl Client {
             }
             _ => {}
         }
-        let after = answer(self.pool.setattr(&CALLER, node, with, &set))?;
+        let after = answer(ops::attrs::setattr::setattr(&self.pool, &CALLER, node, with, &set))?;
         let again = self.attr(node, handle)?;
         match after == again {
             true => Ok(Outcome::Done),
@@ -264,16 +273,24 @@ impl Client {
         let Some((node, _)) = self.find(on)? else { return Ok(Outcome::Skipped) };
         let pool = &self.pool;
         let set = |name: &str, value: &str, flags: XattrFlags| {
-            answer(pool.setxattr(&super::ROOT, node, name.as_bytes(), value.as_bytes(), flags.bits(), false))
+            answer(ops::attrs::xattr::setxattr(
+                pool,
+                &super::ROOT,
+                node,
+                name.as_bytes(),
+                value.as_bytes(),
+                flags.bits(),
+                false,
+            ))
         };
         let mut buffer = [0; 4096];
         match how {
             XattrHow::Get(name) => {
-                let count = answer(pool.getxattr(node, name.as_bytes(), &mut buffer))?;
+                let count = answer(ops::attrs::xattr::getxattr(pool, node, name.as_bytes(), &mut buffer))?;
                 return Ok(Outcome::Bytes(buffer[..count].to_vec()));
             }
             XattrHow::List => {
-                let count = answer(pool.listxattr(&CALLER, node, &mut buffer))?;
+                let count = answer(ops::attrs::xattr::listxattr(pool, &CALLER, node, &mut buffer))?;
                 let names = buffer[..count].split(|&b| b == 0).filter(|name| name.starts_with(b"user."));
                 let names: BTreeSet<_> = names.map(|name| (name.to_vec(), 0)).collect();
                 return Ok(Outcome::Names(names.into_iter().collect()));
@@ -281,7 +298,9 @@ impl Client {
             XattrHow::Set { name, value } => set(name, value, XattrFlags::empty())?,
             XattrHow::Create { name, value } => set(name, value, XattrFlags::CREATE)?,
             XattrHow::Replace { name, value } => set(name, value, XattrFlags::REPLACE)?,
-            XattrHow::Remove(name) => answer(pool.removexattr(&super::ROOT, node, name.as_bytes()))?,
+            XattrHow::Remove(name) => {
+                answer(ops::attrs::xattr::removexattr(pool, &super::ROOT, node, name.as_bytes()))?
+            }
         }
         Ok(Outcome::Done)
     }
@@ -315,15 +334,33 @@ impl Client {
             // Another client created the file after the kernel's lookup, so CREATE opens it.
             Some(_) if create == Create::Missing && self.once_in(3) => {
                 let flags = (flags | OFlags::CREATE).bits();
-                let (entry, opened) =
-                    answer(self.pool.create(&CALLER, parent, name.as_bytes(), mode, flags, false))?;
+                let (entry, opened) = answer(ops::data::create::create(
+                    &self.pool,
+                    &CALLER,
+                    parent,
+                    name.as_bytes(),
+                    mode,
+                    flags,
+                    false,
+                ))?;
                 (self.count_lookup(entry).node, opened)
             }
-            Some(entry) => (entry.node, answer(self.pool.open(&CALLER, entry.node, flags.bits(), false))?),
+            Some(entry) => (
+                entry.node,
+                answer(ops::data::open::open(&self.pool, &CALLER, entry.node, flags.bits(), false))?,
+            ),
             None => {
                 flags |= OFlags::CREATE;
                 flags.set(OFlags::EXCL, create == Create::Exclusive);
-                let made = self.pool.create(&CALLER, parent, name.as_bytes(), mode, flags.bits(), false);
+                let made = ops::data::create::create(
+                    &self.pool,
+                    &CALLER,
+                    parent,
+                    name.as_bytes(),
+                    mode,
+                    flags.bits(),
+                    false,
+                );
                 let (entry, opened) = answer(made)?;
                 self.count_lookup(entry);
                 self.remember(path, entry.node);
@@ -346,7 +383,8 @@ impl Client {
                 let dir = self.dir(dir)?;
                 let mut flags = OFlags::TMPFILE | OFlags::RDWR;
                 flags.set(OFlags::EXCL, exclusive);
-                let (entry, opened) = answer(self.pool.tmpfile(&CALLER, dir, mode, flags.bits()))?;
+                let (entry, opened) =
+                    answer(ops::data::create::tmpfile(&self.pool, &CALLER, dir, mode, flags.bits()))?;
                 let node = self.count_lookup(entry).node;
                 if !exclusive {
                     self.linkable.insert(node);
@@ -363,7 +401,7 @@ impl Client {
                 }
                 // Not zeros, so that bytes which are not read show up as a difference.
                 let mut buffer = vec![0xEE; len];
-                let count = answer(self.pool.read(file.handle, offset, &mut buffer))?;
+                let count = answer(ops::data::io::read(&self.pool, file.handle, offset, &mut buffer))?;
                 buffer.truncate(count);
                 return Ok(Outcome::Bytes(buffer));
             }
@@ -384,7 +422,7 @@ impl Client {
                     Reserve::KeepSize => 1,
                     Reserve::PunchHole => 3,
                 };
-                answer(self.pool.fallocate(file.handle, mode, offset, len))?;
+                answer(ops::data::io::fallocate(&self.pool, file.handle, mode, offset, len))?;
             }
             Op::Seek { slot, whence, offset } => {
                 let Some(file) = self.files[slot] else { return Ok(Outcome::Skipped) };
@@ -392,12 +430,13 @@ impl Client {
                     Whence::Data => canopy_pool::Whence::Data,
                     Whence::Hole => canopy_pool::Whence::Hole,
                 };
-                return answer(self.pool.lseek(file.handle, offset, whence)).map(Outcome::Number);
+                return answer(ops::data::io::lseek(&self.pool, file.handle, offset, whence))
+                    .map(Outcome::Number);
             }
             Op::Sync { slot } => {
                 let Some(file) = self.files[slot] else { return Ok(Outcome::Skipped) };
                 let data_only = self.once_in(2);
-                answer(self.pool.fsync(file.handle, data_only))?;
+                answer(ops::data::io::fsync(&self.pool, file.handle, data_only))?;
             }
             Op::CopyRange { from, from_offset, to, to_offset, len } => {
                 let (Some(from), Some(to)) = (self.files[from], self.files[to]) else {
@@ -418,18 +457,19 @@ impl Client {
         let mut done = 0;
         while done < len {
             let (source, target) = ((from.0.handle, from.1 + done), (to.0.handle, to.1 + done));
-            match answer(self.pool.copy_file_range(source, target, len - done)) {
+            match answer(ops::data::io::copy_file_range(&self.pool, source, target, len - done)) {
                 Ok(0) => break,
                 Ok(copied) if from.0.node == to.0.node => return Ok(Outcome::Number(copied)),
                 Ok(copied) => done += copied,
                 Err(Errno::XDEV) => {
                     let mut data = vec![0; (len - done) as usize];
-                    let read = answer(self.pool.read(source.0, source.1, &mut data))?;
+                    let read = answer(ops::data::io::read(&self.pool, source.0, source.1, &mut data))?;
                     if read == 0 {
                         break;
                     }
                     let kind = WriteKind::default();
-                    done += answer(self.pool.write(target.0, target.1, &data[..read], kind))? as u64;
+                    done += answer(ops::data::io::write(&self.pool, target.0, target.1, &data[..read], kind))?
+                        as u64;
                 }
                 Err(errno) => return Err(errno),
             }
@@ -447,7 +487,7 @@ impl Client {
         let offset = if file.appends { self.attr(file.node, Some(file.handle))?.size } else { offset };
         let from_cache = self.once_in(3);
         let kind = WriteKind { from_cache, kill_suidgid: None };
-        let count = answer(self.pool.write(file.handle, offset, data, kind))?;
+        let count = answer(ops::data::io::write(&self.pool, file.handle, offset, data, kind))?;
         Ok(Outcome::Number(count as u64))
     }
 
@@ -460,7 +500,7 @@ impl Client {
             if rest != entries[index + 1..] {
                 return Ok(Outcome::Broken(format!("seeking behind {shown} gives other entries")));
             }
-            let found = match self.pool.lookup(node, &entry.name) {
+            let found = match ops::names::lookup::lookup(&self.pool, node, &entry.name) {
                 Ok(found) => self.count_lookup(found).attr,
                 Err(_) if entry.name == b".." && node == NodeId::ROOT => continue,
                 Err(error) => return Ok(Outcome::Broken(format!("{shown} is listed: {error}"))),

@@ -3,6 +3,7 @@
 use super::client::{CALLER, Client};
 use canopy_base::ids::NodeId;
 use canopy_branch::fs::stat::Attr;
+use canopy_pool::ops;
 use canopy_testkit::Tree;
 use canopy_testkit::tree::{Entry, Kind, hash};
 use std::collections::BTreeMap;
@@ -29,7 +30,7 @@ impl Client {
             }
             let entry = self.entry(node, &attr)?;
             if attr.is_dir() {
-                context("opendir", self.pool.opendir(node))?;
+                context("opendir", ops::readdir::opendir(&self.pool, node))?;
                 let listed = self.entries(node, Some(&path)).map_err(|errno| format!("{path}: {errno}"))?;
                 for listed in listed {
                     let name = String::from_utf8_lossy(&listed.name).into_owned();
@@ -71,7 +72,7 @@ impl Client {
             None
         };
         let target = match kind {
-            Kind::Symlink => Some(context("readlink", self.pool.readlink(node))?),
+            Kind::Symlink => Some(context("readlink", ops::names::lookup::readlink(&self.pool, node))?),
             _ => None,
         };
         Ok(Entry {
@@ -92,26 +93,29 @@ impl Client {
     }
 
     pub fn content(&self, node: NodeId) -> Answer<Vec<u8>> {
-        let opened = context("open", self.pool.open(&CALLER, node, 0, false))?;
+        let opened = context("open", ops::data::open::open(&self.pool, &CALLER, node, 0, false))?;
         let mut content = Vec::new();
         let mut buffer = [0xEE; 5000];
         loop {
-            match context("read", self.pool.read(opened.handle, content.len() as u64, &mut buffer))? {
+            match context(
+                "read",
+                ops::data::io::read(&self.pool, opened.handle, content.len() as u64, &mut buffer),
+            )? {
                 0 => break,
                 count => content.extend_from_slice(&buffer[..count]),
             }
         }
-        context("release", self.pool.release(opened.handle))?;
+        context("release", ops::data::open::release(&self.pool, opened.handle))?;
         Ok(content)
     }
 
     fn xattrs(&self, node: NodeId) -> Answer<BTreeMap<Vec<u8>, Vec<u8>>> {
         let mut list = [0; 4096];
-        let count = context("listxattr", self.pool.listxattr(&CALLER, node, &mut list))?;
+        let count = context("listxattr", ops::attrs::xattr::listxattr(&self.pool, &CALLER, node, &mut list))?;
         let names = list[..count].split(|&b| b == 0).filter(|name| !name.is_empty());
         let value = |name: &[u8]| -> Answer<Vec<u8>> {
             let mut value = vec![0; 4096];
-            let count = context("getxattr", self.pool.getxattr(node, name, &mut value))?;
+            let count = context("getxattr", ops::attrs::xattr::getxattr(&self.pool, node, name, &mut value))?;
             value.truncate(count);
             Ok(value)
         };

@@ -5,6 +5,7 @@
 use super::ROOT;
 use canopy_base::ids::{HandleId, NodeId};
 use canopy_branch::fs::stat::Attr;
+use canopy_pool::ops;
 use canopy_pool::{DirEntry, Entry, Pool};
 use canopy_testkit::model::{DIR_SLOTS, FILE_SLOTS};
 use rustix::io::Errno;
@@ -107,10 +108,10 @@ impl Client {
         if let Some(&node) = self.known.get(&path)
             && !self.once_in(3)
         {
-            let attr = self.pool.getattr(node, None).map_err(|e| e.errno())?;
+            let attr = ops::names::lookup::getattr(&self.pool, node, None).map_err(|e| e.errno())?;
             return Ok(Entry { node, generation: 0, attr, brief: false });
         }
-        match self.pool.lookup(parent, name.as_bytes()) {
+        match ops::names::lookup::lookup(&self.pool, parent, name.as_bytes()) {
             Ok(entry) => {
                 self.remember(&path, entry.node);
                 Ok(self.count_lookup(entry))
@@ -141,7 +142,7 @@ impl Client {
 
     pub fn walk(&mut self, path: &str) -> Answer<Entry> {
         if path.is_empty() {
-            let attr = self.pool.getattr(NodeId::ROOT, None).map_err(|e| e.errno())?;
+            let attr = ops::names::lookup::getattr(&self.pool, NodeId::ROOT, None).map_err(|e| e.errno())?;
             return Ok(Entry { node: NodeId::ROOT, generation: 0, attr, brief: false });
         }
         let (parent, dir, name) = self.parent(path)?;
@@ -163,7 +164,7 @@ impl Client {
     }
 
     pub fn attr(&self, node: NodeId, handle: Option<HandleId>) -> Answer<Attr> {
-        self.pool.getattr(node, handle).map_err(|e| e.errno())
+        ops::names::lookup::getattr(&self.pool, node, handle).map_err(|e| e.errno())
     }
 
     /// Reads all entries of a directory, a few at a time.
@@ -192,7 +193,7 @@ impl Client {
             }
             room
         };
-        self.pool.readdir(dir, position, take).map_err(|e| e.errno())?;
+        ops::readdir::readdir(&self.pool, dir, position, take).map_err(|e| e.errno())?;
         Ok(entries)
     }
 
@@ -215,7 +216,7 @@ impl Client {
             nodes.extend(node.map(|node| (String::from_utf8_lossy(entry.name).into_owned(), node)));
             Duration::ZERO
         };
-        self.pool.readdirplus(dir, position, has_room, take).map_err(|e| e.errno())?;
+        ops::readdir::readdirplus(&self.pool, dir, position, has_room, take).map_err(|e| e.errno())?;
         for (name, node) in nodes {
             self.count_lookup(node);
             let path = if path.is_empty() { name } else { format!("{path}/{name}") };
@@ -226,8 +227,8 @@ impl Client {
 
     pub fn close(&mut self, slot: usize) -> Answer<()> {
         let Some(file) = self.files[slot].take() else { return Ok(()) };
-        let flushed = self.pool.flush(file.handle);
-        self.pool.release(file.handle).map_err(|e| e.errno())?;
+        let flushed = ops::data::open::flush(&self.pool, file.handle);
+        ops::data::open::release(&self.pool, file.handle).map_err(|e| e.errno())?;
         flushed.map_err(|e| e.errno())
     }
 
@@ -255,9 +256,9 @@ impl Client {
         for id in gone {
             if let Some(count) = self.refs.remove(id) {
                 // In two requests, like a single and a batched FORGET.
-                self.pool.forget(*id, 1);
+                ops::names::lookup::forget(&self.pool, *id, 1);
                 if count > 1 {
-                    self.pool.forget(*id, count - 1);
+                    ops::names::lookup::forget(&self.pool, *id, count - 1);
                 }
             }
         }
@@ -270,7 +271,7 @@ impl Client {
         }
         let all: Vec<NodeId> = self.refs.keys().copied().collect();
         self.forget_nodes(&all);
-        match self.pool.counts() {
+        match ops::settings::counts(&self.pool) {
             (1, 0) => Ok(()),
             counts => Err(format!("nodes and files left in the pool: {counts:?}")),
         }

@@ -5,6 +5,7 @@ use crate::common::{ROOT, chmod, pool};
 use canopy_branch::branch::Mode::{Nc, Ro, Rw};
 use canopy_branch::fs::stat::Time;
 use canopy_pool::config::Func;
+use canopy_pool::ops;
 use canopy_pool::{SetAttr, SetTime};
 use canopy_testkit::files::{put, text};
 use std::os::unix::fs::MetadataExt;
@@ -19,8 +20,8 @@ fn unlink_and_rmdir_with_a_read_only_copy_remove_nothing() {
             put(made.on(branch, "f"), "copy");
             fs::create_dir(made.on(branch, "d")).unwrap();
         }
-        assert_eq!(errno(made.pool.unlink(NodeId::ROOT, b"f")), Errno::ROFS);
-        assert_eq!(errno(made.pool.rmdir(NodeId::ROOT, b"d")), Errno::ROFS);
+        assert_eq!(errno(ops::names::remove::unlink(&made.pool, NodeId::ROOT, b"f")), Errno::ROFS);
+        assert_eq!(errno(ops::names::remove::rmdir(&made.pool, NodeId::ROOT, b"d")), Errno::ROFS);
         for branch in [0, 1] {
             assert_eq!(names_on(made.on(branch, "")), ["d", "f"]);
         }
@@ -33,7 +34,7 @@ fn rmdir_of_a_directory_with_entries_on_another_branch_removes_nothing() {
     fs::create_dir(made.on(0, "d")).unwrap();
     put(made.on(1, "d/f"), "");
     fs::create_dir(made.on(2, "d")).unwrap();
-    assert_eq!(errno(made.pool.rmdir(NodeId::ROOT, b"d")), Errno::NOTEMPTY);
+    assert_eq!(errno(ops::names::remove::rmdir(&made.pool, NodeId::ROOT, b"d")), Errno::NOTEMPTY);
     assert!((0..3).all(|branch| made.on(branch, "d").is_dir()));
 }
 
@@ -42,8 +43,8 @@ fn unlink_removes_every_copy() {
     let made = pool(&[Rw, Nc], create_first());
     put(made.on(0, "f"), "one");
     put(made.on(1, "f"), "two");
-    made.pool.unlink(NodeId::ROOT, b"f").unwrap();
-    assert_eq!(errno(made.pool.lookup(NodeId::ROOT, b"f")), Errno::NOENT);
+    ops::names::remove::unlink(&made.pool, NodeId::ROOT, b"f").unwrap();
+    assert_eq!(errno(ops::names::lookup::lookup(&made.pool, NodeId::ROOT, b"f")), Errno::NOENT);
     assert!(names_on(made.on(1, "")).is_empty());
 }
 
@@ -58,14 +59,16 @@ fn changes_by_handle_and_by_path_reach_all_copies() {
         let node = client.walk("f").unwrap().node;
         let handle = open(&made.pool, node, OFlags::RDWR);
         let handle_given = by_handle.then_some(handle);
-        let set = |set| made.pool.setattr(&ROOT, node, handle_given, &set).map(drop).unwrap();
+        let set = |set| {
+            ops::attrs::setattr::setattr(&made.pool, &ROOT, node, handle_given, &set).map(drop).unwrap()
+        };
         set(SetAttr { mode: Some(0o640), ..SetAttr::default() });
         set(SetAttr { uid: Some(12), gid: Some(34), ..SetAttr::default() });
         if !by_handle {
             set(SetAttr { size: Some(4), ..SetAttr::default() });
             set(SetAttr { mtime: Some(SetTime::At(Time { sec: 77, nsec: 5 })), ..SetAttr::default() });
         }
-        made.pool.setxattr(&ROOT, node, b"user.k", b"v", 0, false).unwrap();
+        ops::attrs::xattr::setxattr(&made.pool, &ROOT, node, b"user.k", b"v", 0, false).unwrap();
         for branch in [0, 1] {
             let path = made.on(branch, "f");
             let meta = fs::metadata(&path).unwrap();
@@ -78,7 +81,7 @@ fn changes_by_handle_and_by_path_reach_all_copies() {
             let mut value = [0; 9];
             assert_eq!(rustix::fs::getxattr(&path, "user.k", &mut value[..]), Ok(1));
         }
-        made.pool.release(handle).unwrap();
+        ops::data::open::release(&made.pool, handle).unwrap();
         client.end().unwrap();
     }
 }
@@ -89,7 +92,7 @@ fn by(thread: u32) -> Caller {
 
 fn resize(made: &crate::common::Made, node: NodeId, thread: u32, handle: Option<HandleId>, size: u64) {
     let set = SetAttr { size: Some(size), ..SetAttr::default() };
-    assert_eq!(made.pool.setattr(&by(thread), node, handle, &set).unwrap().size, size);
+    assert_eq!(ops::attrs::setattr::setattr(&made.pool, &by(thread), node, handle, &set).unwrap().size, size);
 }
 
 /// Overwriting a file emptied its copy on the other branch. The kernel opens the file first, and then truncates it without
@@ -107,8 +110,9 @@ fn overwriting_by_open_empties_only_the_open_copy() {
         let kept = text(made.on(other, "f"));
         let mut client = made.client();
         let node = client.walk("f").unwrap().node;
-        let open =
-            |thread, flags: OFlags| made.pool.open(&by(thread), node, flags.bits(), false).unwrap().handle;
+        let open = |thread, flags: OFlags| {
+            ops::data::open::open(&made.pool, &by(thread), node, flags.bits(), false).unwrap().handle
+        };
         // Two threads overwrite the file at once, and one truncates it through a read-only open.
         let handles = [open(7, OFlags::WRONLY), open(8, OFlags::RDWR), open(9, OFlags::RDONLY)];
         for thread in [8, 9, 7] {
@@ -121,7 +125,7 @@ fn overwriting_by_open_empties_only_the_open_copy() {
         resize(&made, node, 7, Some(handles[0]), 0);
         assert_eq!([text(made.on(own, "f")), text(made.on(other, "f"))], ["", &kept], "{searched}");
         for handle in handles {
-            made.pool.release(handle).unwrap();
+            ops::data::open::release(&made.pool, handle).unwrap();
         }
         client.end().unwrap();
     }
@@ -136,7 +140,8 @@ fn truncating_by_name_truncates_all_copies() {
         let mut client = made.client();
         let node = client.walk("f").unwrap().node;
         // Another thread has the file open, or the same thread has overwritten it before.
-        let reader = made.pool.open(&by(7), node, OFlags::RDONLY.bits(), false).unwrap().handle;
+        let reader =
+            ops::data::open::open(&made.pool, &by(7), node, OFlags::RDONLY.bits(), false).unwrap().handle;
         if size == 0 {
             resize(&made, node, 7, None, 0);
             assert_eq!([text(made.on(0, "f")), text(made.on(1, "f"))], ["", "two"]);
@@ -147,7 +152,7 @@ fn truncating_by_name_truncates_all_copies() {
         for (branch, content) in [(0, "one"), (1, "two")] {
             assert_eq!(text(made.on(branch, "f")), content[..size as usize]);
         }
-        made.pool.release(reader).unwrap();
+        ops::data::open::release(&made.pool, reader).unwrap();
         client.end().unwrap();
     }
 }
@@ -161,7 +166,7 @@ fn changes_to_a_directory_reach_all_copies() {
     let mut client = made.client();
     let node = client.walk("d").unwrap().node;
     let set = SetAttr { mode: Some(0o2770), uid: Some(3), ..SetAttr::default() };
-    let attr = made.pool.setattr(&ROOT, node, None, &set).unwrap();
+    let attr = ops::attrs::setattr::setattr(&made.pool, &ROOT, node, None, &set).unwrap();
     assert_eq!((attr.mode & 0o7777, attr.uid), (0o2770, 3));
     for branch in [0, 1] {
         let meta = fs::metadata(made.on(branch, "d")).unwrap();
@@ -179,7 +184,7 @@ fn changes_to_a_file_on_a_read_only_branch_fail_with_erofs() {
     let mut client = made.client();
     let node = client.walk("f").unwrap().node;
     let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-    assert_eq!(errno(made.pool.setattr(&ROOT, node, None, &set)), Errno::ROFS);
+    assert_eq!(errno(ops::attrs::setattr::setattr(&made.pool, &ROOT, node, None, &set)), Errno::ROFS);
     client.end().unwrap();
 }
 
@@ -195,7 +200,7 @@ fn a_request_that_fails_half_way_is_undone() {
     let node = client.walk("f").unwrap().node;
     let set =
         SetAttr { mode: Some(0o600), uid: Some(5), gid: Some(6), size: Some(1 << 63), ..SetAttr::default() };
-    assert_eq!(errno(made.pool.setattr(&ROOT, node, None, &set)), Errno::INVAL);
+    assert_eq!(errno(ops::attrs::setattr::setattr(&made.pool, &ROOT, node, None, &set)), Errno::INVAL);
     for branch in [0, 1] {
         let meta = fs::metadata(made.on(branch, "f")).unwrap();
         assert_eq!((meta.mode() & 0o7777, meta.uid(), meta.gid()), (0o4755, 0, 0));
@@ -226,23 +231,23 @@ fn attributes_come_from_the_open_copy() {
     let handle = open(&made.pool, node, OFlags::RDONLY);
     set_mtime(&made.on(1, "f"), 3000);
     let mut value = [0; 9];
-    assert_eq!(made.pool.getxattr(node, b"user.k", &mut value), Ok(1));
+    assert_eq!(ops::attrs::xattr::getxattr(&made.pool, node, b"user.k", &mut value), Ok(1));
     assert_eq!(value[0], b'0');
     // A new lookup must lead to the open copy, because a name must not have two contents.
-    let again = made.pool.lookup(NodeId::ROOT, b"f").unwrap();
+    let again = ops::names::lookup::lookup(&made.pool, NodeId::ROOT, b"f").unwrap();
     client.count_lookup(again);
     assert_eq!(again.node, node);
     let second = open(&made.pool, again.node, OFlags::RDONLY);
     assert_eq!(read(&made.pool, second), "copy 0");
     for handle in [handle, second] {
-        made.pool.release(handle).unwrap();
+        ops::data::open::release(&made.pool, handle).unwrap();
     }
     // After the close the policy chooses again.
-    let newest = made.pool.lookup(NodeId::ROOT, b"f").unwrap();
+    let newest = ops::names::lookup::lookup(&made.pool, NodeId::ROOT, b"f").unwrap();
     client.count_lookup(newest);
     let third = open(&made.pool, newest.node, OFlags::RDONLY);
     assert_eq!(read(&made.pool, third), "copy 1");
-    made.pool.release(third).unwrap();
+    ops::data::open::release(&made.pool, third).unwrap();
     client.end().unwrap();
 }
 
@@ -256,12 +261,13 @@ fn set_mtime(path: &Path, seconds: u64) {
 fn mknod_of_a_regular_file_makes_one_copy() {
     let made = pool(&[Rw, Rw, Rw], create_by(Policy::All));
     let mut client = made.client();
-    let entry = made.pool.mknod(&ROOT, NodeId::ROOT, b"f", 0o100_644, (0, 0)).unwrap();
+    let entry = ops::names::create::mknod(&made.pool, &ROOT, NodeId::ROOT, b"f", 0o100_644, (0, 0)).unwrap();
     client.count_lookup(entry);
     let (entry, opened) =
-        made.pool.create(&ROOT, NodeId::ROOT, b"g", 0o644, OFlags::EXCL.bits(), false).unwrap();
+        ops::data::create::create(&made.pool, &ROOT, NodeId::ROOT, b"g", 0o644, OFlags::EXCL.bits(), false)
+            .unwrap();
     client.count_lookup(entry);
-    made.pool.release(opened.handle).unwrap();
+    ops::data::open::release(&made.pool, opened.handle).unwrap();
     let held: usize = (0..3).map(|branch| names_on(made.on(branch, "")).len()).sum();
     assert_eq!(held, 2);
     client.end().unwrap();
@@ -273,22 +279,29 @@ fn branch_modes_are_enforced() {
     put(made.on(0, "ro"), "ro");
     put(made.on(1, "nc"), "nc");
     let mut client = made.client();
-    let entry = made.pool.mkdir(&ROOT, NodeId::ROOT, b"new", 0o755).unwrap();
+    let entry = ops::names::create::mkdir(&made.pool, &ROOT, NodeId::ROOT, b"new", 0o755).unwrap();
     client.count_lookup(entry);
     assert_eq!(names_on(made.on(2, "")), ["new"]);
     let (ro, nc) = (client.walk("ro").unwrap().node, client.walk("nc").unwrap().node);
     let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-    assert_eq!(errno(made.pool.setattr(&ROOT, ro, None, &set)), Errno::ROFS);
-    assert_eq!(made.pool.setattr(&ROOT, nc, None, &set).unwrap().mode & 0o777, 0o600);
-    assert_eq!(errno(made.pool.link(&common::ROOT, ro, NodeId::ROOT, b"link")), Errno::ROFS);
-    client.count_lookup(made.pool.link(&common::ROOT, nc, NodeId::ROOT, b"link").unwrap());
+    assert_eq!(errno(ops::attrs::setattr::setattr(&made.pool, &ROOT, ro, None, &set)), Errno::ROFS);
+    assert_eq!(ops::attrs::setattr::setattr(&made.pool, &ROOT, nc, None, &set).unwrap().mode & 0o777, 0o600);
+    assert_eq!(
+        errno(ops::names::link::link(&made.pool, &common::ROOT, ro, NodeId::ROOT, b"link")),
+        Errno::ROFS
+    );
+    client
+        .count_lookup(ops::names::link::link(&made.pool, &common::ROOT, nc, NodeId::ROOT, b"link").unwrap());
     assert_eq!(names_on(made.on(1, "")), ["link", "nc"]);
-    assert_eq!(errno(made.pool.setxattr(&ROOT, ro, b"user.k", b"", 0, false)), Errno::ROFS);
+    assert_eq!(
+        errno(ops::attrs::xattr::setxattr(&made.pool, &ROOT, ro, b"user.k", b"", 0, false)),
+        Errno::ROFS
+    );
     client.end().unwrap();
 
     let made = pool(&[Ro, Nc], create_first());
-    assert_eq!(errno(made.pool.mkdir(&ROOT, NodeId::ROOT, b"new", 0o755)), Errno::ROFS);
-    assert_eq!(errno(made.pool.unlink(NodeId::ROOT, b"none")), Errno::NOENT);
+    assert_eq!(errno(ops::names::create::mkdir(&made.pool, &ROOT, NodeId::ROOT, b"new", 0o755)), Errno::ROFS);
+    assert_eq!(errno(ops::names::remove::unlink(&made.pool, NodeId::ROOT, b"none")), Errno::NOENT);
 }
 
 /// The climb to the root never ended.
@@ -301,7 +314,10 @@ fn climbing_policies_end_at_the_root() {
         fs::create_dir_all(made.on(0, "a/b")).unwrap();
         let mut client = made.client();
         let dir = client.walk("a/b").unwrap().node;
-        assert_eq!(errno(made.pool.create(&ROOT, dir, b"f", 0o644, 0, false)), Errno::ROFS);
+        assert_eq!(
+            errno(ops::data::create::create(&made.pool, &ROOT, dir, b"f", 0o644, 0, false)),
+            Errno::ROFS
+        );
         client.end().unwrap();
     }
 }

@@ -4,6 +4,7 @@ use super::*;
 use crate::common::{ROOT, chmod, over, pool};
 use canopy_branch::branch::Mode::Rw;
 use canopy_pool::config::ReaddirMode;
+use canopy_pool::ops;
 use canopy_testkit::files::{put, text};
 use rustix::fs::{IFlags, OFlags, XattrFlags};
 use std::collections::BTreeSet;
@@ -24,7 +25,10 @@ fn fsync_of_a_directory_reaches_every_branch() {
     ] {
         let pool = over(&branches, &vec![Rw; branches.len()], create_first());
         for data_only in [true, false] {
-            assert_eq!(pool.fsyncdir(NodeId::ROOT, data_only).map_err(|e| e.errno()), expected);
+            assert_eq!(
+                ops::readdir::fsyncdir(&pool, NodeId::ROOT, data_only).map_err(|e| e.errno()),
+                expected
+            );
         }
     }
 }
@@ -76,9 +80,9 @@ fn cloned_directories_have_all_attributes_and_take_new_files() {
     let is_frozen = rustix::fs::ioctl_setflags(&frozen, IFlags::IMMUTABLE).is_ok();
     let mut client = made.client();
     let dir = client.walk("d/e").unwrap().node;
-    let (entry, opened) = made.pool.create(&USER, dir, b"f", 0o666, 0, false).unwrap();
+    let (entry, opened) = ops::data::create::create(&made.pool, &USER, dir, b"f", 0o666, 0, false).unwrap();
     client.count_lookup(entry);
-    made.pool.release(opened.handle).unwrap();
+    ops::data::open::release(&made.pool, opened.handle).unwrap();
     if is_frozen {
         rustix::fs::ioctl_setflags(&frozen, IFlags::empty()).unwrap();
     }
@@ -116,8 +120,10 @@ fn cloned_directories_are_never_seen_half_made() {
             }
         });
         for index in 0..COUNT {
-            let dir = made.pool.lookup(NodeId::ROOT, format!("d{index}").as_bytes()).unwrap().node;
-            made.pool.mkdir(&USER, dir, b"new", 0o755).unwrap();
+            let dir = ops::names::lookup::lookup(&made.pool, NodeId::ROOT, format!("d{index}").as_bytes())
+                .unwrap()
+                .node;
+            ops::names::create::mkdir(&made.pool, &USER, dir, b"new", 0o755).unwrap();
             // Unfinished directories are not listed.
             assert_eq!(names(&made.pool, NodeId::ROOT).len(), COUNT);
         }
@@ -137,7 +143,7 @@ fn concurrent_clones_make_one_directory() {
             scope.spawn(move || {
                 let dir = made.client().walk("a/b/c/d").unwrap().node;
                 let name = format!("f{thread}");
-                made.pool.create(&ROOT, dir, name.as_bytes(), 0o644, 0, false).unwrap();
+                ops::data::create::create(&made.pool, &ROOT, dir, name.as_bytes(), 0o644, 0, false).unwrap();
             });
         }
     });
@@ -165,7 +171,7 @@ fn a_merged_directory_has_the_newest_times_and_a_correct_link_count() {
     // With subdirectories on both branches, some may be the same, so they are not counted.
     fs::create_dir(made.on(1, "d/one")).unwrap();
     let node = client.walk("d").unwrap().node;
-    assert_eq!(made.pool.getattr(node, None).unwrap().nlink, 1);
+    assert_eq!(ops::names::lookup::getattr(&made.pool, node, None).unwrap().nlink, 1);
     client.end().unwrap();
 }
 
@@ -212,9 +218,9 @@ fn positions_stay_valid_while_the_directory_changes() {
     let position = head.last().unwrap().next;
     let tail = client.entries_from(dir, position, usize::MAX).unwrap();
     for entry in head.iter().filter(|entry| entry.name[0] != b'.') {
-        made.pool.unlink(dir, &entry.name).unwrap();
+        ops::names::remove::unlink(&made.pool, dir, &entry.name).unwrap();
     }
-    client.count_lookup(made.pool.mkdir(&ROOT, dir, b"new", 0o755).unwrap());
+    client.count_lookup(ops::names::create::mkdir(&made.pool, &ROOT, dir, b"new", 0o755).unwrap());
     // A new entry may be listed or not.
     let mut now = client.entries_from(dir, position, usize::MAX).unwrap();
     now.retain(|entry| entry.name != b"new");
@@ -249,38 +255,47 @@ fn trees_deeper_than_path_max_work() {
     let name = [b'n'; 200];
     let mut at = vec![NodeId::ROOT];
     for _ in 0..60 {
-        at.push(made.pool.mkdir(&ROOT, at[at.len() - 1], &name, 0o755).unwrap().node);
+        at.push(ops::names::create::mkdir(&made.pool, &ROOT, at[at.len() - 1], &name, 0o755).unwrap().node);
     }
     let bottom = at[at.len() - 1];
-    let (entry, opened) = made.pool.create(&ROOT, bottom, b"f", 0o644, OFlags::RDWR.bits(), false).unwrap();
+    let (entry, opened) =
+        ops::data::create::create(&made.pool, &ROOT, bottom, b"f", 0o644, OFlags::RDWR.bits(), false)
+            .unwrap();
     write(&made.pool, opened.handle, "deep");
-    made.pool.release(opened.handle).unwrap();
+    ops::data::open::release(&made.pool, opened.handle).unwrap();
     // The same tree in a pool that creates on the other branch has to clone sixty directories.
     let other = over(&made.branches, &[Rw, Rw], create_last());
     let mut client = common::Client::new(other.clone());
     let path = vec![String::from_utf8(name.to_vec()).unwrap(); 60].join("/");
     let dir = client.walk(&path).unwrap().node;
-    client.count_lookup(other.mkdir(&ROOT, dir, b"g", 0o755).unwrap());
+    client.count_lookup(ops::names::create::mkdir(&other, &ROOT, dir, b"g", 0o755).unwrap());
     assert_eq!(names(&other, dir), ["f", "g"]);
     assert_eq!(names(&made.pool, bottom), ["f", "g"]);
     client.end().unwrap();
     let handle = open(&made.pool, entry.node, OFlags::RDONLY);
     assert_eq!(read(&made.pool, handle), "deep");
-    made.pool.release(handle).unwrap();
-    made.pool
-        .rename(&common::ROOT, bottom, b"f", NodeId::ROOT, b"up", canopy_pool::RenameKind::Replace)
-        .unwrap();
-    made.pool.rmdir(bottom, b"g").unwrap();
+    ops::data::open::release(&made.pool, handle).unwrap();
+    ops::names::rename::rename(
+        &made.pool,
+        &common::ROOT,
+        bottom,
+        b"f",
+        NodeId::ROOT,
+        b"up",
+        canopy_pool::RenameKind::Replace,
+    )
+    .unwrap();
+    ops::names::remove::rmdir(&made.pool, bottom, b"g").unwrap();
     for parent in at.iter().rev().skip(1) {
-        made.pool.rmdir(*parent, &name).unwrap();
+        ops::names::remove::rmdir(&made.pool, *parent, &name).unwrap();
     }
     assert_eq!(text(made.on(0, "up")), "deep");
     assert_eq!((names_on(made.on(0, "")).len(), names_on(made.on(1, "")).len()), (1, 0));
-    made.pool.forget(entry.node, 1);
+    ops::names::lookup::forget(&made.pool, entry.node, 1);
     for node in &at[1..] {
-        made.pool.forget(*node, 1);
+        ops::names::lookup::forget(&made.pool, *node, 1);
     }
-    assert_eq!(made.pool.counts(), (1, 0));
+    assert_eq!(ops::settings::counts(&made.pool), (1, 0));
 }
 
 #[test]
@@ -289,15 +304,16 @@ fn a_removed_directory_is_empty_and_refuses_new_names() {
     fs::create_dir(made.on(0, "d")).unwrap();
     let mut client = made.client();
     let dir = client.walk("d").unwrap().node;
-    made.pool.rmdir(NodeId::ROOT, b"d").unwrap();
+    ops::names::remove::rmdir(&made.pool, NodeId::ROOT, b"d").unwrap();
     client.drop_name("d");
     assert!(client.entries_from(dir, 0, 9).unwrap().is_empty());
-    assert_eq!(errno(made.pool.mkdir(&ROOT, dir, b"x", 0o755)), Errno::NOENT);
-    assert_eq!(errno(made.pool.lookup(dir, b"x")), Errno::NOENT);
-    assert_eq!(made.pool.getattr(dir, None).unwrap().mode & 0o170_000, 0o040_000);
-    made.pool.fsyncdir(dir, false).unwrap();
+    assert_eq!(errno(ops::names::create::mkdir(&made.pool, &ROOT, dir, b"x", 0o755)), Errno::NOENT);
+    assert_eq!(errno(ops::names::lookup::lookup(&made.pool, dir, b"x")), Errno::NOENT);
+    assert_eq!(ops::names::lookup::getattr(&made.pool, dir, None).unwrap().mode & 0o170_000, 0o040_000);
+    ops::readdir::fsyncdir(&made.pool, dir, false).unwrap();
     // A new directory of that name is another node.
-    let next = client.count_lookup(made.pool.mkdir(&ROOT, NodeId::ROOT, b"d", 0o755).unwrap());
+    let next =
+        client.count_lookup(ops::names::create::mkdir(&made.pool, &ROOT, NodeId::ROOT, b"d", 0o755).unwrap());
     assert_ne!(next.node, dir);
     assert_eq!(fs::metadata(made.on(0, "d")).unwrap().permissions().mode() & 0o777, 0o755);
     client.end().unwrap();

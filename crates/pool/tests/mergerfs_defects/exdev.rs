@@ -5,6 +5,7 @@ use crate::common::{Client, Made, chmod, pool};
 use canopy_branch::branch::Mode::{Ro, Rw};
 use canopy_pool::RenameKind::{NoReplace, Replace};
 use canopy_pool::config::{LinkExdev, RenameExdev};
+use canopy_pool::ops;
 use canopy_testkit::files::{put, text};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 
@@ -33,7 +34,7 @@ fn file_and_dir_on_two_branches(config: Config) -> Made {
 
 fn rename(made: &Made, client: &mut Client, from: &str, to: &str) -> canopy_base::error::Result<()> {
     let (from, to) = (client.parent(from).unwrap(), client.parent(to).unwrap());
-    made.pool.rename(&USER, from.0, from.2.as_bytes(), to.0, to.2.as_bytes(), Replace)
+    ops::names::rename::rename(&made.pool, &USER, from.0, from.2.as_bytes(), to.0, to.2.as_bytes(), Replace)
 }
 
 fn target(path: impl AsRef<Path>) -> String {
@@ -67,13 +68,16 @@ fn rename_leaves_a_symlink_to_the_files_new_place() {
         // The open file is the same, by handle, by node, and by its place.
         assert_eq!(read(&made.pool, handle), "content");
         write(&made.pool, handle, "CONTENT");
-        assert_eq!(made.pool.getattr(file.node, None).unwrap().nlink, 1);
+        assert_eq!(ops::names::lookup::getattr(&made.pool, file.node, None).unwrap().nlink, 1);
         assert_eq!(client.walk(&format!("{HELD}/x/f")).unwrap().node, file.node);
         assert!(client.walk("y/g").unwrap().attr.is_symlink());
-        assert_eq!(errno(made.pool.lookup(client.walk("x").unwrap().node, b"f")), Errno::NOENT);
-        made.pool.release(handle).unwrap();
+        assert_eq!(
+            errno(ops::names::lookup::lookup(&made.pool, client.walk("x").unwrap().node, b"f")),
+            Errno::NOENT
+        );
+        ops::data::open::release(&made.pool, handle).unwrap();
         // A closed file is found by its name.
-        assert_eq!(made.pool.getattr(file.node, None).unwrap().size, 7);
+        assert_eq!(ops::names::lookup::getattr(&made.pool, file.node, None).unwrap().size, 7);
         client.end().unwrap();
     }
 }
@@ -130,8 +134,8 @@ fn every_copy_is_set_aside_and_every_copy_of_the_target_replaced() {
     assert_eq!(names_on(made.on(2, "y")), [""; 0]);
     assert_eq!(names_on(made.on(1, "y")), ["g"]);
     assert_eq!(read(&made.pool, handle), "target");
-    assert_eq!(made.pool.getattr(victim, None).unwrap().nlink, 0);
-    made.pool.release(handle).unwrap();
+    assert_eq!(ops::names::lookup::getattr(&made.pool, victim, None).unwrap().nlink, 0);
+    ops::data::open::release(&made.pool, handle).unwrap();
     assert!(client.walk("y/g").unwrap().attr.is_symlink());
     client.end().unwrap();
 }
@@ -148,8 +152,8 @@ fn a_directory_is_set_aside_with_its_contents() {
     assert_eq!(target(made.on(1, "y/e")), "../.mergerfs_rename_exdev/x/d");
     // The node of the directory stays usable.
     assert_eq!(names(&made.pool, dir), ["f"]);
-    assert_eq!(made.pool.getattr(file, None).unwrap().size, 7);
-    let made_below = made.pool.mkdir(&USER, dir, b"new", 0o755).unwrap();
+    assert_eq!(ops::names::lookup::getattr(&made.pool, file, None).unwrap().size, 7);
+    let made_below = ops::names::create::mkdir(&made.pool, &USER, dir, b"new", 0o755).unwrap();
     client.count_lookup(made_below);
     assert_eq!(names_on(made.on(0, &format!("{HELD}/x/d"))), ["f", "new"]);
     client.end().unwrap();
@@ -188,7 +192,7 @@ fn a_failed_rename_is_undone() {
         assert_eq!(errno(rename(made, &mut client, from, "y/f")), expected);
         assert_eq!(text(made.on(0, from)), "one");
         assert_eq!(read(&made.pool, handle), "one");
-        made.pool.release(handle).unwrap();
+        ops::data::open::release(&made.pool, handle).unwrap();
         assert_eq!(client.walk(from).unwrap().node, node, "{expected:?}");
         for y in (0..made.branches.len()).map(|branch| made.on(branch, "y")).filter(|y| y.exists()) {
             let left = names_on(y);
@@ -238,9 +242,12 @@ fn renames_that_a_symlink_cannot_replace_fail_with_exdev() {
     let (x, y) = (client.walk("x").unwrap().node, client.walk("y").unwrap().node);
     // A directory would have to replace an empty one.
     assert_eq!(errno(rename(&made, &mut client, "x/d", "y/e")), Errno::XDEV);
-    assert_eq!(errno(made.pool.rename(&USER, x, b"f", y, b"g", NoReplace)), Errno::EXIST);
+    assert_eq!(
+        errno(ops::names::rename::rename(&made.pool, &USER, x, b"f", y, b"g", NoReplace)),
+        Errno::EXIST
+    );
     assert_eq!(text(made.on(1, "y/g")), "there");
-    made.pool.rename(&USER, x, b"f", y, b"h", NoReplace).unwrap();
+    ops::names::rename::rename(&made.pool, &USER, x, b"f", y, b"h", NoReplace).unwrap();
     assert_eq!(target(made.on(1, "y/h")), "../.mergerfs_rename_exdev/x/f");
     let off = file_and_dir_on_two_branches(renames(RenameExdev::Passthrough));
     let mut other = off.client();
@@ -260,18 +267,19 @@ fn link_makes_a_symlink_of_the_chosen_kind() {
         };
         let mut client = made.client();
         let (file, y) = (client.walk("x/f").unwrap(), client.walk("y").unwrap().node);
-        let entry = made.pool.link(&USER, file.node, y, b"g").unwrap();
+        let entry = ops::names::link::link(&made.pool, &USER, file.node, y, b"g").unwrap();
         client.count_lookup(entry);
         // The kernel expects the type of the linked file in the answer, which therefore expires at once.
         assert_eq!((entry.node, entry.attr.is_regular(), entry.brief), (file.node, true, true));
         assert_eq!(target(made.on(1, "y/g")), expected);
         assert_eq!(fs::symlink_metadata(made.on(1, "y/g")).unwrap().uid(), USER.uid);
         assert!(client.walk("y/g").unwrap().attr.is_symlink());
-        assert_eq!(made.pool.getattr(file.node, None).unwrap().nlink, 1);
-        assert_eq!(errno(made.pool.link(&USER, file.node, y, b"g")), Errno::EXIST);
+        assert_eq!(ops::names::lookup::getattr(&made.pool, file.node, None).unwrap().nlink, 1);
+        assert_eq!(errno(ops::names::link::link(&made.pool, &USER, file.node, y, b"g")), Errno::EXIST);
         // Within a branch it makes a real link.
         let x = client.walk("x").unwrap().node;
-        let linked = client.count_lookup(made.pool.link(&USER, file.node, x, b"l").unwrap());
+        let linked =
+            client.count_lookup(ops::names::link::link(&made.pool, &USER, file.node, x, b"l").unwrap());
         assert_eq!((linked.node, linked.attr.nlink, linked.brief), (file.node, 2, false));
         client.end().unwrap();
     }
@@ -283,10 +291,11 @@ fn linking_an_unnamed_file_across_branches_fails_with_exdev() {
     let made = file_and_dir_on_two_branches(config(LinkExdev::RelSymlink, RenameExdev::Passthrough));
     let mut client = made.client();
     let (x, y) = (client.walk("x").unwrap().node, client.walk("y").unwrap().node);
-    let (entry, opened) = made.pool.tmpfile(&USER, x, 0o644, OFlags::RDWR.bits()).unwrap();
+    let (entry, opened) =
+        ops::data::create::tmpfile(&made.pool, &USER, x, 0o644, OFlags::RDWR.bits()).unwrap();
     client.count_lookup(entry);
-    assert_eq!(errno(made.pool.link(&USER, entry.node, y, b"g")), Errno::XDEV);
+    assert_eq!(errno(ops::names::link::link(&made.pool, &USER, entry.node, y, b"g")), Errno::XDEV);
     assert_eq!(names_on(made.on(1, "y")), [""; 0]);
-    made.pool.release(opened.handle).unwrap();
+    ops::data::open::release(&made.pool, opened.handle).unwrap();
     client.end().unwrap();
 }

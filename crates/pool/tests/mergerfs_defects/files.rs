@@ -5,6 +5,7 @@ use crate::common::{ROOT, chmod, pool};
 use canopy_base::error::Error;
 use canopy_branch::branch::Mode::Rw;
 use canopy_branch::fs::stat::Time;
+use canopy_pool::ops;
 use canopy_pool::{SetAttr, SetTime};
 use canopy_testkit::files::{put, text};
 use std::os::unix::fs::MetadataExt;
@@ -18,11 +19,11 @@ fn nullrw_reads_zeros() {
     let node = client.walk("f").unwrap().node;
     let handle = open(&made.pool, node, OFlags::RDWR);
     let mut buffer = [0xEE; 5000];
-    assert_eq!(made.pool.read(handle, 3, &mut buffer), Ok(5000));
+    assert_eq!(ops::data::io::read(&made.pool, handle, 3, &mut buffer), Ok(5000));
     assert!(buffer.iter().all(|byte| *byte == 0));
     write(&made.pool, handle, "nothing");
     assert_eq!(text(made.on(0, "f")), "content");
-    made.pool.release(handle).unwrap();
+    ops::data::open::release(&made.pool, handle).unwrap();
     client.end().unwrap();
 }
 
@@ -36,14 +37,15 @@ fn create_succeeds_after_an_open_file_is_removed_on_its_branch() {
     let old_handle = open(&made.pool, old, OFlags::RDWR);
     fs::remove_file(made.on(0, "f")).unwrap();
     let flags = (OFlags::RDWR | OFlags::CREATE | OFlags::EXCL).bits();
-    let (entry, opened) = made.pool.create(&ROOT, NodeId::ROOT, b"f", 0o644, flags, false).unwrap();
+    let (entry, opened) =
+        ops::data::create::create(&made.pool, &ROOT, NodeId::ROOT, b"f", 0o644, flags, false).unwrap();
     client.count_lookup(entry);
     assert_ne!(entry.node, old);
     write(&made.pool, opened.handle, "new");
     assert_eq!(read(&made.pool, old_handle), "old");
     assert_eq!(text(made.on(0, "f")), "new");
     for handle in [old_handle, opened.handle] {
-        made.pool.release(handle).unwrap();
+        ops::data::open::release(&made.pool, handle).unwrap();
     }
     client.end().unwrap();
 }
@@ -59,13 +61,13 @@ fn a_write_by_another_user_clears_set_id_bits() {
         let node = client.walk("f").unwrap().node;
         let handle = open(&made.pool, node, OFlags::RDWR);
         let kind = WriteKind { kill_suidgid: Some(USER), ..WriteKind::default() };
-        made.pool.write(handle, 0, b"x", kind).unwrap();
+        ops::data::io::write(&made.pool, handle, 0, b"x", kind).unwrap();
         assert_eq!(fs::metadata(made.on(0, "f")).unwrap().mode() & 0o7777, left, "{mode:o}");
         chmod(&made.on(0, "f"), mode);
         let set = SetAttr { size: Some(1), kill_suidgid: true, ..SetAttr::default() };
-        let attr = made.pool.setattr(&USER, node, None, &set).unwrap();
+        let attr = ops::attrs::setattr::setattr(&made.pool, &USER, node, None, &set).unwrap();
         assert_eq!(attr.mode & 0o7777, left, "{mode:o}");
-        made.pool.release(handle).unwrap();
+        ops::data::open::release(&made.pool, handle).unwrap();
         client.end().unwrap();
     }
 }
@@ -79,9 +81,10 @@ fn hard_links_in_different_directories_are_one_node() {
     let mut client = made.client();
     let file = client.walk("a/f").unwrap().node;
     let b = client.walk("b").unwrap().node;
-    let linked = client.count_lookup(made.pool.link(&common::ROOT, file, b, b"g").unwrap());
+    let linked =
+        client.count_lookup(ops::names::link::link(&made.pool, &common::ROOT, file, b, b"g").unwrap());
     assert_eq!((linked.node, linked.attr.nlink), (file, 2));
-    assert_eq!(made.pool.getattr(file, None).unwrap(), linked.attr);
+    assert_eq!(ops::names::lookup::getattr(&made.pool, file, None).unwrap(), linked.attr);
     // The link is on the branch of the file, in a directory that was cloned for it.
     assert_eq!(text(made.on(0, "b/g")), "content");
     assert_eq!(fs::metadata(made.on(0, "b")).unwrap().mode() & 0o7777, 0o2775);
@@ -91,7 +94,7 @@ fn hard_links_in_different_directories_are_one_node() {
     assert_eq!((one.node, one.attr.ino), (two.node, two.attr.ino));
     // Removing one name keeps the file.
     assert_eq!(client.walk("b").unwrap().node, b);
-    made.pool.unlink(b, b"g").unwrap();
+    ops::names::remove::unlink(&made.pool, b, b"g").unwrap();
     client.drop_name("b/g");
     let left = client.walk("a/f").unwrap();
     assert_eq!((left.node, left.attr.nlink), (one.node, 1));
@@ -105,12 +108,12 @@ fn an_unlinked_file_stays_usable_while_open() {
     let mut client = made.client();
     let node = client.walk("f").unwrap().node;
     let handle = open(&made.pool, node, OFlags::RDWR);
-    made.pool.unlink(NodeId::ROOT, b"f").unwrap();
+    ops::names::remove::unlink(&made.pool, NodeId::ROOT, b"f").unwrap();
     client.drop_name("f");
     let pool = &made.pool;
     for given in [Some(handle), None] {
-        let set = |set| pool.setattr(&ROOT, node, given, &set).unwrap();
-        assert_eq!(pool.getattr(node, given).unwrap().nlink, 0);
+        let set = |set| ops::attrs::setattr::setattr(pool, &ROOT, node, given, &set).unwrap();
+        assert_eq!(ops::names::lookup::getattr(pool, node, given).unwrap().nlink, 0);
         assert_eq!(set(SetAttr { size: Some(3), ..SetAttr::default() }).size, 3);
         assert_eq!(set(SetAttr { mode: Some(0o600), ..SetAttr::default() }).mode & 0o7777, 0o600);
         assert_eq!(set(SetAttr { uid: Some(9), ..SetAttr::default() }).uid, 9);
@@ -118,18 +121,21 @@ fn an_unlinked_file_stays_usable_while_open() {
         assert_eq!(set(SetAttr { mtime: Some(SetTime::At(time)), ..SetAttr::default() }).mtime, time);
     }
     assert_eq!(read(pool, handle), "con");
-    pool.fallocate(handle, 0, 0, 10).unwrap();
-    pool.setxattr(&ROOT, node, b"user.k", b"v", 0, false).unwrap();
-    assert_eq!(pool.getxattr(node, b"user.k", &mut []), Ok(1));
+    ops::data::io::fallocate(pool, handle, 0, 0, 10).unwrap();
+    ops::attrs::xattr::setxattr(pool, &ROOT, node, b"user.k", b"v", 0, false).unwrap();
+    assert_eq!(ops::attrs::xattr::getxattr(pool, node, b"user.k", &mut []), Ok(1));
     // The kernel opens it again, through /proc/self/fd.
     let second = open(pool, node, OFlags::RDONLY);
-    assert_eq!(pool.getattr(node, Some(second)).unwrap().size, 10);
+    assert_eq!(ops::names::lookup::getattr(pool, node, Some(second)).unwrap().size, 10);
     // As on any filesystem, a file without its last name cannot be linked.
-    assert_eq!(errno(pool.link(&common::ROOT, node, NodeId::ROOT, b"again")), Errno::NOENT);
+    assert_eq!(
+        errno(ops::names::link::link(pool, &common::ROOT, node, NodeId::ROOT, b"again")),
+        Errno::NOENT
+    );
     for handle in [handle, second] {
-        pool.release(handle).unwrap();
+        ops::data::open::release(pool, handle).unwrap();
     }
-    assert_eq!(pool.getattr(node, None).unwrap().size, 10);
+    assert_eq!(ops::names::lookup::getattr(pool, node, None).unwrap().size, 10);
     client.end().unwrap();
 }
 
@@ -140,15 +146,16 @@ fn a_tmpfile_can_be_linked() {
     let mut client = made.client();
     let dir = client.walk("d").unwrap().node;
     let flags = (OFlags::TMPFILE | OFlags::RDWR).bits();
-    let (entry, opened) = made.pool.tmpfile(&USER, dir, 0o666, flags).unwrap();
+    let (entry, opened) = ops::data::create::tmpfile(&made.pool, &USER, dir, 0o666, flags).unwrap();
     client.count_lookup(entry);
     assert_eq!((entry.attr.mode & 0o777, entry.attr.uid, entry.attr.nlink), (0o644, 1000, 0));
     write(&made.pool, opened.handle, "content");
     assert!(names(&made.pool, dir).is_empty());
-    let named = client.count_lookup(made.pool.link(&common::ROOT, entry.node, dir, b"f").unwrap());
+    let named = client
+        .count_lookup(ops::names::link::link(&made.pool, &common::ROOT, entry.node, dir, b"f").unwrap());
     assert_eq!((named.node, named.attr.nlink), (entry.node, 1));
     assert_eq!(text(made.on(1, "d/f")), "content");
-    made.pool.release(opened.handle).unwrap();
+    ops::data::open::release(&made.pool, opened.handle).unwrap();
     assert_eq!(client.walk("d/f").unwrap().node, entry.node);
     client.end().unwrap();
 }
@@ -158,19 +165,24 @@ fn names_have_at_most_255_bytes() {
     let made = pool(&[Rw, Rw], create_last());
     let (longest, longer) = ("n".repeat(255), "n".repeat(256));
     let mut client = made.client();
-    let make = |name: &str| made.pool.mkdir(&ROOT, NodeId::ROOT, name.as_bytes(), 0o755);
+    let make =
+        |name: &str| ops::names::create::mkdir(&made.pool, &ROOT, NodeId::ROOT, name.as_bytes(), 0o755);
     client.count_lookup(make(&longest).unwrap());
     assert_eq!(errno(make(&longer)), Errno::NAMETOOLONG);
-    assert_eq!(errno(made.pool.lookup(NodeId::ROOT, longer.as_bytes())), Errno::NAMETOOLONG);
+    assert_eq!(
+        errno(ops::names::lookup::lookup(&made.pool, NodeId::ROOT, longer.as_bytes())),
+        Errno::NAMETOOLONG
+    );
     assert_eq!(names(&made.pool, NodeId::ROOT), [longest.as_str()]);
     let dir = client.walk(&longest).unwrap().node;
-    let create = |name: &str| made.pool.create(&ROOT, dir, name.as_bytes(), 0o644, 0, false);
+    let create =
+        |name: &str| ops::data::create::create(&made.pool, &ROOT, dir, name.as_bytes(), 0o644, 0, false);
     assert_eq!(errno(create(&longer)), Errno::NAMETOOLONG);
     let (entry, opened) = create(&longest).unwrap();
     client.count_lookup(entry);
-    made.pool.release(opened.handle).unwrap();
-    made.pool.unlink(dir, longest.as_bytes()).unwrap();
-    made.pool.rmdir(NodeId::ROOT, longest.as_bytes()).unwrap();
+    ops::data::open::release(&made.pool, opened.handle).unwrap();
+    ops::names::remove::unlink(&made.pool, dir, longest.as_bytes()).unwrap();
+    ops::names::remove::rmdir(&made.pool, NodeId::ROOT, longest.as_bytes()).unwrap();
     client.end().unwrap();
 }
 
@@ -179,13 +191,13 @@ fn names_have_at_most_255_bytes() {
 fn forgetting_more_than_was_looked_up_is_harmless() {
     let made = pool(&[Rw], create_first());
     put(made.on(0, "f"), "");
-    let entry = made.pool.lookup(NodeId::ROOT, b"f").unwrap();
-    made.pool.forget(entry.node, 1000);
-    made.pool.forget(entry.node, 1);
-    made.pool.forget(NodeId::ROOT, u64::MAX);
-    made.pool.forget(NodeId(12345), 1);
-    assert_eq!(made.pool.getattr(entry.node, None), Err(Error::Stale));
-    assert_eq!(made.pool.counts(), (1, 0));
+    let entry = ops::names::lookup::lookup(&made.pool, NodeId::ROOT, b"f").unwrap();
+    ops::names::lookup::forget(&made.pool, entry.node, 1000);
+    ops::names::lookup::forget(&made.pool, entry.node, 1);
+    ops::names::lookup::forget(&made.pool, NodeId::ROOT, u64::MAX);
+    ops::names::lookup::forget(&made.pool, NodeId(12345), 1);
+    assert_eq!(ops::names::lookup::getattr(&made.pool, entry.node, None), Err(Error::Stale));
+    assert_eq!(ops::settings::counts(&made.pool), (1, 0));
 }
 
 /// Without CAP_DAC_OVERRIDE, a thread gets EACCES from the branch as from an NFS server.
@@ -207,8 +219,10 @@ fn nfsopenhack_opens_read_only_files_for_writing() {
                 sets.effective -= CapabilitySet::DAC_OVERRIDE;
                 set_capabilities(None, sets).unwrap();
                 let open = |node, flags: OFlags| {
-                    let opened = made.pool.open(&common::ROOT, node, flags.bits(), false);
-                    opened.map(|opened| made.pool.release(opened.handle).unwrap()).map_err(|e| e.errno())
+                    let opened = ops::data::open::open(&made.pool, &common::ROOT, node, flags.bits(), false);
+                    opened
+                        .map(|opened| ops::data::open::release(&made.pool, opened.handle).unwrap())
+                        .map_err(|e| e.errno())
                 };
                 assert!(nodes.iter().all(|&node| open(node, OFlags::RDONLY).is_ok()));
                 nodes.map(|node| open(node, OFlags::RDWR))
@@ -230,19 +244,29 @@ fn forgotten_nodes_are_found_again_by_their_id() {
     let made = pool(&[Rw], create_first());
     put(made.on(0, "d/f"), "content");
     put(made.on(0, "d/g"), "");
-    let look = |parent, name: &[u8]| common::patiently(|| made.pool.lookup(parent, name)).unwrap();
+    let look = |parent, name: &[u8]| {
+        common::patiently(|| ops::names::lookup::lookup(&made.pool, parent, name)).unwrap()
+    };
     let dir = look(NodeId::ROOT, b"d");
     let (f, g) = (look(dir.node, b"f"), look(dir.node, b"g"));
-    let forget_all = || [f, g, dir].iter().for_each(|entry| made.pool.forget(entry.node, 1));
+    let forget_all =
+        || [f, g, dir].iter().for_each(|entry| ops::names::lookup::forget(&made.pool, entry.node, 1));
     forget_all();
-    assert_eq!(made.pool.counts(), (1, 0));
+    assert_eq!(ops::settings::counts(&made.pool), (1, 0));
     // An NFS server finds a node by its file handle, whether it has moved or not.
     let dir_again = look(dir.node, b".");
-    made.pool
-        .rename(&ROOT, dir.node, b"f", NodeId::ROOT, b"moved", canopy_pool::RenameKind::Replace)
-        .unwrap();
-    made.pool.forget(dir_again.node, 1);
-    assert_eq!(made.pool.counts(), (1, 0));
+    ops::names::rename::rename(
+        &made.pool,
+        &ROOT,
+        dir.node,
+        b"f",
+        NodeId::ROOT,
+        b"moved",
+        canopy_pool::RenameKind::Replace,
+    )
+    .unwrap();
+    ops::names::lookup::forget(&made.pool, dir_again.node, 1);
+    assert_eq!(ops::settings::counts(&made.pool), (1, 0));
     for (entry, parent, name) in
         [(f, NodeId::ROOT, &b"moved"[..]), (g, dir.node, b"g"), (dir, NodeId::ROOT, b"d")]
     {
@@ -250,23 +274,36 @@ fn forgotten_nodes_are_found_again_by_their_id() {
         assert_eq!((found.node, found.generation), (entry.node, entry.generation));
         let parent_node = if parent == NodeId::ROOT { None } else { Some(look(parent, b".").node) };
         assert_eq!(look(parent, name).node, entry.node);
-        made.pool.forget(entry.node, 2);
-        parent_node.into_iter().for_each(|node| made.pool.forget(node, 1));
+        ops::names::lookup::forget(&made.pool, entry.node, 2);
+        parent_node.into_iter().for_each(|node| ops::names::lookup::forget(&made.pool, node, 1));
     }
-    assert_eq!(made.pool.counts(), (1, 0));
+    assert_eq!(ops::settings::counts(&made.pool), (1, 0));
     // A replaced or removed file is stale, as NFS expects.
     let dir = look(NodeId::ROOT, b"d");
-    made.pool
-        .rename(&ROOT, NodeId::ROOT, b"moved", dir.node, b"g", canopy_pool::RenameKind::Replace)
-        .unwrap();
-    assert_eq!(errno(common::patiently(|| made.pool.lookup(g.node, b"."))), Errno::STALE);
+    ops::names::rename::rename(
+        &made.pool,
+        &ROOT,
+        NodeId::ROOT,
+        b"moved",
+        dir.node,
+        b"g",
+        canopy_pool::RenameKind::Replace,
+    )
+    .unwrap();
+    assert_eq!(
+        errno(common::patiently(|| ops::names::lookup::lookup(&made.pool, g.node, b"."))),
+        Errno::STALE
+    );
     assert_eq!(look(dir.node, b"g").node, f.node);
-    made.pool.unlink(dir.node, b"g").unwrap();
+    ops::names::remove::unlink(&made.pool, dir.node, b"g").unwrap();
     // The kernel has not forgotten it yet.
-    assert_eq!(made.pool.getattr(f.node, None).unwrap().nlink, 0);
-    made.pool.forget(f.node, 1);
-    assert_eq!(errno(common::patiently(|| made.pool.lookup(f.node, b"."))), Errno::STALE);
-    made.pool.forget(dir.node, 1);
-    made.pool.rmdir(NodeId::ROOT, b"d").unwrap();
-    assert_eq!(made.pool.counts(), (1, 0));
+    assert_eq!(ops::names::lookup::getattr(&made.pool, f.node, None).unwrap().nlink, 0);
+    ops::names::lookup::forget(&made.pool, f.node, 1);
+    assert_eq!(
+        errno(common::patiently(|| ops::names::lookup::lookup(&made.pool, f.node, b"."))),
+        Errno::STALE
+    );
+    ops::names::lookup::forget(&made.pool, dir.node, 1);
+    ops::names::remove::rmdir(&made.pool, NodeId::ROOT, b"d").unwrap();
+    assert_eq!(ops::settings::counts(&made.pool), (1, 0));
 }

@@ -7,6 +7,7 @@ use canopy_pool::RenameKind;
 use canopy_pool::SetAttr;
 use canopy_pool::config::FollowSymlinks::{self, All, Directory, Never, Regular};
 use canopy_pool::config::ReaddirMode;
+use canopy_pool::ops;
 use canopy_testkit::files::{put, text};
 use std::os::unix::fs::{lchown, symlink};
 
@@ -71,10 +72,13 @@ fn a_followed_symlink_acts_on_its_target() {
     let handle = open(&made.pool, link.node, OFlags::RDWR);
     assert_eq!(read(&made.pool, handle), "outside");
     write(&made.pool, handle, "OUT");
-    made.pool.release(handle).unwrap();
+    ops::data::open::release(&made.pool, handle).unwrap();
     assert_eq!(text(&outside), "OUTside");
     let set = SetAttr { mode: Some(0o600), size: Some(3), ..SetAttr::default() };
-    assert_eq!(made.pool.setattr(&common::ROOT, link.node, None, &set).unwrap().size, 3);
+    assert_eq!(
+        ops::attrs::setattr::setattr(&made.pool, &common::ROOT, link.node, None, &set).unwrap().size,
+        3
+    );
     assert_eq!(text(&outside), "OUT");
     let dir = client.walk("dir").unwrap().node;
     assert_eq!(names(&made.pool, dir), ["f"]);
@@ -90,13 +94,15 @@ fn creating_in_a_followed_directory_creates_in_its_target() {
         let mut client = made.client();
         let dir = client.walk("dir").unwrap().node;
         let flags = (OFlags::WRONLY | OFlags::CREATE).bits();
-        let (entry, opened) = made.pool.create(&USER, dir, b"new", 0o644, flags, false).unwrap();
+        let (entry, opened) =
+            ops::data::create::create(&made.pool, &USER, dir, b"new", 0o644, flags, false).unwrap();
         client.count_lookup(entry);
         write(&made.pool, opened.handle, "made");
-        made.pool.release(opened.handle).unwrap();
-        client.count_lookup(made.pool.mkdir(&USER, dir, b"sub", 0o755).unwrap());
+        ops::data::open::release(&made.pool, opened.handle).unwrap();
+        client.count_lookup(ops::names::create::mkdir(&made.pool, &USER, dir, b"sub", 0o755).unwrap());
         let below = client.walk("dir/sub").unwrap().node;
-        let link = client.count_lookup(made.pool.symlink(&USER, below, b"l", b"../new").unwrap());
+        let link = client
+            .count_lookup(ops::names::create::symlink(&made.pool, &USER, below, b"l", b"../new").unwrap());
         assert!(link.attr.is_symlink() && link.brief, "the kernel expects a symlink");
         let target = client.walk("dir/sub/l").unwrap();
         assert_eq!(target.attr.is_regular(), mode == All);
@@ -105,10 +111,19 @@ fn creating_in_a_followed_directory_creates_in_its_target() {
         assert_eq!(names_on(made.on(1, "")), [""; 0]);
         // A rename from a branch without that directory fails as between filesystems.
         put(made.on(1, "other"), "");
-        let moved = made.pool.rename(&USER, NodeId::ROOT, b"other", dir, b"other", RenameKind::Replace);
+        let moved = ops::names::rename::rename(
+            &made.pool,
+            &USER,
+            NodeId::ROOT,
+            b"other",
+            dir,
+            b"other",
+            RenameKind::Replace,
+        );
         assert_eq!(errno(moved), Errno::XDEV);
         // A rename within the target succeeds.
-        made.pool.rename(&USER, dir, b"new", below, b"moved", RenameKind::Replace).unwrap();
+        ops::names::rename::rename(&made.pool, &USER, dir, b"new", below, b"moved", RenameKind::Replace)
+            .unwrap();
         assert_eq!(text(made.home.path().join("out/dir/sub/moved")), "made");
         client.end().unwrap();
     }
@@ -121,7 +136,7 @@ fn nothing_is_created_through_a_symlink_on_a_read_only_branch() {
     symlink("../out", made.on(0, "dir")).unwrap();
     let mut client = made.client();
     let dir = client.walk("dir").unwrap().node;
-    assert_eq!(errno(made.pool.mkdir(&USER, dir, b"new", 0o755)), Errno::ROFS);
+    assert_eq!(errno(ops::names::create::mkdir(&made.pool, &USER, dir, b"new", 0o755)), Errno::ROFS);
     assert_eq!(names_on(made.on(1, "")), [""; 0]);
     client.end().unwrap();
 }
@@ -131,16 +146,25 @@ fn rename_unlink_and_rmdir_act_on_the_symlink() {
     let made = linked(follow(All));
     let mut client = made.client();
     let (file, dir) = (client.walk("file").unwrap().node, client.walk("dir").unwrap().node);
-    made.pool.rename(&USER, NodeId::ROOT, b"file", NodeId::ROOT, b"renamed", RenameKind::Replace).unwrap();
+    ops::names::rename::rename(
+        &made.pool,
+        &USER,
+        NodeId::ROOT,
+        b"file",
+        NodeId::ROOT,
+        b"renamed",
+        RenameKind::Replace,
+    )
+    .unwrap();
     client.moved("file", "renamed", false);
     assert_eq!(client.walk("renamed").unwrap().node, file);
-    made.pool.unlink(NodeId::ROOT, b"renamed").unwrap();
+    ops::names::remove::unlink(&made.pool, NodeId::ROOT, b"renamed").unwrap();
     client.drop_name("renamed");
-    assert_eq!(made.pool.getattr(file, None).unwrap().nlink, 1);
+    assert_eq!(ops::names::lookup::getattr(&made.pool, file, None).unwrap().nlink, 1);
     // Users see a directory that is not empty, but rmdir(2) removes the symlink.
-    made.pool.rmdir(NodeId::ROOT, b"dir").unwrap();
+    ops::names::remove::rmdir(&made.pool, NodeId::ROOT, b"dir").unwrap();
     client.drop_name("dir");
-    assert!(made.pool.getattr(dir, None).is_ok());
+    assert!(ops::names::lookup::getattr(&made.pool, dir, None).is_ok());
     assert_eq!(text(made.home.path().join("out/dir/f")), "outside");
     assert_eq!(names_on(made.on(0, "")), ["dangling", "loop", "near", "pipe", "real"]);
     client.end().unwrap();
@@ -162,7 +186,10 @@ fn a_users_symlink_to_the_files_of_others_is_not_followed() {
     for (name, shown_as_link) in [("file", true), ("dir", true), ("chain", true), ("to-mine", false)] {
         assert_eq!(client.walk(name).unwrap().attr.is_symlink(), shown_as_link, "{name}");
     }
-    assert_eq!(errno(made.pool.lookup(client.walk("dir").unwrap().node, b"f")), Errno::NOTDIR);
+    assert_eq!(
+        errno(ops::names::lookup::lookup(&made.pool, client.walk("dir").unwrap().node, b"f")),
+        Errno::NOTDIR
+    );
     client.end().unwrap();
 }
 
@@ -172,12 +199,12 @@ fn the_option_may_change_at_any_time() {
     let mut client = made.client();
     let before = client.walk("dir").unwrap();
     client.walk("dir/f").unwrap();
-    made.pool.reconfigure(Config { min_free: 0, ..follow(Never) });
+    ops::settings::reconfigure(&made.pool, Config { min_free: 0, ..follow(Never) });
     client.drop_name("dir");
     let after = client.walk("dir").unwrap();
     assert!(before.attr.is_dir() && after.attr.is_symlink());
-    assert_eq!(made.pool.readlink(after.node).unwrap(), b"../out/dir");
-    assert!(made.pool.lookup(before.node, b"f").is_err());
+    assert_eq!(ops::names::lookup::readlink(&made.pool, after.node).unwrap(), b"../out/dir");
+    assert!(ops::names::lookup::lookup(&made.pool, before.node, b"f").is_err());
     client.end().unwrap();
 }
 
@@ -185,54 +212,54 @@ fn the_option_may_change_at_any_time() {
 #[test]
 fn a_file_and_its_symlinkified_form_are_two_nodes() {
     let made = pool(&[Rw, Rw], create_first());
-    let counts = made.pool.counts();
+    let counts = ops::settings::counts(&made.pool);
     put(made.on(0, "d/f"), "content");
     fs::hard_link(made.on(0, "d/f"), made.on(0, "d/g")).unwrap();
     fs::set_permissions(made.on(0, "d/f"), std::os::unix::fs::PermissionsExt::from_mode(0o444)).unwrap();
     let symlinkified = Config { symlinkify: true, symlinkify_timeout: -1, ..create_first() };
-    let dir = made.pool.lookup(NodeId::ROOT, b"d").unwrap().node;
-    let look = |name: &[u8]| made.pool.lookup(dir, name).unwrap();
+    let dir = ops::names::lookup::lookup(&made.pool, NodeId::ROOT, b"d").unwrap().node;
+    let look = |name: &[u8]| ops::names::lookup::lookup(&made.pool, dir, name).unwrap();
     let plain = look(b"f");
     assert!(plain.attr.is_regular());
-    made.pool.reconfigure(symlinkified);
+    ops::settings::reconfigure(&made.pool, symlinkified);
     let link = look(b"f");
     assert!(link.attr.is_symlink() && link.node != plain.node && link.attr.ino == plain.attr.ino);
     assert_eq!(look(b"g").node, link.node, "all names still lead to one node");
     // Both nodes keep their type and answer requests.
     for _ in 0..2 {
-        assert!(made.pool.getattr(plain.node, None).unwrap().is_regular());
-        let attr = made.pool.getattr(link.node, None).unwrap();
+        assert!(ops::names::lookup::getattr(&made.pool, plain.node, None).unwrap().is_regular());
+        let attr = ops::names::lookup::getattr(&made.pool, link.node, None).unwrap();
         assert_eq!((attr.is_symlink(), attr.mode & 0o777, attr.blocks), (true, 0o777, 0));
-        let target = made.pool.readlink(link.node).unwrap();
+        let target = ops::names::lookup::readlink(&made.pool, link.node).unwrap();
         assert_eq!(attr.size, target.len() as u64);
         let handle = open(&made.pool, plain.node, OFlags::RDONLY);
         assert_eq!(read(&made.pool, handle), "content");
-        made.pool.release(handle).unwrap();
-        made.pool.reconfigure(create_first());
+        ops::data::open::release(&made.pool, handle).unwrap();
+        ops::settings::reconfigure(&made.pool, create_first());
     }
     // One name leads to the file again. The other has not been looked up yet.
     assert_eq!(look(b"f").node, plain.node);
     assert_eq!(
-        made.pool.readlink(link.node).unwrap(),
+        ops::names::lookup::readlink(&made.pool, link.node).unwrap(),
         made.on(0, "d/g").into_os_string().into_encoded_bytes()
     );
-    made.pool.rename(&USER, dir, b"g", dir, b"h", RenameKind::Replace).unwrap();
+    ops::names::rename::rename(&made.pool, &USER, dir, b"g", dir, b"h", RenameKind::Replace).unwrap();
     assert_eq!(
-        made.pool.readlink(link.node).unwrap(),
+        ops::names::lookup::readlink(&made.pool, link.node).unwrap(),
         made.on(0, "d/h").into_os_string().into_encoded_bytes()
     );
-    made.pool.unlink(dir, b"h").unwrap();
-    assert_eq!(made.pool.getattr(link.node, None).unwrap().nlink, 1);
+    ops::names::remove::unlink(&made.pool, dir, b"h").unwrap();
+    assert_eq!(ops::names::lookup::getattr(&made.pool, link.node, None).unwrap().nlink, 1);
     let handle = open(&made.pool, plain.node, OFlags::RDONLY);
-    made.pool.unlink(dir, b"f").unwrap();
-    assert_eq!(made.pool.getattr(plain.node, None).unwrap().nlink, 0);
-    made.pool.release(handle).unwrap();
+    ops::names::remove::unlink(&made.pool, dir, b"f").unwrap();
+    assert_eq!(ops::names::lookup::getattr(&made.pool, plain.node, None).unwrap().nlink, 0);
+    ops::data::open::release(&made.pool, handle).unwrap();
     // Another file of that name is a node of its own.
     put(made.on(0, "d/f"), "other");
     let other = look(b"f");
     assert!(other.node != plain.node && other.node != link.node && other.attr.is_regular());
     for (node, times) in [(plain.node, 2), (link.node, 2), (other.node, 1), (dir, 1)] {
-        made.pool.forget(node, times);
+        ops::names::lookup::forget(&made.pool, node, times);
     }
-    assert_eq!(made.pool.counts(), counts);
+    assert_eq!(ops::settings::counts(&made.pool), counts);
 }

@@ -15,6 +15,7 @@ mod rename;
 use canopy_base::ids::{HandleId, NodeId};
 use canopy_policy::{Category, Policy};
 use canopy_pool::config::Config;
+use canopy_pool::ops;
 use canopy_pool::{Caller, Pool, WriteKind};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -45,17 +46,18 @@ fn errno<T: std::fmt::Debug>(result: canopy_base::error::Result<T>) -> Errno {
 }
 
 fn open(pool: &Pool, node: NodeId, flags: OFlags) -> HandleId {
-    pool.open(&common::ROOT, node, flags.bits(), false).expect("open").handle
+    ops::data::open::open(pool, &common::ROOT, node, flags.bits(), false).expect("open").handle
 }
 
 fn read(pool: &Pool, handle: HandleId) -> String {
     let mut buffer = [0xEE; 100];
-    let count = pool.read(handle, 0, &mut buffer).expect("read");
+    let count = ops::data::io::read(pool, handle, 0, &mut buffer).expect("read");
     String::from_utf8(buffer[..count].to_vec()).expect("text")
 }
 
 fn write(pool: &Pool, handle: HandleId, content: &str) {
-    let count = pool.write(handle, 0, content.as_bytes(), WriteKind::default()).expect("write");
+    let count =
+        ops::data::io::write(pool, handle, 0, content.as_bytes(), WriteKind::default()).expect("write");
     assert_eq!(count, content.len());
 }
 
@@ -66,7 +68,7 @@ fn names(pool: &Pool, node: NodeId) -> Vec<String> {
         names.push(String::from_utf8_lossy(entry.name).into_owned());
         true
     };
-    pool.readdir(node, 0, take).expect("readdir");
+    ops::readdir::readdir(pool, node, 0, take).expect("readdir");
     names.retain(|name| name != "." && name != "..");
     names.sort();
     names

@@ -4,10 +4,12 @@ use super::*;
 use crate::common::pool;
 use canopy_branch::branch::Mode::{Nc, Ro, Rw};
 use canopy_pool::RenameKind;
+use canopy_pool::ops;
 use canopy_testkit::files::{put, text};
 
 fn rename(pool: &Pool, from: &str, to: &str) -> canopy_base::error::Result<()> {
-    pool.rename(
+    ops::names::rename::rename(
+        pool,
         &common::ROOT,
         NodeId::ROOT,
         from.as_bytes(),
@@ -54,7 +56,15 @@ fn a_rename_that_fails_on_one_branch_changes_no_branch() {
     put(made.on(1, "d"), "a file where the other branch has a directory");
     let mut client = made.client();
     let dir = client.walk("d").unwrap().node;
-    let result = made.pool.rename(&common::ROOT, NodeId::ROOT, b"f", dir, b"g", RenameKind::Replace);
+    let result = ops::names::rename::rename(
+        &made.pool,
+        &common::ROOT,
+        NodeId::ROOT,
+        b"f",
+        dir,
+        b"g",
+        RenameKind::Replace,
+    );
     assert_eq!(errno(result), Errno::NOTDIR);
     assert_eq!(text(made.on(0, "f")), "one");
     assert_eq!(text(made.on(1, "f")), "two");
@@ -87,7 +97,15 @@ fn only_a_missing_directory_makes_a_path_preserving_rename_fail_with_exdev() {
     let mut client = made.client();
     let (x, y) = (client.walk("x").unwrap().node, client.walk("y").unwrap().node);
     let rename = |from: &str, dir, to: &str| {
-        errno(made.pool.rename(&common::ROOT, x, from.as_bytes(), dir, to.as_bytes(), RenameKind::Replace))
+        errno(ops::names::rename::rename(
+            &made.pool,
+            &common::ROOT,
+            x,
+            from.as_bytes(),
+            dir,
+            to.as_bytes(),
+            RenameKind::Replace,
+        ))
     };
     assert_eq!(rename("f", y, "f"), Errno::XDEV);
     assert_eq!(rename("d", x, "e"), Errno::NOTEMPTY);
@@ -97,7 +115,7 @@ fn only_a_missing_directory_makes_a_path_preserving_rename_fail_with_exdev() {
     let long = "n".repeat(256);
     assert_eq!(rename("f", x, &long), Errno::NAMETOOLONG);
     let file = client.walk("x/f").unwrap().node;
-    assert_eq!(errno(made.pool.link(&common::ROOT, file, y, b"f")), Errno::XDEV);
+    assert_eq!(errno(ops::names::link::link(&made.pool, &common::ROOT, file, y, b"f")), Errno::XDEV);
     assert_eq!(names_on(made.on(0, "x")), ["d", "e", "f"]);
     client.end().unwrap();
 }
@@ -114,14 +132,14 @@ fn a_replaced_file_stays_usable_while_open() {
     client.drop_name("g");
     assert_eq!(read(&made.pool, handle), "old");
     write(&made.pool, handle, "OLD");
-    assert_eq!(made.pool.getattr(old, Some(handle)).unwrap().nlink, 0);
-    assert_eq!(made.pool.getattr(old, None).unwrap().nlink, 0);
+    assert_eq!(ops::names::lookup::getattr(&made.pool, old, Some(handle)).unwrap().nlink, 0);
+    assert_eq!(ops::names::lookup::getattr(&made.pool, old, None).unwrap().nlink, 0);
     let new = client.walk("g").unwrap().node;
     assert_ne!(new, old);
     assert_eq!(text(made.on(0, "g")), "new");
-    made.pool.release(handle).unwrap();
+    ops::data::open::release(&made.pool, handle).unwrap();
     // Without a handle the kernel may still ask for attributes, for an O_PATH descriptor.
-    assert_eq!(made.pool.getattr(old, None).unwrap().size, 3);
+    assert_eq!(ops::names::lookup::getattr(&made.pool, old, None).unwrap().size, 3);
     client.end().unwrap();
 }
 
@@ -149,9 +167,9 @@ fn a_renamed_directory_keeps_its_inode_numbers_for_itself() {
     assert_ne!(new.attr.ino, after.0.attr.ino);
     assert_ne!(new_sub.attr.ino, after.1.attr.ino);
     // The number stays the same when the directory is forgotten and found again.
-    made.pool.forget(new_sub.node, 1);
+    ops::names::lookup::forget(&made.pool, new_sub.node, 1);
     client.drop_name("a/sub");
-    let again = made.pool.lookup(new.node, b"sub").unwrap();
+    let again = ops::names::lookup::lookup(&made.pool, new.node, b"sub").unwrap();
     assert_eq!(again.attr.ino, new_sub.attr.ino);
 }
 
@@ -163,7 +181,7 @@ fn exchange_renames_each_file_on_its_own_branch() {
     let mut client = made.client();
     let (x, y) = (client.walk("x").unwrap().node, client.walk("y").unwrap().node);
     let (f, g) = (client.walk("x/f").unwrap().node, client.walk("y/g").unwrap().node);
-    made.pool.rename(&common::ROOT, x, b"f", y, b"g", RenameKind::Exchange).unwrap();
+    ops::names::rename::rename(&made.pool, &common::ROOT, x, b"f", y, b"g", RenameKind::Exchange).unwrap();
     client.moved("x/f", "y/g", true);
     assert_eq!(text(made.on(0, "y/g")), "first");
     assert_eq!(text(made.on(1, "x/f")), "second");

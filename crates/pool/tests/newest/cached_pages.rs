@@ -5,6 +5,7 @@ use crate::common::{Made, ROOT, TestKernel};
 use canopy_base::ids::{HandleId, NodeId};
 use canopy_branch::branch::Mode;
 use canopy_pool::config::{CacheFiles, Config, PassthroughIo};
+use canopy_pool::ops;
 use rustix::fs::OFlags;
 use std::fs;
 use std::sync::Arc;
@@ -23,19 +24,20 @@ impl Rig {
         );
         let dropped = Arc::new(AtomicU32::new(0));
         let kernel = TestKernel { pages_dropped: dropped.clone(), ..TestKernel::default() };
-        made.pool.connect(Arc::new(kernel), true);
+        ops::settings::connect(&made.pool, Arc::new(kernel), true);
         fs::write(made.on(0, "f"), "f").expect("a file");
         Rig { made, dropped }
     }
 
     fn find(&self) -> NodeId {
-        self.made.pool.lookup(NodeId::ROOT, b"f").expect("a lookup").node
+        ops::names::lookup::lookup(&self.made.pool, NodeId::ROOT, b"f").expect("a lookup").node
     }
 
     /// Opens a file. Returns its handle, and how often its pages were dropped.
     fn open(&self, node: NodeId, flags: OFlags) -> (HandleId, u32) {
         let before = self.dropped.load(Ordering::Relaxed);
-        let opened = self.made.pool.open(&ROOT, node, flags.bits(), false).expect("an open");
+        let opened =
+            ops::data::open::open(&self.made.pool, &ROOT, node, flags.bits(), false).expect("an open");
         assert!(opened.travel.keep_cache, "the kernel is to drop pages after the answer");
         (opened.handle, self.dropped.load(Ordering::Relaxed) - before)
     }
@@ -43,7 +45,7 @@ impl Rig {
     /// Opens a file to read, and closes it. Returns how often its pages were dropped.
     fn look(&self, node: NodeId) -> u32 {
         let (handle, dropped) = self.open(node, OFlags::RDONLY);
-        self.made.pool.release(handle).expect("a close");
+        ops::data::open::release(&self.made.pool, handle).expect("a close");
         dropped
     }
 
@@ -85,10 +87,10 @@ fn what_is_being_written_is_not_dropped() {
         assert_eq!(rig.look(node), 0, "{cache}");
         let (second, dropped) = rig.open(node, OFlags::RDWR);
         assert_eq!(dropped, 0, "{cache}");
-        rig.made.pool.release(writer).expect("a close");
+        ops::data::open::release(&rig.made.pool, writer).expect("a close");
         rig.change();
         assert_eq!(rig.look(node), 0, "{cache}: one still writes");
-        rig.made.pool.release(second).expect("a close");
+        ops::data::open::release(&rig.made.pool, second).expect("a close");
         rig.change();
         assert_eq!(rig.look(node), 1, "{cache}");
     }

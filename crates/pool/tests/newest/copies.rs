@@ -8,6 +8,7 @@ use canopy_branch::fs::generation::{ATTRIBUTE, Generation};
 use canopy_policy::placement::{Pattern, Placement, Rule, Target};
 use canopy_policy::{Category, Policy};
 use canopy_pool::config::Config;
+use canopy_pool::ops;
 use canopy_pool::{Pool, RenameKind, SetAttr, WriteKind};
 use canopy_sys::ioctl::relocate::{RELOCATE, Relocation, What};
 use canopy_sys::lease;
@@ -49,7 +50,11 @@ impl Bed {
         let mut config = Config { placement: placement(copies), ..Config::default() };
         config.policies.set_category(Category::Create, Policy::Ff);
         let made = pool(&vec![Mode::Rw; branches], config);
-        made.pool.connect(Arc::new(TestKernel { unwatched: !watched, ..TestKernel::default() }), false);
+        ops::settings::connect(
+            &made.pool,
+            Arc::new(TestKernel { unwatched: !watched, ..TestKernel::default() }),
+            false,
+        );
         for branch in 0..branches {
             fs::create_dir(made.on(branch, "d")).unwrap();
             fs::create_dir(made.on(branch, "other")).unwrap();
@@ -63,9 +68,13 @@ impl Bed {
 
     /// Looks a path up, from the root.
     fn find(&self, path: &str) -> Result<canopy_pool::Entry, Error> {
-        let mut at = self.pool().lookup(NodeId::ROOT, path.split('/').next().unwrap().as_bytes())?;
+        let mut at = ops::names::lookup::lookup(
+            self.pool(),
+            NodeId::ROOT,
+            path.split('/').next().unwrap().as_bytes(),
+        )?;
         for name in path.split('/').skip(1) {
-            at = self.pool().lookup(at.node, name.as_bytes())?;
+            at = ops::names::lookup::lookup(self.pool(), at.node, name.as_bytes())?;
         }
         Ok(at)
     }
@@ -83,33 +92,39 @@ impl Bed {
 
     fn open(&self, path: &str, flags: u32) -> Result<HandleId, Errno> {
         let node = self.find(path).map_err(Error::errno)?.node;
-        self.pool().open(&ROOT, node, flags, false).map(|opened| opened.handle).map_err(Error::errno)
+        ops::data::open::open(self.pool(), &ROOT, node, flags, false)
+            .map(|opened| opened.handle)
+            .map_err(Error::errno)
     }
 
     fn write_in(&self, handle: HandleId, text: &str) {
-        assert_eq!(self.pool().write(handle, 0, text.as_bytes(), WriteKind::default()), Ok(text.len()));
+        assert_eq!(
+            ops::data::io::write(self.pool(), handle, 0, text.as_bytes(), WriteKind::default()),
+            Ok(text.len())
+        );
     }
 
     /// Creates a file through the pool.
     fn create(&self, path: &str, text: &str) {
         let (dir, name) = self.place(path);
-        let (_, opened) = self.pool().create(&ROOT, dir, name, 0o644, WRITE, false).unwrap();
+        let (_, opened) =
+            ops::data::create::create(self.pool(), &ROOT, dir, name, 0o644, WRITE, false).unwrap();
         self.write_in(opened.handle, text);
-        self.pool().release(opened.handle).unwrap();
+        ops::data::open::release(self.pool(), opened.handle).unwrap();
     }
 
     /// Writes the beginning of a file through the pool.
     fn write(&self, path: &str, text: &str) {
         let handle = self.open(path, WRITE).unwrap();
         self.write_in(handle, text);
-        self.pool().release(handle).unwrap();
+        ops::data::open::release(self.pool(), handle).unwrap();
     }
 
     fn read(&self, path: &str) -> String {
         let handle = self.open(path, 0).unwrap();
         let mut bytes = vec![0; 100];
-        let length = self.pool().read(handle, 0, &mut bytes).unwrap();
-        self.pool().release(handle).unwrap();
+        let length = ops::data::io::read(self.pool(), handle, 0, &mut bytes).unwrap();
+        ops::data::open::release(self.pool(), handle).unwrap();
         String::from_utf8(bytes[..length].to_vec()).unwrap()
     }
 
@@ -118,8 +133,7 @@ impl Bed {
         let (dir, name) = self.place(path);
         let [from, to] = [from, to].map(|branch| self.made.branches[branch].as_os_str().as_bytes());
         let wish = Relocation { name, from, to, rate: 0, idle: false, lossy: false, what: What::Copy };
-        self.pool()
-            .ioctl(&administrator(), dir, RELOCATE, &wish.to_bytes().unwrap())
+        ops::attrs::ioctl::ioctl(self.pool(), &administrator(), dir, RELOCATE, &wish.to_bytes().unwrap())
             .map(drop)
             .map_err(Error::errno)
     }
@@ -133,25 +147,25 @@ impl Bed {
         let (dir, name) = self.place(path);
         let [from, to] = [from, to].map(|branch| self.made.branches[branch].as_os_str().as_bytes());
         let wish = Relocation { name, from, to, rate: 0, idle: false, lossy: false, what };
-        self.pool()
-            .ioctl(&administrator(), dir, RELOCATE, &wish.to_bytes().unwrap())
+        ops::attrs::ioctl::ioctl(self.pool(), &administrator(), dir, RELOCATE, &wish.to_bytes().unwrap())
             .map(drop)
             .map_err(Error::errno)
     }
 
     fn link(&self, from: &str, to: &str) {
         let (dir, name) = self.place(to);
-        self.pool().link(&ROOT, self.node(from), dir, name).unwrap();
+        ops::names::link::link(self.pool(), &ROOT, self.node(from), dir, name).unwrap();
     }
 
     fn rename(&self, from: &str, to: &str, kind: RenameKind) -> Result<(), Errno> {
         let ((dir, name), (new_dir, new_name)) = (self.place(from), self.place(to));
-        self.pool().rename(&ROOT, dir, name, new_dir, new_name, kind).map_err(Error::errno)
+        ops::names::rename::rename(self.pool(), &ROOT, dir, name, new_dir, new_name, kind)
+            .map_err(Error::errno)
     }
 
     fn unlink(&self, path: &str) -> Result<(), Errno> {
         let (dir, name) = self.place(path);
-        self.pool().unlink(dir, name).map_err(Error::errno)
+        ops::names::remove::unlink(self.pool(), dir, name).map_err(Error::errno)
     }
 
     /// Leaves only these branches to the pool, as if the disks of the others had been pulled.
@@ -166,7 +180,7 @@ impl Bed {
             min_free: None,
         };
         let list: BranchList = branches.iter().map(spec).collect();
-        self.pool().set_branches(Branches::open(&list).unwrap());
+        ops::settings::set_branches(self.pool(), Branches::open(&list).unwrap());
     }
 
     fn on(&self, branch: usize, path: &str) -> String {
@@ -223,7 +237,7 @@ fn a_write_makes_the_other_copy_out_of_date_before_it_happens() {
         // A second writer changes no number: no other copy can have it.
         bed.write("d/f", "F");
         assert_eq!(bed.generation(0, "d/f"), Some(written));
-        bed.pool().release(handle).unwrap();
+        ops::data::open::release(bed.pool(), handle).unwrap();
         assert_eq!((bed.on(0, "d/f").as_str(), bed.on(1, "d/f").as_str()), ("FIRST", "first"));
         // The copy takes the place of the old one.
         let old = fs::metadata(bed.made.on(1, "d/f")).unwrap().ino();
@@ -241,7 +255,7 @@ fn opens_that_truncate_and_truncations_count_as_writes() {
     let bed = Bed::new(2);
     copied(&bed);
     let handle = bed.open("d/f", WRITE | OFlags::TRUNC.bits()).unwrap();
-    bed.pool().release(handle).unwrap();
+    ops::data::open::release(bed.pool(), handle).unwrap();
     assert_eq!((bed.on(0, "d/f").as_str(), bed.on(1, "d/f").as_str()), ("", "first"));
     assert!(!bed.are_same("d/f", 0, 1));
     bed.copy("d/f", 0, 1).unwrap();
@@ -249,7 +263,10 @@ fn opens_that_truncate_and_truncations_count_as_writes() {
     bed.copy("d/f", 0, 1).unwrap();
     // By its name, a file is truncated on both branches.
     let size = SetAttr { size: Some(3), ..SetAttr::default() };
-    assert_eq!(bed.pool().setattr(&ROOT, bed.node("d/f"), None, &size).unwrap().size, 3);
+    assert_eq!(
+        ops::attrs::setattr::setattr(bed.pool(), &ROOT, bed.node("d/f"), None, &size).unwrap().size,
+        3
+    );
     assert!(bed.are_same("d/f", 0, 1));
     assert_eq!(bed.on(1, "d/f"), "sec");
     // Reading changes nothing.
@@ -258,8 +275,11 @@ fn opens_that_truncate_and_truncations_count_as_writes() {
     // But for O_RDONLY | O_TRUNC, which the kernel sends as these two.
     let handle = bed.open("d/f", 0).unwrap();
     let size = SetAttr { size: Some(0), ..SetAttr::default() };
-    assert_eq!(bed.pool().setattr(&ROOT, bed.node("d/f"), None, &size).unwrap().size, 0);
-    bed.pool().release(handle).unwrap();
+    assert_eq!(
+        ops::attrs::setattr::setattr(bed.pool(), &ROOT, bed.node("d/f"), None, &size).unwrap().size,
+        0
+    );
+    ops::data::open::release(bed.pool(), handle).unwrap();
     assert!(!bed.are_same("d/f", 0, 1));
     assert_eq!((bed.read("d/f").as_str(), bed.on(1, "d/f").as_str()), ("", "sec"));
 }
@@ -285,17 +305,24 @@ fn who_waits_for_a_lease_has_changed_no_copy() {
         };
         let node = bed.node("d/f");
         let work = || match way {
-            "open" => bed.pool().open(&ROOT, node, WRITE, false).map(|opened| {
-                bed.pool().release(opened.handle).unwrap();
+            "open" => ops::data::open::open(bed.pool(), &ROOT, node, WRITE, false).map(|opened| {
+                ops::data::open::release(bed.pool(), opened.handle).unwrap();
             }),
-            "truncate" => {
-                bed.pool().setattr(&ROOT, node, None, &SetAttr { size, ..SetAttr::default() }).map(drop)
-            }
+            "truncate" => ops::attrs::setattr::setattr(
+                bed.pool(),
+                &ROOT,
+                node,
+                None,
+                &SetAttr { size, ..SetAttr::default() },
+            )
+            .map(drop),
             "chmod, truncate" => {
                 let set = SetAttr { size, mode: Some(0o600), ..SetAttr::default() };
-                bed.pool().setattr(&ROOT, node, None, &set).map(drop)
+                ops::attrs::setattr::setattr(bed.pool(), &ROOT, node, None, &set).map(drop)
             }
-            _ => bed.pool().ioctl(&ROOT, node, SET_FLAGS, &NODUMP.to_ne_bytes()).map(drop),
+            _ => {
+                ops::attrs::ioctl::ioctl(bed.pool(), &ROOT, node, SET_FLAGS, &NODUMP.to_ne_bytes()).map(drop)
+            }
         };
         lease::take_alone(files[leased].as_fd()).unwrap();
         let before = state();
@@ -317,8 +344,8 @@ fn changes_of_attributes_reach_all_copies_that_are_there() {
     copied(&bed);
     let before = bed.generation(0, "d/f").unwrap();
     let mode = |mode| SetAttr { mode: Some(mode), uid: Some(12), ..SetAttr::default() };
-    bed.pool().setattr(&ROOT, bed.node("d/f"), None, &mode(0o600)).unwrap();
-    bed.pool().setxattr(&ROOT, bed.node("d/f"), b"user.x", b"y", 0, false).unwrap();
+    ops::attrs::setattr::setattr(bed.pool(), &ROOT, bed.node("d/f"), None, &mode(0o600)).unwrap();
+    ops::attrs::xattr::setxattr(bed.pool(), &ROOT, bed.node("d/f"), b"user.x", b"y", 0, false).unwrap();
     assert!(bed.are_same("d/f", 0, 1));
     assert!(bed.generation(0, "d/f").unwrap().number > before.number);
     assert_eq!(rustix::fs::getxattr(bed.made.on(1, "d/f"), "user.x", &mut [0; 9]), Ok(1));
@@ -326,18 +353,25 @@ fn changes_of_attributes_reach_all_copies_that_are_there() {
     for away in [0, 1] {
         let here = 1 - away;
         bed.only(&[here]);
-        bed.pool().setattr(&ROOT, bed.node("d/f"), None, &mode(0o640)).unwrap();
+        ops::attrs::setattr::setattr(bed.pool(), &ROOT, bed.node("d/f"), None, &mode(0o640)).unwrap();
         bed.only(&[0, 1]);
         assert!(!bed.are_same("d/f", 0, 1));
         assert_eq!(bed.find("d/f").unwrap().attr.mode & 0o777, 0o640, "{away}");
         bed.copy("d/f", here, away).unwrap();
         assert!(bed.are_same("d/f", 0, 1));
-        bed.pool().setattr(&ROOT, bed.node("d/f"), None, &mode(0o600)).unwrap();
+        ops::attrs::setattr::setattr(bed.pool(), &ROOT, bed.node("d/f"), None, &mode(0o600)).unwrap();
         assert!(bed.are_same("d/f", 0, 1));
     }
     // A change that fails leaves both.
-    let failed =
-        bed.pool().setxattr(&ROOT, bed.node("d/f"), b"user.x", b"y", XattrFlags::CREATE.bits(), false);
+    let failed = ops::attrs::xattr::setxattr(
+        bed.pool(),
+        &ROOT,
+        bed.node("d/f"),
+        b"user.x",
+        b"y",
+        XattrFlags::CREATE.bits(),
+        false,
+    );
     assert_eq!(failed.map_err(Error::errno), Err(Errno::EXIST));
     assert!(bed.are_same("d/f", 0, 1));
 }
@@ -348,11 +382,14 @@ fn clients_do_not_see_the_generation() {
     copied(&bed);
     let (node, before) = (bed.node("d/f"), bed.generation(0, "d/f"));
     let mut buffer = [0; 200];
-    assert_eq!(bed.pool().getxattr(node, ATTRIBUTE, &mut buffer), Err(Error::NoAttribute));
-    assert_eq!(bed.pool().listxattr(&ROOT, node, &mut buffer), Ok(0));
+    assert_eq!(
+        ops::attrs::xattr::getxattr(bed.pool(), node, ATTRIBUTE, &mut buffer),
+        Err(Error::NoAttribute)
+    );
+    assert_eq!(ops::attrs::xattr::listxattr(bed.pool(), &ROOT, node, &mut buffer), Ok(0));
     // As cp -a of a file that was copied from a branch does.
-    bed.pool().setxattr(&ROOT, node, ATTRIBUTE, b"1", 0, false).unwrap();
-    assert_eq!(bed.pool().removexattr(&ROOT, node, ATTRIBUTE), Err(Error::NoAttribute));
+    ops::attrs::xattr::setxattr(bed.pool(), &ROOT, node, ATTRIBUTE, b"1", 0, false).unwrap();
+    assert_eq!(ops::attrs::xattr::removexattr(bed.pool(), &ROOT, node, ATTRIBUTE), Err(Error::NoAttribute));
     assert_eq!(bed.generation(0, "d/f"), before);
 }
 
@@ -373,7 +410,7 @@ fn a_branch_that_is_lost_leaves_the_other_copy_and_loses_when_it_comes_back() {
     let listed = bed.made.client().entries(bed.node("d"), Some("d")).unwrap();
     assert_eq!(listed.iter().filter(|entry| entry.name == b"f").count(), 1);
     assert_eq!(bed.find("d/f").unwrap().attr.size, 5);
-    bed.pool().release(lost).unwrap();
+    ops::data::open::release(bed.pool(), lost).unwrap();
     // Both ways to heal: on a third branch, and where the old copy is.
     bed.copy("d/f", 1, 2).unwrap();
     assert!(bed.are_same("d/f", 1, 2) && !bed.are_same("d/f", 0, 1));
@@ -394,11 +431,11 @@ fn a_node_of_an_old_copy_opens_nothing() {
     bed.only(&[0, 1]);
     // The name leads to the newer copy, but nobody has looked it up yet.
     for flags in [0, WRITE, WRITE | OFlags::TRUNC.bits()] {
-        let opened = bed.pool().open(&ROOT, old, flags, false).map(|opened| opened.handle);
+        let opened = ops::data::open::open(bed.pool(), &ROOT, old, flags, false).map(|opened| opened.handle);
         assert_eq!(opened, Err(Error::Stale), "{flags:#o}");
     }
     let size = SetAttr { size: Some(0), ..SetAttr::default() };
-    assert_eq!(bed.pool().setattr(&ROOT, old, None, &size).err(), Some(Error::Stale));
+    assert_eq!(ops::attrs::setattr::setattr(bed.pool(), &ROOT, old, None, &size).err(), Some(Error::Stale));
     assert_eq!((bed.on(0, "d/f").as_str(), bed.read("d/f").as_str()), ("first", "after"));
     assert!(bed.generation(1, "d/f").unwrap().number > bed.generation(0, "d/f").unwrap().number);
 }
@@ -464,7 +501,7 @@ fn a_rename_takes_the_current_copies_and_drops_the_old_ones() {
     assert_eq!((bed.on(0, "e/g").as_str(), bed.read("e/g").as_str()), ("newer", "after"));
     // So they do under a hard link elsewhere.
     let (dir, name) = bed.place("other/link");
-    bed.pool().link(&ROOT, bed.node("e/g"), dir, name).unwrap();
+    ops::names::link::link(bed.pool(), &ROOT, bed.node("e/g"), dir, name).unwrap();
     assert_eq!(bed.read("other/link"), "after");
 }
 
@@ -528,8 +565,8 @@ fn one_of_several_equal_copies_is_taken_off() {
             assert_eq!(bed.find(name).unwrap().attr.ino, number, "{name}");
         }
         let mut bytes = [0; 9];
-        assert_eq!(bed.pool().read(reader, 0, &mut bytes), Ok(5));
-        bed.pool().release(reader).unwrap();
+        assert_eq!(ops::data::io::read(bed.pool(), reader, 0, &mut bytes), Ok(5));
+        ops::data::open::release(bed.pool(), reader).unwrap();
         bed.write("other/link", "AFTER");
         assert_eq!(bed.read("d/f"), "AFTER");
         for branch in 0..3 {
@@ -549,7 +586,7 @@ fn a_copy_that_may_be_the_only_one_of_its_kind_stays() {
     // A writer.
     let writer = bed.open("d/f", WRITE).unwrap();
     assert_eq!(bed.take_off("d/f", 0, 1), Err(Errno::BUSY));
-    bed.pool().release(writer).unwrap();
+    ops::data::open::release(bed.pool(), writer).unwrap();
     // The other copy is out of date now, so this one moves; the old one is nobody's to remove.
     bed.write("d/f", "after");
     assert_eq!(bed.take_off("d/f", 0, 1), Err(Errno::STALE));
@@ -632,13 +669,14 @@ fn files_without_a_rule_have_no_generation() {
     bed.rename("other/f", "other/g", RenameKind::Replace).unwrap();
     assert_eq!(bed.generation(0, "other/g"), None);
     let (dir, name) = bed.place("d/made");
-    bed.pool().mknod(&ROOT, dir, name, 0o100_644, (0, 0)).unwrap();
+    ops::names::create::mknod(bed.pool(), &ROOT, dir, name, 0o100_644, (0, 0)).unwrap();
     assert!(bed.generation(0, "d/made").is_some(), "mknod(2) makes files, too");
-    let (nameless, opened) = bed.pool().tmpfile(&ROOT, bed.node("d"), 0o600, OFlags::RDWR.bits()).unwrap();
+    let (nameless, opened) =
+        ops::data::create::tmpfile(bed.pool(), &ROOT, bed.node("d"), 0o600, OFlags::RDWR.bits()).unwrap();
     let (dir, name) = bed.place("d/linked");
-    bed.pool().link(&ROOT, nameless.node, dir, name).unwrap();
+    ops::names::link::link(bed.pool(), &ROOT, nameless.node, dir, name).unwrap();
     assert!(bed.generation(0, "d/linked").is_some());
-    bed.pool().release(opened.handle).unwrap();
+    ops::data::open::release(bed.pool(), opened.handle).unwrap();
 }
 
 /// After a crash, any step of a change may be on disk on one branch and not on the other. Copies with the same number are the
@@ -671,7 +709,7 @@ fn a_pool_without_such_a_rule_neither_reads_nor_writes_generations() {
     let before = [bed.generation(0, "d/f"), bed.generation(1, "d/f")];
     let mut config = Config { min_free: 0, ..Config::default() };
     config.policies.set_category(Category::Create, Policy::Ff);
-    bed.pool().reconfigure(config);
+    ops::settings::reconfigure(bed.pool(), config);
     assert_eq!(bed.read("d/f"), "first", "the first branch counts");
     bed.write("d/f", "FIRST");
     bed.create("d/new", "text");
@@ -683,7 +721,7 @@ fn a_pool_without_such_a_rule_neither_reads_nor_writes_generations() {
     placement.rules[0].copies = Some(1);
     let mut config = Config { min_free: 0, placement, ..Config::default() };
     config.policies.set_category(Category::Create, Policy::Ff);
-    bed.pool().reconfigure(config);
+    ops::settings::reconfigure(bed.pool(), config);
     assert_eq!(bed.read("d/g"), "after");
-    assert!(bed.pool().closed_since(0).paths.is_empty());
+    assert!(ops::resolve::generations::closed_since(bed.pool(), 0).paths.is_empty());
 }

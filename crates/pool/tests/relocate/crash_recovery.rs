@@ -2,6 +2,7 @@
 
 use super::*;
 use canopy_branch::branch::BranchSpec;
+use canopy_pool::ops;
 use canopy_testkit::files::put;
 use std::path::Path;
 
@@ -47,7 +48,7 @@ fn a_crash_during_the_copy_leaves_the_original() {
     fs::create_dir_all(disks.on(1, ".canopy-clone.dead.1/e")).unwrap();
     put(disks.on(1, "d/.canopy-clone.alive.2"), b"half");
     journal_entry(&disks, &["d/f"]);
-    disks.pool.recover();
+    ops::settings::recover(&disks.pool);
     assert_eq!(exists(&disks, "d/f"), [true, false]);
     assert_eq!(disks.unfinished_copies(), [disks.on(1, "d/.canopy-clone.alive.2")]);
 }
@@ -61,7 +62,7 @@ fn a_crash_during_link_cow_leaves_the_link() {
     let path = disks.on(1, ".canopy-clone.move.dead.1");
     fs::write(&path, "canopy move 1\0\0d/f\0").unwrap();
     common::chmod(&path, 0o600);
-    disks.pool.recover();
+    ops::settings::recover(&disks.pool);
     assert_eq!(fs::read(disks.on(1, "d/f")).unwrap(), b"whole");
     assert_eq!(disks.unfinished_copies(), NONE);
 }
@@ -75,7 +76,7 @@ fn truncated_journal_entries_go_and_those_of_later_versions_stay() {
         let path = disks.on(1, ".canopy-clone.move.dead.1");
         fs::write(&path, text).unwrap();
         common::chmod(&path, 0o600);
-        disks.pool.recover();
+        ops::settings::recover(&disks.pool);
         assert_eq!(path.exists(), !gone, "{text:?}");
         assert_eq!(told(&disks.pool).len(), usize::from(!gone), "{text:?}");
         assert_eq!(exists(&disks, "f"), [true, true], "{text:?}");
@@ -91,7 +92,7 @@ fn a_crash_while_names_are_linked_leaves_the_original() {
     fs::hard_link(disks.on(0, "d/g"), disks.on(0, "d/f")).unwrap();
     fs::hard_link(disks.on(1, "d/g"), disks.on(1, "d/.canopy-clone.dead.2")).unwrap();
     journal_entry(&disks, &["d/f", "d/g"]);
-    disks.pool.recover();
+    ops::settings::recover(&disks.pool);
     assert_eq!((exists(&disks, "d/f"), exists(&disks, "d/g")), ([true, false], [true, false]));
     assert_eq!(disks.unfinished_copies(), NONE);
 }
@@ -102,7 +103,7 @@ fn a_crash_while_old_names_are_removed_leaves_the_copy() {
     put_on_both(&disks, "d/g", b"whole");
     fs::hard_link(disks.on(1, "d/g"), disks.on(1, "d/f")).unwrap();
     journal_entry(&disks, &["d/f", "d/g"]);
-    disks.pool.recover();
+    ops::settings::recover(&disks.pool);
     assert_eq!((exists(&disks, "d/f"), exists(&disks, "d/g")), ([false, true], [false, true]));
     assert_eq!(disks.unfinished_copies(), NONE);
 }
@@ -117,7 +118,7 @@ fn a_crash_of_a_copy_leaves_the_original() {
         let last = if complete { "d/f" } else { "d/.canopy-clone.dead.2" };
         fs::hard_link(disks.on(1, "d/g"), disks.on(1, last)).unwrap();
         entry_of(&disks, "canopy copy 1", &["d/f", "d/g"]);
-        disks.pool.recover();
+        ops::settings::recover(&disks.pool);
         for name in ["d/f", "d/g"] {
             assert_eq!(exists(&disks, name), [true, complete], "{name}");
         }
@@ -127,7 +128,10 @@ fn a_crash_of_a_copy_leaves_the_original() {
 
 /// What the pool tells of moves that are not finished.
 fn told(pool: &Pool) -> Vec<String> {
-    pool.branches().iter().flat_map(|branch| pool.unfinished_moves(branch.id)).collect()
+    ops::settings::branches(pool)
+        .iter()
+        .flat_map(|branch| ops::settings::unfinished_moves(pool, branch.id))
+        .collect()
 }
 
 fn set_modified(path: impl AsRef<Path>, seconds_from_now: i64) {
@@ -165,7 +169,7 @@ fn of_files_that_differ_the_newer_stays() {
             set_modified(disks.on(*branch, "f"), *when);
         }
         for _ in 0..2 {
-            disks.pool.recover();
+            ops::settings::recover(&disks.pool);
             assert_eq!(exists(&disks, "f"), expected, "{complete} {changes:?}");
             let undecided = expected == [true, true];
             assert_eq!(entry.exists(), undecided, "{complete} {changes:?}");
@@ -175,7 +179,7 @@ fn of_files_that_differ_the_newer_stays() {
         // The user decides.
         if entry.exists() {
             fs::remove_file(disks.on(1, "f")).unwrap();
-            disks.pool.recover();
+            ops::settings::recover(&disks.pool);
             assert!(!entry.exists() && exists(&disks, "f") == [true, false]);
         }
     }
@@ -190,7 +194,7 @@ fn a_move_is_finished_when_its_other_branch_comes() {
         let entry = journal_entry(&disks, &["f"]);
         let root = |branch: usize| disks.disks[branch].path().to_owned();
         let pool = common::over(&[root(first)], &[Mode::Rw], Config::default());
-        pool.recover();
+        ops::settings::recover(&pool);
         assert!(entry.exists());
         assert_eq!(told(&pool).len(), first, "{:?}", told(&pool));
         if changed {
@@ -199,7 +203,7 @@ fn a_move_is_finished_when_its_other_branch_comes() {
         }
         let spec = |branch| BranchSpec { path: root(branch), mode: Mode::Rw, min_free: None };
         let list = [spec(1 - first), spec(first)].into_iter().collect();
-        pool.set_branches(pool.branches().update(&list).unwrap());
+        ops::settings::set_branches(&pool, ops::settings::branches(&pool).update(&list).unwrap());
         assert!(disks.on(first, "f").exists() && !disks.on(1 - first, "f").exists(), "{first} {changed}");
         assert!(!entry.exists() && told(&pool).is_empty(), "{:?}", told(&pool));
     }
@@ -215,11 +219,11 @@ fn a_file_open_for_writing_is_left_for_the_next_mount() {
         let entry = journal_entry(&disks, names);
         let surplus = if complete { 0 } else { 1 };
         let writer = fs::File::options().append(true).open(disks.on(surplus, "f")).unwrap();
-        disks.pool.recover();
+        ops::settings::recover(&disks.pool);
         assert_eq!(exists(&disks, "f"), [true, true]);
         assert!(entry.exists());
         drop(writer);
-        disks.pool.recover();
+        ops::settings::recover(&disks.pool);
         assert!(!disks.on(surplus, "f").exists() && disks.on(1 - surplus, "f").exists());
         assert_eq!(disks.unfinished_copies(), NONE);
     }
@@ -231,9 +235,9 @@ fn a_move_from_an_absent_branch_waits_for_that_branch() {
     put_on_both(&disks, "f", b"whole");
     let entry = journal_entry(&disks, &["f"]);
     let alone = common::over(&[disks.on(1, "")], &[Mode::Rw], Config::default());
-    alone.recover();
+    ops::settings::recover(&alone);
     assert!(entry.exists() && disks.on(1, "f").exists());
-    disks.pool.recover();
+    ops::settings::recover(&disks.pool);
     assert_eq!(exists(&disks, "f"), [false, true]);
     assert!(!entry.exists());
 }
@@ -245,17 +249,17 @@ fn journal_entries_of_other_users_are_ignored() {
     put_on_both(&disks, "f", b"whole");
     let path = journal_entry(&disks, &["f"]);
     std::os::unix::fs::chown(&path, Some(1000), Some(1000)).unwrap();
-    disks.pool.recover();
+    ops::settings::recover(&disks.pool);
     assert_eq!(exists(&disks, "f"), [true, true]);
     std::os::unix::fs::chown(&path, Some(0), Some(0)).unwrap();
     common::chmod(&path, 0o666);
-    disks.pool.recover();
+    ops::settings::recover(&disks.pool);
     assert_eq!(exists(&disks, "f"), [true, true]);
     // A name in an entry must not lead out of a branch.
     fs::write(disks.disks[1].path().parent().unwrap().join(".canopy-clone.dead.x"), "outside").unwrap();
     fs::remove_file(&path).unwrap();
     journal_entry(&disks, &["../f"]);
-    disks.pool.recover();
+    ops::settings::recover(&disks.pool);
     assert!(disks.disks[1].path().parent().unwrap().join(".canopy-clone.dead.x").exists());
     assert_eq!(exists(&disks, "f"), [true, true]);
 }

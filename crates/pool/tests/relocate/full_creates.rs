@@ -1,6 +1,7 @@
 //! Creates on a branch without free inodes.
 
 use super::*;
+use canopy_pool::ops;
 use canopy_testkit::Kind;
 
 type Make = fn(&Pool, &[u8]) -> Result<NodeId, canopy_base::error::Error>;
@@ -8,16 +9,24 @@ type Make = fn(&Pool, &[u8]) -> Result<NodeId, canopy_base::error::Error>;
 const WAYS: [(&str, Make); 5] = [
     ("create", |pool, name| {
         let flags = (OFlags::RDWR | OFlags::CREATE | OFlags::EXCL).bits();
-        let (entry, opened) = pool.create(&common::ROOT, NodeId::ROOT, name, 0o644, flags, false)?;
-        pool.release(opened.handle)?;
+        let (entry, opened) =
+            ops::data::create::create(pool, &common::ROOT, NodeId::ROOT, name, 0o644, flags, false)?;
+        ops::data::open::release(pool, opened.handle)?;
         Ok(entry.node)
     }),
-    ("mknod", |pool, name| Ok(pool.mknod(&common::ROOT, NodeId::ROOT, name, 0o100_644, (0, 0))?.node)),
-    ("mkdir", |pool, name| Ok(pool.mkdir(&common::ROOT, NodeId::ROOT, name, 0o755)?.node)),
-    ("symlink", |pool, name| Ok(pool.symlink(&common::ROOT, NodeId::ROOT, name, b"target")?.node)),
+    ("mknod", |pool, name| {
+        Ok(ops::names::create::mknod(pool, &common::ROOT, NodeId::ROOT, name, 0o100_644, (0, 0))?.node)
+    }),
+    ("mkdir", |pool, name| {
+        Ok(ops::names::create::mkdir(pool, &common::ROOT, NodeId::ROOT, name, 0o755)?.node)
+    }),
+    ("symlink", |pool, name| {
+        Ok(ops::names::create::symlink(pool, &common::ROOT, NodeId::ROOT, name, b"target")?.node)
+    }),
     ("tmpfile", |pool, _| {
-        let (entry, opened) = pool.tmpfile(&common::ROOT, NodeId::ROOT, 0o644, OFlags::RDWR.bits())?;
-        pool.release(opened.handle)?;
+        let (entry, opened) =
+            ops::data::create::tmpfile(pool, &common::ROOT, NodeId::ROOT, 0o644, OFlags::RDWR.bits())?;
+        ops::data::open::release(pool, opened.handle)?;
         Ok(entry.node)
     }),
 ];
@@ -34,7 +43,7 @@ fn a_create_without_inodes_goes_to_the_next_branch() {
         for (what, make) in WAYS {
             let node = make(&disks.pool, what.as_bytes()).unwrap_or_else(|error| panic!("{what}: {error}"));
             assert_eq!(fs::symlink_metadata(disks.on(1, what)).is_ok(), what != "tmpfile", "{what}");
-            disks.pool.forget(node, 1);
+            ops::names::lookup::forget(&disks.pool, node, 1);
         }
     }
 }

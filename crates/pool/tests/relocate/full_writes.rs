@@ -3,6 +3,7 @@
 use super::*;
 use crate::common::TestKernel;
 use canopy_pool::kernel::NoKernel;
+use canopy_pool::ops;
 use canopy_pool::{SetAttr, Whence};
 use canopy_testkit::files::put;
 use std::os::unix::fs::MetadataExt;
@@ -16,7 +17,7 @@ fn a_full_branch_moves_the_file_and_all_its_handles() {
     let (node, writer) = disks.open(&mut client, "dir/f", OFlags::RDWR);
     let (_, reader) = disks.open(&mut client, "dir/f", OFlags::RDONLY);
     let (_, appender) = disks.open(&mut client, "dir/f", OFlags::WRONLY | OFlags::APPEND);
-    let before = disks.pool.getattr(node, None).unwrap();
+    let before = ops::names::lookup::getattr(&disks.pool, node, None).unwrap();
     disks.fill(0);
     let more = pattern(2, 3 * MIB);
     write(&disks.pool, writer, MIB as u64, &more).expect("the other branch has room");
@@ -33,16 +34,19 @@ fn a_full_branch_moves_the_file_and_all_its_handles() {
     }
     assert_eq!(fs::read(disks.on(1, "dir/f")).unwrap(), whole);
     // Clients cannot see that the file moved.
-    let after = disks.pool.getattr(node, Some(reader)).unwrap();
+    let after = ops::names::lookup::getattr(&disks.pool, node, Some(reader)).unwrap();
     assert_eq!((after.ino, after.size), (before.ino, whole.len() as u64));
-    assert_eq!(disks.pool.lookup(client.walk("dir").unwrap().node, b"f").map(|e| e.node), Ok(node));
-    disks.pool.forget(node, 1);
-    disks.pool.fsync(appender, false).unwrap();
-    assert_eq!(disks.pool.lseek(reader, 0, Whence::Hole).unwrap(), whole.len() as u64);
+    assert_eq!(
+        ops::names::lookup::lookup(&disks.pool, client.walk("dir").unwrap().node, b"f").map(|e| e.node),
+        Ok(node)
+    );
+    ops::names::lookup::forget(&disks.pool, node, 1);
+    ops::data::io::fsync(&disks.pool, appender, false).unwrap();
+    assert_eq!(ops::data::io::lseek(&disks.pool, reader, 0, Whence::Hole).unwrap(), whole.len() as u64);
     for handle in [writer, reader, appender] {
-        disks.pool.release(handle).unwrap();
+        ops::data::open::release(&disks.pool, handle).unwrap();
     }
-    assert_eq!(disks.pool.getattr(node, None).unwrap().ino, before.ino);
+    assert_eq!(ops::names::lookup::getattr(&disks.pool, node, None).unwrap().ino, before.ino);
     assert_eq!(disks.unfinished_copies(), NONE);
     client.end().unwrap();
 }
@@ -55,16 +59,16 @@ fn a_move_ends_early_when_the_caller_is_killed() {
     let (_, writer) = disks.open(&mut client, "dir/f", OFlags::RDWR);
     disks.fill(0);
     let kernel = TestKernel { unwatched: true, caller_is_killed: true, ..TestKernel::default() };
-    disks.pool.connect(Arc::new(kernel), false);
+    ops::settings::connect(&disks.pool, Arc::new(kernel), false);
     assert_eq!(write(&disks.pool, writer, MIB as u64, &pattern(2, MIB)), Err(Errno::NOSPC));
     assert_eq!(fs::read(disks.on(0, "dir/f")).unwrap()[..MIB], pattern(1, MIB));
     assert!(!disks.on(1, "dir/f").exists());
     assert_eq!(disks.unfinished_copies(), NONE);
     // The next caller is alive and waits.
-    disks.pool.connect(Arc::new(NoKernel), false);
+    ops::settings::connect(&disks.pool, Arc::new(NoKernel), false);
     write(&disks.pool, writer, MIB as u64, &pattern(2, MIB)).unwrap();
     assert!(disks.on(1, "dir/f").exists());
-    disks.pool.release(writer).unwrap();
+    ops::data::open::release(&disks.pool, writer).unwrap();
     client.end().unwrap();
 }
 
@@ -93,7 +97,8 @@ fn all_names_of_a_file_move_or_none() {
         }
         let mut client = common::Client::new(pool.clone());
         let node = client.walk("a/h").unwrap().node;
-        let handle = pool.open(&common::ROOT, node, OFlags::RDWR.bits(), false).unwrap().handle;
+        let handle =
+            ops::data::open::open(&pool, &common::ROOT, node, OFlags::RDWR.bits(), false).unwrap().handle;
         let filler = fs::File::create(small.path().join("filler")).unwrap();
         let free = rustix::fs::statvfs(small.path()).unwrap();
         rustix::fs::fallocate(&filler, rustix::fs::FallocateFlags::empty(), 0, free.f_bavail * free.f_frsize)
@@ -113,7 +118,7 @@ fn all_names_of_a_file_move_or_none() {
         for name in ["a/f", "a/h", "x/y/z/g"] {
             assert_eq!(client.walk(name).unwrap().node, node, "{name}");
         }
-        pool.release(handle).unwrap();
+        ops::data::open::release(&pool, handle).unwrap();
         client.end().unwrap();
     }
 }
@@ -135,7 +140,7 @@ fn a_file_with_thousands_of_names_moves() {
     assert_eq!(fs::read_dir(disks.on(1, "d")).unwrap().count(), NAMES);
     assert_eq!(fs::metadata(disks.on(1, "d/0")).unwrap().nlink(), NAMES as u64);
     assert_eq!(read(&disks.pool, handle, 4 * MIB), [pattern(1, MIB), pattern(2, MIB)].concat());
-    disks.pool.release(handle).unwrap();
+    ops::data::open::release(&disks.pool, handle).unwrap();
     client.end().unwrap();
 }
 
@@ -169,7 +174,7 @@ fn handles_stay_usable_while_another_writer_keeps_the_file_on_its_branch() {
     }
     assert!(disks.on(1, "dir/f").exists());
     for handle in handles.map(|(_, handle)| handle).into_iter().chain([reader]) {
-        disks.pool.release(handle).unwrap();
+        ops::data::open::release(&disks.pool, handle).unwrap();
     }
     client.end().unwrap();
 }
@@ -196,7 +201,7 @@ fn a_file_stays_where_it_is_when_it_cannot_move() {
         assert_eq!(&read(&disks.pool, handle, 7), b"content", "{what}");
         assert!(disks.on(0, "dir/f").exists(), "{what}");
         assert_eq!(disks.unfinished_copies(), NONE, "{what}");
-        disks.pool.release(handle).unwrap();
+        ops::data::open::release(&disks.pool, handle).unwrap();
         client.end().unwrap();
     }
 }
@@ -221,7 +226,7 @@ fn an_exceeded_quota_moves_the_file() {
     write(&disks.pool, handle, MIB as u64, &pattern(2, 8 * MIB)).unwrap();
     assert!(!disks.on(0, "f").exists() && disks.on(1, "f").exists());
     assert_eq!(read(&disks.pool, handle, 16 * MIB), [pattern(1, MIB), pattern(2, 8 * MIB)].concat());
-    disks.pool.release(handle).unwrap();
+    ops::data::open::release(&disks.pool, handle).unwrap();
     client.end().unwrap();
 }
 
@@ -231,13 +236,13 @@ fn unlinked_files_move_too() {
     put(disks.on(0, "f"), &pattern(1, MIB));
     let mut client = disks_client(&disks);
     let (node, handle) = disks.open(&mut client, "f", OFlags::RDWR);
-    disks.pool.unlink(NodeId::ROOT, b"f").unwrap();
+    ops::names::remove::unlink(&disks.pool, NodeId::ROOT, b"f").unwrap();
     disks.fill(0);
     write(&disks.pool, handle, MIB as u64, &pattern(2, 2 * MIB)).unwrap();
     assert_eq!(read(&disks.pool, handle, 8 * MIB), [pattern(1, MIB), pattern(2, 2 * MIB)].concat());
-    assert_eq!(disks.pool.getattr(node, None).unwrap().nlink, 0);
+    assert_eq!(ops::names::lookup::getattr(&disks.pool, node, None).unwrap().nlink, 0);
     assert_eq!(fs::read_dir(disks.on(1, "")).unwrap().count(), 0);
-    disks.pool.release(handle).unwrap();
+    ops::data::open::release(&disks.pool, handle).unwrap();
     client.end().unwrap();
 }
 
@@ -254,18 +259,18 @@ fn fallocate_and_copy_file_range_move_the_file() {
         if copies {
             let all = MIB as u64;
             // The move separates the two files, so the kernel has to copy by itself.
-            let copied = disks.pool.copy_file_range((source, 0), (handle, all), all);
+            let copied = ops::data::io::copy_file_range(&disks.pool, (source, 0), (handle, all), all);
             assert_eq!(copied.map_err(|error| error.errno()), Err(Errno::XDEV));
             assert_eq!(read(&disks.pool, handle, 16 * MIB)[..MIB], pattern(1, MIB));
             assert_eq!(read(&disks.pool, source, MIB), pattern(2, MIB));
         } else {
-            disks.pool.fallocate(handle, 0, 0, 8 << 20).unwrap();
+            ops::data::io::fallocate(&disks.pool, handle, 0, 0, 8 << 20).unwrap();
             assert_eq!(fs::metadata(disks.on(1, "f")).unwrap().blocks() * 512, 8 << 20);
             assert_eq!(read(&disks.pool, handle, MIB), pattern(1, MIB));
         }
         assert!(!disks.on(0, "f").exists() && disks.on(1, "f").exists());
         for handle in [handle, source] {
-            disks.pool.release(handle).unwrap();
+            ops::data::open::release(&disks.pool, handle).unwrap();
         }
         client.end().unwrap();
     }
@@ -280,7 +285,7 @@ fn truncating_on_a_full_branch_changes_only_the_size() {
     let node = client.walk("f").unwrap().node;
     disks.fill(0);
     let set = SetAttr { size: Some(1 << 30), ..SetAttr::default() };
-    let attr = disks.pool.setattr(&common::ROOT, node, None, &set).unwrap();
+    let attr = ops::attrs::setattr::setattr(&disks.pool, &common::ROOT, node, None, &set).unwrap();
     assert_eq!(attr.size, 1 << 30);
     assert!(disks.on(0, "f").exists());
     client.end().unwrap();
@@ -317,7 +322,7 @@ fn no_write_is_lost_while_branches_fill_up() {
                         let (at, data) = ((piece * PIECE) as u64, pattern(piece as u64 + salt, PIECE));
                         write(pool, *handle, at, &data).expect("some branch has room");
                         let mut back = vec![0; PIECE];
-                        assert_eq!(pool.read(*handle, at, &mut back), Ok(PIECE));
+                        assert_eq!(ops::data::io::read(pool, *handle, at, &mut back), Ok(PIECE));
                         assert!(back == data, "piece {piece} is not what was written");
                     }
                 }
@@ -328,7 +333,10 @@ fn no_write_is_lost_while_branches_fill_up() {
         let handle = if index == 0 { handles[0].0 } else { handles[0].1 };
         for piece in 0..32 * MIB / PIECE {
             let mut back = vec![0; PIECE];
-            assert_eq!(disks.pool.read(handle, (piece * PIECE) as u64, &mut back), Ok(PIECE));
+            assert_eq!(
+                ops::data::io::read(&disks.pool, handle, (piece * PIECE) as u64, &mut back),
+                Ok(PIECE)
+            );
             assert!(back == pattern(piece as u64 + salt, PIECE), "piece {piece}");
         }
     }
@@ -339,8 +347,8 @@ fn no_write_is_lost_while_branches_fill_up() {
     assert!(!disks.on(0, "f").exists() && !disks.on(0, "g").exists());
     assert_eq!(disks.unfinished_copies(), NONE);
     for (f, g) in handles {
-        disks.pool.release(f).unwrap();
-        disks.pool.release(g).unwrap();
+        ops::data::open::release(&disks.pool, f).unwrap();
+        ops::data::open::release(&disks.pool, g).unwrap();
     }
     client.end().unwrap();
 }

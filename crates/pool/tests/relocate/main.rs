@@ -16,6 +16,7 @@ use canopy_base::ids::{HandleId, NodeId};
 use canopy_branch::branch::Mode;
 use canopy_policy::{Category, Policy};
 use canopy_pool::config::{Config, MoveWhenFull};
+use canopy_pool::ops;
 use canopy_pool::{Pool, WriteKind};
 use canopy_testkit::{LoopFs, files};
 use rustix::fs::OFlags;
@@ -65,7 +66,10 @@ impl Disks {
     /// Opens a file of the pool.
     fn open(&self, client: &mut common::Client, path: &str, flags: OFlags) -> (NodeId, HandleId) {
         let node = client.walk(path).expect("a file").node;
-        (node, self.pool.open(&common::ROOT, node, flags.bits(), false).expect("open").handle)
+        (
+            node,
+            ops::data::open::open(&self.pool, &common::ROOT, node, flags.bits(), false).expect("open").handle,
+        )
     }
 
     /// Returns the unfinished copies on all branches.
@@ -82,7 +86,7 @@ fn never() -> Config {
 /// Writes all of the data, in as many calls as it takes.
 fn write(pool: &Pool, handle: HandleId, mut at: u64, mut data: &[u8]) -> Result<(), Errno> {
     while !data.is_empty() {
-        let count = common::patiently(|| pool.write(handle, at, data, WriteKind::default()))
+        let count = common::patiently(|| ops::data::io::write(pool, handle, at, data, WriteKind::default()))
             .map_err(|error| error.errno())?;
         at += count as u64;
         data = &data[count..];
@@ -92,7 +96,7 @@ fn write(pool: &Pool, handle: HandleId, mut at: u64, mut data: &[u8]) -> Result<
 
 fn read(pool: &Pool, handle: HandleId, len: usize) -> Vec<u8> {
     let mut buffer = vec![0xEE; len];
-    let count = pool.read(handle, 0, &mut buffer).expect("read");
+    let count = ops::data::io::read(pool, handle, 0, &mut buffer).expect("read");
     buffer.truncate(count);
     buffer
 }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::common::{Client, TestKernel};
 use canopy_pool::kernel::NoKernel;
+use canopy_pool::ops;
 use canopy_sys::ioctl::relocate::{RELOCATE, Relocation, What};
 use canopy_testkit::cmd::wait_until;
 use canopy_testkit::files::put;
@@ -42,7 +43,13 @@ fn ask(
         Relocation { name: name.as_bytes(), from, to, rate: 0, idle: true, lossy: false, what: What::Move };
     how(&mut relocation);
     let caller = canopy_pool::Caller { uid, ..common::administrator() };
-    let done = disks.pool.ioctl(&caller, dir, RELOCATE, &relocation.to_bytes().expect("names that fit"));
+    let done = ops::attrs::ioctl::ioctl(
+        &disks.pool,
+        &caller,
+        dir,
+        RELOCATE,
+        &relocation.to_bytes().expect("names that fit"),
+    );
     client.forget();
     done.map(|answer| assert!(answer.bytes().is_empty())).map_err(|error| error.errno())
 }
@@ -65,7 +72,7 @@ fn a_file_moves_with_all_its_names_and_attributes() {
     let before = Tree::capture_with(disks.disks[0].path(), Fields::all());
     let mut client = Client::new(disks.pool.clone());
     let (node, reader) = disks.open(&mut client, "a/b/f", OFlags::RDONLY);
-    let shown = disks.pool.getattr(node, None).unwrap();
+    let shown = ops::names::lookup::getattr(&disks.pool, node, None).unwrap();
     relocate(&disks, "x/y/g", 0, 1).unwrap();
     assert!(!disks.on(0, "a/b/f").exists() && !disks.on(0, "x/y/g").exists());
     // The directories stay on the old branch.
@@ -77,9 +84,9 @@ fn a_file_moves_with_all_its_names_and_attributes() {
     assert!(held.blocks() * 512 < 4 << 20, "holes stay holes");
     // The reader goes on, and the file is the same to clients.
     assert_eq!(read(&disks.pool, reader, MIB), pattern(1, MIB));
-    let after = disks.pool.getattr(node, None).unwrap();
+    let after = ops::names::lookup::getattr(&disks.pool, node, None).unwrap();
     assert_eq!((after.ino, after.size, after.mtime, after.nlink), (shown.ino, shown.size, shown.mtime, 2));
-    disks.pool.release(reader).unwrap();
+    ops::data::open::release(&disks.pool, reader).unwrap();
     // And back.
     relocate(&disks, "a/b/f", 1, 0).unwrap();
     before.assert_same(&Tree::capture_with(disks.disks[0].path(), Fields::all()));
@@ -110,7 +117,7 @@ fn a_copy_has_all_names_and_attributes_and_the_original_stays() {
     }
     assert!(fs::metadata(disks.on(1, "a/b/f")).unwrap().blocks() * 512 < 4 << 20, "holes stay holes");
     assert_eq!(read(&disks.pool, reader, MIB), pattern(1, MIB));
-    disks.pool.release(reader).unwrap();
+    ops::data::open::release(&disks.pool, reader).unwrap();
     for (path, errno) in [("a/b/f", Errno::EXIST), ("a/b/link", Errno::EXIST), ("a/b", Errno::OPNOTSUPP)] {
         assert_eq!(copy(&disks, path, 0, 1), Err(errno), "{path}");
     }
@@ -126,17 +133,22 @@ fn clients_that_know_a_file_write_the_copy_that_is_shown() {
         put(disks.on(from, "d/f"), b"old");
         let mut client = Client::new(disks.pool.clone());
         let (node, reader) = disks.open(&mut client, "d/f", OFlags::RDONLY);
-        let shown = disks.pool.getattr(node, None).unwrap();
+        let shown = ops::names::lookup::getattr(&disks.pool, node, None).unwrap();
         copy(&disks, "d/f", from, to).unwrap();
-        let writer = disks.pool.open(&common::ROOT, node, OFlags::WRONLY.bits(), false).unwrap().handle;
-        disks.pool.write(writer, 0, b"new", WriteKind::default()).unwrap();
-        disks.pool.release(writer).unwrap();
+        let writer = ops::data::open::open(&disks.pool, &common::ROOT, node, OFlags::WRONLY.bits(), false)
+            .unwrap()
+            .handle;
+        ops::data::io::write(&disks.pool, writer, 0, b"new", WriteKind::default()).unwrap();
+        ops::data::open::release(&disks.pool, writer).unwrap();
         assert_eq!(read(&disks.pool, reader, 3), b"new", "an open file is one file");
-        disks.pool.release(reader).unwrap();
+        ops::data::open::release(&disks.pool, reader).unwrap();
         let found = client.walk("d/f").unwrap();
-        let again = disks.pool.open(&common::ROOT, found.node, OFlags::RDONLY.bits(), false).unwrap().handle;
+        let again =
+            ops::data::open::open(&disks.pool, &common::ROOT, found.node, OFlags::RDONLY.bits(), false)
+                .unwrap()
+                .handle;
         assert_eq!(read(&disks.pool, again, 3), b"new");
-        disks.pool.release(again).unwrap();
+        ops::data::open::release(&disks.pool, again).unwrap();
         assert_eq!(found.attr.ino, shown.ino);
         assert_eq!([0, 1].map(|branch| fs::read(disks.on(branch, "d/f")).unwrap()), [b"new", b"old"]);
         client.end().unwrap();
@@ -158,7 +170,7 @@ fn what_cannot_move_stays_and_says_why() {
     let mut client = Client::new(disks.pool.clone());
     let (_, writer) = disks.open(&mut client, "plain", OFlags::WRONLY);
     assert_eq!(relocate(&disks, "plain", 0, 1), Err(Errno::BUSY), "open for writing in the pool");
-    disks.pool.release(writer).unwrap();
+    ops::data::open::release(&disks.pool, writer).unwrap();
     let outside = fs::OpenOptions::new().append(true).open(disks.on(0, "plain")).unwrap();
     assert_eq!(relocate(&disks, "plain", 0, 1), Err(Errno::BUSY), "open for writing on the branch");
     drop(outside);
@@ -177,12 +189,13 @@ fn what_cannot_move_stays_and_says_why() {
         assert_eq!(relocate(&disks, path, from, to), Err(errno), "{path}");
     }
     assert_eq!(relocate_as(&disks, 1000, "plain", 0, 1, 0), Err(Errno::ACCESS));
-    disks.pool.connect(
+    ops::settings::connect(
+        &disks.pool,
         Arc::new(TestKernel { unwatched: true, caller_is_interrupted: true, ..TestKernel::default() }),
         false,
     );
     assert_eq!(relocate(&disks, "plain", 0, 1), Err(Errno::INTR));
-    disks.pool.connect(Arc::new(NoKernel), false);
+    ops::settings::connect(&disks.pool, Arc::new(NoKernel), false);
     for (branch, before) in before.iter().enumerate() {
         before.assert_same(&Tree::capture_with(disks.disks[branch].path(), Fields::all()));
     }
@@ -206,7 +219,8 @@ fn modes_of_branches_are_respected() {
         let bytes = Relocation { name: b"f", from, to, rate: 0, idle: false, lossy: false, what: What::Move }
             .to_bytes()
             .unwrap();
-        let done = pool.ioctl(&common::administrator(), NodeId::ROOT, RELOCATE, &bytes).map(drop);
+        let done = ops::attrs::ioctl::ioctl(&pool, &common::administrator(), NodeId::ROOT, RELOCATE, &bytes)
+            .map(drop);
         assert_eq!(done.map_err(|error| error.errno()), expected, "{modes:?}");
     }
     assert!(paths[1].join("f").exists());
@@ -234,10 +248,12 @@ fn a_client_that_wants_to_write_ends_the_move() {
                     .unwrap();
             } else {
                 let flags = OFlags::WRONLY.bits();
-                let opened = common::patiently(|| disks.pool.open(&common::ROOT, node, flags, false));
+                let opened = common::patiently(|| {
+                    ops::data::open::open(&disks.pool, &common::ROOT, node, flags, false)
+                });
                 let handle = opened.unwrap().handle;
                 write(&disks.pool, handle, 0, b"B").unwrap();
-                disks.pool.release(handle).unwrap();
+                ops::data::open::release(&disks.pool, handle).unwrap();
             }
             assert_eq!(mover.join().unwrap(), Err(Errno::BUSY), "outside: {outside}");
         });
@@ -278,8 +294,8 @@ fn symlinks_and_empty_directories_follow() {
     assert!(!disks.on(0, "d").exists());
     before.without("").assert_same(&Tree::capture_with(disks.disks[1].path(), Fields::all()).without(""));
     // Clients see what they have seen before.
-    assert_eq!(disks.pool.readlink(link.node).unwrap(), b"../somewhere");
-    let after = disks.pool.getattr(dir.node, None).unwrap();
+    assert_eq!(ops::names::lookup::readlink(&disks.pool, link.node).unwrap(), b"../somewhere");
+    let after = ops::names::lookup::getattr(&disks.pool, dir.node, None).unwrap();
     assert_eq!((after.mode, after.uid, after.ino), (dir.attr.mode, 3, dir.attr.ino));
     assert_eq!(client.walk("d/link").unwrap().attr.ino, link.attr.ino);
     assert_eq!(client.walk("d").unwrap().node, dir.node);
@@ -317,13 +333,14 @@ fn a_removed_branch_is_let_go() {
     let mut client = Client::new(disks.pool.clone());
     client.walk("f").unwrap();
     for _ in 0..3 {
-        disks.pool.statfs(NodeId::ROOT).unwrap();
+        ops::attrs::statfs::statfs(&disks.pool, NodeId::ROOT).unwrap();
     }
     relocate(&disks, "f", 0, 1).unwrap();
     client.end().unwrap();
-    let rest: BranchList = disks.pool.branches().iter().skip(1).map(|branch| branch.spec()).collect();
-    let branches = disks.pool.branches().update(&rest).unwrap();
-    disks.pool.set_branches(branches);
+    let rest: BranchList =
+        ops::settings::branches(&disks.pool).iter().skip(1).map(|branch| branch.spec()).collect();
+    let branches = ops::settings::branches(&disks.pool).update(&rest).unwrap();
+    ops::settings::set_branches(&disks.pool, branches);
     let path = disks.disks[0].path();
     let open = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| entry.ok()?.path().read_link().ok());
     let open: Vec<PathBuf> = open.filter(|target| target.starts_with(path)).collect();

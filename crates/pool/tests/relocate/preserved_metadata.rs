@@ -1,6 +1,7 @@
 //! A move between filesystems of any kind preserves data and metadata.
 
 use super::*;
+use canopy_pool::ops;
 use canopy_testkit::cmd::run;
 use canopy_testkit::files::put;
 use canopy_testkit::{Fields, Kind, Tree};
@@ -59,8 +60,9 @@ fn a_move_between_filesystems_preserves_data_and_metadata() {
         let (_, handle) = disks.open(&mut client, "d/e/f", OFlags::RDWR);
         // The first branch is too small for this, the second is not.
         disks.fill(0);
-        disks.pool.fallocate(handle, 1, 9 << 20, 64 << 20).unwrap_or_else(|error| panic!("{what}: {error}"));
-        disks.pool.release(handle).unwrap();
+        ops::data::io::fallocate(&disks.pool, handle, 1, 9 << 20, 64 << 20)
+            .unwrap_or_else(|error| panic!("{what}: {error}"));
+        ops::data::open::release(&disks.pool, handle).unwrap();
         assert!(!disks.on(0, "d/e/f").exists() && !disks.on(0, "d/g").exists(), "{what}");
         assert_eq!(accessed(1), then, "{what}");
         // To compare, release the room beyond the end and reset the modification time that both changed.
@@ -98,6 +100,6 @@ fn a_file_stays_when_the_other_branch_cannot_hold_its_xattrs() {
     assert_eq!(write(&disks.pool, handle, 8192, &[1; MIB]), Err(Errno::NOSPC));
     assert!(disks.on(0, "f").exists() && !disks.on(1, "f").exists());
     assert_eq!(disks.unfinished_copies(), NONE);
-    disks.pool.release(handle).unwrap();
+    ops::data::open::release(&disks.pool, handle).unwrap();
     client.end().unwrap();
 }

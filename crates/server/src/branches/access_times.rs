@@ -12,6 +12,7 @@ use canopy_branch::branch::{Branch, BranchId, Branches};
 use canopy_config::Config;
 use canopy_fuse::mount::{ATIME_FLAGS, MountFlags};
 use canopy_pool::Pool;
+use canopy_pool::ops;
 use canopy_sys::detached_mount::clone_with_atime;
 use canopy_sys::mountinfo::{self, MountEntry};
 use canopy_sys::shown::Show as _;
@@ -46,7 +47,7 @@ impl AccessTimes {
         let Ok(listed) = mountinfo::list() else { return };
         let given = config.mount.flags & REQUESTABLE;
         let pool_flags = if given.intersects(ATIME_FLAGS) { given } else { given | MountFlags::RELATIME };
-        self.apply_flags(pool_flags, pool, config, &pool.branches(), &listed);
+        self.apply_flags(pool_flags, pool, config, &ops::settings::branches(pool), &listed);
     }
 
     /// Applies the flags of the pool's mount to these branches. To be called before they are in force, and when
@@ -87,7 +88,8 @@ impl AccessTimes {
             if state.applied.get(&branch.id).is_some_and(is_applied) {
                 continue;
             }
-            pool.set_atime_policy(
+            ops::settings::set_atime_policy(
+                pool,
                 branch,
                 wanted.is_some().then(|| how_to_read(branch, pool_flags)).flatten(),
             );

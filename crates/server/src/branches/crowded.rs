@@ -12,6 +12,7 @@ use canopy_base::lock::ranked::Mutex;
 use canopy_branch::branch::BranchId;
 use canopy_fuse::Request;
 use canopy_pool::Pool;
+use canopy_pool::ops;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -85,9 +86,9 @@ impl Crowded {
             | (_, Changes::Makes(_) | Changes::Renames { .. })
             | (Waits::Nothing | Waits::AllBranches, _) => None,
             (Waits::Names { handle: Some(handle), .. } | Waits::File { handle, .. } | Waits::Close { handle }, _) => {
-                pool.branch_id_of(HandleId(handle))
+                ops::branch_deadlines::branch_id_of(pool, HandleId(handle))
             }
-            (Waits::Names { handle: None, .. }, _) => pool.only_branch_of(NodeId(request.header.node.0)),
+            (Waits::Names { handle: None, .. }, _) => ops::branch_deadlines::only_branch_of(pool, NodeId(request.header.node.0)),
         }?;
         self.state.lock().branches.contains(&branch).then_some(branch)
     }

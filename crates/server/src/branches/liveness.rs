@@ -16,6 +16,7 @@ use crate::lock_rank as rank;
 use canopy_base::lock::ranked::Mutex;
 use canopy_branch::branch::{Branch, BranchId};
 use canopy_pool::Pool;
+use canopy_pool::ops;
 use canopy_sys::shown::Show as _;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -150,7 +151,7 @@ impl Liveness {
         self.crowded.update(&waiting);
         if memory.looked_at_disks.is_none_or(|last| now.duration_since(last) >= LOOK_AT_DISKS_EVERY) {
             memory.looked_at_disks = Some(now);
-            let branches = self.pool.branches();
+            let branches = ops::settings::branches(&self.pool);
             for disk in branches.iter().flat_map(|branch| branch.disks()) {
                 memory.disks.look(&disk);
             }
@@ -200,7 +201,7 @@ impl Liveness {
         }
         memory.told.retain(|id, since| {
             let stays = found.contains_key(id);
-            if !stays && let Some(branch) = self.pool.branches().by_id(*id) {
+            if !stays && let Some(branch) = ops::settings::branches(&self.pool).by_id(*id) {
                 let seconds = since.elapsed().as_secs();
                 tracing::warn!("branch {} has answered, after {seconds} s", branch.path.shown());
             }
@@ -224,7 +225,7 @@ impl Liveness {
     fn choose_probes(self: &Arc<Self>, waiting: &HashMap<BranchId, Waiting>) -> Vec<Arc<Probe>> {
         let deadlines: HashMap<BranchId, Duration> =
             self.pool.deadlines().into_iter().map(|(branch, deadline)| (branch.id, deadline)).collect();
-        let branches = self.pool.branches();
+        let branches = ops::settings::branches(&self.pool);
         let mut probes = self.probes.lock();
         probes.retain(|id, probe| {
             let mut state = probe.state.lock();
@@ -342,7 +343,7 @@ impl Liveness {
             self.silent.fetch_sub(1, Ordering::Relaxed);
             tracing::warn!("branch {path} answers again");
         }
-        self.pool.set_silent(probe.branch.id, silent);
+        ops::branch_deadlines::set_silent(&self.pool, probe.branch.id, silent);
     }
 }
 

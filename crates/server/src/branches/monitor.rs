@@ -15,6 +15,7 @@ use canopy_branch::branch::Branch;
 use canopy_branch::branch::health::{CheckResult, Health};
 use canopy_branch::fs::block_device;
 use canopy_config::overlap;
+use canopy_pool::ops;
 use canopy_sys::mountinfo::{self, MountEntry};
 use canopy_sys::shown::Show as _;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -49,7 +50,7 @@ impl BranchMonitor {
         loop {
             let changed = wait_for_mount_change(table.as_ref());
             let Some(topology) = self.topology.upgrade() else { return };
-            let branches = topology.pool.branches();
+            let branches = ops::settings::branches(&topology.pool);
             if changed {
                 topology.apply_access_times(&topology.settings.config(), &branches);
             }
@@ -58,7 +59,8 @@ impl BranchMonitor {
             if any_unmounted || branches.iter().any(is_gone) {
                 remove_gone_branches(&topology);
             }
-            for branch in topology.pool.branches().iter().filter(|branch| branch.needs_check()) {
+            for branch in ops::settings::branches(&topology.pool).iter().filter(|branch| branch.needs_check())
+            {
                 self.check_branch(branch);
             }
             for (path, gone) in topology.gone_branches() {
@@ -76,7 +78,7 @@ impl BranchMonitor {
             let news = branch.check_health();
             let Some((topology, illness)) = topology.upgrade().zip(news) else { return };
             // What the pool has cached of its space may be out of date.
-            topology.pool.forget_space();
+            ops::settings::forget_space(&topology.pool);
             let path = branch.path.shown();
             match illness.health {
                 Health::Well => tracing::info!("branch {path} is well again: it takes part in everything"),
@@ -105,7 +107,9 @@ impl BranchMonitor {
             }
             match topology.restore(&path) {
                 Ok(()) => {
-                    if let Some(branch) = topology.pool.branches().iter().find(|branch| branch.path == path) {
+                    if let Some(branch) =
+                        ops::settings::branches(&topology.pool).iter().find(|branch| branch.path == path)
+                    {
                         branch.health.inherit(&gone.health);
                     }
                     topology.forget_gone(&path);

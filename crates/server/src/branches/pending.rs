@@ -8,6 +8,7 @@
 use super::topology::Topology;
 use canopy_branch::branch::{BranchList, BranchSpec, Expand, FileSystem};
 use canopy_config::{overlap, pool_loops};
+use canopy_pool::ops;
 use canopy_sys::glob::is_pattern;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -67,7 +68,7 @@ impl PendingBranches {
         } else if arrived
             && topology.put_in_force(&config, list.iter().filter(is_usable).cloned().collect()).is_ok()
         {
-            tracing::info!("the branches are {} now", topology.pool.branches().to_list());
+            tracing::info!("the branches are {} now", ops::settings::branches(&topology.pool).to_list());
             topology.coherence.invalidate_names();
         }
         let more = self.any_missing(list);

@@ -9,6 +9,7 @@ use crate::lock_rank as rank;
 use canopy_base::lock::ranked::Mutex;
 use canopy_branch::branch::{BranchId, Branches};
 use canopy_pool::Pool;
+use canopy_pool::ops;
 use canopy_sys::mountinfo;
 use canopy_sys::thread::blocked_call::{self, BlockedCall, Target};
 use rustix::process::Pid;
@@ -143,7 +144,7 @@ impl Stalls {
         if stuck.is_empty() {
             return pause;
         }
-        let branches = self.pool.branches();
+        let branches = ops::settings::branches(&self.pool);
         for (unique, request) in stuck {
             let found = find(&branches, &request);
             let mut state = self.state.lock();
@@ -286,7 +287,7 @@ mod tests {
         let fifo = dirs[1].join("fifo");
         rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, Mode::RWXU).unwrap();
         let pool = pool_of(&[&dirs[0], &dirs[1]]);
-        let branch = pool.branches()[1].clone();
+        let branch = ops::settings::branches(&pool)[1].clone();
         let stalls = Stalls::new(&pool);
         assert_eq!((stalls.look(), stalls.place(7)), (None, BlockedOn::Unknown));
 
@@ -329,7 +330,7 @@ mod tests {
     fn where_the_kernel_does_not_say_the_open_file_tells_the_branch() {
         let home = tempfile::tempdir().unwrap();
         let pool = pool_of(&[home.path()]);
-        let branch = pool.branches()[0].id;
+        let branch = ops::settings::branches(&pool)[0].id;
         let stalls = Stalls::new(&pool);
         // There is no such thread.
         stalls.stalled(1, i32::MAX, Duration::ZERO, Some(branch), false);

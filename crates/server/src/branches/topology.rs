@@ -16,6 +16,7 @@ use canopy_branch::branch::health::{BranchHealth, Health, HealthReport};
 use canopy_branch::branch::{Branch, BranchId, BranchList, BranchSpec, Branches};
 use canopy_config::{Config, overlap, pool_loops};
 use canopy_pool::Pool;
+use canopy_pool::ops;
 use canopy_sys::mountinfo;
 use canopy_sys::shown::Show as _;
 use rustix::io::Errno;
@@ -66,7 +67,7 @@ impl Topology {
             mounts: Mutex::default(),
             gone: Mutex::default(),
         };
-        topology.record_mounts(&topology.pool.branches());
+        topology.record_mounts(&ops::settings::branches(&topology.pool));
         topology
     }
 
@@ -140,7 +141,7 @@ impl Topology {
     /// Refuses a directory that is in the list already, under whatever path. Duplicates that the pool was mounted
     /// with may stay.
     fn check_duplicates(&self, list: &BranchList) -> Result<(), Errno> {
-        let in_force = self.pool.branches();
+        let in_force = ops::settings::branches(&self.pool);
         let before = self.settings.branches();
         let count = |list: &BranchList, path: &Path| list.iter().filter(|spec| spec.path == path).count();
         let is_listed = |branch: &Branch| count(list, &branch.path) > 0;
@@ -170,7 +171,7 @@ impl Topology {
 
     /// Puts these branches in force.
     pub(crate) fn put_in_force(&self, config: &Config, list: BranchList) -> Result<(), Errno> {
-        let branches = self.pool.branches().update(&list).map_err(|error| {
+        let branches = ops::settings::branches(&self.pool).update(&list).map_err(|error| {
             tracing::warn!("{error}");
             error.errno()
         })?;
@@ -178,7 +179,7 @@ impl Topology {
         self.watch.reconfigure(config, &branches);
         self.apply_access_times(config, &branches);
         self.record_mounts(&branches);
-        self.pool.set_branches(branches);
+        ops::settings::set_branches(&self.pool, branches);
         Ok(())
     }
 
@@ -196,7 +197,7 @@ impl Topology {
 
     /// Removes the branches that are unmounted or gone; returns whether there were any.
     pub(crate) fn remove_gone(&self) -> bool {
-        let branches = self.pool.branches();
+        let branches = ops::settings::branches(&self.pool);
         let unmounted = self.unmounted_branches(&branches);
         for branch in branches.iter().filter(|branch| unmounted.contains(&branch.id)) {
             branch.health.look(|| Err((Health::Gone, Errno::NODEV)));
@@ -224,7 +225,7 @@ impl Topology {
         }
         let rest = branches.without(&going);
         self.watch.reconfigure(&self.settings.config(), &rest);
-        self.pool.set_branches(rest);
+        ops::settings::set_branches(&self.pool, rest);
         lines.iter().for_each(|line| tracing::warn!("{line}"));
         true
     }
@@ -263,7 +264,7 @@ impl Topology {
 
     /// Returns whether this branch is in force.
     pub(crate) fn is_branch(&self, spec: &BranchSpec) -> bool {
-        self.pool.branches().iter().any(|branch| branch.path == spec.path)
+        ops::settings::branches(&self.pool).iter().any(|branch| branch.path == spec.path)
     }
 
     /// Returns whether the branch at this path was removed because it is gone.

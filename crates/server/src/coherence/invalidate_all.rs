@@ -12,6 +12,7 @@ use crate::lock_rank as rank;
 use canopy_base::lock::ranked::Mutex;
 use canopy_fuse::NodeId;
 use canopy_pool::coherence::changes::{Change, Client};
+use canopy_pool::ops;
 use canopy_sys::{mountinfo, sched};
 use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags};
@@ -109,7 +110,7 @@ impl Coherence {
     /// its beginning, and the kernel does not use it.
     pub(crate) fn drop_listings(&self) {
         self.tell(Change::Listings, Client::Outside);
-        self.notify_in_batches(&self.pool.known().dirs(), |&dir| {
+        self.notify_in_batches(&ops::external_changes::known(&self.pool).dirs(), |&dir| {
             self.expire_node(dir, true);
         });
     }
@@ -118,7 +119,7 @@ impl Coherence {
     pub(crate) fn invalidate_everything(&self) {
         self.tell(Change::Answers, Client::Outside);
         self.invalidate_names_soon();
-        for node in self.pool.known().nodes() {
+        for node in ops::external_changes::known(&self.pool).nodes() {
             self.expire_node(node, false);
         }
     }
@@ -130,7 +131,7 @@ impl Coherence {
     /// wait for the names of a READDIRPLUS, which get the epoch of the moment at which the kernel processes them
     /// (fs/fuse/readdir.c fuse_direntplus_link). To be called when no request holds a directory lock for long.
     fn wait_for_directory_locks(&self) -> bool {
-        self.notify_in_batches(&self.pool.known().dirs(), |&dir| {
+        self.notify_in_batches(&ops::external_changes::known(&self.pool).dirs(), |&dir| {
             // Notifying takes the directory lock; that is its only purpose here.
             let _ = self.notifier.inval_entry(NodeId(dir.0), RESERVED_NAME);
         })
@@ -140,15 +141,15 @@ impl Coherence {
     /// now.
     fn invalidate_keeping_mounts(&self) -> bool {
         let (pool, notifier) = (&self.pool, &self.notifier);
-        let any_silent = || pool.branches().iter().any(|branch| branch.is_silent());
+        let any_silent = || ops::settings::branches(pool).iter().any(|branch| branch.is_silent());
         if !notifier.can_expire_entries() || pool.config().writeback || any_silent() {
             return false;
         }
         let Some(_exclusive) = self.invalidation.exclusive.try_lock_for(TIMEOUT) else { return false };
         self.wait_for_directory_locks()
             && self.drop_unused_dentries()
-            && self.notify_in_batches(&pool.known().nodes(), |&node| {
-                for (dir, name) in pool.known().names_of(node) {
+            && self.notify_in_batches(&ops::external_changes::known(pool).nodes(), |&node| {
+                for (dir, name) in ops::external_changes::known(pool).names_of(node) {
                     if let Ok(name) = CString::new(name) {
                         let _ = notifier.expire_entry(NodeId(dir.0), &name);
                     }
@@ -197,7 +198,7 @@ impl Coherence {
     fn increment_epoch(&self) {
         if self.notifier.increment_epoch().is_err() {
             // Before Linux 6.16. Invalidating a dentry also invalidates everything below it.
-            for name in self.pool.top_level_names() {
+            for name in ops::names::locate::top_level_names(&self.pool) {
                 if let Ok(name) = CString::new(name) {
                     let _ = self.notifier.inval_entry(NodeId(canopy_base::ids::NodeId::ROOT.0), &name);
                 }

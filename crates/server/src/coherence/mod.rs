@@ -25,6 +25,7 @@ mod kept_listings;
 mod recent_files;
 mod ttl;
 
+use canopy_pool::ops;
 pub(crate) use ttl::CacheTtl;
 
 use crate::settings::Settings;
@@ -72,7 +73,7 @@ impl Coherence {
         notifier: Notifier,
         ttl: CacheTtl,
     ) -> std::io::Result<Arc<Coherence>> {
-        let freshness = Freshness::new(Arc::clone(pool.changes()));
+        let freshness = Freshness::new(Arc::clone(ops::external_changes::changes(&pool)));
         let coherence = Arc::new_cyclic(|weak_self| Coherence {
             weak_self: weak_self.clone(),
             pool,
@@ -117,7 +118,7 @@ impl Coherence {
     /// Tells of a change, after the system call and before its answer or a notification. Returns whether an answer with the
     /// state before may be in flight to others than the client, so that the kernel must be notified.
     pub(crate) fn tell(&self, change: Change<'_>, by: Client) -> bool {
-        self.pool.tell(change, by);
+        ops::external_changes::tell(&self.pool, change, by);
         match (change, by) {
             // The kernel drops its listing after a change that it has requested.
             (Change::Names(dir), Client::Outside) => self.listings.changed(wire::NodeId(dir.0)),

@@ -11,6 +11,7 @@ use canopy_base::ids::NodeId;
 use canopy_base::lock::ranked::Mutex;
 use canopy_branch::fs::stat::{Attr, Time};
 use canopy_pool::coherence::changes::{Change, Client};
+use canopy_pool::ops;
 use rustix::io::Errno;
 use std::io;
 use std::sync::OnceLock;
@@ -161,7 +162,7 @@ impl Coherence {
     fn recheck_recent_files(&self) -> bool {
         for (tracked, slot) in self.recent.tracked() {
             let node = tracked.node;
-            let attr = self.pool.attr_at_hand(node, FEW_BRANCHES);
+            let attr = ops::names::lookup::attr_at_hand(&self.pool, node, FEW_BRANCHES);
             let known = attr.as_ref().and_then(|attr| attr.as_ref().ok());
             // The kernel was told when the name went: by an answer, or by a notification.
             let gone = matches!(&attr, Some(Err(why)) if matches!(why.errno(), Errno::NOENT | Errno::STALE));

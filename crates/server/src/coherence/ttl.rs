@@ -4,6 +4,7 @@ use super::busy_dirs::BusyDirs;
 use super::recent_files::{self, RecentFiles, age};
 use canopy_config::{AttrOverrides, Config, Timeouts};
 use canopy_pool as pool;
+use canopy_pool::ops;
 use std::time::Duration;
 
 /// The times to live of a pool, as its options and the watched branches decide.
@@ -75,7 +76,8 @@ impl CacheTtl {
         parent: canopy_base::ids::NodeId,
         name: &[u8],
     ) -> Duration {
-        self.watched_at(|| pool.known().path_of(parent, name)).map_or(self.entry, |watched| watched.entry)
+        self.watched_at(|| ops::external_changes::known(pool).path_of(parent, name))
+            .map_or(self.entry, |watched| watched.entry)
     }
 
     /// Returns the TTL of a negative dentry. It is short while a program works directly on a branch, so that the
@@ -87,7 +89,7 @@ impl CacheTtl {
         parent: canopy_base::ids::NodeId,
         name: &[u8],
     ) -> Duration {
-        let watched = self.watched_at(|| pool.known().path_of(parent, name));
+        let watched = self.watched_at(|| ops::external_changes::known(pool).path_of(parent, name));
         match watched.map_or(self.negative, |watched| watched.negative) {
             time if time > self.negative && busy.is_busy(parent) => self.negative,
             time => time,
@@ -107,10 +109,12 @@ impl CacheTtl {
         node: canopy_base::ids::NodeId,
         attr: &canopy_branch::fs::stat::Attr,
     ) -> Duration {
-        if attr.is_regular() && pool.changes_unseen(node) {
+        if attr.is_regular() && ops::data::mapped::changes_unseen(pool, node) {
             return if age(attr.ctime).is_zero() { TICK } else { Duration::ZERO };
         }
-        let Some(watched) = self.watched_at(|| pool.known().path(node)) else { return self.attr };
+        let Some(watched) = self.watched_at(|| ops::external_changes::known(pool).path(node)) else {
+            return self.attr;
+        };
         let unseen = age(attr.ctime).max(self.attr).min(watched.attr);
         let known = unseen == watched.attr || !attr.is_regular() || recent.track(node, attr);
         if known { watched.attr } else { unseen }
@@ -118,7 +122,7 @@ impl CacheTtl {
 
     /// Returns whether the kernel may cache the listing of a directory.
     pub(crate) fn may_cache_listing(&self, pool: &pool::Pool, dir: canopy_base::ids::NodeId) -> bool {
-        let watched = || self.watched_at(|| pool.known().path(dir)).is_some();
+        let watched = || self.watched_at(|| ops::external_changes::known(pool).path(dir)).is_some();
         self.cache_listings.unwrap_or_else(watched)
     }
 

@@ -4,6 +4,7 @@ use super::status;
 use canopy_base::error::Error;
 use canopy_base::ids::NodeId;
 use canopy_control::{ALLPATHS, BASEPATH, FULLPATH, PLACE, RELPATH, key_of};
+use canopy_pool::ops;
 use canopy_pool::{Located, Pool};
 
 /// Returns the value of such a key; `None` for any other name.
@@ -12,19 +13,24 @@ pub(crate) fn file_key(pool: &Pool, id: NodeId, name: &[u8]) -> Option<Result<Ve
     if let Some(explained) = status::explain(pool, id, key) {
         return Some(explained);
     }
-    Some(pool.locate(id).and_then(|at: Located| match std::str::from_utf8(key).unwrap_or_default() {
-        BASEPATH => Ok(at.branch),
-        RELPATH => Ok(at.path),
-        FULLPATH => Ok(at.on(&at.branch)),
-        // For the preload library: the path, and the identity of the file that must be found there.
-        PLACE => at.file.ok_or(Error::NoAttribute).map(|(dev, ino)| {
-            let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
-            [format!("{major}:{minor} {ino} ").as_bytes(), &at.on(&at.branch)].concat()
-        }),
-        ALLPATHS => {
-            let paths: Vec<Vec<u8>> = pool.holders(id, &at.path).iter().map(|branch| at.on(branch)).collect();
-            Ok(paths.join(&0))
+    Some(ops::names::locate::locate(pool, id).and_then(|at: Located| {
+        match std::str::from_utf8(key).unwrap_or_default() {
+            BASEPATH => Ok(at.branch),
+            RELPATH => Ok(at.path),
+            FULLPATH => Ok(at.on(&at.branch)),
+            // For the preload library: the path, and the identity of the file that must be found there.
+            PLACE => at.file.ok_or(Error::NoAttribute).map(|(dev, ino)| {
+                let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
+                [format!("{major}:{minor} {ino} ").as_bytes(), &at.on(&at.branch)].concat()
+            }),
+            ALLPATHS => {
+                let paths: Vec<Vec<u8>> = ops::names::locate::holders(pool, id, &at.path)
+                    .iter()
+                    .map(|branch| at.on(branch))
+                    .collect();
+                Ok(paths.join(&0))
+            }
+            _ => Err(Error::NoAttribute),
         }
-        _ => Err(Error::NoAttribute),
     }))
 }

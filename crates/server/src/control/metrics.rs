@@ -7,6 +7,7 @@ use canopy_control::metrics::{
 };
 use canopy_fuse::transport::{BOUNDS, Served};
 use canopy_pool::Pool;
+use canopy_pool::ops;
 use std::sync::Arc;
 
 /// Returns the report. Does not touch any branch. `started` is in seconds since the epoch.
@@ -25,7 +26,7 @@ pub(crate) fn metrics(
         nanoseconds: kind.nanoseconds,
         buckets: kind.buckets.to_vec(),
     });
-    let tally = pool.tally();
+    let tally = ops::tally::tally(pool);
     MetricsReport {
         started,
         operations: operations.collect(),
@@ -67,5 +68,5 @@ fn traffic(pool: &Pool) -> Vec<TrafficReport> {
             passed_opens: counts.passed_opens,
         }
     };
-    pool.branches().iter().map(report).collect()
+    ops::settings::branches(pool).iter().map(report).collect()
 }

@@ -8,6 +8,7 @@ mod hidden_name;
 mod metrics;
 mod status;
 
+use canopy_pool::ops;
 pub(crate) use file_keys::file_key;
 pub(crate) use hidden_name::{is_control_file, refusal};
 pub(crate) use status::{Connection, TransportInfo};
@@ -224,7 +225,7 @@ impl Control {
 
     /// Returns the value of a key that begins with `CLOSED`.
     fn closed(&self, after: u64) -> Vec<u8> {
-        let ClosedSince { upto, lost, paths } = self.pool.closed_since(after);
+        let ClosedSince { upto, lost, paths } = ops::resolve::generations::closed_since(&self.pool, after);
         let paths = paths.iter().map(|path| OsText::from(OsStr::from_bytes(path))).collect();
         status::json(&ClosedReport { upto, lost, paths })
     }
@@ -363,9 +364,9 @@ impl Control {
             self.topology.apply_list(next)?;
             self.pending.wait_for(&next.branches);
         } else {
-            self.watch.reconfigure(next, &self.pool.branches());
+            self.watch.reconfigure(next, &ops::settings::branches(&self.pool));
         }
-        self.pool.reconfigure(next.pool.clone());
+        ops::settings::reconfigure(&self.pool, next.pool.clone());
         if now.branches != next.branches || now.kernel.readahead != next.kernel.readahead {
             negotiate::set_readahead(next, self.settings.device());
         }

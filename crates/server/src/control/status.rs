@@ -22,6 +22,7 @@ use canopy_fuse::transport::{Gate, LowWorkers, ServedRequests};
 use canopy_fuse::{Agreed, Transport, abi};
 use canopy_policy::Exclusion;
 use canopy_pool::config::Func;
+use canopy_pool::ops;
 use canopy_pool::{Explained, Placed, PlacedSet, Pool, SetAnswer};
 use rustix::io::Errno;
 use serde::Serialize;
@@ -82,18 +83,18 @@ pub(crate) fn status(
         min_free: branch.min_free_or(config.pool.min_free),
         dev: branch.dev,
         ino: branch.ino,
-        passes_through: pool.passes_through(branch.id),
+        passes_through: ops::settings::passes_through(pool, branch.id),
         illness: branch.health.report().map(|illness| illness_report(&illness)),
         waits: conditions.get(&branch.id).and_then(wait_report),
         unwatched: unwatched.iter().find(|one| one.branch == branch.path).map(|one| one.why.clone()),
-        unfinished_moves: pool.unfinished_moves(branch.id),
+        unfinished_moves: ops::settings::unfinished_moves(pool, branch.id),
         awaited: false,
     };
     // A consistent snapshot, although branches may come and go meanwhile.
-    let mut in_force = pool.branches();
+    let mut in_force = ops::settings::branches(pool);
     let gone: Vec<Option<HealthReport>> = loop {
         let gone = config.branches.iter().map(|spec| topology.gone_report(&spec.path)).collect();
-        let now = pool.branches();
+        let now = ops::settings::branches(pool);
         if Arc::ptr_eq(&in_force, &now) {
             break gone;
         }
@@ -122,7 +123,7 @@ pub(crate) fn status(
         threads: transport.threads,
         low_priority_threads: connection.low_workers.count(),
         parked: parking::waits(&connection.served.parked()).into_iter().map(parked_report).collect(),
-        closed: pool.closed_numbers(),
+        closed: ops::resolve::generations::closed_numbers(pool),
         kernel: KernelReport {
             protocol: format!("{}.{}", abi::MAJOR, agreed.minor),
             features: names(agreed.flags),
@@ -136,7 +137,10 @@ pub(crate) fn status(
             .map(|branch| report(branch))
             .chain(config.branches.iter().zip(gone).filter_map(not_in_force))
             .collect(),
-        security: SecurityReport { unheeded_acls: pool.has_unheeded_acls(), ..connection.security.clone() },
+        security: SecurityReport {
+            unheeded_acls: ops::resolve::acl::has_unheeded_acls(pool),
+            ..connection.security.clone()
+        },
         survival: connection.ledger.as_ref().map(survival_report),
     })
 }
@@ -199,7 +203,7 @@ pub(crate) fn explain(pool: &Pool, id: NodeId, key: &[u8]) -> Option<Result<Vec<
     };
     let func = Func::ALL.into_iter().find(|known| known.word().as_bytes() == func);
     let answer = func.ok_or(Error::NoAttribute).and_then(|func| {
-        let explained = pool.explain(func, id, name)?;
+        let explained = ops::names::explain::explain(pool, func, id, name)?;
         Ok(json(&explain_report(func, &explained)))
     });
     Some(answer)

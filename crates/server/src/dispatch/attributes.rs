@@ -9,6 +9,7 @@ use canopy_fuse::abi::{AttrOut, StatxOut};
 use canopy_fuse::flags::{IoctlFlags, SetxattrFlags};
 use canopy_fuse::request::Setattr;
 use canopy_fuse::{Replied, Reply};
+use canopy_pool::ops;
 use rustix::io::Errno;
 use std::ffi::CStr;
 
@@ -17,11 +18,11 @@ const SELINUX_LABEL: &[u8] = b"security.selinux";
 
 impl Dispatch {
     pub(super) fn getattr(&self, call: &Call<'_>, reply: Reply<'_>, handle: Option<u64>) -> Replied {
-        attr_out(call, reply, self.pool.getattr(call.node, handle.map(HandleId)))
+        attr_out(call, reply, ops::names::lookup::getattr(&self.pool, call.node, handle.map(HandleId)))
     }
 
     pub(super) fn statx(&self, call: &Call<'_>, reply: Reply<'_>, handle: Option<u64>) -> Replied {
-        match self.pool.getattr(call.node, handle.map(HandleId)) {
+        match ops::names::lookup::getattr(&self.pool, call.node, handle.map(HandleId)) {
             Ok(attr) => reply.statx(&StatxOut::new(
                 convert::statx(&attr, call.answer.ttl().shown),
                 call.answer.attr_ttl(call.node, &attr),
@@ -32,7 +33,13 @@ impl Dispatch {
 
     pub(super) fn setattr(&self, call: &Call<'_>, reply: Reply<'_>, set: &Setattr) -> Replied {
         let handle = set.handle.map(HandleId);
-        let attr = self.pool.setattr(&call.caller(0), call.node, handle, &convert::changes(set));
+        let attr = ops::attrs::setattr::setattr(
+            &self.pool,
+            &call.caller(0),
+            call.node,
+            handle,
+            &convert::changes(set),
+        );
         self.watch.note_own_change();
         attr_out(call, reply, attr)
     }
@@ -46,7 +53,15 @@ impl Dispatch {
         (flags, setxattr_flags): (u32, SetxattrFlags),
     ) -> Replied {
         let kill = setxattr_flags.contains(SetxattrFlags::ACL_KILL_SGID);
-        let set = self.pool.setxattr(&call.caller(0), call.node, name.to_bytes(), value, flags, kill);
+        let set = ops::attrs::xattr::setxattr(
+            &self.pool,
+            &call.caller(0),
+            call.node,
+            name.to_bytes(),
+            value,
+            flags,
+            kill,
+        );
         let set = self.done_before(call, Errno::EXIST, set);
         done(reply, self.changed(call, set))
     }
@@ -57,13 +72,13 @@ impl Dispatch {
         match control::file_key(pool, call.node, name) {
             Some(Ok(value)) => reply.xattr(&value),
             Some(Err(error)) => fail(reply, error),
-            None if size == 0 => match pool.getxattr(call.node, name, &mut []) {
+            None if size == 0 => match ops::attrs::xattr::getxattr(pool, call.node, name, &mut []) {
                 Ok(size) => reply.xattr_size(size as u32),
                 Err(error) => reply.error(refusal(error)),
             },
-            None => {
-                reply.data(size as usize, |buffer| pool.getxattr(call.node, name, buffer).map_err(refusal))
-            }
+            None => reply.data(size as usize, |buffer| {
+                ops::attrs::xattr::getxattr(pool, call.node, name, buffer).map_err(refusal)
+            }),
         }
     }
 
@@ -80,10 +95,12 @@ impl Dispatch {
     pub(super) fn listxattr(&self, call: &Call<'_>, reply: Reply<'_>, size: u32) -> Replied {
         let caller = call.caller(0);
         if size > 0 {
-            let list = |buffer: &mut [u8]| self.pool.listxattr(&caller, call.node, buffer).map_err(number);
+            let list = |buffer: &mut [u8]| {
+                ops::attrs::xattr::listxattr(&self.pool, &caller, call.node, buffer).map_err(number)
+            };
             return reply.data(size as usize, list);
         }
-        match self.pool.listxattr(&caller, call.node, &mut []) {
+        match ops::attrs::xattr::listxattr(&self.pool, &caller, call.node, &mut []) {
             Ok(size) => reply.xattr_size(size as u32),
             Err(error) => fail(reply, error),
         }
@@ -101,7 +118,7 @@ impl Dispatch {
             // Only CUSE may read and write its caller's memory.
             return reply.error(Errno::PERM.raw_os_error());
         }
-        let answer = self.pool.ioctl(&call.caller(0), call.node, cmd, data);
+        let answer = ops::attrs::ioctl::ioctl(&self.pool, &call.caller(0), call.node, cmd, data);
         match self.changed(call, answer) {
             Ok(answer) => reply.ioctl(0, |buffer| {
                 let bytes = answer.bytes();

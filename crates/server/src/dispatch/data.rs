@@ -8,6 +8,7 @@ use canopy_base::ids::HandleId;
 use canopy_fuse::flags::{OpenInFlags, WriteFlags};
 use canopy_fuse::request::{CopyRange, FileIo, WriteIo};
 use canopy_fuse::{NoData, Replied, Reply};
+use canopy_pool::ops;
 use canopy_pool::{Via, Whence, WriteKind};
 use rustix::io::Errno;
 
@@ -24,7 +25,7 @@ impl Dispatch {
     ) -> Replied {
         let kill = open_flags.contains(OpenInFlags::KILL_SUIDGID);
         self.close_unanswered(call);
-        match self.pool.open(&call.caller(0), call.node, flags, kill) {
+        match ops::data::open::open(&self.pool, &call.caller(0), call.node, flags, kill) {
             Ok(opened) => {
                 let (flags, backing) = convert::travel(&opened.travel);
                 reply.opened(opened.handle.0, flags, backing)
@@ -38,7 +39,7 @@ impl Dispatch {
         // page cache.
         let via = Via::with_flags(HandleId(io.handle), io.flags).for_pages(io.lock_owner.is_none());
         reply.data_or_later(io.size as usize, |buffer| {
-            self.pool.read(via, io.offset, buffer).map_err(|error| match error {
+            ops::data::io::read(&self.pool, via, io.offset, buffer).map_err(|error| match error {
                 Error::Wait(cause) => NoData::Later(parking::wait(cause)),
                 error => NoData::Error(number(error)),
             })
@@ -54,7 +55,9 @@ impl Dispatch {
         let before = self.appended_before(call, io);
         let written = match before == io.data.len() && before > 0 {
             true => Ok(0),
-            false => self.pool.write(via, io.offset + before as u64, &io.data[before..], kind),
+            false => {
+                ops::data::io::write(&self.pool, via, io.offset + before as u64, &io.data[before..], kind)
+            }
         };
         match written {
             Ok(written) => reply.written((before + written) as u32),
@@ -72,7 +75,7 @@ impl Dispatch {
     ) -> Replied {
         let allocated = match self.resized_before(call, handle, mode) {
             true => Ok(()),
-            false => self.pool.fallocate(handle, mode, offset, length),
+            false => ops::data::io::fallocate(&self.pool, handle, mode, offset, length),
         };
         done(reply, self.changed(call, allocated))
     }
@@ -84,7 +87,7 @@ impl Dispatch {
             // The kernel computes the others from the size that it knows (fs/fuse/file.c).
             _ => return reply.error(Errno::INVAL.raw_os_error()),
         };
-        match self.pool.lseek(HandleId(handle), offset, whence) {
+        match ops::data::io::lseek(&self.pool, HandleId(handle), offset, whence) {
             Ok(offset) => reply.lseek(offset),
             Err(error) => fail(reply, error),
         }
@@ -93,7 +96,7 @@ impl Dispatch {
     pub(super) fn copy_file_range(&self, reply: Reply<'_>, copy: &CopyRange) -> Replied {
         let from = (HandleId(copy.handle_in), copy.offset_in);
         let to = (HandleId(copy.handle_out), copy.offset_out);
-        match self.pool.copy_file_range(from, to, copy.len) {
+        match ops::data::io::copy_file_range(&self.pool, from, to, copy.len) {
             Ok(bytes) => reply.copied(bytes, copy.reply64),
             Err(error) => fail(reply, error),
         }

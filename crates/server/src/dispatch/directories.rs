@@ -8,6 +8,7 @@ use canopy_base::ids::NodeId;
 use canopy_fuse::flags::OpenFlags;
 use canopy_fuse::request::FileIo;
 use canopy_fuse::{Replied, Reply};
+use canopy_pool::ops;
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ impl Dispatch {
             // The kernel does not ask again.
             return reply.error(Errno::NOSYS.raw_os_error());
         }
-        if let Err(error) = self.pool.opendir(call.node) {
+        if let Err(error) = ops::readdir::opendir(&self.pool, call.node) {
             return fail(reply, error);
         }
         let mut flags = OpenFlags::empty();
@@ -34,7 +35,7 @@ impl Dispatch {
     pub(super) fn readdir(&self, call: &Call<'_>, reply: Reply<'_>, io: &FileIo) -> Replied {
         let begun = Instant::now();
         let mut out = reply.dir(io.size as usize);
-        let listed = self.pool.readdir(call.node, io.offset, |entry| {
+        let listed = ops::readdir::readdir(&self.pool, call.node, io.offset, |entry| {
             control::is_control_file(call.node, entry.name)
                 || !out.push(entry.ino, entry.next, u32::from(entry.kind), entry.name)
         });
@@ -53,7 +54,8 @@ impl Dispatch {
         let out = RefCell::new(reply.plus(io.size as usize));
         let mut nodes: Vec<NodeId> = Vec::new();
         let mut hidden = None;
-        let listed = self.pool.readdirplus(
+        let listed = ops::readdir::readdirplus(
+            &self.pool,
             dir,
             io.offset,
             |name| out.borrow_mut().grant(name.len()),
@@ -76,7 +78,7 @@ impl Dispatch {
         );
         let out = out.into_inner();
         if let Some(node) = hidden {
-            self.pool.forget(node, 1);
+            ops::names::lookup::forget(&self.pool, node, 1);
         }
         match listed {
             Ok(names) => {
@@ -85,7 +87,7 @@ impl Dispatch {
             }
             Err(error) => {
                 for node in nodes {
-                    self.pool.forget(node, 1);
+                    ops::names::lookup::forget(&self.pool, node, 1);
                 }
                 out.error(number(error))
             }

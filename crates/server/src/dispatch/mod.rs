@@ -24,6 +24,7 @@ use canopy_fuse::request::{self as wire, Header};
 use canopy_fuse::transport::Landmarks;
 use canopy_fuse::{Handler, Op, Replied, Reply, Request, Undelivered};
 use canopy_pool::coherence::changes::Change;
+use canopy_pool::ops;
 use canopy_pool::{Caller, Pool};
 use canopy_sys::thread::ioprio;
 use rustix::io::Errno;
@@ -95,7 +96,8 @@ impl Handler for Dispatch {
     }
 
     fn landmarks(&self) -> Landmarks {
-        let files = self.pool.some_files().into_iter().map(|node| wire::NodeId(node.0));
+        let files =
+            ops::external_changes::some_files(&self.pool).into_iter().map(|node| wire::NodeId(node.0));
         let mountpoint = &self.pool.config().mountpoint;
         Landmarks {
             files: files.chain([control::NODE]).collect(),
@@ -106,14 +108,14 @@ impl Handler for Dispatch {
 
     fn undelivered(&self, what: Undelivered) {
         match what {
-            Undelivered::Entry { node } => self.pool.forget(convert::node(node), 1),
+            Undelivered::Entry { node } => ops::names::lookup::forget(&self.pool, convert::node(node), 1),
             Undelivered::Opened { dir: true, .. } => {}
             Undelivered::Opened { handle, dir: false, .. } => {
-                let _ = self.pool.release(HandleId(handle));
+                let _ = ops::data::open::release(&self.pool, HandleId(handle));
             }
             Undelivered::Created { node, handle } => {
-                let _ = self.pool.release(HandleId(handle));
-                self.pool.forget(convert::node(node), 1);
+                let _ = ops::data::open::release(&self.pool, HandleId(handle));
+                ops::names::lookup::forget(&self.pool, convert::node(node), 1);
             }
         }
     }
@@ -125,37 +127,49 @@ impl Dispatch {
         match op {
             Op::Lookup { name } => self.lookup(call, reply, name),
             Op::Forget { nlookup } => {
-                self.pool.forget(call.node, nlookup);
+                ops::names::lookup::forget(&self.pool, call.node, nlookup);
                 reply.none()
             }
             Op::BatchForget(items) => {
                 for item in items {
-                    self.pool.forget(convert::node(item.node), item.nlookup);
+                    ops::names::lookup::forget(&self.pool, convert::node(item.node), item.nlookup);
                 }
                 reply.none()
             }
             Op::Symlink { name, target } => {
-                let made = self.pool.symlink(&call.caller(0), call.node, name.as_bytes(), target.to_bytes());
+                let (caller, new, target) = (call.caller(0), name.as_bytes(), target.to_bytes());
+                let made = ops::names::create::symlink(&self.pool, &caller, call.node, new, target);
                 self.made(call, reply, (name, None), made)
             }
             Op::Mknod { name, mode, rdev, umask } => self.mknod(call, reply, name, mode, rdev, umask),
             Op::Mkdir { name, mode, umask } => {
-                let made = self.pool.mkdir(&call.caller(umask), call.node, name.as_bytes(), mode);
+                let made = ops::names::create::mkdir(
+                    &self.pool,
+                    &call.caller(umask),
+                    call.node,
+                    name.as_bytes(),
+                    mode,
+                );
                 self.made(call, reply, (name, None), made)
             }
             Op::Link { old, name } => {
                 let old = convert::node(old);
-                let made = self.pool.link(&call.caller(0), old, call.node, name.as_bytes());
+                let made =
+                    ops::names::link::link(&self.pool, &call.caller(0), old, call.node, name.as_bytes());
                 self.made(call, reply, (name, Some(old)), made)
             }
-            Op::Unlink { name } => self.removed(call, reply, self.pool.unlink(call.node, name.as_bytes())),
-            Op::Rmdir { name } => self.removed(call, reply, self.pool.rmdir(call.node, name.as_bytes())),
+            Op::Unlink { name } => {
+                self.removed(call, reply, ops::names::remove::unlink(&self.pool, call.node, name.as_bytes()))
+            }
+            Op::Rmdir { name } => {
+                self.removed(call, reply, ops::names::remove::rmdir(&self.pool, call.node, name.as_bytes()))
+            }
             Op::Rename { name, newdir, newname, flags } => {
                 self.rename(call, reply, name, (newdir, newname), flags)
             }
             Op::Create(create) => self.create(call, reply, &create),
             Op::Tmpfile(create) => self.tmpfile(call, reply, &create),
-            Op::Readlink => match self.pool.readlink(call.node) {
+            Op::Readlink => match ops::names::lookup::readlink(&self.pool, call.node) {
                 Ok(target) => reply.bytes(&target),
                 Err(error) => fail(reply, error),
             },
@@ -163,30 +177,33 @@ impl Dispatch {
             Op::Getattr { handle } => self.getattr(call, reply, handle),
             Op::Statx { handle, .. } => self.statx(call, reply, handle),
             Op::Setattr(set) => self.setattr(call, reply, &set),
-            Op::Access { mask } => done(reply, self.pool.access(call.node, mask)),
+            Op::Access { mask } => done(reply, ops::names::lookup::access(&self.pool, call.node, mask)),
             Op::Setxattr { name, value, flags, setxattr_flags } => {
                 self.setxattr(call, reply, name, value, (flags, setxattr_flags))
             }
             Op::Getxattr { name, size } => self.getxattr(call, reply, name, size),
             Op::Listxattr { size } => self.listxattr(call, reply, size),
             Op::Removexattr { name } => {
-                let removed = self.pool.removexattr(&call.caller(0), call.node, name.to_bytes());
+                let removed =
+                    ops::attrs::xattr::removexattr(&self.pool, &call.caller(0), call.node, name.to_bytes());
                 let removed = self.done_before(call, Errno::NODATA, removed);
                 done(reply, self.changed(call, removed))
             }
             Op::Ioctl { flags, cmd, data, .. } => self.ioctl(call, reply, flags, cmd, data),
-            Op::Statfs => match self.pool.statfs(call.node) {
+            Op::Statfs => match ops::attrs::statfs::statfs(&self.pool, call.node) {
                 Ok(figures) => reply.statfs(&convert::statfs(&figures)),
                 Err(error) => fail(reply, error),
             },
-            Op::Syncfs => done(reply, self.pool.syncfs()),
+            Op::Syncfs => done(reply, ops::data::io::syncfs(&self.pool)),
 
             Op::Open { flags, open_flags } => self.open(call, reply, flags, open_flags),
             Op::Read(io) => self.read(reply, &io),
             Op::Write(io) => self.write(call, reply, &io),
-            Op::Flush { handle, .. } => done(reply, self.pool.flush(HandleId(handle))),
-            Op::Fsync { handle, datasync } => done(reply, self.pool.fsync(HandleId(handle), datasync)),
-            Op::Release { handle, .. } => done(reply, self.pool.release(HandleId(handle))),
+            Op::Flush { handle, .. } => done(reply, ops::data::open::flush(&self.pool, HandleId(handle))),
+            Op::Fsync { handle, datasync } => {
+                done(reply, ops::data::io::fsync(&self.pool, HandleId(handle), datasync))
+            }
+            Op::Release { handle, .. } => done(reply, ops::data::open::release(&self.pool, HandleId(handle))),
             Op::Fallocate { handle, offset, length, mode } => {
                 self.fallocate(call, reply, HandleId(handle), mode, (offset, length))
             }
@@ -197,7 +214,9 @@ impl Dispatch {
             Op::Readdir(io) => self.readdir(call, reply, &io),
             Op::Readdirplus(io) => self.readdirplus(call, reply, &io),
             Op::Releasedir { .. } => reply.ok(),
-            Op::Fsyncdir { datasync, .. } => done(reply, self.pool.fsyncdir(call.node, datasync)),
+            Op::Fsyncdir { datasync, .. } => {
+                done(reply, ops::readdir::fsyncdir(&self.pool, call.node, datasync))
+            }
 
             Op::Interrupt { unique } => {
                 self.interrupts.record(unique);

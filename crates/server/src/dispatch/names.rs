@@ -10,6 +10,7 @@ use canopy_fuse::abi::{self, EntryOut};
 use canopy_fuse::flags::OpenInFlags;
 use canopy_fuse::request::{self as wire, Create, Name, Tmpfile};
 use canopy_fuse::{Replied, Reply};
+use canopy_pool::ops;
 use canopy_pool::{Entry, RenameKind};
 use rustix::io::Errno;
 
@@ -23,7 +24,7 @@ impl Dispatch {
             return reply.entry(&self.control.entry(call.answer.ttl()));
         }
         test_switches::get_stuck(name.as_bytes());
-        match self.pool.lookup_for(&call.caller(0), call.node, name.as_bytes()) {
+        match ops::data::cow::lookup_for(&self.pool, &call.caller(0), call.node, name.as_bytes()) {
             Ok(entry) => {
                 if name.as_bytes() == b".." {
                     // To resolve the handle of a directory, the kernel is about to search its parent's listing for
@@ -50,7 +51,14 @@ impl Dispatch {
         umask: u32,
     ) -> Replied {
         let rdev = abi::decode_dev(rdev);
-        let made = self.pool.mknod(&call.caller(umask), call.node, name.as_bytes(), mode, rdev);
+        let made = ops::names::create::mknod(
+            &self.pool,
+            &call.caller(umask),
+            call.node,
+            name.as_bytes(),
+            mode,
+            rdev,
+        );
         self.made(call, reply, (name, None), made)
     }
 
@@ -99,8 +107,10 @@ impl Dispatch {
         let (dir, newdir) = (call.node, convert::node(newdir));
         let (caller, from, to) = (call.caller(0), (dir, name.as_bytes()), (newdir, newname.as_bytes()));
         let renamed = match (call.noted.as_ref().map(Noted::rename), &call.begun) {
-            (Some(intent), Some(_)) => self.pool.replay_rename(&caller, from, to, kind, intent),
-            (intent, _) => self.pool.rename_noted(&caller, from, to, kind, intent),
+            (Some(intent), Some(_)) => {
+                ops::names::replay_rename::replay_rename(&self.pool, &caller, from, to, kind, intent)
+            }
+            (intent, _) => ops::names::rename::rename_noted(&self.pool, &caller, from, to, kind, intent),
         };
         let renamed = match dir == newdir {
             true => self.names_changed(call, [dir], renamed),
@@ -114,7 +124,15 @@ impl Dispatch {
         let kill = create.open_flags.contains(OpenInFlags::KILL_SUIDGID);
         let (caller, name) = (call.caller(create.umask), create.name);
         self.close_unanswered(call);
-        let made = self.pool.create(&caller, call.node, name.as_bytes(), create.mode, create.flags, kill);
+        let made = ops::data::create::create(
+            &self.pool,
+            &caller,
+            call.node,
+            name.as_bytes(),
+            create.mode,
+            create.flags,
+            kill,
+        );
         let made = self.created_before(call, create, made);
         match self.names_changed(call, [call.node], made) {
             Ok((entry, opened)) => {
@@ -127,7 +145,13 @@ impl Dispatch {
 
     pub(super) fn tmpfile(&self, call: &Call<'_>, reply: Reply<'_>, create: &Tmpfile) -> Replied {
         self.close_unanswered(call);
-        match self.pool.tmpfile(&call.caller(create.umask), call.node, create.mode, create.flags) {
+        match ops::data::create::tmpfile(
+            &self.pool,
+            &call.caller(create.umask),
+            call.node,
+            create.mode,
+            create.flags,
+        ) {
             Ok((entry, opened)) => {
                 let (flags, backing) = convert::travel(&opened.travel);
                 let (entry_ttl, attr_ttl) = call.answer.unnamed_ttls(&entry);

@@ -11,6 +11,7 @@ use canopy_base::error::Result;
 use canopy_base::ids::{HandleId, NodeId};
 use canopy_fuse::request::{Create, Name, WriteIo};
 use canopy_fuse::{Op, Request};
+use canopy_pool::ops;
 use canopy_pool::{Entry, Opened};
 use rustix::io::Errno;
 
@@ -55,8 +56,8 @@ impl Dispatch {
             Op::Rename { newdir, .. } => Some(newdir),
             _ => None,
         };
-        self.pool.recall(convert::node(request.header.node))?;
-        other.map_or(Ok(()), |other| self.pool.recall(convert::node(other)))
+        ops::adopt::recall(&self.pool, convert::node(request.header.node))?;
+        other.map_or(Ok(()), |other| ops::adopt::recall(&self.pool, convert::node(other)))
     }
 
     /// Closes the handle that the process before has opened for this request, and has not told the kernel. Notes the one
@@ -65,10 +66,10 @@ impl Dispatch {
         if let Some(Begun { detail, .. }) = call.begun
             && detail != 0
         {
-            let _ = self.pool.release(HandleId(detail));
+            let _ = ops::data::open::release(&self.pool, HandleId(detail));
         }
         if let Some(noted) = &call.noted {
-            noted.detail(self.pool.reserve_handle().0);
+            noted.detail(ops::adopt::reserve_handle(&self.pool).0);
         }
     }
 
@@ -85,7 +86,8 @@ impl Dispatch {
         if error.errno() != Errno::EXIST {
             return made;
         }
-        let Ok(entry) = self.pool.lookup_for(&call.caller(0), call.node, name.as_bytes()) else {
+        let Ok(entry) = ops::data::cow::lookup_for(&self.pool, &call.caller(0), call.node, name.as_bytes())
+        else {
             return made;
         };
         let own = match old {
@@ -95,7 +97,7 @@ impl Dispatch {
         if own {
             return Ok(entry);
         }
-        self.pool.forget(entry.node, 1);
+        ops::names::lookup::forget(&self.pool, entry.node, 1);
         made
     }
 
@@ -108,8 +110,10 @@ impl Dispatch {
     ) -> Result<(Entry, Opened)> {
         let Err(error) = made else { return made };
         let entry = self.made_before(call, create.name, None, Err(error))?;
-        let opened = self.pool.open(&call.caller(0), entry.node, create.flags, false);
-        opened.map(|opened| (entry, opened)).inspect_err(|_| self.pool.forget(entry.node, 1))
+        let opened = ops::data::open::open(&self.pool, &call.caller(0), entry.node, create.flags, false);
+        opened
+            .map(|opened| (entry, opened))
+            .inspect_err(|_| ops::names::lookup::forget(&self.pool, entry.node, 1))
     }
 
     /// Passes on the result of a request. If it failed with the errno that tells that it was done, the process before has
@@ -125,7 +129,9 @@ impl Dispatch {
     /// other client appends meanwhile: the kernel has locked the file since the request began.
     pub(super) fn appended_before(&self, call: &Call<'_>, io: &WriteIo<'_>) -> usize {
         let Some(noted) = &call.noted else { return 0 };
-        let size = self.pool.getattr(call.node, Some(HandleId(io.handle))).ok().map(|attr| attr.size + 1);
+        let size = ops::names::lookup::getattr(&self.pool, call.node, Some(HandleId(io.handle)))
+            .ok()
+            .map(|attr| attr.size + 1);
         match (&call.begun, size) {
             (Some(begun), Some(size)) if begun.detail != 0 => {
                 usize::try_from(size.saturating_sub(begun.detail))
@@ -146,7 +152,9 @@ impl Dispatch {
         if mode & (COLLAPSE_RANGE | INSERT_RANGE) == 0 {
             return false;
         }
-        let size = || self.pool.getattr(call.node, Some(handle)).ok().map(|attr| attr.size + 1);
+        let size = || {
+            ops::names::lookup::getattr(&self.pool, call.node, Some(handle)).ok().map(|attr| attr.size + 1)
+        };
         match (&call.begun, &call.noted) {
             (Some(begun), _) if begun.detail != 0 => size().is_some_and(|size| size != begun.detail),
             (_, Some(noted)) => {

@@ -12,6 +12,7 @@ use canopy_policy::{self as policy, Category};
 use canopy_pool::Pool;
 use canopy_pool::coherence::changes::{Change, Client};
 use canopy_pool::config::Func;
+use canopy_pool::ops;
 use canopy_sys::fanotify::{self, Event};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Mode, OFlags, RawDir};
@@ -173,7 +174,7 @@ impl Translator<'_> {
             self.outgoing.tell(self.coherence, Change::Places);
         }
         // The directory's path on the branch and in the node table must be of the same moment.
-        let result = self.pool.with_tree_locked(|moves| -> Result<(), Errno> {
+        let result = ops::external_changes::with_tree_locked(self.pool, |moves| -> Result<(), Errno> {
             let dirs = self.filesystems.pool_paths(place.fsid, place.dir, moves)?;
             // All names of a file are one node, whichever name the event has. A rename since then has its own event.
             let mut found = event.mask & fanotify::ONDIR != 0 || dirs.is_empty();
@@ -205,7 +206,7 @@ impl Translator<'_> {
     /// Handles an event for a name in a directory of the pool. Returns whether a node is known by that name.
     fn name_event(&mut self, dir: &[u8], name: &[u8], event: &Event<'_>) -> Result<bool, Errno> {
         let mask = event.mask;
-        let known = self.pool.known();
+        let known = ops::external_changes::known(self.pool);
         // The kernel caches nothing of an unknown directory or below it.
         let Some(dir) = known.dir(dir) else { return Ok(false) };
         if name == b"." {
@@ -255,7 +256,7 @@ impl Translator<'_> {
         self.outgoing.tell(self.coherence, Change::Answers);
         // Its listing has lost the names of this branch.
         self.outgoing.tell(self.coherence, Change::Names(dir));
-        for below in self.pool.known().below(dir) {
+        for below in ops::external_changes::known(self.pool).below(dir) {
             self.outgoing.tell(self.coherence, Change::Name { dir: below.parent, name: &below.name });
             self.outgoing.tell(
                 self.coherence,
@@ -296,7 +297,9 @@ impl Translator<'_> {
             }
             *remaining = remaining.checked_sub(1).ok_or(Errno::TOOBIG)?;
             self.outgoing.tell(self.coherence, Change::Name { dir: node, name: name.to_bytes() });
-            let Some(child) = self.pool.known().child(node, name.to_bytes()) else { continue };
+            let Some(child) = ops::external_changes::known(self.pool).child(node, name.to_bytes()) else {
+                continue;
+            };
             self.outgoing.tell(self.coherence, Change::Attributes(child.node));
             if child.is_dir {
                 let path = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -325,7 +328,7 @@ impl Translator<'_> {
         }
         // The file is gone with its last name; its node was found by that.
         let Some(file) = self.filesystems.open_handle(fsid, target) else { return };
-        match self.pool.known().file(file.as_fd()) {
+        match ops::external_changes::known(self.pool).file(file.as_fd()) {
             // A lookup of another name in progress may make the file known with outdated attributes.
             Ok((nodes, links)) if nodes.is_empty() && links > 1 => {
                 self.outgoing.tell(self.coherence, Change::Answers);

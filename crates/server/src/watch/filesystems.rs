@@ -3,6 +3,7 @@
 use super::case_folding;
 use canopy_branch::branch::{Branch, Branches};
 use canopy_pool::Pool;
+use canopy_pool::ops;
 use canopy_sys::mountinfo;
 use canopy_sys::{fanotify, file_handle};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -257,7 +258,7 @@ impl Filesystems {
     pub(crate) fn branches_overlap(&mut self, pool: &Pool) -> bool {
         if self.overlapping.is_none() {
             // Unless it can be determined, assume so and try again.
-            self.overlapping = pool.with_tree_locked(|_| self.check_overlap()).ok();
+            self.overlapping = ops::external_changes::with_tree_locked(pool, |_| self.check_overlap()).ok();
         }
         self.overlapping.unwrap_or(true)
     }

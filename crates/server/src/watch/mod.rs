@@ -24,6 +24,7 @@ use canopy_policy as policy;
 use canopy_pool::Pool;
 use canopy_pool::coherence::changes::{Change, Client};
 use canopy_pool::config::{FollowSymlinks, Func};
+use canopy_pool::ops;
 use canopy_sys::sched;
 use canopy_sys::shown::Show as _;
 use events::{EventReader, Remaining};
@@ -114,7 +115,7 @@ impl Watch {
             drops_negative,
             logged: Vec::new(),
         };
-        state.filesystems.watch(branches_to_watch(config, &pool.branches()));
+        state.filesystems.watch(branches_to_watch(config, &ops::settings::branches(&pool)));
         coherence.set_ttl(state.new_ttl());
         Watch {
             pool,

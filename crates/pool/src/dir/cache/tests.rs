@@ -5,6 +5,10 @@ use crate::config::Config;
 use crate::dir::merged::MergedDir;
 use crate::door::Caller;
 use crate::kernel::{BackingFile, Kernel, NoKernel};
+use crate::ops::branch_deadlines;
+use crate::ops::names;
+use crate::ops::resolve;
+use crate::ops::settings;
 use crate::pool::Pool;
 use canopy_base::error::Error;
 use canopy_base::ids::NodeId;
@@ -58,7 +62,7 @@ impl Rig {
         let mut config = Config { min_free: 0, ..Config::default() };
         config.policies.set_category(Category::Create, Policy::Ff);
         let pool = Pool::new(config, branches);
-        pool.connect(Arc::new(Watching), false);
+        settings::connect(&pool, Arc::new(Watching), false);
         Rig { pool, home }
     }
 
@@ -68,26 +72,27 @@ impl Rig {
 
     /// Makes a directory on the first branch, and returns its node.
     fn dir(&self, parent: NodeId, name: &str) -> NodeId {
-        self.pool.mkdir(&ROOT, parent, name.as_bytes(), 0o755).unwrap().node
+        names::create::mkdir(&self.pool, &ROOT, parent, name.as_bytes(), 0o755).unwrap().node
     }
 
     /// Returns the directory as an operation that begins now has it.
     fn begin<'b>(&self, branches: &'b Branches, dir: NodeId) -> MergedDir<'b> {
-        self.pool.dirs(branches, dir, self.pool.cache_trust()).unwrap().1
+        resolve::dirs::dirs(&self.pool, branches, dir, resolve::dirs::cache_trust(&self.pool)).unwrap().1
     }
 
     /// Clones a directory to a branch, and makes a file in it there, as create(2) does. Returns its error.
     fn create_on(&self, index: usize, dir: NodeId, name: &[u8]) -> Result<(), Errno> {
         let branches = self.pool.branches.load();
-        let (path, mut dirs) = self.pool.dirs(&branches, dir, self.pool.cache_trust()).unwrap();
-        self.pool.bring_dir(&branches, &mut dirs, index, &path)?;
+        let (path, mut dirs) =
+            resolve::dirs::dirs(&self.pool, &branches, dir, resolve::dirs::cache_trust(&self.pool)).unwrap();
+        names::create::bring_dir(&self.pool, &branches, &mut dirs, index, &path)?;
         rustix::fs::mkdirat(dirs.get(index).unwrap(), name, rustix::fs::Mode::RWXU).unwrap();
         dirs.name_created(name, index);
         Ok(())
     }
 
     fn is_taken(&self, dir: NodeId, name: &[u8]) -> bool {
-        match self.pool.mkdir(&ROOT, dir, name, 0o755).map_err(Error::errno) {
+        match names::create::mkdir(&self.pool, &ROOT, dir, name, 0o755).map_err(Error::errno) {
             Err(Errno::EXIST) => true,
             Ok(_) => false,
             Err(errno) => panic!("{errno}"),
@@ -146,7 +151,7 @@ fn a_clone_leaves_the_attributes_of_other_copies_known() {
     for index in 0..BRANCHES - 1 {
         std::fs::create_dir(rig.on(index, "d")).unwrap();
     }
-    let dir = rig.pool.lookup(NodeId::ROOT, b"d").unwrap().node;
+    let dir = names::lookup::lookup(&rig.pool, NodeId::ROOT, b"d").unwrap().node;
     let branches = rig.pool.branches.load();
     let known = |dirs: &MergedDir<'_>| dirs.attrs().known();
     drop(rig.begin(&branches, dir));
@@ -160,7 +165,16 @@ fn a_clone_leaves_the_attributes_of_other_copies_known() {
     after.own_remembered();
     assert_eq!(known(&after), [0, 1, 2, 3]);
     // Its new place changes every copy.
-    rig.pool.rename(&ROOT, NodeId::ROOT, b"d", NodeId::ROOT, b"e", crate::RenameKind::Replace).unwrap();
+    names::rename::rename(
+        &rig.pool,
+        &ROOT,
+        NodeId::ROOT,
+        b"d",
+        NodeId::ROOT,
+        b"e",
+        crate::RenameKind::Replace,
+    )
+    .unwrap();
     assert_eq!(known(&rig.begin(&branches, dir)), [0; 0]);
 }
 
@@ -169,15 +183,15 @@ fn names_are_known_in_directories_that_silent_branches_lack() {
     let rig = Rig::new();
     let dir = rig.dir(NodeId::ROOT, "d");
     std::fs::create_dir(rig.on(3, "e")).unwrap();
-    let other = rig.pool.lookup(NodeId::ROOT, b"e").unwrap().node;
+    let other = names::lookup::lookup(&rig.pool, NodeId::ROOT, b"e").unwrap().node;
     let branches = rig.pool.branches.load();
-    let look = |dir, name: &[u8]| rig.pool.lookup(dir, name).map(drop).map_err(Error::errno);
+    let look = |dir, name: &[u8]| names::lookup::lookup(&rig.pool, dir, name).map(drop).map_err(Error::errno);
     for dir in [dir, other, NodeId::ROOT] {
         drop(rig.begin(&branches, dir));
         assert_eq!(look(dir, b"missing"), Err(Errno::NOENT));
     }
     for silent in [1, 3] {
-        assert!(rig.pool.set_silent(branches[silent].id, true));
+        assert!(branch_deadlines::set_silent(&rig.pool, branches[silent].id, true));
         assert_eq!(look(NodeId::ROOT, b"missing"), Err(Errno::TIMEDOUT));
         assert_eq!(look(dir, b"missing"), Err(Errno::NOENT), "{silent}");
         let expected = if silent == 1 { Errno::NOENT } else { Errno::TIMEDOUT };
@@ -195,10 +209,19 @@ fn names_are_known_in_directories_that_silent_branches_lack() {
     drop(cloning);
     assert_eq!(look(dir, b"missing"), Err(Errno::NOENT));
     // The branches may have a directory with its new name.
-    rig.pool.rename(&ROOT, NodeId::ROOT, b"d", NodeId::ROOT, b"f", crate::RenameKind::Replace).unwrap();
+    names::rename::rename(
+        &rig.pool,
+        &ROOT,
+        NodeId::ROOT,
+        b"d",
+        NodeId::ROOT,
+        b"f",
+        crate::RenameKind::Replace,
+    )
+    .unwrap();
     assert_eq!(look(dir, b"missing"), Err(Errno::TIMEDOUT));
     for silent in [1, 3] {
-        assert!(rig.pool.set_silent(branches[silent].id, false));
+        assert!(branch_deadlines::set_silent(&rig.pool, branches[silent].id, false));
     }
     assert_eq!([dir, NodeId::ROOT].map(|dir| look(dir, b"missing")), [Err(Errno::NOENT); 2]);
 }
@@ -215,7 +238,7 @@ fn a_clone_is_recorded_from_the_top() {
     let begun = rig.pool.changes.ticket();
     std::thread::scope(|scope| {
         let held = node.dir().cached.lock();
-        let clone = scope.spawn(|| rig.pool.bring_dir(&branches, &mut dirs, 1, b"top/d"));
+        let clone = scope.spawn(|| names::create::bring_dir(&rig.pool, &branches, &mut dirs, 1, b"top/d"));
         let is_recorded = || !rig.pool.changes.unchanged(begun, Item::places(above.id));
         for _ in 0..10_000 {
             if is_recorded() {
@@ -238,15 +261,15 @@ fn a_removed_directory_is_not_brought_back_by_a_clone() {
     let branches = rig.pool.branches.load();
     // A clone that has begun: the removal waits for it, and removes the clone too.
     std::thread::scope(|scope| {
-        let cloning = rig.pool.lock_for_clone(b"d", branches[1].id).unwrap();
-        let removal = scope.spawn(|| rig.pool.rmdir(NodeId::ROOT, b"d"));
+        let cloning = resolve::locks::lock_for_clone(&rig.pool, b"d", branches[1].id).unwrap();
+        let removal = scope.spawn(|| names::remove::rmdir(&rig.pool, NodeId::ROOT, b"d"));
         for _ in 0..100 {
             if removal.is_finished() {
                 break;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        rig.pool.clone_path(&branches, &branches[0], &branches[1], b"d", None).unwrap();
+        names::create::clone_path(&rig.pool, &branches, &branches[0], &branches[1], b"d", None).unwrap();
         drop(cloning);
         removal.join().unwrap().unwrap();
     });
@@ -254,8 +277,8 @@ fn a_removed_directory_is_not_brought_back_by_a_clone() {
     // An operation that had the directory before, while another directory takes over its path.
     let dir = rig.dir(NodeId::ROOT, "e");
     let mut before = rig.begin(&branches, dir);
-    rig.pool.rmdir(NodeId::ROOT, b"e").unwrap();
-    rig.pool.mkdir(&ROOT, NodeId::ROOT, b"e", 0o755).unwrap();
-    assert_eq!(rig.pool.bring_dir(&branches, &mut before, 1, b"e"), Err(Errno::NOENT));
+    names::remove::rmdir(&rig.pool, NodeId::ROOT, b"e").unwrap();
+    names::create::mkdir(&rig.pool, &ROOT, NodeId::ROOT, b"e", 0o755).unwrap();
+    assert_eq!(names::create::bring_dir(&rig.pool, &branches, &mut before, 1, b"e"), Err(Errno::NOENT));
     assert!(!rig.on(1, "e").exists());
 }

@@ -7,6 +7,8 @@
 use crate::config::Func;
 use crate::door::Act;
 use crate::door::Caller;
+use crate::ops::moves;
+use crate::ops::resolve;
 use crate::ops::resolve::opened_copies::OpenedCopies;
 use crate::ops::resolve::places::Purpose;
 use crate::paths::Uses;
@@ -35,101 +37,103 @@ impl IoctlAnswer {
     }
 }
 
-impl Pool {
-    /// Runs an ioctl on the file or directory of a node. `input` is the caller's argument.
-    ///
-    /// Errors: `ENOTTY` for an ioctl that is not forwarded. `EPERM` for a change by a caller other than the owner and
-    /// root, and for a change of immutable or append-only without CAP_LINUX_IMMUTABLE, which ioctl_fs_setflags(2)
-    /// requires and the kernel leaves to the filesystem.
-    pub fn ioctl(&self, caller: &Caller, id: NodeId, command: u32, input: &[u8]) -> Result<IoctlAnswer> {
-        let _changes = self.figures.changes();
-        if command == FITRIM {
-            return self.trim(caller, input);
-        }
-        if command == RELOCATE {
-            let relocation = Relocation::from_bytes(input).ok_or(Error::Invalid)?;
-            self.relocate(caller, id, &relocation)?;
-            return Ok(IoctlAnswer { buffer: [0; 28], len: 0 });
-        }
-        let ioctl = FlagIoctl::from_command(command).ok_or(Error::UnknownIoctl)?;
-        let mut buffer = [0; 28];
-        if ioctl.writes() {
-            buffer[..ioctl.size()].copy_from_slice(input.get(..ioctl.size()).ok_or(Error::Invalid)?);
-        }
-        let node = self.nodes.get(id)?;
-        let trust = if ioctl.writes() { self.trust_to_change(&node) } else { self.trust_to_read(&node) };
-        let _held = self.using(Uses::node(id));
-        let branches = self.branches.load();
-        let func = if ioctl.writes() { Func::Chmod } else { Func::Getattr };
-        let kind = if node.is_dir() { OFlags::DIRECTORY } else { OFlags::NONBLOCK };
-        if !ioctl.writes() {
-            let mut read = |fd: BorrowedFd<'_>| {
-                flag_ioctl(beneath::reopen(fd, OFlags::RDONLY | kind)?.as_fd(), ioctl, &mut buffer)
-            };
-            match node.is_dir() {
-                true => self.ask_dir(&branches, &node, trust, func, read)?,
-                false => {
-                    let own = self.primary(&branches, &node)?;
-                    let failed =
-                        |errno| node.waits_for_lease(own.branch.record_error(errno, OpKind::Read), false);
-                    read(own.fd.as_fd()).map_err(failed)?;
-                }
-            }
-            return Ok(IoctlAnswer { buffer, len: ioctl.size() });
-        }
-        let _not_cloning = self.keep_from_cloning(&node)?;
-        let places = self.places(&branches, &node, trust, Purpose::Attributes)?;
-        let chosen = self.chosen_places(func, &branches, &places, false)?;
-        let opened = OpenedCopies::open(&node, &chosen, OFlags::RDONLY | kind)?;
-        let changed = self.change_each(&branches, &places, &chosen, |place| {
-            let file = opened.of(place)?;
-            // The kernel does not check SetVersion. It has checked the others itself since Linux 5.13.
-            let checked = ioctl != FlagIoctl::SetVersion && caller.is_checked();
-            if !checked && !caller.owner_or_capable(&place.attr) {
-                return Err(Errno::PERM);
-            }
-            let changed = guarded_bits(ioctl, &buffer) != current_guarded_bits(file, ioctl)?;
-            if changed {
-                self.admits(caller, Act::GuardFlags)?;
-            }
-            flag_ioctl(file, ioctl, &mut buffer.clone())
-        });
-        node.copies_changed();
-        changed?;
-        // chattr(1) changes ctime, which the kernel does not expect from an ioctl.
-        self.kernel.load().invalidate_attr(id);
-        Ok(IoctlAnswer { buffer, len: 0 })
+/// Runs an ioctl on the file or directory of a node. `input` is the caller's argument.
+///
+/// Errors: `ENOTTY` for an ioctl that is not forwarded. `EPERM` for a change by a caller other than the owner and
+/// root, and for a change of immutable or append-only without CAP_LINUX_IMMUTABLE, which ioctl_fs_setflags(2)
+/// requires and the kernel leaves to the filesystem.
+pub fn ioctl(pool: &Pool, caller: &Caller, id: NodeId, command: u32, input: &[u8]) -> Result<IoctlAnswer> {
+    let _changes = pool.figures.changes();
+    if command == FITRIM {
+        return trim(pool, caller, input);
     }
+    if command == RELOCATE {
+        let relocation = Relocation::from_bytes(input).ok_or(Error::Invalid)?;
+        moves::relocate::relocate(pool, caller, id, &relocation)?;
+        return Ok(IoctlAnswer { buffer: [0; 28], len: 0 });
+    }
+    let ioctl = FlagIoctl::from_command(command).ok_or(Error::UnknownIoctl)?;
+    let mut buffer = [0; 28];
+    if ioctl.writes() {
+        buffer[..ioctl.size()].copy_from_slice(input.get(..ioctl.size()).ok_or(Error::Invalid)?);
+    }
+    let node = pool.nodes.get(id)?;
+    let trust = if ioctl.writes() {
+        resolve::places::trust_to_change(pool, &node)
+    } else {
+        resolve::places::trust_to_read(pool, &node)
+    };
+    let _held = pool.using(Uses::node(id));
+    let branches = pool.branches.load();
+    let func = if ioctl.writes() { Func::Chmod } else { Func::Getattr };
+    let kind = if node.is_dir() { OFlags::DIRECTORY } else { OFlags::NONBLOCK };
+    if !ioctl.writes() {
+        let mut read = |fd: BorrowedFd<'_>| {
+            flag_ioctl(beneath::reopen(fd, OFlags::RDONLY | kind)?.as_fd(), ioctl, &mut buffer)
+        };
+        match node.is_dir() {
+            true => resolve::places::ask_dir(pool, &branches, &node, trust, func, read)?,
+            false => {
+                let own = resolve::places::primary(pool, &branches, &node)?;
+                let failed =
+                    |errno| node.waits_for_lease(own.branch.record_error(errno, OpKind::Read), false);
+                read(own.fd.as_fd()).map_err(failed)?;
+            }
+        }
+        return Ok(IoctlAnswer { buffer, len: ioctl.size() });
+    }
+    let _not_cloning = resolve::locks::keep_from_cloning(pool, &node)?;
+    let places = resolve::places::places(pool, &branches, &node, trust, Purpose::Attributes)?;
+    let chosen = resolve::places::chosen_places(pool, func, &branches, &places, false)?;
+    let opened = OpenedCopies::open(&node, &chosen, OFlags::RDONLY | kind)?;
+    let changed = resolve::places::change_each(pool, &branches, &places, &chosen, |place| {
+        let file = opened.of(place)?;
+        // The kernel does not check SetVersion. It has checked the others itself since Linux 5.13.
+        let checked = ioctl != FlagIoctl::SetVersion && caller.is_checked();
+        if !checked && !caller.owner_or_capable(&place.attr) {
+            return Err(Errno::PERM);
+        }
+        let changed = guarded_bits(ioctl, &buffer) != current_guarded_bits(file, ioctl)?;
+        if changed {
+            pool.admits(caller, Act::GuardFlags)?;
+        }
+        flag_ioctl(file, ioctl, &mut buffer.clone())
+    });
+    node.copies_changed();
+    changed?;
+    // chattr(1) changes ctime, which the kernel does not expect from an ioctl.
+    pool.kernel.load().invalidate_attr(id);
+    Ok(IoctlAnswer { buffer, len: 0 })
+}
 
-    /// Discards the free space of all branches, once per filesystem, and skips filesystems that cannot. `input` is a
-    /// range that applies to each of them, and the answer is the number of bytes discarded in total. Holds no lock, as
-    /// this may take minutes.
-    ///
-    /// Errors: `EOPNOTSUPP` when no filesystem can. Any other error is returned after all have been tried.
-    fn trim(&self, caller: &Caller, input: &[u8]) -> Result<IoctlAnswer> {
-        let input = input.first_chunk::<{ TrimRange::SIZE }>().ok_or(Error::Invalid)?;
-        // The branches would check the daemon's rights.
-        self.admits(caller, Act::Trim)?;
-        let range = TrimRange::from_bytes(*input);
-        let branches = self.branches.load();
-        let (mut trimmed, mut failed): (Option<u64>, _) = (None, Ok(()));
-        for (index, branch) in branches.iter().enumerate() {
-            if branches.iter().take(index).any(|before| before.dev == branch.dev) {
-                continue;
-            }
-            let root = beneath::open(branch.root(), b"", OFlags::RDONLY | OFlags::DIRECTORY);
-            match root.and_then(|root| fitrim::trim(root.as_fd(), range)) {
-                Ok(bytes) => trimmed = Some(trimmed.unwrap_or(0).saturating_add(bytes)),
-                Err(Errno::OPNOTSUPP | Errno::NOTTY) => {}
-                Err(errno) => failed = failed.and(Err(branch.record_error(errno, OpKind::Read))),
-            }
+/// Discards the free space of all branches, once per filesystem, and skips filesystems that cannot. `input` is a
+/// range that applies to each of them, and the answer is the number of bytes discarded in total. Holds no lock, as
+/// this may take minutes.
+///
+/// Errors: `EOPNOTSUPP` when no filesystem can. Any other error is returned after all have been tried.
+fn trim(pool: &Pool, caller: &Caller, input: &[u8]) -> Result<IoctlAnswer> {
+    let input = input.first_chunk::<{ TrimRange::SIZE }>().ok_or(Error::Invalid)?;
+    // The branches would check the daemon's rights.
+    pool.admits(caller, Act::Trim)?;
+    let range = TrimRange::from_bytes(*input);
+    let branches = pool.branches.load();
+    let (mut trimmed, mut failed): (Option<u64>, _) = (None, Ok(()));
+    for (index, branch) in branches.iter().enumerate() {
+        if branches.iter().take(index).any(|before| before.dev == branch.dev) {
+            continue;
         }
-        failed?;
-        let len = trimmed.ok_or(Errno::OPNOTSUPP)?;
-        let mut buffer = [0; 28];
-        buffer[..TrimRange::SIZE].copy_from_slice(&TrimRange { len, ..range }.to_bytes());
-        Ok(IoctlAnswer { buffer, len: TrimRange::SIZE })
+        let root = beneath::open(branch.root(), b"", OFlags::RDONLY | OFlags::DIRECTORY);
+        match root.and_then(|root| fitrim::trim(root.as_fd(), range)) {
+            Ok(bytes) => trimmed = Some(trimmed.unwrap_or(0).saturating_add(bytes)),
+            Err(Errno::OPNOTSUPP | Errno::NOTTY) => {}
+            Err(errno) => failed = failed.and(Err(branch.record_error(errno, OpKind::Read))),
+        }
     }
+    failed?;
+    let len = trimmed.ok_or(Errno::OPNOTSUPP)?;
+    let mut buffer = [0; 28];
+    buffer[..TrimRange::SIZE].copy_from_slice(&TrimRange { len, ..range }.to_bytes());
+    Ok(IoctlAnswer { buffer, len: TrimRange::SIZE })
 }
 
 /// Returns the immutable and append-only bits in the ioctl's encoding.

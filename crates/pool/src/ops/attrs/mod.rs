@@ -1,6 +1,6 @@
 //! Operations on attributes, extended attributes and the filesystem as a whole.
 
-pub(crate) mod ioctl;
-pub(crate) mod setattr;
-mod statfs;
-mod xattr;
+pub mod ioctl;
+pub mod setattr;
+pub mod statfs;
+pub mod xattr;

@@ -9,6 +9,9 @@ use crate::dir::merged::Trust;
 use crate::door::Caller;
 use crate::node::Node;
 use crate::node::handles::FileHandle;
+use crate::ops::moves;
+use crate::ops::names;
+use crate::ops::resolve;
 use crate::ops::resolve::opened_copies::OpenedCopies;
 use crate::ops::resolve::places::{Chosen, Places, Purpose};
 use crate::ops::resolve::{Place, PlaceFd};
@@ -56,234 +59,232 @@ impl SetAttr {
     }
 }
 
-impl Pool {
-    /// Changes attributes and returns the resulting ones. If a part fails, the parts before it are undone where
-    /// possible. A truncation cannot be undone, so it comes after the changes of owner and mode.
-    ///
-    /// A request that changes nothing asks to clear set-id bits and file capabilities. The kernel sends it before a
-    /// write, fallocate or copy by a caller that may not keep them, because the daemon agreed at INIT to clear them
-    /// (`FUSE_HANDLE_KILLPRIV_V2`; fs/fuse/dir.c fuse_setattr strips `ATTR_KILL_*` and sends the rest).
-    pub fn setattr(
-        &self,
-        caller: &Caller,
-        id: NodeId,
-        handle: Option<HandleId>,
-        set: &SetAttr,
-    ) -> Result<Attr> {
-        let _changes = self.figures.changes();
-        let node = self.nodes.get(id)?;
-        let trust = self.trust_to_change(&node);
-        let handle = handle.and_then(|h| self.files.get(h).ok()).filter(|h| Arc::ptr_eq(&h.node, &node));
-        let with_data = handle.is_some() || is_by_open(&node, caller, set);
-        if handle.is_none() && self.knows_copies() {
-            let _held = self.using(Uses::node(node.id));
-            self.must_be_current(&self.branches.load(), &node, trust)?;
+/// Changes attributes and returns the resulting ones. If a part fails, the parts before it are undone where
+/// possible. A truncation cannot be undone, so it comes after the changes of owner and mode.
+///
+/// A request that changes nothing asks to clear set-id bits and file capabilities. The kernel sends it before a
+/// write, fallocate or copy by a caller that may not keep them, because the daemon agreed at INIT to clear them
+/// (`FUSE_HANDLE_KILLPRIV_V2`; fs/fuse/dir.c fuse_setattr strips `ATTR_KILL_*` and sends the rest).
+pub fn setattr(
+    pool: &Pool,
+    caller: &Caller,
+    id: NodeId,
+    handle: Option<HandleId>,
+    set: &SetAttr,
+) -> Result<Attr> {
+    let _changes = pool.figures.changes();
+    let node = pool.nodes.get(id)?;
+    let trust = resolve::places::trust_to_change(pool, &node);
+    let handle = handle.and_then(|h| pool.files.get(h).ok()).filter(|h| Arc::ptr_eq(&h.node, &node));
+    let with_data = handle.is_some() || is_by_open(&node, caller, set);
+    if handle.is_none() && resolve::generations::knows_copies(pool) {
+        let _held = pool.using(Uses::node(node.id));
+        resolve::generations::must_be_current(pool, &pool.branches.load(), &node, trust)?;
+    }
+    let attr = || set_attributes(pool, caller, &node, trust, handle.as_deref(), set, with_data);
+    match set.size {
+        // The name leads to another node now.
+        Some(_) if handle.is_none() && node.opened().is_some_and(|open| open.is_detached()) => {
+            Err(Error::Stale)
         }
-        let attr = || self.set_attributes(caller, &node, trust, handle.as_deref(), set, with_data);
-        match set.size {
-            // The name leads to another node now.
-            Some(_) if handle.is_none() && node.opened().is_some_and(|open| open.is_detached()) => {
-                Err(Error::Stale)
-            }
-            // Some filesystems allocate space as soon as a file grows.
-            Some(size) if !node.is_dir() => {
-                let set = self.with_room(&node, size, attr);
-                set.map_err(|error| match error {
-                    Error::Branch(errno) => node.waits_for_lease(errno, true),
-                    other => other,
-                })
-            }
-            _ => attr(),
+        // Some filesystems allocate space as soon as a file grows.
+        Some(size) if !node.is_dir() => {
+            let set = moves::make_room::with_room(pool, &node, size, attr);
+            set.map_err(|error| match error {
+                Error::Branch(errno) => node.waits_for_lease(errno, true),
+                other => other,
+            })
+        }
+        _ => attr(),
+    }
+}
+
+fn set_attributes(
+    pool: &Pool,
+    caller: &Caller,
+    node: &Arc<Node>,
+    trust: Trust,
+    handle: Option<&FileHandle>,
+    set: &SetAttr,
+    with_data: bool,
+) -> Result<Attr> {
+    let _held = pool.using(Uses::node(node.id));
+    let branches = pool.branches.load();
+    if set.changes_nothing() {
+        if node.is_dir() {
+            return names::lookup::dir_attr(pool, &branches, node, trust, false);
+        }
+        let own = kill_privileges(pool, &branches, node, caller)?;
+        return resolve::places::file_attr_at(pool, node, &own);
+    }
+    let by_policy = set.uid.is_some() || set.gid.is_some() || set.mode.is_some() || !with_data;
+    if !by_policy {
+        let own = change_data(pool, &branches, node, caller, handle, set)?;
+        return resolve::places::file_attr_at(pool, node, &own);
+    }
+    let _not_cloning = resolve::locks::keep_from_cloning(pool, node)?;
+    let purpose = match set.size {
+        Some(_) if !with_data => Purpose::Truncation,
+        _ => Purpose::Attributes,
+    };
+    let places = resolve::places::places(pool, &branches, node, trust, purpose)?;
+    let mut changed = Chosen::new();
+    let result =
+        change(pool, &branches, node, &places, &mut changed, caller, set, handle.is_some(), with_data);
+    let result = result.and_then(|()| match with_data {
+        true => change_data(pool, &branches, node, caller, handle, set).map(drop),
+        false => Ok(()),
+    });
+    if result.is_err() {
+        for place in changed {
+            let (before, fd) = (&place.attr, place.fd.as_fd());
+            let (uid, gid) = (Uid::from_raw(before.uid), Gid::from_raw(before.gid));
+            let _ = rustix::fs::chownat(fd, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH);
+            let _ = pinned::chmod(fd, Mode::from_raw_mode(before.mode & 0o7777));
         }
     }
+    node.copies_changed();
+    result?;
+    resolve::places::attr_at(pool, &branches, node, &places)
+}
 
-    fn set_attributes(
-        &self,
-        caller: &Caller,
-        node: &Arc<Node>,
-        trust: Trust,
-        handle: Option<&FileHandle>,
-        set: &SetAttr,
-        with_data: bool,
-    ) -> Result<Attr> {
-        let _held = self.using(Uses::node(node.id));
-        let branches = self.branches.load();
-        if set.changes_nothing() {
-            if node.is_dir() {
-                return self.dir_attr(&branches, node, trust, false);
+/// Applies the changes that policies decide on: with `with_data`, all but size and times. Adds to `changed` the
+/// places whose owner or mode has changed.
+#[allow(clippy::too_many_arguments)]
+fn change<'p>(
+    pool: &Pool,
+    branches: &Branches,
+    node: &Node,
+    places: &'p Places,
+    changed: &mut Chosen<'p>,
+    caller: &Caller,
+    set: &SetAttr,
+    by_handle: bool,
+    with_data: bool,
+) -> Result<()> {
+    let mut on_each = |func, undo: bool, change: &dyn Fn(&Place) -> Result<(), Errno>| {
+        let chosen = resolve::places::chosen_places(pool, func, branches, places, by_handle)?;
+        let result = resolve::places::change_each(pool, branches, places, &chosen, change);
+        if undo {
+            changed.extend(chosen);
+        }
+        result
+    };
+    let mut writable = OpenedCopies::default();
+    if set.size.is_some() && !with_data {
+        let chosen = resolve::places::chosen_places(pool, Func::Truncate, branches, places, by_handle)?;
+        // If nothing is changed before it, the only one is opened when it is truncated, unless it is open for writing already.
+        let is_first = set.uid.is_none() && set.gid.is_none() && set.mode.is_none();
+        if chosen.len() > 1 || !is_first || resolve::generations::knows_copies(pool) {
+            writable = OpenedCopies::open(node, &chosen, OFlags::WRONLY)?;
+        }
+    }
+    if set.uid.is_some() || set.gid.is_some() {
+        let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
+        on_each(Func::Chown, true, &|place| {
+            rustix::fs::chownat(&place.fd, c"", uid, gid, AtFlags::EMPTY_PATH)?;
+            // The branch checks what the daemon may keep, which may be more than its caller may.
+            match without_set_id(&place.attr, || caller.is_in_group(place.attr.gid)) {
+                Some(mode) => pinned::chmod(place.fd.as_fd(), mode),
+                None => Ok(()),
             }
-            let own = self.kill_privileges(&branches, node, caller)?;
-            return self.file_attr_at(node, &own);
+        })?;
+    }
+    if let Some(mode) = set.mode {
+        let mode = Mode::from_raw_mode(mode & 0o7777);
+        on_each(Func::Chmod, true, &|place| pinned::chmod(place.fd.as_fd(), mode))?;
+    }
+    if with_data {
+        return Ok(());
+    }
+    if let Some(size) = set.size {
+        let kill = set.kill_suidgid.then_some(caller);
+        on_each(Func::Truncate, false, &|place| {
+            truncate(writable.of(place).unwrap_or(place.fd.as_fd()), size, kill)
+        })?;
+    }
+    if let Some(times) = times(set) {
+        on_each(Func::Utimens, false, &|place| pinned::set_times(place.fd.as_fd(), &times))?;
+    }
+    Ok(())
+}
+
+/// Returns the file of a handle, or a node's own file.
+fn open_or_own(
+    pool: &Pool,
+    branches: &Branches,
+    node: &Arc<Node>,
+    handle: Option<&FileHandle>,
+) -> Result<Place> {
+    let Some(handle) = handle else { return resolve::places::primary(pool, branches, node) };
+    let (branch, fd) = (handle.open.location().branch.clone(), handle.fd());
+    let attr = stat::of(fd.as_fd()).map_err(|errno| branch.record_error(errno, OpKind::Read))?;
+    Ok(Place { index: None, branch, fd: PlaceFd::Shared(fd), attr })
+}
+
+/// Clears set-id bits and file capabilities, as a request that changes nothing asks.
+///
+/// The request has one of two causes: the caller writes the file, or it calls chown(-1, -1), which clears set-id
+/// bits even for root but only the owner may call (fs/attr.c notify_change turns it into a chmod). If no handle is
+/// open for writing, the cause is the latter.
+fn kill_privileges(pool: &Pool, branches: &Branches, node: &Arc<Node>, caller: &Caller) -> Result<Place> {
+    let primary = resolve::places::primary(pool, branches, node)?;
+    let failed = |errno| primary.branch.record_error(errno, OpKind::Change);
+    let left = without_set_id(&primary.attr, || caller.is_in_group(primary.attr.gid));
+    let mut written = node.opened().is_some_and(|open| open.is_written());
+    if left.is_some() && (caller.keeps_set_id(&primary.attr) || !caller.owner_or_capable(&primary.attr)) {
+        // The cause decides here. The last writer may have closed the file already: the kernel sends RELEASE late.
+        let since = Instant::now();
+        while written && since.elapsed() < LATE_RELEASE {
+            std::thread::sleep(Duration::from_millis(1));
+            written = node.opened().is_some_and(|open| open.is_written());
         }
-        let by_policy = set.uid.is_some() || set.gid.is_some() || set.mode.is_some() || !with_data;
-        if !by_policy {
-            let own = self.change_data(&branches, node, caller, handle, set)?;
-            return self.file_attr_at(node, &own);
+    }
+    if let Some(mode) = left.filter(|_| !(written && caller.keeps_set_id(&primary.attr))) {
+        if !written && !caller.owner_or_capable(&primary.attr) {
+            return Err(Errno::PERM.into());
         }
-        let _not_cloning = self.keep_from_cloning(node)?;
-        let purpose = match set.size {
-            Some(_) if !with_data => Purpose::Truncation,
-            _ => Purpose::Attributes,
+        let outdated = resolve::generations::outdate_others(pool, primary.fd.as_fd());
+        outdated.map_err(|errno| node.waits_for_lease(failed(errno), false))?;
+        pinned::chmod(primary.fd.as_fd(), mode).map_err(failed)?;
+    }
+    if primary.attr.is_regular() {
+        match xattr::remove(primary.fd.as_fd(), b"security.capability") {
+            Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+            Err(errno) => return Err(failed(errno).into()),
+        }
+    }
+    Ok(primary)
+}
+
+/// Changes size and times of the open file, whatever its branch's mode, as writes do. The only times that come through a
+/// handle are those of data that the kernel has cached (writeback).
+fn change_data(
+    pool: &Pool,
+    branches: &Branches,
+    node: &Arc<Node>,
+    caller: &Caller,
+    handle: Option<&FileHandle>,
+    set: &SetAttr,
+) -> Result<Place> {
+    let file = open_or_own(pool, branches, node, handle)?;
+    let failed = |errno| file.branch.record_error(errno, OpKind::Change);
+    if let Some(size) = set.size {
+        let kill = set.kill_suidgid.then_some(caller);
+        let truncated = match handle.is_none() && resolve::generations::knows_copies(pool) {
+            // The file may be open for reading alone, by O_RDONLY | O_TRUNC.
+            true => beneath::reopen(&file.fd, OFlags::WRONLY).and_then(|opened| {
+                resolve::generations::outdate_others(pool, opened.as_fd())?;
+                truncate(opened.as_fd(), size, kill)
+            }),
+            false => truncate(file.fd.as_fd(), size, kill),
         };
-        let places = self.places(&branches, node, trust, purpose)?;
-        let mut changed = Chosen::new();
-        let result =
-            self.change(&branches, node, &places, &mut changed, caller, set, handle.is_some(), with_data);
-        let result = result.and_then(|()| match with_data {
-            true => self.change_data(&branches, node, caller, handle, set).map(drop),
-            false => Ok(()),
-        });
-        if result.is_err() {
-            for place in changed {
-                let (before, fd) = (&place.attr, place.fd.as_fd());
-                let (uid, gid) = (Uid::from_raw(before.uid), Gid::from_raw(before.gid));
-                let _ = rustix::fs::chownat(fd, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH);
-                let _ = pinned::chmod(fd, Mode::from_raw_mode(before.mode & 0o7777));
-            }
-        }
-        node.copies_changed();
-        result?;
-        self.attr_at(&branches, node, &places)
+        truncated.map_err(failed)?;
     }
-
-    /// Applies the changes that policies decide on: with `with_data`, all but size and times. Adds to `changed` the
-    /// places whose owner or mode has changed.
-    #[allow(clippy::too_many_arguments)]
-    fn change<'p>(
-        &self,
-        branches: &Branches,
-        node: &Node,
-        places: &'p Places,
-        changed: &mut Chosen<'p>,
-        caller: &Caller,
-        set: &SetAttr,
-        by_handle: bool,
-        with_data: bool,
-    ) -> Result<()> {
-        let mut on_each = |func, undo: bool, change: &dyn Fn(&Place) -> Result<(), Errno>| {
-            let chosen = self.chosen_places(func, branches, places, by_handle)?;
-            let result = self.change_each(branches, places, &chosen, change);
-            if undo {
-                changed.extend(chosen);
-            }
-            result
-        };
-        let mut writable = OpenedCopies::default();
-        if set.size.is_some() && !with_data {
-            let chosen = self.chosen_places(Func::Truncate, branches, places, by_handle)?;
-            // If nothing is changed before it, the only one is opened when it is truncated, unless it is open for writing already.
-            let is_first = set.uid.is_none() && set.gid.is_none() && set.mode.is_none();
-            if chosen.len() > 1 || !is_first || self.knows_copies() {
-                writable = OpenedCopies::open(node, &chosen, OFlags::WRONLY)?;
-            }
-        }
-        if set.uid.is_some() || set.gid.is_some() {
-            let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
-            on_each(Func::Chown, true, &|place| {
-                rustix::fs::chownat(&place.fd, c"", uid, gid, AtFlags::EMPTY_PATH)?;
-                // The branch checks what the daemon may keep, which may be more than its caller may.
-                match without_set_id(&place.attr, || caller.is_in_group(place.attr.gid)) {
-                    Some(mode) => pinned::chmod(place.fd.as_fd(), mode),
-                    None => Ok(()),
-                }
-            })?;
-        }
-        if let Some(mode) = set.mode {
-            let mode = Mode::from_raw_mode(mode & 0o7777);
-            on_each(Func::Chmod, true, &|place| pinned::chmod(place.fd.as_fd(), mode))?;
-        }
-        if with_data {
-            return Ok(());
-        }
-        if let Some(size) = set.size {
-            let kill = set.kill_suidgid.then_some(caller);
-            on_each(Func::Truncate, false, &|place| {
-                truncate(writable.of(place).unwrap_or(place.fd.as_fd()), size, kill)
-            })?;
-        }
-        if let Some(times) = times(set) {
-            on_each(Func::Utimens, false, &|place| pinned::set_times(place.fd.as_fd(), &times))?;
-        }
-        Ok(())
+    if let Some(times) = times(set) {
+        pinned::set_times(file.fd.as_fd(), &times).map_err(failed)?;
     }
-
-    /// Returns the file of a handle, or a node's own file.
-    fn open_or_own(
-        &self,
-        branches: &Branches,
-        node: &Arc<Node>,
-        handle: Option<&FileHandle>,
-    ) -> Result<Place> {
-        let Some(handle) = handle else { return self.primary(branches, node) };
-        let (branch, fd) = (handle.open.location().branch.clone(), handle.fd());
-        let attr = stat::of(fd.as_fd()).map_err(|errno| branch.record_error(errno, OpKind::Read))?;
-        Ok(Place { index: None, branch, fd: PlaceFd::Shared(fd), attr })
-    }
-
-    /// Clears set-id bits and file capabilities, as a request that changes nothing asks.
-    ///
-    /// The request has one of two causes: the caller writes the file, or it calls chown(-1, -1), which clears set-id
-    /// bits even for root but only the owner may call (fs/attr.c notify_change turns it into a chmod). If no handle is
-    /// open for writing, the cause is the latter.
-    fn kill_privileges(&self, branches: &Branches, node: &Arc<Node>, caller: &Caller) -> Result<Place> {
-        let primary = self.primary(branches, node)?;
-        let failed = |errno| primary.branch.record_error(errno, OpKind::Change);
-        let left = without_set_id(&primary.attr, || caller.is_in_group(primary.attr.gid));
-        let mut written = node.opened().is_some_and(|open| open.is_written());
-        if left.is_some() && (caller.keeps_set_id(&primary.attr) || !caller.owner_or_capable(&primary.attr)) {
-            // The cause decides here. The last writer may have closed the file already: the kernel sends RELEASE late.
-            let since = Instant::now();
-            while written && since.elapsed() < LATE_RELEASE {
-                std::thread::sleep(Duration::from_millis(1));
-                written = node.opened().is_some_and(|open| open.is_written());
-            }
-        }
-        if let Some(mode) = left.filter(|_| !(written && caller.keeps_set_id(&primary.attr))) {
-            if !written && !caller.owner_or_capable(&primary.attr) {
-                return Err(Errno::PERM.into());
-            }
-            let outdated = self.outdate_others(primary.fd.as_fd());
-            outdated.map_err(|errno| node.waits_for_lease(failed(errno), false))?;
-            pinned::chmod(primary.fd.as_fd(), mode).map_err(failed)?;
-        }
-        if primary.attr.is_regular() {
-            match xattr::remove(primary.fd.as_fd(), b"security.capability") {
-                Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
-                Err(errno) => return Err(failed(errno).into()),
-            }
-        }
-        Ok(primary)
-    }
-
-    /// Changes size and times of the open file, whatever its branch's mode, as writes do. The only times that come through a
-    /// handle are those of data that the kernel has cached (writeback).
-    fn change_data(
-        &self,
-        branches: &Branches,
-        node: &Arc<Node>,
-        caller: &Caller,
-        handle: Option<&FileHandle>,
-        set: &SetAttr,
-    ) -> Result<Place> {
-        let file = self.open_or_own(branches, node, handle)?;
-        let failed = |errno| file.branch.record_error(errno, OpKind::Change);
-        if let Some(size) = set.size {
-            let kill = set.kill_suidgid.then_some(caller);
-            let truncated = match handle.is_none() && self.knows_copies() {
-                // The file may be open for reading alone, by O_RDONLY | O_TRUNC.
-                true => beneath::reopen(&file.fd, OFlags::WRONLY).and_then(|opened| {
-                    self.outdate_others(opened.as_fd())?;
-                    truncate(opened.as_fd(), size, kill)
-                }),
-                false => truncate(file.fd.as_fd(), size, kill),
-            };
-            truncated.map_err(failed)?;
-        }
-        if let Some(times) = times(set) {
-            pinned::set_times(file.fd.as_fd(), &times).map_err(failed)?;
-        }
-        Ok(file)
-    }
+    Ok(file)
 }
 
 /// Returns whether this may be the `O_TRUNC` of an open(2) by the same caller. The file is already open then.

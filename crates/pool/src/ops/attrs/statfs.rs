@@ -2,6 +2,7 @@
 
 use crate::config::StatfsMode;
 use crate::ops::aggregate::{self, BranchStat, Figures};
+use crate::ops::resolve;
 use crate::paths::Uses;
 use crate::pool::Pool;
 use canopy_base::error::Result;
@@ -15,47 +16,45 @@ use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 
-impl Pool {
-    /// Returns the figures of statvfs(3), summed over the filesystems of the branches. A branch that fails is left out.
-    ///
-    /// With `statfs=base`, they may miss what other programs have changed on the branches during the last 10 ms.
-    pub fn statfs(&self, id: NodeId) -> Result<Figures> {
-        let _held = self.using(Uses::node(id));
-        let branches = self.branches.load();
-        let ignore = self.config().statfs_ignore;
-        Ok(match self.config().statfs {
-            StatfsMode::Base => self.figures.get(&branches, || {
-                let stats = of_roots(&branches);
-                let complete = (stats.len() == branches.len()).then_some(());
-                (aggregate::statfs(&stats, ignore), complete)
-            }),
-            StatfsMode::Full => {
-                let path = self.nodes.locate(id)?.1.unwrap_or_default();
-                aggregate::statfs(&self.of_paths(&branches, &path), ignore)
-            }
-        })
-    }
+/// Returns the figures of statvfs(3), summed over the filesystems of the branches. A branch that fails is left out.
+///
+/// With `statfs=base`, they may miss what other programs have changed on the branches during the last 10 ms.
+pub fn statfs(pool: &Pool, id: NodeId) -> Result<Figures> {
+    let _held = pool.using(Uses::node(id));
+    let branches = pool.branches.load();
+    let ignore = pool.config().statfs_ignore;
+    Ok(match pool.config().statfs {
+        StatfsMode::Base => pool.figures.get(&branches, || {
+            let stats = of_roots(&branches);
+            let complete = (stats.len() == branches.len()).then_some(());
+            (aggregate::statfs(&stats, ignore), complete)
+        }),
+        StatfsMode::Full => {
+            let path = pool.nodes.locate(id)?.1.unwrap_or_default();
+            aggregate::statfs(&of_paths(pool, &branches, &path), ignore)
+        }
+    })
+}
 
-    /// Asks the filesystems that hold a path on the branches.
-    fn of_paths(&self, branches: &Branches, path: &[u8]) -> Vec<BranchStat> {
-        let follow = self.follow();
-        let ask = |branch: &Branch| -> Result<BranchStat, Errno> {
-            if path.is_empty() {
-                return of(branch, branch.filesystem, branch.root());
-            }
-            let (dir, name) = split(path);
-            let (dir, _) = follow.dir(branch.root(), dir)?;
-            let found = follow.pin(&dir, name)?;
-            let attr = stat::of(found.as_fd())?;
-            let filesystem = match attr.dev == branch.dev {
-                true => branch.filesystem,
-                false if attr.is_dir() => FilesystemId::of(found.as_fd()),
-                false => FilesystemId::of(dir.as_fd()),
-            };
-            of(branch, filesystem, found.as_fd())
+/// Asks the filesystems that hold a path on the branches.
+fn of_paths(pool: &Pool, branches: &Branches, path: &[u8]) -> Vec<BranchStat> {
+    let follow = resolve::dirs::follow(pool);
+    let ask = |branch: &Branch| -> Result<BranchStat, Errno> {
+        if path.is_empty() {
+            return of(branch, branch.filesystem, branch.root());
+        }
+        let (dir, name) = split(path);
+        let (dir, _) = follow.dir(branch.root(), dir)?;
+        let found = follow.pin(&dir, name)?;
+        let attr = stat::of(found.as_fd())?;
+        let filesystem = match attr.dev == branch.dev {
+            true => branch.filesystem,
+            false if attr.is_dir() => FilesystemId::of(found.as_fd()),
+            false => FilesystemId::of(dir.as_fd()),
         };
-        branches.iter().filter_map(|branch| recorded(branch, ask(branch))).collect()
-    }
+        of(branch, filesystem, found.as_fd())
+    };
+    branches.iter().filter_map(|branch| recorded(branch, ask(branch))).collect()
 }
 
 /// Asks the filesystems of the branches' roots, each once per mount: whether it is read-only belongs to the mount.

@@ -5,6 +5,8 @@ use crate::dir::merged::Trust;
 use crate::door::Act;
 use crate::door::Caller;
 use crate::node::Node;
+use crate::ops::reserve;
+use crate::ops::resolve;
 use crate::ops::resolve::Place;
 use crate::ops::resolve::places::Purpose;
 use crate::paths::Uses;
@@ -22,192 +24,190 @@ use rustix::fs::{Mode, XattrFlags};
 use rustix::io::Errno;
 use std::sync::Arc;
 
-impl Pool {
-    /// Reads an attribute into `buffer`, or returns its size if the buffer is empty.
-    ///
-    /// Errors: `ENODATA`, `ERANGE`, `EOPNOTSUPP` from the branch.
-    pub fn getxattr(&self, id: NodeId, name: &[u8], buffer: &mut [u8]) -> Result<usize> {
-        // The kernel reads this ACL to check permissions.
-        let kernel_checks = self.kernel_checks_acls() && is_acl(name);
-        match self.xattr_allowed(name) {
-            // After ENOSYS, the kernel would never ask for an ACL again and would use the mask as the group's rights.
-            Err(Error::Unsupported) if self.kernel_checks_acls() && !kernel_checks => {
-                return Err(Errno::OPNOTSUPP.into());
-            }
-            refused if !kernel_checks => refused?,
-            _ => {}
+/// Reads an attribute into `buffer`, or returns its size if the buffer is empty.
+///
+/// Errors: `ENODATA`, `ERANGE`, `EOPNOTSUPP` from the branch.
+pub fn getxattr(pool: &Pool, id: NodeId, name: &[u8], buffer: &mut [u8]) -> Result<usize> {
+    // The kernel reads this ACL to check permissions.
+    let kernel_checks = resolve::acl::kernel_checks_acls(pool) && is_acl(name);
+    match xattr_allowed(pool, name) {
+        // After ENOSYS, the kernel would never ask for an ACL again and would use the mask as the group's rights.
+        Err(Error::Unsupported) if resolve::acl::kernel_checks_acls(pool) && !kernel_checks => {
+            return Err(Errno::OPNOTSUPP.into());
         }
-        match self.read_xattr(id, name, buffer) {
-            // The branch's filesystem has no ACLs. On EOPNOTSUPP, the kernel would give access to the owner only.
-            Err(Error::Branch(Errno::OPNOTSUPP)) if kernel_checks => Err(Error::NoAttribute),
-            other => other,
-        }
+        refused if !kernel_checks => refused?,
+        _ => {}
     }
-
-    fn read_xattr(&self, id: NodeId, name: &[u8], buffer: &mut [u8]) -> Result<usize> {
-        if is_own(name) {
-            return Err(Error::NoAttribute);
-        }
-        let node = self.nodes.get(id)?;
-        let trust = self.trust_to_read(&node);
-        let _held = self.using(Uses::node(id));
-        let branches = self.branches.load();
-        // An ACL comes from the same copy as the mode, whose group bits are the ACL's mask.
-        let func = if is_acl(name) { Func::Getattr } else { Func::Getxattr };
-        self.query(&branches, &node, trust, func, |of| match of {
-            Of::File(fd) => xattr::get(fd, name, buffer),
-            Of::Entry(dir, entry) => xattr::get_at(dir, entry, name, buffer),
-        })
+    match read_xattr(pool, id, name, buffer) {
+        // The branch's filesystem has no ACLs. On EOPNOTSUPP, the kernel would give access to the owner only.
+        Err(Error::Branch(Errno::OPNOTSUPP)) if kernel_checks => Err(Error::NoAttribute),
+        other => other,
     }
+}
 
-    /// Writes the names, each with its terminating NUL, to `buffer`, or returns a sufficient size if it is empty.
-    ///
-    /// `trusted.*` is listed only for callers that may read it (xattr(7)), because a program that copies a file fails
-    /// on a name that is listed but cannot be read. The kernel leaves this check to each filesystem.
-    pub fn listxattr(&self, caller: &Caller, id: NodeId, buffer: &mut [u8]) -> Result<usize> {
-        match self.config().xattr {
-            XattrMode::Passthrough => {}
-            XattrMode::NoAttr => return Ok(0),
-            XattrMode::NoSys => return Err(Error::Unsupported),
-        }
-        let node = self.nodes.get(id)?;
-        let trust = self.trust_to_read(&node);
-        let _held = self.using(Uses::node(id));
-        let branches = self.branches.load();
-        self.query(&branches, &node, trust, Func::Listxattr, |of| {
-            let length = match of {
-                Of::File(fd) => xattr::list(fd, buffer)?,
-                Of::Entry(dir, entry) => xattr::list_at(dir, entry, buffer)?,
-            };
-            if buffer.is_empty() {
-                return Ok(length);
-            }
-            let mut sees_trusted = None;
-            Ok(retain(&mut buffer[..length], |name| {
-                let hidden = name.starts_with(b"trusted.")
-                    && !*sees_trusted.get_or_insert_with(|| self.admits(caller, Act::SeeTrusted).is_ok());
-                !hidden && !is_own(name)
-            }))
-        })
+fn read_xattr(pool: &Pool, id: NodeId, name: &[u8], buffer: &mut [u8]) -> Result<usize> {
+    if is_own(name) {
+        return Err(Error::NoAttribute);
     }
+    let node = pool.nodes.get(id)?;
+    let trust = resolve::places::trust_to_read(pool, &node);
+    let _held = pool.using(Uses::node(id));
+    let branches = pool.branches.load();
+    // An ACL comes from the same copy as the mode, whose group bits are the ACL's mask.
+    let func = if is_acl(name) { Func::Getattr } else { Func::Getxattr };
+    query(pool, &branches, &node, trust, func, |of| match of {
+        Of::File(fd) => xattr::get(fd, name, buffer),
+        Of::Entry(dir, entry) => xattr::get_at(dir, entry, name, buffer),
+    })
+}
 
-    /// Sets an attribute on every copy. `flags` are those of setxattr(2). `kill_sgid` is set for an access ACL whose
-    /// caller may not keep setgid (`FUSE_SETXATTR_ACL_KILL_SGID`).
-    ///
-    /// Errors: `EPERM` for `system.*` if the caller is neither the owner nor has `CAP_FOWNER`.
-    pub fn setxattr(
-        &self,
-        caller: &Caller,
-        id: NodeId,
-        name: &[u8],
-        value: &[u8],
-        flags: u32,
-        kill_sgid: bool,
-    ) -> Result<()> {
-        let _changes = self.figures.changes();
-        self.xattr_allowed(name)?;
-        if is_own(name) {
-            // Copied from a disk of the pool. An ACL is also set under its own name.
+/// Writes the names, each with its terminating NUL, to `buffer`, or returns a sufficient size if it is empty.
+///
+/// `trusted.*` is listed only for callers that may read it (xattr(7)), because a program that copies a file fails
+/// on a name that is listed but cannot be read. The kernel leaves this check to each filesystem.
+pub fn listxattr(pool: &Pool, caller: &Caller, id: NodeId, buffer: &mut [u8]) -> Result<usize> {
+    match pool.config().xattr {
+        XattrMode::Passthrough => {}
+        XattrMode::NoAttr => return Ok(0),
+        XattrMode::NoSys => return Err(Error::Unsupported),
+    }
+    let node = pool.nodes.get(id)?;
+    let trust = resolve::places::trust_to_read(pool, &node);
+    let _held = pool.using(Uses::node(id));
+    let branches = pool.branches.load();
+    query(pool, &branches, &node, trust, Func::Listxattr, |of| {
+        let length = match of {
+            Of::File(fd) => xattr::list(fd, buffer)?,
+            Of::Entry(dir, entry) => xattr::list_at(dir, entry, buffer)?,
+        };
+        if buffer.is_empty() {
+            return Ok(length);
+        }
+        let mut sees_trusted = None;
+        Ok(retain(&mut buffer[..length], |name| {
+            let hidden = name.starts_with(b"trusted.")
+                && !*sees_trusted.get_or_insert_with(|| pool.admits(caller, Act::SeeTrusted).is_ok());
+            !hidden && !is_own(name)
+        }))
+    })
+}
+
+/// Sets an attribute on every copy. `flags` are those of setxattr(2). `kill_sgid` is set for an access ACL whose
+/// caller may not keep setgid (`FUSE_SETXATTR_ACL_KILL_SGID`).
+///
+/// Errors: `EPERM` for `system.*` if the caller is neither the owner nor has `CAP_FOWNER`.
+pub fn setxattr(
+    pool: &Pool,
+    caller: &Caller,
+    id: NodeId,
+    name: &[u8],
+    value: &[u8],
+    flags: u32,
+    kill_sgid: bool,
+) -> Result<()> {
+    let _changes = pool.figures.changes();
+    xattr_allowed(pool, name)?;
+    if is_own(name) {
+        // Copied from a disk of the pool. An ACL is also set under its own name.
+        return Ok(());
+    }
+    let flags = XattrFlags::from_bits(flags).ok_or(Error::Invalid)?;
+    let node = pool.nodes.get(id)?;
+    let trust = resolve::places::trust_to_change(pool, &node);
+    let _held = pool.using(Uses::node(id));
+    let branches = pool.branches.load();
+    resolve::places::on_copies(pool, &branches, &node, trust, (Func::Setxattr, purpose(name)), |place| {
+        may_write(caller, name, place)?;
+        let fd = place.fd.as_fd();
+        let nears = place.branch.nears_reserve(value.len() as u64);
+        reserve::take_space(pool, nears, || None, || Ok(xattr::set(fd, name, value, flags)?))
+            .map_err(Error::errno)?;
+        // The kernel sends `kill_sgid` only if it checks ACLs, and the branch lets the daemon keep the bit.
+        let unknown_to_kernel = name == ACCESS && !resolve::acl::kernel_checks_acls(pool);
+        if !kill_sgid && !unknown_to_kernel {
             return Ok(());
         }
-        let flags = XattrFlags::from_bits(flags).ok_or(Error::Invalid)?;
-        let node = self.nodes.get(id)?;
-        let trust = self.trust_to_change(&node);
-        let _held = self.using(Uses::node(id));
-        let branches = self.branches.load();
-        self.on_copies(&branches, &node, trust, (Func::Setxattr, purpose(name)), |place| {
-            may_write(caller, name, place)?;
-            let fd = place.fd.as_fd();
-            let nears = place.branch.nears_reserve(value.len() as u64);
-            self.take_space(nears, || None, || Ok(xattr::set(fd, name, value, flags)?))
-                .map_err(Error::errno)?;
-            // The kernel sends `kill_sgid` only if it checks ACLs, and the branch lets the daemon keep the bit.
-            let unknown_to_kernel = name == ACCESS && !self.kernel_checks_acls();
-            if !kill_sgid && !unknown_to_kernel {
-                return Ok(());
-            }
-            let attr = stat::of(fd)?;
-            let keeps = || caller.is_in_group(attr.gid) || caller.keeps_set_id(&attr);
-            if attr.mode & S_ISGID != 0 && (kill_sgid || !keeps()) {
-                let mode = Mode::from_raw_mode(attr.mode & 0o7777 & !S_ISGID);
-                pinned::chmod(fd, mode)?;
-            }
-            Ok(())
-        })?;
-        self.acl_changed(id, name);
+        let attr = stat::of(fd)?;
+        let keeps = || caller.is_in_group(attr.gid) || caller.keeps_set_id(&attr);
+        if attr.mode & S_ISGID != 0 && (kill_sgid || !keeps()) {
+            let mode = Mode::from_raw_mode(attr.mode & 0o7777 & !S_ISGID);
+            pinned::chmod(fd, mode)?;
+        }
         Ok(())
-    }
+    })?;
+    acl_changed(pool, id, name);
+    Ok(())
+}
 
-    /// Invalidates the node's attributes after a change of an ACL. An ACL also changes the mode, which the kernel
-    /// does not expect if it does not handle ACLs (`posix-acl=false`).
-    fn acl_changed(&self, id: NodeId, name: &[u8]) {
-        if is_acl(name) {
-            self.kernel.load().invalidate_attr(id);
-        }
+/// Invalidates the node's attributes after a change of an ACL. An ACL also changes the mode, which the kernel
+/// does not expect if it does not handle ACLs (`posix-acl=false`).
+fn acl_changed(pool: &Pool, id: NodeId, name: &[u8]) {
+    if is_acl(name) {
+        pool.kernel.load().invalidate_attr(id);
     }
+}
 
-    /// Removes an attribute from every copy. Errors: as for [`Pool::setxattr`].
-    pub fn removexattr(&self, caller: &Caller, id: NodeId, name: &[u8]) -> Result<()> {
-        let _changes = self.figures.changes();
-        self.xattr_allowed(name)?;
-        if is_own(name) {
-            return Err(Error::NoAttribute);
-        }
-        let node = self.nodes.get(id)?;
-        let trust = self.trust_to_change(&node);
-        let _held = self.using(Uses::node(id));
-        let branches = self.branches.load();
-        self.on_copies(&branches, &node, trust, (Func::Removexattr, purpose(name)), |place| {
-            may_write(caller, name, place)?;
-            xattr::remove(place.fd.as_fd(), name)
-        })?;
-        self.acl_changed(id, name);
-        Ok(())
+/// Removes an attribute from every copy. Errors: as for `setxattr`.
+pub fn removexattr(pool: &Pool, caller: &Caller, id: NodeId, name: &[u8]) -> Result<()> {
+    let _changes = pool.figures.changes();
+    xattr_allowed(pool, name)?;
+    if is_own(name) {
+        return Err(Error::NoAttribute);
     }
+    let node = pool.nodes.get(id)?;
+    let trust = resolve::places::trust_to_change(pool, &node);
+    let _held = pool.using(Uses::node(id));
+    let branches = pool.branches.load();
+    resolve::places::on_copies(pool, &branches, &node, trust, (Func::Removexattr, purpose(name)), |place| {
+        may_write(caller, name, place)?;
+        xattr::remove(place.fd.as_fd(), name)
+    })?;
+    acl_changed(pool, id, name);
+    Ok(())
+}
 
-    fn xattr_allowed(&self, name: &[u8]) -> Result<()> {
-        match self.config().xattr {
-            XattrMode::Passthrough
-                if name == b"security.capability" && !self.config().security_capability =>
-            {
-                Err(Error::NoAttribute)
-            }
-            XattrMode::Passthrough => Ok(()),
-            XattrMode::NoAttr => Err(Error::NoAttribute),
-            XattrMode::NoSys => Err(Error::Unsupported),
+fn xattr_allowed(pool: &Pool, name: &[u8]) -> Result<()> {
+    match pool.config().xattr {
+        XattrMode::Passthrough if name == b"security.capability" && !pool.config().security_capability => {
+            Err(Error::NoAttribute)
         }
+        XattrMode::Passthrough => Ok(()),
+        XattrMode::NoAttr => Err(Error::NoAttribute),
+        XattrMode::NoSys => Err(Error::Unsupported),
     }
+}
 
-    /// Runs a query about extended attributes on the copy of a node that a search function chooses.
-    fn query(
-        &self,
-        branches: &Branches,
-        node: &Arc<Node>,
-        trust: Trust,
-        func: Func,
-        mut query: impl FnMut(Of<'_>) -> Result<usize, Errno>,
-    ) -> Result<usize> {
-        if node.is_dir() {
-            return self.ask_dir(branches, node, trust, func, |dir| query(Of::Entry(dir, b".")));
-        }
-        // The kernel sends this before the first write to a file. That file is usually open, so no name is needed.
-        if let Some(open) = node.opened() {
-            let file = open.location();
-            let answer = query(Of::File(file.fd.as_fd()));
-            return Ok(answer.map_err(|errno| file.branch.record_error(errno, OpKind::Read))?);
-        }
-        let by_name = self.via_cached_parent(branches, node, |_, branch, dir, name, key| {
-            let answer = query(Of::Entry(dir, name));
-            // Afterwards: until here, the name may have come to lead to another file.
-            stat::at(dir, name).ok().filter(|attr| attr.key() == key)?;
-            Some(answer.map_err(|errno| branch.record_error(errno, OpKind::Read)))
+/// Runs a query about extended attributes on the copy of a node that a search function chooses.
+fn query(
+    pool: &Pool,
+    branches: &Branches,
+    node: &Arc<Node>,
+    trust: Trust,
+    func: Func,
+    mut query: impl FnMut(Of<'_>) -> Result<usize, Errno>,
+) -> Result<usize> {
+    if node.is_dir() {
+        return resolve::places::ask_dir(pool, branches, node, trust, func, |dir| {
+            query(Of::Entry(dir, b"."))
         });
-        if let Some(answer) = by_name {
-            return Ok(answer?);
-        }
-        let own = self.primary(branches, node)?;
-        Ok(query(Of::File(own.fd.as_fd())).map_err(|errno| own.branch.record_error(errno, OpKind::Read))?)
     }
+    // The kernel sends this before the first write to a file. That file is usually open, so no name is needed.
+    if let Some(open) = node.opened() {
+        let file = open.location();
+        let answer = query(Of::File(file.fd.as_fd()));
+        return Ok(answer.map_err(|errno| file.branch.record_error(errno, OpKind::Read))?);
+    }
+    let by_name = resolve::via_cached_parent(pool, branches, node, |_, branch, dir, name, key| {
+        let answer = query(Of::Entry(dir, name));
+        // Afterwards: until here, the name may have come to lead to another file.
+        stat::at(dir, name).ok().filter(|attr| attr.key() == key)?;
+        Some(answer.map_err(|errno| branch.record_error(errno, OpKind::Read)))
+    });
+    if let Some(answer) = by_name {
+        return Ok(answer?);
+    }
+    let own = resolve::places::primary(pool, branches, node)?;
+    Ok(query(Of::File(own.fd.as_fd())).map_err(|errno| own.branch.record_error(errno, OpKind::Read))?)
 }
 
 /// Returns whether an attribute belongs to a branch, so that clients have nothing to do with it. In a list, names end with NUL.

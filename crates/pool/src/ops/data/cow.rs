@@ -10,6 +10,9 @@
 
 use crate::door::Caller;
 use crate::node::{Node, open_file};
+use crate::ops::moves;
+use crate::ops::names;
+use crate::ops::resolve;
 use crate::paths::Uses;
 use crate::pool::Pool;
 use canopy_base::error::{Error, Result};
@@ -18,78 +21,76 @@ use rustix::fs::OFlags;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-impl Pool {
-    /// Runs [`lookup`](Self::lookup) for a caller whose open may have been answered with `ESTALE`.
-    ///
-    /// Errors: also [`Error::Wait`] while a file moves of which such a caller is to get a copy.
-    pub fn lookup_for(
-        &self,
-        caller: &Caller,
-        parent: NodeId,
-        name: &[u8],
-    ) -> Result<crate::ops::names::lookup::Entry> {
-        if self.pending_cow.count.load(Ordering::Relaxed) > 0
-            && let Some(node) = self.nodes.child(parent, name)
-            && self.pending_cow.take(caller.pid, node.id)
-            && let Err(error) = self.replace_link_by_copy(&node, parent, name)
-        {
-            // So the same lookup comes here again, or the open that follows succeeds.
-            self.pending_cow.put(caller.pid, node.id);
-            if matches!(error, Error::Wait(_)) {
-                return Err(error);
-            }
-            tracing::debug!("a hard link is opened as it is: {error}");
+/// Runs [`lookup`](Self::lookup) for a caller whose open may have been answered with `ESTALE`.
+///
+/// Errors: also [`Error::Wait`] while a file moves of which such a caller is to get a copy.
+pub fn lookup_for(
+    pool: &Pool,
+    caller: &Caller,
+    parent: NodeId,
+    name: &[u8],
+) -> Result<crate::ops::names::lookup::Entry> {
+    if pool.pending_cow.count.load(Ordering::Relaxed) > 0
+        && let Some(node) = pool.nodes.child(parent, name)
+        && pool.pending_cow.take(caller.pid, node.id)
+        && let Err(error) = moves::break_link::replace_link_by_copy(pool, &node, parent, name)
+    {
+        // So the same lookup comes here again, or the open that follows succeeds.
+        pool.pending_cow.put(caller.pid, node.id);
+        if matches!(error, Error::Wait(_)) {
+            return Err(error);
         }
-        self.lookup(parent, name)
+        tracing::debug!("a hard link is opened as it is: {error}");
     }
+    names::lookup::lookup(pool, parent, name)
+}
 
-    /// Replaces the hard link that an open for writing names by a copy.
-    ///
-    /// Errors: `ESTALE` when the kernel has to look the name up again first; [`Error::Wait`] while the file moves.
-    pub(crate) fn break_link(&self, caller: &Caller, id: NodeId, flags: u32) -> Result<()> {
-        if !self.config().link_cow || !open_file::writes(OFlags::from_bits_retain(flags as _)) {
-            return Ok(());
-        }
-        let node = self.nodes.get(id)?;
-        if node.is_dir() || node.opened().is_some() || !self.is_linked(&node)? {
-            return Ok(());
-        }
-        match self.nodes.known(id).as_slice() {
-            [] => {}
-            [(parent, name)] => match self.replace_link_by_copy(&node, *parent, name) {
-                Ok(true) => {}
-                // Another name became known meanwhile, and the node stays with it.
-                Ok(false) => return Err(Error::Stale),
-                Err(wait @ Error::Wait(_)) => return Err(wait),
-                Err(error) => tracing::debug!("a hard link is opened as it is: {error}"),
-            },
-            _ => return self.send_back(caller, id),
-        }
-        Ok(())
+/// Replaces the hard link that an open for writing names by a copy.
+///
+/// Errors: `ESTALE` when the kernel has to look the name up again first; [`Error::Wait`] while the file moves.
+pub(crate) fn break_link(pool: &Pool, caller: &Caller, id: NodeId, flags: u32) -> Result<()> {
+    if !pool.config().link_cow || !open_file::writes(OFlags::from_bits_retain(flags as _)) {
+        return Ok(());
     }
+    let node = pool.nodes.get(id)?;
+    if node.is_dir() || node.opened().is_some() || !is_linked(pool, &node)? {
+        return Ok(());
+    }
+    match pool.nodes.known(id).as_slice() {
+        [] => {}
+        [(parent, name)] => match moves::break_link::replace_link_by_copy(pool, &node, *parent, name) {
+            Ok(true) => {}
+            // Another name became known meanwhile, and the node stays with it.
+            Ok(false) => return Err(Error::Stale),
+            Err(wait @ Error::Wait(_)) => return Err(wait),
+            Err(error) => tracing::debug!("a hard link is opened as it is: {error}"),
+        },
+        _ => return send_back(pool, caller, id),
+    }
+    Ok(())
+}
 
-    /// Does the same for a create request that has found an existing file.
-    pub(crate) fn break_created(&self, caller: &Caller, node: &Node, nlink: u32, flags: u32) -> Result<()> {
-        let writes = open_file::writes(OFlags::from_bits_retain(flags as _));
-        match self.config().link_cow && writes && nlink > 1 && node.opened().is_none() {
-            true => self.send_back(caller, node.id),
-            false => Ok(()),
-        }
+/// Does the same for a create request that has found an existing file.
+pub(crate) fn break_created(pool: &Pool, caller: &Caller, node: &Node, nlink: u32, flags: u32) -> Result<()> {
+    let writes = open_file::writes(OFlags::from_bits_retain(flags as _));
+    match pool.config().link_cow && writes && nlink > 1 && node.opened().is_none() {
+        true => send_back(pool, caller, node.id),
+        false => Ok(()),
     }
+}
 
-    fn send_back(&self, caller: &Caller, id: NodeId) -> Result<()> {
-        if self.pending_cow.take(caller.pid, id) || !looks_up_again(caller) {
-            return Ok(());
-        }
-        self.pending_cow.put(caller.pid, id);
-        Err(Error::Stale)
+fn send_back(pool: &Pool, caller: &Caller, id: NodeId) -> Result<()> {
+    if pool.pending_cow.take(caller.pid, id) || !looks_up_again(caller) {
+        return Ok(());
     }
+    pool.pending_cow.put(caller.pid, id);
+    Err(Error::Stale)
+}
 
-    fn is_linked(&self, node: &Arc<Node>) -> Result<bool> {
-        let _held = self.using(Uses::node(node.id));
-        let attr = self.primary(&self.branches.load(), node)?.attr;
-        Ok(attr.is_regular() && attr.nlink > 1)
-    }
+fn is_linked(pool: &Pool, node: &Arc<Node>) -> Result<bool> {
+    let _held = pool.using(Uses::node(node.id));
+    let attr = resolve::places::primary(pool, &pool.branches.load(), node)?.attr;
+    Ok(attr.is_regular() && attr.nlink > 1)
 }
 
 /// Returns whether the caller looks names up again after `ESTALE`. Kernel threads do not; the flags in

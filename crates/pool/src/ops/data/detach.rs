@@ -14,85 +14,86 @@ use super::open::Room;
 use crate::door::Caller;
 use crate::node::Node;
 use crate::node::open_file::{self, OpenFile};
+use crate::ops::data;
+use crate::ops::moves;
+use crate::ops::resolve;
 use crate::pool::Pool;
 use canopy_base::error::{Error, Result};
 use canopy_branch::relocate::lease::is_written;
 use rustix::fs::OFlags;
 use std::sync::Arc;
 
-impl Pool {
-    /// Detaches the node's names before an open, if needed. The caller holds no lock.
-    ///
-    /// Errors: `ESTALE` when the kernel has to look the name up again first.
-    pub(crate) fn detach_before_write(&self, caller: &Caller, node: &Arc<Node>, flags: u32) -> Result<()> {
-        let Some(open) = self.read_past_daemon(node, flags) else { return Ok(()) };
-        // A caller that cannot look the name up again shares the existing node.
-        if self.pending_detach.take(caller.pid, node.id) || !looks_up_again(caller) {
-            return Ok(());
-        }
-        if !open.is_detached() && !self.detach(node, &open)? {
-            return Ok(());
-        }
-        self.pending_detach.put(caller.pid, node.id);
-        Err(Error::Stale)
+/// Detaches the node's names before an open, if needed. The caller holds no lock.
+///
+/// Errors: `ESTALE` when the kernel has to look the name up again first.
+pub(crate) fn detach_before_write(pool: &Pool, caller: &Caller, node: &Arc<Node>, flags: u32) -> Result<()> {
+    let Some(open) = read_past_daemon(pool, node, flags) else { return Ok(()) };
+    // A caller that cannot look the name up again shares the existing node.
+    if pool.pending_detach.take(caller.pid, node.id) || !looks_up_again(caller) {
+        return Ok(());
     }
-
-    /// Returns whether [`Self::detach_before_write`] would detach the node. For an open that already holds locks and
-    /// has to start over without them.
-    pub(crate) fn must_detach(&self, node: &Arc<Node>, flags: u32) -> bool {
-        self.read_past_daemon(node, flags).is_some()
+    if !open.is_detached() && !detach(pool, node, &open)? {
+        return Ok(());
     }
+    pool.pending_detach.put(caller.pid, node.id);
+    Err(Error::Stale)
+}
 
-    /// Returns the node's open file if others read it by passthrough and a handle with these flags must not use it.
-    fn read_past_daemon(&self, node: &Arc<Node>, flags: u32) -> Option<Arc<OpenFile>> {
-        let flags = OFlags::from_bits_retain(flags as _);
-        if !open_file::writes(flags) {
-            return None;
+/// Returns whether [`Self::detach_before_write`] would detach the node. For an open that already holds locks and
+/// has to start over without them.
+pub(crate) fn must_detach(pool: &Pool, node: &Arc<Node>, flags: u32) -> bool {
+    read_past_daemon(pool, node, flags).is_some()
+}
+
+/// Returns the node's open file if others read it by passthrough and a handle with these flags must not use it.
+fn read_past_daemon(pool: &Pool, node: &Arc<Node>, flags: u32) -> Option<Arc<OpenFile>> {
+    let flags = OFlags::from_bits_retain(flags as _);
+    if !open_file::writes(flags) {
+        return None;
+    }
+    let open = node.opened().filter(|open| open.backing.is_some())?;
+    let place = open.location();
+    let scarce = matches!(data::open::room(pool, &place.branch, &place.fd, flags, None), Room::Scarce);
+    (scarce && !is_written(&place.fd)).then_some(open)
+}
+
+/// Moves the names of a node to a new node; returns false if a handle of this node is open for writing.
+fn detach(pool: &Pool, node: &Arc<Node>, open: &Arc<OpenFile>) -> Result<bool> {
+    let names = {
+        // No open of it can run meanwhile.
+        let _held = pool.claim_file(node.id, 0)?;
+        // Another writer may have come first. The names lead to a newer node then.
+        if open.is_detached() {
+            return Ok(true);
         }
-        let open = node.opened().filter(|open| open.backing.is_some())?;
-        let place = open.location();
-        let scarce = matches!(self.room(&place.branch, &place.fd, flags, None), Room::Scarce);
-        (scarce && !is_written(&place.fd)).then_some(open)
-    }
-
-    /// Moves the names of a node to a new node; returns false if a handle of this node is open for writing.
-    fn detach(&self, node: &Arc<Node>, open: &Arc<OpenFile>) -> Result<bool> {
-        let names = {
-            // No open of it can run meanwhile.
-            let _held = self.claim_file(node.id, 0)?;
-            // Another writer may have come first. The names lead to a newer node then.
-            if open.is_detached() {
-                return Ok(true);
-            }
-            let key = match node.key() {
-                Some(key) if !open.is_written() => key,
-                _ => return Ok(false),
-            };
-            let branches = self.branches.load();
-            let number = self.shown_ino(&branches, node)?;
-            self.dir_cache.idle_files.close(node);
-            open.detach_names();
-            self.detached.put(key);
-            self.nodes.names_detached(node, key, number, self.keeps_inode_numbers())
+        let key = match node.key() {
+            Some(key) if !open.is_written() => key,
+            _ => return Ok(false),
         };
-        let kernel = self.kernel.load();
-        // From now on, the file changes through another node.
-        kernel.invalidate_attr(node.id);
-        names.iter().for_each(|(parent, name)| kernel.forget_name(*parent, name));
-        Ok(true)
-    }
+        let branches = pool.branches.load();
+        let number = moves::make_room::shown_ino(pool, &branches, node)?;
+        pool.dir_cache.idle_files.close(node);
+        open.detach_names();
+        pool.detached.put(key);
+        pool.nodes.names_detached(node, key, number, resolve::keeps_inode_numbers(pool))
+    };
+    let kernel = pool.kernel.load();
+    // From now on, the file changes through another node.
+    kernel.invalidate_attr(node.id);
+    names.iter().for_each(|(parent, name)| kernel.forget_name(*parent, name));
+    Ok(true)
+}
 
-    /// Returns whether an open may share an open file whose names now lead to another node. It may if it only reads
-    /// and did not come by a name (`/proc/self/fd`). As the request does not say, the first attempt is sent back to
-    /// look the name up again.
-    pub(crate) fn may_join(&self, caller: &Caller, node: &Node, flags: OFlags) -> bool {
-        if open_file::writes(flags) {
-            return false;
-        }
-        let again = self.pending_detach.take(caller.pid, node.id) || !looks_up_again(caller);
-        if !again {
-            self.pending_detach.put(caller.pid, node.id);
-        }
-        again
+/// Returns whether an open may share an open file whose names now lead to another node. It may if it only reads
+/// and did not come by a name (`/proc/self/fd`). As the request does not say, the first attempt is sent back to
+/// look the name up again.
+pub(crate) fn may_join(pool: &Pool, caller: &Caller, node: &Node, flags: OFlags) -> bool {
+    if open_file::writes(flags) {
+        return false;
     }
+    let again = pool.pending_detach.take(caller.pid, node.id) || !looks_up_again(caller);
+    if !again {
+        pool.pending_detach.put(caller.pid, node.id);
+    }
+    again
 }

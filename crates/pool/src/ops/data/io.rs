@@ -4,6 +4,8 @@ use crate::door::Caller;
 use crate::node::Node;
 use crate::node::handles::FileHandle;
 use crate::ops::attrs::setattr::kill_suidgid;
+use crate::ops::moves;
+use crate::ops::readdir;
 use crate::pool::Pool;
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::HandleId;
@@ -74,301 +76,297 @@ fn cleared_flags(handle: &FileHandle, now: OFlags) -> OFlags {
     (handle.fd_flags() - now) & (OFlags::APPEND | OFlags::DIRECT)
 }
 
-impl Pool {
-    /// Reads into `buffer` and returns the number of bytes; fewer than requested only at the end of the file, or before an
-    /// error. Pages are read to the end of the file or not at all: the kernel takes what is missing for a hole.
-    ///
-    /// Errors: [`Error::Wait`] while the file moves, for the first page of one that others write with `O_DIRECT`.
-    pub fn read(&self, via: impl Into<Via>, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-        let via = via.into();
-        let handle = self.files.get(via.handle)?;
-        if self.config().nullrw {
-            buffer.fill(0);
-            return Ok(buffer.len());
-        }
-        let overtaken = if via.pages { handle.open.fetching(&handle.node)? } else { None };
-        let _order = overtaken.map(|overtaken| overtaken.order.read());
-        let (mut fd, traffic) = handle.counted_fd();
-        let mut direct = handle.fd_flags().contains(OFlags::DIRECT);
-        if direct && cleared_flags(&handle, via.flags.unwrap_or(handle.flags)).contains(OFlags::DIRECT) {
-            (fd, direct) = (handle.plain_to_read()?, false);
-        }
-        let mut done = 0;
-        while done < buffer.len() {
-            match rustix::io::pread(&*fd, &mut buffer[done..], offset + done as u64) {
-                Ok(0) => break,
-                Ok(n) => done += n,
-                Err(Errno::INTR) => continue,
-                // The kernel reads the rest of a page that it writes to, through a write-only handle.
-                Err(Errno::BADF) if done == 0 && handle.flags.contains(OFlags::WRONLY) => {
-                    fd = handle.open.plain_to_read()?;
-                    continue;
-                }
-                Err(errno) => {
-                    handle.record_error(errno, OpKind::Read);
-                    if done == 0 || via.pages {
-                        return Err(errno.into());
-                    }
-                    break;
-                }
-            }
-            if direct && done < buffer.len() {
-                // The remainder may not be aligned as O_DIRECT requires.
-                if !via.pages {
-                    break;
-                }
-                (fd, direct) = (handle.plain_to_read()?, false);
-            }
-        }
-        traffic.count_read(done);
-        if let Some(overtaken) = overtaken {
-            overtaken.fetched(offset..offset + buffer.len() as u64);
-        }
-        Ok(done)
+/// Reads into `buffer` and returns the number of bytes; fewer than requested only at the end of the file, or before an
+/// error. Pages are read to the end of the file or not at all: the kernel takes what is missing for a hole.
+///
+/// Errors: [`Error::Wait`] while the file moves, for the first page of one that others write with `O_DIRECT`.
+pub fn read(pool: &Pool, via: impl Into<Via>, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+    let via = via.into();
+    let handle = pool.files.get(via.handle)?;
+    if pool.config().nullrw {
+        buffer.fill(0);
+        return Ok(buffer.len());
     }
-
-    /// Writes `data` and returns the number of bytes; fewer than requested only after an error. Where the kernel passes no
-    /// count on, everything is written, or the error is returned: pages that it writes back (fs/fuse/file.c
-    /// fuse_writepage_end), and O_DIRECT on a file that is cached (fuse_get_res_by_io makes EIO of a count).
-    ///
-    /// When the branch is full, the file moves to another branch and the rest is written there (`moveonenospc`).
-    pub fn write(&self, via: impl Into<Via>, offset: u64, data: &[u8], kind: WriteKind) -> Result<usize> {
-        let via = via.into();
-        let handle = self.files.get(via.handle)?;
-        if self.config().nullrw {
-            return Ok(data.len());
-        }
-        let mut flags = via.flags.unwrap_or(handle.flags);
-        let counted = !kind.from_cache && (handle.is_direct() || !flags.contains(OFlags::DIRECT));
-        let mut done = 0;
-        let all = loop {
-            let all = self.with_room(&handle.node, data.len() as u64, || {
-                self.write_there(&handle, flags, offset, data, kind, &mut done)?;
-                if !counted && done < data.len() {
-                    // The rest, which may not be aligned as O_DIRECT requires.
-                    flags -= OFlags::DIRECT;
-                    self.write_there(&handle, flags, offset, data, kind, &mut done)?;
-                }
-                Ok(())
-            });
-            match all {
-                // It has begun, so it waits here.
-                Err(Error::Wait(_)) if done > 0 => std::thread::sleep(AGAIN),
-                other => break other,
-            }
-        };
-        match all {
-            Err(error) if done == 0 || !counted => Err(error),
-            _ => Ok(done),
-        }
+    let overtaken = if via.pages { handle.open.fetching(&handle.node)? } else { None };
+    let _order = overtaken.map(|overtaken| overtaken.order.read());
+    let (mut fd, traffic) = handle.counted_fd();
+    let mut direct = handle.fd_flags().contains(OFlags::DIRECT);
+    if direct && cleared_flags(&handle, via.flags.unwrap_or(handle.flags)).contains(OFlags::DIRECT) {
+        (fd, direct) = (handle.plain_to_read()?, false);
     }
-
-    /// Writes the data after the first `done` bytes to the file on its current branch.
-    fn write_there(
-        &self,
-        handle: &FileHandle,
-        now: OFlags,
-        offset: u64,
-        data: &[u8],
-        kind: WriteKind,
-        done: &mut usize,
-    ) -> Result<()> {
-        let (own, traffic) = handle.counted_fd();
-        let (fd, held) = match kind.from_cache || !cleared_flags(handle, now).is_empty() {
-            true => (handle.plain_fd()?, OFlags::empty()),
-            false => (own, handle.fd_flags()),
-        };
-        if let Some(caller) = &kind.kill_suidgid {
-            self.drop_set_id_before_write(handle, fd.as_fd(), caller)?;
-        }
-        let mut extra = ReadWriteFlags::empty();
-        if !kind.from_cache {
-            let gained = |flag| now.contains(flag) && !held.contains(flag);
-            // With the writeback cache, the kernel computes the offset of appended data itself.
-            extra.set(ReadWriteFlags::APPEND, gained(OFlags::APPEND) && !self.config().writeback);
-            extra.set(ReadWriteFlags::DSYNC, gained(OFlags::DSYNC));
-            extra.set(ReadWriteFlags::SYNC, gained(OFlags::SYNC));
-        }
-        // The first read of pages cannot run concurrently with a write, because the node's `moving` is held.
-        let overtaken = handle.open.overtaken();
-        let overtakes = overtaken.filter(|_| handle.is_direct() && !kind.from_cache);
-        let overtaken = overtaken.filter(|_| kind.from_cache);
-        let _alone = overtakes.map(|overtaken| overtaken.order.write());
-        let _beside = overtaken.map(|overtaken| overtaken.order.read());
-        while *done < data.len() {
-            let mut rest = &data[*done..];
-            if let Some(overtaken) = overtaken {
-                let (newer, len) = overtaken.next(offset + *done as u64, offset + data.len() as u64);
-                *done += newer as usize;
-                rest = &rest[newer as usize..][..len as usize];
-                if rest.is_empty() {
-                    continue;
+    let mut done = 0;
+    while done < buffer.len() {
+        match rustix::io::pread(&*fd, &mut buffer[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(Errno::INTR) => continue,
+            // The kernel reads the rest of a page that it writes to, through a write-only handle.
+            Err(Errno::BADF) if done == 0 && handle.flags.contains(OFlags::WRONLY) => {
+                fd = handle.open.plain_to_read()?;
+                continue;
+            }
+            Err(errno) => {
+                handle.record_error(errno, OpKind::Read);
+                if done == 0 || via.pages {
+                    return Err(errno.into());
                 }
-            }
-            let at = offset + *done as u64;
-            let written = match extra.is_empty() {
-                true => rustix::io::pwrite(&*fd, rest, at),
-                false => rustix::io::pwritev2(&*fd, &[IoSlice::new(rest)], at, extra),
-            };
-            match written {
-                // No filesystem should do this. It must neither be tried for ever nor count as written.
-                Ok(0) => return Err(handle.record_error(Errno::IO, OpKind::Change).into()),
-                Ok(n) => {
-                    traffic.count_write(n);
-                    *done += n;
-                }
-                Err(Errno::INTR) => continue,
-                Err(errno) => return Err(handle.record_error(errno, OpKind::Change).into()),
-            }
-            if let (Some(overtakes), Ok(n)) = (overtakes, written) {
-                overtakes.written(at..at + n as u64);
-            }
-            if held.contains(OFlags::DIRECT) {
                 break;
             }
         }
-        Ok(())
-    }
-
-    fn drop_set_id_before_write(
-        &self,
-        handle: &FileHandle,
-        fd: BorrowedFd<'_>,
-        caller: &Caller,
-    ) -> Result<()> {
-        if kill_suidgid(fd, caller).map_err(|errno| handle.record_error(errno, OpKind::Change))? {
-            // The answer to a write carries no attributes, so the kernel would keep a stale set-id bit.
-            self.kernel.load().invalidate_attr(handle.node.id);
-        }
-        Ok(())
-    }
-
-    pub fn fsync(&self, handle: HandleId, data_only: bool) -> Result<()> {
-        let handle = self.files.get(handle)?;
-        let synced = match data_only {
-            true => rustix::fs::fdatasync(&*handle.fd()),
-            false => rustix::fs::fsync(&*handle.fd()),
-        };
-        synced.map_err(|errno| handle.record_error(errno, OpKind::Change))?;
-        self.sync_replacement(&handle.node)
-    }
-
-    /// Waits until files are gone from disk that this one has replaced on other branches. After a power cut they would be
-    /// shown again, and hide what is synced now.
-    fn sync_replacement(&self, node: &Node) -> Result<()> {
-        let replaces = node.rare_if_any().map(|rare| &rare.replaces);
-        let Some(replaces) = replaces.filter(|replaces| replaces.swap(false, Ordering::Relaxed)) else {
-            return Ok(());
-        };
-        let synced = self.nodes.names_in(node.id).try_for_each(|(dir, ..)| self.fsyncdir(dir.id, false));
-        synced.inspect_err(|_| replaces.store(true, Ordering::Relaxed))
-    }
-
-    /// Runs fallocate(2) with its `mode`: the branch decides whether it can punch, zero, collapse or insert.
-    pub fn fallocate(&self, handle: HandleId, mode: u32, offset: u64, len: u64) -> Result<()> {
-        let handle = self.files.get(handle)?;
-        let mode = FallocateFlags::from_bits_retain(mode);
-        let gives_back = FallocateFlags::PUNCH_HOLE | FallocateFlags::COLLAPSE_RANGE;
-        let wanted = if mode.intersects(gives_back) { 0 } else { len };
-        self.with_room(&handle.node, wanted, || {
-            loop {
-                match rustix::fs::fallocate(&*handle.fd(), mode, offset, len) {
-                    Err(Errno::INTR) => continue,
-                    other => return Ok(other.map_err(|errno| handle.record_error(errno, OpKind::Change))?),
-                }
+        if direct && done < buffer.len() {
+            // The remainder may not be aligned as O_DIRECT requires.
+            if !via.pages {
+                break;
             }
-        })
+            (fd, direct) = (handle.plain_to_read()?, false);
+        }
     }
-
-    /// Returns the offset of the next data or hole at or after `offset`. Errors: `ENXIO` beyond the end.
-    ///
-    /// Not supported with the writeback cache: the kernel sends LSEEK without writing back first (fs/fuse/file.c
-    /// fuse_lseek), so data that has not reached the branch would appear as a hole and be lost in copies. After
-    /// `ENOSYS`, the kernel treats the whole file as data.
-    pub fn lseek(&self, handle: HandleId, offset: u64, whence: Whence) -> Result<u64> {
-        if self.config().writeback {
-            return Err(Error::Unsupported);
-        }
-        let handle = self.files.get(handle)?;
-        let from = match whence {
-            Whence::Data => SeekFrom::Data(offset),
-            Whence::Hole => SeekFrom::Hole(offset),
-        };
-        Ok(rustix::fs::seek(&*handle.fd(), from).map_err(|errno| match errno {
-            // Here, ENXIO does not mean a missing device.
-            Errno::NXIO => errno,
-            errno => handle.record_error(errno, OpKind::Read),
-        })?)
+    traffic.count_read(done);
+    if let Some(overtaken) = overtaken {
+        overtaken.fetched(offset..offset + buffer.len() as u64);
     }
+    Ok(done)
+}
 
-    /// Runs copy_file_range(2): copies at most `COPIED_AT_ONCE`, or everything if the branch can share the blocks.
-    /// The caller asks again for the rest. A killed caller ends the copy early.
-    ///
-    /// Errors: on `EXDEV` and `EOPNOTSUPP`, the kernel copies by itself.
-    pub fn copy_file_range(
-        &self,
-        (from, from_offset): (HandleId, u64),
-        (to, to_offset): (HandleId, u64),
-        len: u64,
-    ) -> Result<u64> {
-        let (from, to) = (self.files.get(from)?, self.files.get(to)?);
-        // One call copies at most 0x7ffff000 bytes (MAX_RW_COUNT in include/linux/fs.h).
-        let mut len = len.min(0x7fff_f000);
-        if from.node.id == to.node.id || len > COPIED_AT_ONCE {
-            // Within one file, the target may lie beyond the end. Data copied there must not be copied again.
-            len = len.min(stat::of(from.fd().as_fd())?.size.saturating_sub(from_offset));
-        }
-        if len > COPIED_AT_ONCE {
-            // The target cannot move to another branch meanwhile.
-            let _moving = to.node.pin_location()?;
-            let (source, target) = (from.fd(), to.fd());
-            if reflink::clone_range((source.as_fd(), from_offset), (target.as_fd(), to_offset), len).is_ok() {
-                return Ok(len);
-            }
-            len = COPIED_AT_ONCE;
-        }
-        let len = len as usize;
-        let mut done = 0;
-        let all = self.with_room(&to.node, len as u64, || {
-            let ((source, read), (target, written)) = (from.counted_fd(), to.counted_fd());
-            // A full branch first takes as much as fits.
-            while done < len && !(done != 0 && self.kernel.load().caller_is_killed()) {
-                let (mut at, mut into) = (from_offset + done as u64, to_offset + done as u64);
-                let left = (len - done).min(STEP);
-                match rustix::fs::copy_file_range(&*source, Some(&mut at), &*target, Some(&mut into), left) {
-                    Ok(0) => break,
-                    Ok(copied) => {
-                        read.count_read(copied);
-                        written.count_write(copied);
-                        done += copied;
-                    }
-                    Err(Errno::INTR) => continue,
-                    // The error may come from either branch; the health check finds out which.
-                    Err(errno) => {
-                        return Err(to
-                            .record_error(from.record_error(errno, OpKind::Read), OpKind::Read)
-                            .into());
-                    }
-                }
+/// Writes `data` and returns the number of bytes; fewer than requested only after an error. Where the kernel passes no
+/// count on, everything is written, or the error is returned: pages that it writes back (fs/fuse/file.c
+/// fuse_writepage_end), and O_DIRECT on a file that is cached (fuse_get_res_by_io makes EIO of a count).
+///
+/// When the branch is full, the file moves to another branch and the rest is written there (`moveonenospc`).
+pub fn write(pool: &Pool, via: impl Into<Via>, offset: u64, data: &[u8], kind: WriteKind) -> Result<usize> {
+    let via = via.into();
+    let handle = pool.files.get(via.handle)?;
+    if pool.config().nullrw {
+        return Ok(data.len());
+    }
+    let mut flags = via.flags.unwrap_or(handle.flags);
+    let counted = !kind.from_cache && (handle.is_direct() || !flags.contains(OFlags::DIRECT));
+    let mut done = 0;
+    let all = loop {
+        let all = moves::make_room::with_room(pool, &handle.node, data.len() as u64, || {
+            write_there(pool, &handle, flags, offset, data, kind, &mut done)?;
+            if !counted && done < data.len() {
+                // The rest, which may not be aligned as O_DIRECT requires.
+                flags -= OFlags::DIRECT;
+                write_there(pool, &handle, flags, offset, data, kind, &mut done)?;
             }
             Ok(())
         });
         match all {
-            Err(error) if done == 0 => Err(error),
-            _ => Ok(done as u64),
+            // It has begun, so it waits here.
+            Err(Error::Wait(_)) if done > 0 => std::thread::sleep(AGAIN),
+            other => break other,
         }
+    };
+    match all {
+        Err(error) if done == 0 || !counted => Err(error),
+        _ => Ok(done),
     }
+}
 
-    /// Syncs every branch's filesystem. Returns the first error, after all branches have been synced.
-    pub fn syncfs(&self) -> Result<()> {
-        let mut result = Ok(());
-        for branch in self.branches.load().iter() {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-            let synced =
-                canopy_branch::fs::beneath::open(branch.root(), b"", flags).and_then(rustix::fs::syncfs);
-            result =
-                result.and(synced.map_err(|errno| Error::Branch(branch.record_error(errno, OpKind::Change))));
-        }
-        result
+/// Writes the data after the first `done` bytes to the file on its current branch.
+fn write_there(
+    pool: &Pool,
+    handle: &FileHandle,
+    now: OFlags,
+    offset: u64,
+    data: &[u8],
+    kind: WriteKind,
+    done: &mut usize,
+) -> Result<()> {
+    let (own, traffic) = handle.counted_fd();
+    let (fd, held) = match kind.from_cache || !cleared_flags(handle, now).is_empty() {
+        true => (handle.plain_fd()?, OFlags::empty()),
+        false => (own, handle.fd_flags()),
+    };
+    if let Some(caller) = &kind.kill_suidgid {
+        drop_set_id_before_write(pool, handle, fd.as_fd(), caller)?;
     }
+    let mut extra = ReadWriteFlags::empty();
+    if !kind.from_cache {
+        let gained = |flag| now.contains(flag) && !held.contains(flag);
+        // With the writeback cache, the kernel computes the offset of appended data itself.
+        extra.set(ReadWriteFlags::APPEND, gained(OFlags::APPEND) && !pool.config().writeback);
+        extra.set(ReadWriteFlags::DSYNC, gained(OFlags::DSYNC));
+        extra.set(ReadWriteFlags::SYNC, gained(OFlags::SYNC));
+    }
+    // The first read of pages cannot run concurrently with a write, because the node's `moving` is held.
+    let overtaken = handle.open.overtaken();
+    let overtakes = overtaken.filter(|_| handle.is_direct() && !kind.from_cache);
+    let overtaken = overtaken.filter(|_| kind.from_cache);
+    let _alone = overtakes.map(|overtaken| overtaken.order.write());
+    let _beside = overtaken.map(|overtaken| overtaken.order.read());
+    while *done < data.len() {
+        let mut rest = &data[*done..];
+        if let Some(overtaken) = overtaken {
+            let (newer, len) = overtaken.next(offset + *done as u64, offset + data.len() as u64);
+            *done += newer as usize;
+            rest = &rest[newer as usize..][..len as usize];
+            if rest.is_empty() {
+                continue;
+            }
+        }
+        let at = offset + *done as u64;
+        let written = match extra.is_empty() {
+            true => rustix::io::pwrite(&*fd, rest, at),
+            false => rustix::io::pwritev2(&*fd, &[IoSlice::new(rest)], at, extra),
+        };
+        match written {
+            // No filesystem should do this. It must neither be tried for ever nor count as written.
+            Ok(0) => return Err(handle.record_error(Errno::IO, OpKind::Change).into()),
+            Ok(n) => {
+                traffic.count_write(n);
+                *done += n;
+            }
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(handle.record_error(errno, OpKind::Change).into()),
+        }
+        if let (Some(overtakes), Ok(n)) = (overtakes, written) {
+            overtakes.written(at..at + n as u64);
+        }
+        if held.contains(OFlags::DIRECT) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn drop_set_id_before_write(
+    pool: &Pool,
+    handle: &FileHandle,
+    fd: BorrowedFd<'_>,
+    caller: &Caller,
+) -> Result<()> {
+    if kill_suidgid(fd, caller).map_err(|errno| handle.record_error(errno, OpKind::Change))? {
+        // The answer to a write carries no attributes, so the kernel would keep a stale set-id bit.
+        pool.kernel.load().invalidate_attr(handle.node.id);
+    }
+    Ok(())
+}
+
+pub fn fsync(pool: &Pool, handle: HandleId, data_only: bool) -> Result<()> {
+    let handle = pool.files.get(handle)?;
+    let synced = match data_only {
+        true => rustix::fs::fdatasync(&*handle.fd()),
+        false => rustix::fs::fsync(&*handle.fd()),
+    };
+    synced.map_err(|errno| handle.record_error(errno, OpKind::Change))?;
+    sync_replacement(pool, &handle.node)
+}
+
+/// Waits until files are gone from disk that this one has replaced on other branches. After a power cut they would be
+/// shown again, and hide what is synced now.
+fn sync_replacement(pool: &Pool, node: &Node) -> Result<()> {
+    let replaces = node.rare_if_any().map(|rare| &rare.replaces);
+    let Some(replaces) = replaces.filter(|replaces| replaces.swap(false, Ordering::Relaxed)) else {
+        return Ok(());
+    };
+    let synced =
+        pool.nodes.names_in(node.id).try_for_each(|(dir, ..)| readdir::fsyncdir(pool, dir.id, false));
+    synced.inspect_err(|_| replaces.store(true, Ordering::Relaxed))
+}
+
+/// Runs fallocate(2) with its `mode`: the branch decides whether it can punch, zero, collapse or insert.
+pub fn fallocate(pool: &Pool, handle: HandleId, mode: u32, offset: u64, len: u64) -> Result<()> {
+    let handle = pool.files.get(handle)?;
+    let mode = FallocateFlags::from_bits_retain(mode);
+    let gives_back = FallocateFlags::PUNCH_HOLE | FallocateFlags::COLLAPSE_RANGE;
+    let wanted = if mode.intersects(gives_back) { 0 } else { len };
+    moves::make_room::with_room(pool, &handle.node, wanted, || {
+        loop {
+            match rustix::fs::fallocate(&*handle.fd(), mode, offset, len) {
+                Err(Errno::INTR) => continue,
+                other => return Ok(other.map_err(|errno| handle.record_error(errno, OpKind::Change))?),
+            }
+        }
+    })
+}
+
+/// Returns the offset of the next data or hole at or after `offset`. Errors: `ENXIO` beyond the end.
+///
+/// Not supported with the writeback cache: the kernel sends LSEEK without writing back first (fs/fuse/file.c
+/// fuse_lseek), so data that has not reached the branch would appear as a hole and be lost in copies. After
+/// `ENOSYS`, the kernel treats the whole file as data.
+pub fn lseek(pool: &Pool, handle: HandleId, offset: u64, whence: Whence) -> Result<u64> {
+    if pool.config().writeback {
+        return Err(Error::Unsupported);
+    }
+    let handle = pool.files.get(handle)?;
+    let from = match whence {
+        Whence::Data => SeekFrom::Data(offset),
+        Whence::Hole => SeekFrom::Hole(offset),
+    };
+    Ok(rustix::fs::seek(&*handle.fd(), from).map_err(|errno| match errno {
+        // Here, ENXIO does not mean a missing device.
+        Errno::NXIO => errno,
+        errno => handle.record_error(errno, OpKind::Read),
+    })?)
+}
+
+/// Runs copy_file_range(2): copies at most `COPIED_AT_ONCE`, or everything if the branch can share the blocks.
+/// The caller asks again for the rest. A killed caller ends the copy early.
+///
+/// Errors: on `EXDEV` and `EOPNOTSUPP`, the kernel copies by itself.
+pub fn copy_file_range(
+    pool: &Pool,
+    (from, from_offset): (HandleId, u64),
+    (to, to_offset): (HandleId, u64),
+    len: u64,
+) -> Result<u64> {
+    let (from, to) = (pool.files.get(from)?, pool.files.get(to)?);
+    // One call copies at most 0x7ffff000 bytes (MAX_RW_COUNT in include/linux/fs.h).
+    let mut len = len.min(0x7fff_f000);
+    if from.node.id == to.node.id || len > COPIED_AT_ONCE {
+        // Within one file, the target may lie beyond the end. Data copied there must not be copied again.
+        len = len.min(stat::of(from.fd().as_fd())?.size.saturating_sub(from_offset));
+    }
+    if len > COPIED_AT_ONCE {
+        // The target cannot move to another branch meanwhile.
+        let _moving = to.node.pin_location()?;
+        let (source, target) = (from.fd(), to.fd());
+        if reflink::clone_range((source.as_fd(), from_offset), (target.as_fd(), to_offset), len).is_ok() {
+            return Ok(len);
+        }
+        len = COPIED_AT_ONCE;
+    }
+    let len = len as usize;
+    let mut done = 0;
+    let all = moves::make_room::with_room(pool, &to.node, len as u64, || {
+        let ((source, read), (target, written)) = (from.counted_fd(), to.counted_fd());
+        // A full branch first takes as much as fits.
+        while done < len && !(done != 0 && pool.kernel.load().caller_is_killed()) {
+            let (mut at, mut into) = (from_offset + done as u64, to_offset + done as u64);
+            let left = (len - done).min(STEP);
+            match rustix::fs::copy_file_range(&*source, Some(&mut at), &*target, Some(&mut into), left) {
+                Ok(0) => break,
+                Ok(copied) => {
+                    read.count_read(copied);
+                    written.count_write(copied);
+                    done += copied;
+                }
+                Err(Errno::INTR) => continue,
+                // The error may come from either branch; the health check finds out which.
+                Err(errno) => {
+                    return Err(to.record_error(from.record_error(errno, OpKind::Read), OpKind::Read).into());
+                }
+            }
+        }
+        Ok(())
+    });
+    match all {
+        Err(error) if done == 0 => Err(error),
+        _ => Ok(done as u64),
+    }
+}
+
+/// Syncs every branch's filesystem. Returns the first error, after all branches have been synced.
+pub fn syncfs(pool: &Pool) -> Result<()> {
+    let mut result = Ok(());
+    for branch in pool.branches.load().iter() {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let synced = canopy_branch::fs::beneath::open(branch.root(), b"", flags).and_then(rustix::fs::syncfs);
+        result =
+            result.and(synced.map_err(|errno| Error::Branch(branch.record_error(errno, OpKind::Change))));
+    }
+    result
 }

@@ -5,6 +5,7 @@
 //! handles; once none is open for writing, a lease shows whether one is left.
 
 use crate::node::Node;
+use crate::ops::resolve;
 use crate::pool::Pool;
 use canopy_base::ids::NodeId;
 use canopy_branch::branch::Branches;
@@ -13,35 +14,34 @@ use rustix::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-impl Pool {
-    /// Records that a handle allows such a mapping. `known_before`: the kernel may have attributes of the file.
-    pub(crate) fn may_be_mapped(&self, node: &Node, known_before: bool) {
-        self.maps_files.store(true, Ordering::Relaxed);
-        // Before the notification: the kernel rejects answers from before it, and later ones are not cached.
-        if !node.mapped.swap(true, Ordering::AcqRel) && known_before {
-            self.kernel.load().invalidate_attr(node.id);
-        }
+/// Records that a handle allows such a mapping. `known_before`: the kernel may have attributes of the file.
+pub(crate) fn may_be_mapped(pool: &Pool, node: &Node, known_before: bool) {
+    pool.maps_files.store(true, Ordering::Relaxed);
+    // Before the notification: the kernel rejects answers from before it, and later ones are not cached.
+    if !node.mapped.swap(true, Ordering::AcqRel) && known_before {
+        pool.kernel.load().invalidate_attr(node.id);
     }
+}
 
-    /// Returns whether the attributes of a file may change without a request or an event.
-    pub fn changes_unseen(&self, id: NodeId) -> bool {
-        self.maps_files.load(Ordering::Relaxed)
-            && self.nodes.get(id).is_ok_and(|node| node.mapped.load(Ordering::Relaxed))
+/// Returns whether the attributes of a file may change without a request or an event.
+pub fn changes_unseen(pool: &Pool, id: NodeId) -> bool {
+    pool.maps_files.load(Ordering::Relaxed)
+        && pool.nodes.get(id).is_ok_and(|node| node.mapped.load(Ordering::Relaxed))
+}
+
+/// Finds out whether a mapping is left. To be called before the attributes are read: what it can still change is seen
+/// later, and what it has changed is in them. The caller uses the paths of the node.
+pub(crate) fn look_for_mapping(pool: &Pool, branches: &Branches, node: &Arc<Node>) {
+    if !node.mapped.load(Ordering::Relaxed) || has_writers(node) {
+        return;
     }
-
-    /// Finds out whether a mapping is left. To be called before the attributes are read: what it can still change is seen
-    /// later, and what it has changed is in them. The caller uses the paths of the node.
-    pub(crate) fn look_for_mapping(&self, branches: &Branches, node: &Arc<Node>) {
-        if !node.mapped.load(Ordering::Relaxed) || has_writers(node) {
-            return;
-        }
-        // Cleared first. Whoever opens the file meanwhile counts as a writer before setting it, so that either is seen here.
-        node.mapped.swap(false, Ordering::AcqRel);
-        if has_writers(node)
-            || self.primary(branches, node).map_or(true, |place| is_written_now(place.fd.as_fd()))
-        {
-            node.mapped.store(true, Ordering::Release);
-        }
+    // Cleared first. Whoever opens the file meanwhile counts as a writer before setting it, so that either is seen here.
+    node.mapped.swap(false, Ordering::AcqRel);
+    if has_writers(node)
+        || resolve::places::primary(pool, branches, node)
+            .map_or(true, |place| is_written_now(place.fd.as_fd()))
+    {
+        node.mapped.store(true, Ordering::Release);
     }
 }
 

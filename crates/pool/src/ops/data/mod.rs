@@ -1,8 +1,8 @@
 //! Operations on open files.
 
-pub(crate) mod cow;
-mod create;
+pub mod cow;
+pub mod create;
 pub(crate) mod detach;
-pub(crate) mod io;
-mod mapped;
-pub(crate) mod open;
+pub mod io;
+pub mod mapped;
+pub mod open;

@@ -8,6 +8,9 @@ use crate::node::handles::FileHandle;
 use crate::node::open_file::{self, FileLocation, FileUse, IdleState, OpenFile};
 use crate::node::passthrough::{self, OpenFlags, Sharing};
 use crate::ops::attrs::setattr;
+use crate::ops::data;
+use crate::ops::reserve;
+use crate::ops::resolve;
 use crate::paths::Uses;
 use crate::pool::Pool;
 use canopy_base::error::{Error, Result};
@@ -65,444 +68,451 @@ pub struct Opened {
     pub travel: OpenFlags,
 }
 
-impl Pool {
-    /// Opens a file. `flags` are those of open(2). `kill_suidgid` is set for an `O_TRUNC` open whose caller may not
-    /// keep set-id bits.
-    ///
-    /// While any handle of the node is open, every further handle uses the same file.
-    ///
-    /// Errors: `ESTALE` makes the kernel look the name up again before it retries the open (`link-cow`).
-    pub fn open(&self, caller: &Caller, id: NodeId, flags: u32, kill_suidgid: bool) -> Result<Opened> {
-        self.break_link(caller, id, flags)?;
-        let node = self.nodes.get(id)?;
-        self.cache_wanted_dir();
-        let trust = if self.knows_copies() { self.trust_to_change(&node) } else { None };
-        self.detach_before_write(caller, &node, flags)?;
-        // An open for writing waits until a move of the file has finished.
-        let writes = open_file::writes(self.branch_flags(flags));
-        let _stays = if writes { Some(node.pin_location()?) } else { None };
-        let _held = self.using(Uses::node(id));
-        let branches = self.branches.load();
-        if node.is_dir() {
-            return Err(Error::IsDirectory);
-        }
-        self.must_be_current(&branches, &node, trust)?;
-        let opened = self.open_node(caller, &branches, &node, flags, kill_suidgid);
-        if let Some(key) = node.key() {
-            self.last_opens.put(key, caller.pid);
-        }
-        self.or_elsewhere(&branches, &node, opened)
+/// Opens a file. `flags` are those of open(2). `kill_suidgid` is set for an `O_TRUNC` open whose caller may not
+/// keep set-id bits.
+///
+/// While any handle of the node is open, every further handle uses the same file.
+///
+/// Errors: `ESTALE` makes the kernel look the name up again before it retries the open (`link-cow`).
+pub fn open(pool: &Pool, caller: &Caller, id: NodeId, flags: u32, kill_suidgid: bool) -> Result<Opened> {
+    data::cow::break_link(pool, caller, id, flags)?;
+    let node = pool.nodes.get(id)?;
+    resolve::dirs::cache_wanted_dir(pool);
+    let trust = if resolve::generations::knows_copies(pool) {
+        resolve::places::trust_to_change(pool, &node)
+    } else {
+        None
+    };
+    data::detach::detach_before_write(pool, caller, &node, flags)?;
+    // An open for writing waits until a move of the file has finished.
+    let writes = open_file::writes(branch_flags(pool, flags));
+    let _stays = if writes { Some(node.pin_location()?) } else { None };
+    let _held = pool.using(Uses::node(id));
+    let branches = pool.branches.load();
+    if node.is_dir() {
+        return Err(Error::IsDirectory);
     }
+    resolve::generations::must_be_current(pool, &branches, &node, trust)?;
+    let opened = open_node(pool, caller, &branches, &node, flags, kill_suidgid);
+    if let Some(key) = node.key() {
+        pool.last_opens.put(key, caller.pid);
+    }
+    resolve::generations::or_elsewhere(pool, &branches, &node, opened)
+}
 
-    pub(crate) fn open_node(
-        &self,
-        caller: &Caller,
-        branches: &Branches,
-        node: &Arc<Node>,
-        flags: u32,
-        kill_suidgid: bool,
-    ) -> Result<Opened> {
-        let branch_flags = self.branch_flags(flags);
-        // An open file with users is shared. An idle one is reused only if the name still leads to it.
-        let (kept, first) = match node.opened() {
-            Some(_) => (None, None),
-            None => match self.kept(branches, node, branch_flags) {
-                Some(kept) => (Some(kept), None),
-                None => {
-                    let first = self.open_first(branches, node, branch_flags)?;
-                    self.dir_cache.admit(first.fd.as_fd())?;
-                    (None, Some(first))
+pub(crate) fn open_node(
+    pool: &Pool,
+    caller: &Caller,
+    branches: &Branches,
+    node: &Arc<Node>,
+    flags: u32,
+    kill_suidgid: bool,
+) -> Result<Opened> {
+    let branch_flags = branch_flags(pool, flags);
+    // An open file with users is shared. An idle one is reused only if the name still leads to it.
+    let (kept, first) = match node.opened() {
+        Some(_) => (None, None),
+        None => match kept(pool, branches, node, branch_flags) {
+            Some(kept) => (Some(kept), None),
+            None => {
+                let first = open_first(pool, branches, node, branch_flags)?;
+                pool.dir_cache.admit(first.fd.as_fd())?;
+                (None, Some(first))
+            }
+        },
+    };
+    // Held until the backing file is published: the kernel allows one backing file per node.
+    let mut slot = node.open().lock();
+    let proven = |open: &Arc<OpenFile>| kept.as_ref().is_some_and(|kept| Arc::ptr_eq(open, kept));
+    let (fd, open, sharing, room) =
+        match (slot.upgrade().filter(|open| open.users() > 0 || proven(open)), first) {
+            // The name leads to a new node now.
+            (Some(open), _)
+                if open.is_detached() && !data::detach::may_join(pool, caller, node, branch_flags) =>
+            {
+                return Err(Error::Stale);
+            }
+            (Some(open), _) => {
+                let open = FileUse::new(open);
+                let fd = join_open_file(pool, node, &open, branch_flags)?;
+                let backing = open.backing.as_ref().map(|file| file.id());
+                let room = match backing {
+                    Some(_) => room(pool, &open.location().branch, &fd.0, branch_flags, None),
+                    None => Room::Any,
+                };
+                (fd, open, Sharing::Shared { backing }, room)
+            }
+            (None, Some(FirstOpen { branch, fd, pinned, reads, idle, attr })) => {
+                // A file that is being copied elsewhere would have to stay.
+                let (backing, room) = match node.location_lock().try_read() {
+                    Some(_) => register(pool, &branch, &fd, branch_flags, &attr),
+                    None => (None, Room::Any),
+                };
+                let sharing = Sharing::First { backing: backing.as_ref().map(|file| file.id()) };
+                let fd = (fd, branch.traffic);
+                let place = FileLocation::new(branch, pinned, reads);
+                let open = FileUse::new(Arc::new(OpenFile::new(node, place, backing, idle)));
+                if let Some(kept) = std::mem::replace(&mut *slot, Arc::downgrade(&open)).upgrade() {
+                    pool.dir_cache.idle_files.give_up(&kept);
                 }
-            },
+                (fd, open, sharing, room)
+            }
+            (None, None) => {
+                // The last handle was closed after the check above.
+                drop(slot);
+                return open_node(pool, caller, branches, node, flags, kill_suidgid);
+            }
         };
-        // Held until the backing file is published: the kernel allows one backing file per node.
-        let mut slot = node.open().lock();
-        let proven = |open: &Arc<OpenFile>| kept.as_ref().is_some_and(|kept| Arc::ptr_eq(open, kept));
-        let (fd, open, sharing, room) =
-            match (slot.upgrade().filter(|open| open.users() > 0 || proven(open)), first) {
-                // The name leads to a new node now.
-                (Some(open), _) if open.is_detached() && !self.may_join(caller, node, branch_flags) => {
-                    return Err(Error::Stale);
-                }
-                (Some(open), _) => {
-                    let open = FileUse::new(open);
-                    let fd = self.join(node, &open, branch_flags)?;
-                    let backing = open.backing.as_ref().map(|file| file.id());
-                    let room = match backing {
-                        Some(_) => self.room(&open.location().branch, &fd.0, branch_flags, None),
-                        None => Room::Any,
-                    };
-                    (fd, open, Sharing::Shared { backing }, room)
-                }
-                (None, Some(FirstOpen { branch, fd, pinned, reads, idle, attr })) => {
-                    // A file that is being copied elsewhere would have to stay.
-                    let (backing, room) = match node.location_lock().try_read() {
-                        Some(_) => self.register(&branch, &fd, branch_flags, &attr),
-                        None => (None, Room::Any),
-                    };
-                    let sharing = Sharing::First { backing: backing.as_ref().map(|file| file.id()) };
-                    let fd = (fd, branch.traffic);
-                    let place = FileLocation::new(branch, pinned, reads);
-                    let open = FileUse::new(Arc::new(OpenFile::new(node, place, backing, idle)));
-                    if let Some(kept) = std::mem::replace(&mut *slot, Arc::downgrade(&open)).upgrade() {
-                        self.dir_cache.idle_files.give_up(&kept);
-                    }
-                    (fd, open, sharing, room)
-                }
-                (None, None) => {
-                    // The last handle was closed after the check above.
-                    drop(slot);
-                    return self.open_node(caller, branches, node, flags, kill_suidgid);
-                }
-            };
-        drop(slot);
-        if kill_suidgid && branch_flags.contains(OFlags::TRUNC) {
-            setattr::kill_suidgid(fd.0.as_fd(), caller)?;
-        }
-        self.opened(caller, node, fd, branch_flags, open, sharing, room, true)
+    drop(slot);
+    if kill_suidgid && branch_flags.contains(OFlags::TRUNC) {
+        setattr::kill_suidgid(fd.0.as_fd(), caller)?;
     }
+    opened(pool, caller, node, fd, branch_flags, open, sharing, room, true)
+}
 
-    /// Returns the idle file that the node's last reader left open, if the name still leads to it.
-    fn kept(&self, branches: &Branches, node: &Node, flags: OFlags) -> Option<Arc<OpenFile>> {
-        if !open_file::only_reads(flags) || !self.acts_on_own_file(Func::Open, branches) {
-            return None;
-        }
-        let open = self.dir_cache.idle_files.of(node)?;
-        let (branch, file) = {
-            let place = open.location();
-            (place.branch.id, place.reads?)
-        };
-        self.via_cached_parent(branches, node, |_, at, dir, name, key| {
-            let same =
-                at.id == branch && key == file && stat::at(dir, name).is_ok_and(|attr| attr.key() == key);
-            same.then_some(())
-        })?;
-        Some(open)
+/// Returns the idle file that the node's last reader left open, if the name still leads to it.
+fn kept(pool: &Pool, branches: &Branches, node: &Node, flags: OFlags) -> Option<Arc<OpenFile>> {
+    if !open_file::only_reads(flags) || !resolve::acts_on_own_file(pool, Func::Open, branches) {
+        return None;
     }
-
-    /// Returns a descriptor for another handle of a file that is already open.
-    fn join(&self, node: &Node, open: &OpenFile, flags: OFlags) -> Result<(Arc<OwnedFd>, &'static Traffic)> {
+    let open = pool.dir_cache.idle_files.of(node)?;
+    let (branch, file) = {
         let place = open.location();
-        if place.reads.is_some() && open_file::only_reads(flags) {
-            return Ok((place.fd.clone(), place.branch.traffic));
-        }
-        let fd = self.open_on_branch(node, &place.branch, &*place.fd, flags);
-        let fd = fd.map_err(|errno| refused(errno, &place.branch, node, flags))?;
-        let fd = place.branch.reopen_for_read(fd, flags);
-        self.dir_cache.admit(fd.as_fd())?;
-        Ok((Arc::new(fd), place.branch.traffic))
-    }
+        (place.branch.id, place.reads?)
+    };
+    resolve::via_cached_parent(pool, branches, node, |_, at, dir, name, key| {
+        let same = at.id == branch && key == file && stat::at(dir, name).is_ok_and(|attr| attr.key() == key);
+        same.then_some(())
+    })?;
+    Some(open)
+}
 
-    /// Opens the copy that `func.open` chooses: the node's own file, unless the policy picks another copy.
-    fn open_first(&self, branches: &Branches, node: &Arc<Node>, flags: OFlags) -> Result<FirstOpen> {
-        let idle = || self.dir_cache.idle_files.begin();
-        if self.acts_on_own_file(Func::Open, branches)
-            && !flags.contains(OFlags::TRUNC)
-            && let Some(first) = self.via_cached_parent(branches, node, |_, branch, dir, name, key| {
-                // The name may lead to something else by now. Opening that must neither block nor change it.
-                let idle = idle();
-                let safe_flags =
-                    flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-                let fd = rustix::fs::openat(dir, name, safe_flags, Mode::empty()).ok()?;
-                let attr = stat::of(fd.as_fd()).ok().filter(|attr| attr.key() == key && attr.is_regular())?;
-                if open_file::writes(flags) {
-                    // A failure is told below.
-                    self.outdate_others(fd.as_fd()).ok()?;
-                }
-                let fd = Arc::new(branch.reopen_for_read(fd, safe_flags));
-                let reads = open_file::only_reads(flags).then_some(key);
-                Some(FirstOpen { branch: branch.clone(), pinned: fd.clone(), fd, reads, idle, attr })
-            })
-        {
-            return Ok(first);
-        }
-        let primary = self.chosen(Func::Open, branches, node, None, Attr::is_regular)?;
-        let fd = self.open_on_branch(node, &primary.branch, &primary.fd, flags);
-        let fd = fd.map_err(|errno| refused(errno, &primary.branch, node, flags))?;
-        let fd = Arc::new(primary.branch.reopen_for_read(fd, flags));
-        Ok(FirstOpen {
-            branch: primary.branch,
-            fd,
-            pinned: primary.fd.into_shared()?,
-            reads: None,
-            idle: idle(),
-            attr: primary.attr,
+/// Returns a descriptor for another handle of a file that is already open.
+fn join_open_file(
+    pool: &Pool,
+    node: &Node,
+    open: &OpenFile,
+    flags: OFlags,
+) -> Result<(Arc<OwnedFd>, &'static Traffic)> {
+    let place = open.location();
+    if place.reads.is_some() && open_file::only_reads(flags) {
+        return Ok((place.fd.clone(), place.branch.traffic));
+    }
+    let fd = open_on_branch(pool, node, &place.branch, &*place.fd, flags);
+    let fd = fd.map_err(|errno| refused(errno, &place.branch, node, flags))?;
+    let fd = place.branch.reopen_for_read(fd, flags);
+    pool.dir_cache.admit(fd.as_fd())?;
+    Ok((Arc::new(fd), place.branch.traffic))
+}
+
+/// Opens the copy that `func.open` chooses: the node's own file, unless the policy picks another copy.
+fn open_first(pool: &Pool, branches: &Branches, node: &Arc<Node>, flags: OFlags) -> Result<FirstOpen> {
+    let idle = || pool.dir_cache.idle_files.begin();
+    if resolve::acts_on_own_file(pool, Func::Open, branches)
+        && !flags.contains(OFlags::TRUNC)
+        && let Some(first) = resolve::via_cached_parent(pool, branches, node, |_, branch, dir, name, key| {
+            // The name may lead to something else by now. Opening that must neither block nor change it.
+            let idle = idle();
+            let safe_flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+            let fd = rustix::fs::openat(dir, name, safe_flags, Mode::empty()).ok()?;
+            let attr = stat::of(fd.as_fd()).ok().filter(|attr| attr.key() == key && attr.is_regular())?;
+            if open_file::writes(flags) {
+                // A failure is told below.
+                resolve::generations::outdate_others(pool, fd.as_fd()).ok()?;
+            }
+            let fd = Arc::new(branch.reopen_for_read(fd, safe_flags));
+            let reads = open_file::only_reads(flags).then_some(key);
+            Some(FirstOpen { branch: branch.clone(), pinned: fd.clone(), fd, reads, idle, attr })
         })
+    {
+        return Ok(first);
     }
+    let primary = resolve::places::chosen(pool, Func::Open, branches, node, None, Attr::is_regular)?;
+    let fd = open_on_branch(pool, node, &primary.branch, &primary.fd, flags);
+    let fd = fd.map_err(|errno| refused(errno, &primary.branch, node, flags))?;
+    let fd = Arc::new(primary.branch.reopen_for_read(fd, flags));
+    Ok(FirstOpen {
+        branch: primary.branch,
+        fd,
+        pinned: primary.fd.into_shared()?,
+        reads: None,
+        idle: idle(),
+        attr: primary.attr,
+    })
+}
 
-    /// Opens a file on its branch. With `nfsopenhack`, this includes a file whose mode denies the daemon write access.
-    fn open_on_branch(
-        &self,
-        node: &Node,
-        branch: &Branch,
-        fd: &impl AsFd,
-        flags: OFlags,
-    ) -> Result<OwnedFd, Errno> {
-        // Whoever still waits for a lease has changed nothing: neither this copy nor what is known of the others.
-        let file = self.open_unchanged(node, branch, fd, flags - OFlags::TRUNC)?;
-        if open_file::writes(flags) {
-            self.outdate_others(file.as_fd())?;
+/// Opens a file on its branch. With `nfsopenhack`, this includes a file whose mode denies the daemon write access.
+fn open_on_branch(
+    pool: &Pool,
+    node: &Node,
+    branch: &Branch,
+    fd: &impl AsFd,
+    flags: OFlags,
+) -> Result<OwnedFd, Errno> {
+    // Whoever still waits for a lease has changed nothing: neither this copy nor what is known of the others.
+    let file = open_unchanged(pool, node, branch, fd, flags - OFlags::TRUNC)?;
+    if open_file::writes(flags) {
+        resolve::generations::outdate_others(pool, file.as_fd())?;
+    }
+    if flags.contains(OFlags::TRUNC) { beneath::reopen(fd, flags) } else { Ok(file) }
+}
+
+fn open_unchanged(
+    pool: &Pool,
+    node: &Node,
+    branch: &Branch,
+    fd: &impl AsFd,
+    flags: OFlags,
+) -> Result<OwnedFd, Errno> {
+    let refused = match beneath::reopen(fd, flags) {
+        Err(Errno::ACCESS) if open_file::writes(flags) => Err(Errno::ACCESS),
+        other => return other,
+    };
+    let chosen = match pool.config().nfs_open_hack {
+        NfsOpenHack::Off => false,
+        NfsOpenHack::All => true,
+        NfsOpenHack::Git => pool.nodes.names(node.id).any(|(dir, name)| {
+            let path = [branch.path.as_os_str().as_bytes(), b"/", &join(&dir, &name)].concat();
+            path.windows(b"/.git/".len()).any(|part| part == b"/.git/")
+        }),
+    };
+    match chosen {
+        true => open_made_writable(fd, flags).map_err(|errno| match errno {
+            Errno::AGAIN => errno,
+            _ => Errno::ACCESS,
+        }),
+        false => refused,
+    }
+}
+
+/// Returns the flags for opening the file on its branch, given the caller's flags.
+pub(crate) fn branch_flags(pool: &Pool, flags: u32) -> OFlags {
+    let mut flags = OFlags::from_bits_retain(flags as _)
+        & (OFlags::ACCMODE
+            | OFlags::APPEND
+            | OFlags::DIRECT
+            | OFlags::DSYNC
+            | OFlags::SYNC
+            | OFlags::NOATIME
+            | OFlags::NONBLOCK
+            | OFlags::TRUNC);
+    if pool.config().writeback {
+        // With the writeback cache, the kernel reads the rest of a partly written page and computes the
+        // offset of appended data itself.
+        if flags & OFlags::ACCMODE == OFlags::WRONLY {
+            flags = (flags - OFlags::ACCMODE) | OFlags::RDWR;
         }
-        if flags.contains(OFlags::TRUNC) { beneath::reopen(fd, flags) } else { Ok(file) }
+        flags -= OFlags::APPEND;
     }
+    flags
+}
 
-    fn open_unchanged(
-        &self,
-        node: &Node,
-        branch: &Branch,
-        fd: &impl AsFd,
-        flags: OFlags,
-    ) -> Result<OwnedFd, Errno> {
-        let refused = match beneath::reopen(fd, flags) {
-            Err(Errno::ACCESS) if open_file::writes(flags) => Err(Errno::ACCESS),
-            other => return other,
-        };
-        let chosen = match self.config().nfs_open_hack {
-            NfsOpenHack::Off => false,
-            NfsOpenHack::All => true,
-            NfsOpenHack::Git => self.nodes.names(node.id).any(|(dir, name)| {
-                let path = [branch.path.as_os_str().as_bytes(), b"/", &join(&dir, &name)].concat();
-                path.windows(b"/.git/".len()).any(|part| part == b"/.git/")
-            }),
-        };
-        match chosen {
-            true => open_made_writable(fd, flags).map_err(|errno| match errno {
-                Errno::AGAIN => errno,
-                _ => Errno::ACCESS,
-            }),
-            false => refused,
-        }
+/// Returns whether the branch's free space allows a handle of this file with these flags to use passthrough.
+pub(crate) fn room(
+    pool: &Pool,
+    branch: &Arc<Branch>,
+    fd: &Arc<OwnedFd>,
+    flags: OFlags,
+    attr: Option<&Attr>,
+) -> Room {
+    // With `ro`, the daemon serves a handle that only writes, but while others read the file by passthrough
+    // the file cannot move to another branch.
+    let only_writes = flags & OFlags::ACCMODE == OFlags::WRONLY;
+    let measured =
+        || measures_room(pool, PassthroughIo::Auto) || only_writes && measures_room(pool, PassthroughIo::Ro);
+    if !open_file::writes(flags) || !measured() {
+        return Room::Any;
     }
+    let asked = if attr.is_none() { stat::of(fd.as_fd()).ok() } else { None };
+    let Some(attr) = attr.or(asked.as_ref()) else { return Room::Scarce };
+    pool.headroom.admit(branch, fd, flags, attr).map_or(Room::Scarce, Room::Ample)
+}
 
-    /// Returns the flags for opening the file on its branch, given the caller's flags.
-    pub(crate) fn branch_flags(&self, flags: u32) -> OFlags {
-        let mut flags = OFlags::from_bits_retain(flags as _)
-            & (OFlags::ACCMODE
-                | OFlags::APPEND
-                | OFlags::DIRECT
-                | OFlags::DSYNC
-                | OFlags::SYNC
-                | OFlags::NOATIME
-                | OFlags::NONBLOCK
-                | OFlags::TRUNC);
-        if self.config().writeback {
-            // With the writeback cache, the kernel reads the rest of a partly written page and computes the
-            // offset of appended data itself.
-            if flags & OFlags::ACCMODE == OFlags::WRONLY {
-                flags = (flags - OFlags::ACCMODE) | OFlags::RDWR;
+/// Returns whether `passthrough.io` has this value and free space matters, because full branches move files.
+fn measures_room(pool: &Pool, option: PassthroughIo) -> bool {
+    let config = pool.config();
+    config.passthrough == option && config.move_when_full.0.is_some()
+}
+
+/// Registers a file for passthrough if this handle wants it and the branch has room for what it may write.
+pub(crate) fn register(
+    pool: &Pool,
+    branch: &Arc<Branch>,
+    fd: &Arc<OwnedFd>,
+    flags: OFlags,
+    attr: &Attr,
+) -> (Option<Box<dyn BackingFile>>, Room) {
+    if pool.no_passthrough.load(Ordering::Relaxed)
+        || !passthrough::wants_passthrough(pool.config().passthrough, flags)
+        || passthrough::may_lose_direct(flags)
+        || pool.config().nullrw
+        || pool.stacked.read().contains(&branch.id)
+    {
+        return (None, Room::Any);
+    }
+    let served = || {
+        let keeps = measures_room(pool, PassthroughIo::Auto);
+        pool.detached.waits(attr.key())
+            || keeps && pool.headroom.readers_must_be_served(branch, attr.mtime.sec)
+    };
+    if !open_file::writes(flags) && served() {
+        return (None, Room::Any);
+    }
+    let room = room(pool, branch, fd, flags, Some(attr));
+    match room {
+        // No other handle is open, so the daemon serves all further handles and the file can move.
+        Room::Scarce => (None, room),
+        Room::Any | Room::Ample(_) => (backing(pool, branch, fd, attr.key()), room),
+    }
+}
+
+fn backing(pool: &Pool, branch: &Branch, fd: &OwnedFd, key: FileKey) -> Option<Box<dyn BackingFile>> {
+    // The kernel writes with the ids that the thread has now.
+    let kept = reserve::keeps_reserve(pool, key.dev);
+    let _nobody = if kept { Some(creds::without_reserve().ok()?) } else { None };
+    match pool.kernel.load().open_backing(fd.as_fd()) {
+        Ok(id) => Some(id),
+        Err(errno @ (Errno::PERM | Errno::NOTTY | Errno::OPNOTSUPP)) => {
+            if !pool.no_passthrough.swap(true, Ordering::Relaxed) {
+                tracing::warn!("passthrough is off: the kernel refuses backing files ({errno})");
             }
-            flags -= OFlags::APPEND;
+            None
         }
-        flags
-    }
-
-    /// Returns whether the branch's free space allows a handle of this file with these flags to use passthrough.
-    pub(crate) fn room(
-        &self,
-        branch: &Arc<Branch>,
-        fd: &Arc<OwnedFd>,
-        flags: OFlags,
-        attr: Option<&Attr>,
-    ) -> Room {
-        // With `ro`, the daemon serves a handle that only writes, but while others read the file by passthrough
-        // the file cannot move to another branch.
-        let only_writes = flags & OFlags::ACCMODE == OFlags::WRONLY;
-        let measured = || {
-            self.measures_room(PassthroughIo::Auto) || only_writes && self.measures_room(PassthroughIo::Ro)
-        };
-        if !open_file::writes(flags) || !measured() {
-            return Room::Any;
-        }
-        let asked = if attr.is_none() { stat::of(fd.as_fd()).ok() } else { None };
-        let Some(attr) = attr.or(asked.as_ref()) else { return Room::Scarce };
-        self.headroom.admit(branch, fd, flags, attr).map_or(Room::Scarce, Room::Ample)
-    }
-
-    /// Returns whether `passthrough.io` has this value and free space matters, because full branches move files.
-    fn measures_room(&self, option: PassthroughIo) -> bool {
-        let config = self.config();
-        config.passthrough == option && config.move_when_full.0.is_some()
-    }
-
-    /// Registers a file for passthrough if this handle wants it and the branch has room for what it may write.
-    pub(crate) fn register(
-        &self,
-        branch: &Arc<Branch>,
-        fd: &Arc<OwnedFd>,
-        flags: OFlags,
-        attr: &Attr,
-    ) -> (Option<Box<dyn BackingFile>>, Room) {
-        if self.no_passthrough.load(Ordering::Relaxed)
-            || !passthrough::wants_passthrough(self.config().passthrough, flags)
-            || passthrough::may_lose_direct(flags)
-            || self.config().nullrw
-            || self.stacked.read().contains(&branch.id)
-        {
-            return (None, Room::Any);
-        }
-        let served = || {
-            let keeps = self.measures_room(PassthroughIo::Auto);
-            self.detached.waits(attr.key())
-                || keeps && self.headroom.readers_must_be_served(branch, attr.mtime.sec)
-        };
-        if !open_file::writes(flags) && served() {
-            return (None, Room::Any);
-        }
-        let room = self.room(branch, fd, flags, Some(attr));
-        match room {
-            // No other handle is open, so the daemon serves all further handles and the file can move.
-            Room::Scarce => (None, room),
-            Room::Any | Room::Ample(_) => (self.backing(branch, fd, attr.key()), room),
-        }
-    }
-
-    fn backing(&self, branch: &Branch, fd: &OwnedFd, key: FileKey) -> Option<Box<dyn BackingFile>> {
-        // The kernel writes with the ids that the thread has now.
-        let kept = self.keeps_reserve(key.dev);
-        let _nobody = if kept { Some(creds::without_reserve().ok()?) } else { None };
-        match self.kernel.load().open_backing(fd.as_fd()) {
-            Ok(id) => Some(id),
-            Err(errno @ (Errno::PERM | Errno::NOTTY | Errno::OPNOTSUPP)) => {
-                if !self.no_passthrough.swap(true, Ordering::Relaxed) {
-                    tracing::warn!("passthrough is off: the kernel refuses backing files ({errno})");
-                }
-                None
+        Err(Errno::LOOP) => {
+            let mut stacked = pool.stacked.write();
+            if !stacked.contains(&branch.id) {
+                stacked.push(branch.id);
+                tracing::warn!(
+                    "passthrough is off for {}: it is itself a stacked filesystem \
+                     (passthrough.max-stack-depth=2 allows one level)",
+                    branch.path.shown()
+                );
             }
-            Err(Errno::LOOP) => {
-                let mut stacked = self.stacked.write();
-                if !stacked.contains(&branch.id) {
-                    stacked.push(branch.id);
-                    tracing::warn!(
-                        "passthrough is off for {}: it is itself a stacked filesystem \
-                         (passthrough.max-stack-depth=2 allows one level)",
-                        branch.path.shown()
-                    );
-                }
-                None
-            }
-            Err(errno) => {
-                tracing::debug!("no passthrough for a file on {}: {errno}", branch.path.shown());
-                None
-            }
+            None
+        }
+        Err(errno) => {
+            tracing::debug!("no passthrough for a file on {}: {errno}", branch.path.shown());
+            None
         }
     }
+}
 
-    #[allow(clippy::too_many_arguments)]
-    pub(crate) fn opened(
-        &self,
-        caller: &Caller,
-        node: &Arc<Node>,
-        (fd, traffic): (Arc<OwnedFd>, &'static Traffic),
-        flags: OFlags,
-        open: FileUse,
-        sharing: Sharing,
-        room: Room,
-        known_before: bool,
-    ) -> Result<Opened> {
-        let by_name = self.config().cache_files == CacheFiles::PerProcess && self.is_listed(caller);
-        let branch = open.location().branch.clone();
-        let serves = open.backing.is_none();
-        let pages = if serves { self.cached_pages(node, &fd, known_before) } else { CachedPages::None };
-        open.opened_by(caller.pid);
-        // Nobody begins to write while cached pages are dropped.
-        let alone = serves.then(|| node.open().lock());
-        let (mut handle, written) = FileHandle::new(node.clone(), (fd, traffic), flags, open);
-        let valid = pages == CachedPages::Unchanged || written;
-        let mut travel = passthrough::decide(&self.config(), flags, sharing, by_name, valid);
-        if serves && !travel.direct_io && !travel.keep_cache {
-            // Not by the kernel once it has the answer: it may take its time, and also drops pages that are being
-            // written by then. A read before their write reaches the daemon would cache the old data for good.
-            if pages != CachedPages::None && !written {
-                self.kernel.load().drop_pages(node.id);
-            }
-            travel.keep_cache = true;
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn opened(
+    pool: &Pool,
+    caller: &Caller,
+    node: &Arc<Node>,
+    (fd, traffic): (Arc<OwnedFd>, &'static Traffic),
+    flags: OFlags,
+    open: FileUse,
+    sharing: Sharing,
+    room: Room,
+    known_before: bool,
+) -> Result<Opened> {
+    let by_name = pool.config().cache_files == CacheFiles::PerProcess && is_listed(pool, caller);
+    let branch = open.location().branch.clone();
+    let serves = open.backing.is_none();
+    let pages = if serves { cached_pages(pool, node, &fd, known_before) } else { CachedPages::None };
+    open.opened_by(caller.pid);
+    // Nobody begins to write while cached pages are dropped.
+    let alone = serves.then(|| node.open().lock());
+    let (mut handle, written) = FileHandle::new(node.clone(), (fd, traffic), flags, open);
+    let valid = pages == CachedPages::Unchanged || written;
+    let mut travel = passthrough::decide(&pool.config(), flags, sharing, by_name, valid);
+    if serves && !travel.direct_io && !travel.keep_cache {
+        // Not by the kernel once it has the answer: it may take its time, and also drops pages that are being
+        // written by then. A read before their write reaches the daemon would cache the old data for good.
+        if pages != CachedPages::None && !written {
+            pool.kernel.load().drop_pages(node.id);
         }
-        drop(alone);
-        let quietly = || self.closes_quietly(node, &branch);
-        travel.no_flush =
-            passthrough::no_flush(self.config().flush_on_close, flags, travel.passthrough, quietly);
-        handle.apply_open_flags(&travel);
-        traffic.count_open(handle.passthrough);
-        if handle.maps_past_daemon() {
-            self.may_be_mapped(node, known_before);
-        }
-        if let (Room::Ample(passed), Some(_)) = (room, travel.passthrough) {
-            handle.headroom = Some(passed);
-        }
-        if handle.writable() {
-            self.figures.writer_opened();
-        }
-        let id = self.files.new_id();
-        if let Some(records) = self.handle_records.get() {
-            handle.record_in(records, id);
-        }
-        self.files.insert(id, handle);
-        Ok(Opened { handle: id, travel })
+        travel.keep_cache = true;
     }
+    drop(alone);
+    let quietly = || closes_quietly(pool, node, &branch);
+    travel.no_flush = passthrough::no_flush(pool.config().flush_on_close, flags, travel.passthrough, quietly);
+    handle.apply_open_flags(&travel);
+    traffic.count_open(handle.passthrough);
+    if handle.maps_past_daemon() {
+        data::mapped::may_be_mapped(pool, node, known_before);
+    }
+    if let (Room::Ample(passed), Some(_)) = (room, travel.passthrough) {
+        handle.headroom = Some(passed);
+    }
+    if handle.writable() {
+        pool.figures.writer_opened();
+    }
+    let id = pool.files.new_id();
+    if let Some(records) = pool.handle_records.get() {
+        handle.record_in(records, id);
+    }
+    pool.files.insert(id, handle);
+    Ok(Opened { handle: id, travel })
+}
 
-    /// Returns what the kernel may have cached of a file that is being opened.
-    fn cached_pages(&self, node: &Node, fd: &OwnedFd, known_before: bool) -> CachedPages {
-        let full = self.config().cache_files == CacheFiles::AutoFull && known_before;
-        let now = if full { stat::of(fd.as_fd()).ok() } else { None };
-        let now = now.map_or(open_file::NO_FINGERPRINT, |attr| open_file::fingerprint(&attr));
-        match node.swap_fingerprint(now) {
-            // Of a node that another process has served the kernel may have pages.
-            None if self.succeeds.load(Ordering::Relaxed) => CachedPages::Any,
-            None => CachedPages::None,
-            Some(before) if before == now && full => CachedPages::Unchanged,
-            Some(_) => CachedPages::Any,
-        }
+/// Returns what the kernel may have cached of a file that is being opened.
+fn cached_pages(pool: &Pool, node: &Node, fd: &OwnedFd, known_before: bool) -> CachedPages {
+    let full = pool.config().cache_files == CacheFiles::AutoFull && known_before;
+    let now = if full { stat::of(fd.as_fd()).ok() } else { None };
+    let now = now.map_or(open_file::NO_FINGERPRINT, |attr| open_file::fingerprint(&attr));
+    match node.swap_fingerprint(now) {
+        // Of a node that another process has served the kernel may have pages.
+        None if pool.succeeds.load(Ordering::Relaxed) => CachedPages::Any,
+        None => CachedPages::None,
+        Some(before) if before == now && full => CachedPages::Unchanged,
+        Some(_) => CachedPages::Any,
     }
+}
 
-    /// Returns whether closing this file cannot report an error, on any branch it may have moved to by then.
-    fn closes_quietly(&self, node: &Node, branch: &Branch) -> bool {
-        let may_move = self.config().move_when_full.0.is_some();
-        // The branch's answer does not cover another filesystem mounted inside the branch.
-        branch.closes_quietly
-            && node.key().is_some_and(|key| key.dev == branch.dev)
-            && (!may_move || self.branches.load().iter().all(|branch| branch.closes_quietly))
-    }
+/// Returns whether closing this file cannot report an error, on any branch it may have moved to by then.
+fn closes_quietly(pool: &Pool, node: &Node, branch: &Branch) -> bool {
+    let may_move = pool.config().move_when_full.0.is_some();
+    // The branch's answer does not cover another filesystem mounted inside the branch.
+    branch.closes_quietly
+        && node.key().is_some_and(|key| key.dev == branch.dev)
+        && (!may_move || pool.branches.load().iter().all(|branch| branch.closes_quietly))
+}
 
-    fn is_listed(&self, caller: &Caller) -> bool {
-        let comm = std::fs::read(format!("/proc/{}/comm", caller.pid)).unwrap_or_default();
-        let comm = comm.strip_suffix(b"\n").unwrap_or(&comm);
-        self.config().cache_process_names.iter().any(|name| name.as_bytes() == comm)
-    }
+fn is_listed(pool: &Pool, caller: &Caller) -> bool {
+    let comm = std::fs::read(format!("/proc/{}/comm", caller.pid)).unwrap_or_default();
+    let comm = comm.strip_suffix(b"\n").unwrap_or(&comm);
+    pool.config().cache_process_names.iter().any(|name| name.as_bytes() == comm)
+}
 
-    /// Handles close(2) of one of a handle's descriptors: returns a write error that the branch reports only
-    /// on close, as network filesystems do.
-    pub fn flush(&self, handle: HandleId) -> Result<()> {
-        let handle = self.files.get(handle)?;
-        // Held until the duplicate is closed: a move of the file waits for this reference.
-        let fd = handle.fd();
-        let copy = rustix::io::fcntl_dupfd_cloexec(&*fd, 0)?;
-        Ok(canopy_sys::fd::close(copy).map_err(|errno| handle.record_error(errno, OpKind::Change))?)
-    }
+/// Handles close(2) of one of a handle's descriptors: returns a write error that the branch reports only
+/// on close, as network filesystems do.
+pub fn flush(pool: &Pool, handle: HandleId) -> Result<()> {
+    let handle = pool.files.get(handle)?;
+    // Held until the duplicate is closed: a move of the file waits for this reference.
+    let fd = handle.fd();
+    let copy = rustix::io::fcntl_dupfd_cloexec(&*fd, 0)?;
+    Ok(canopy_sys::fd::close(copy).map_err(|errno| handle.record_error(errno, OpKind::Change))?)
+}
 
-    /// Releases a handle after its last descriptor was closed.
-    pub fn release(&self, handle: HandleId) -> Result<()> {
-        let handle = self.files.remove(handle)?;
-        if handle.open.is_written() {
-            handle.node.changed();
-        }
-        if self.config().drop_cache_on_close {
-            // Twice: pages that were dirty on the first call are clean on the second.
-            for _ in 0..2 {
-                let _ = rustix::fs::fadvise(&*handle.fd(), 0, NonZeroU64::new(0), Advice::DontNeed);
-            }
-        }
-        self.dir_cache.idle_files.keep(&handle, &self.branches.load());
-        let was_writable = handle.writable();
-        let node = (was_writable && self.knows_copies()).then(|| handle.node.clone());
-        drop(handle);
-        if was_writable {
-            self.figures.writer_closed();
-        }
-        if let Some(node) = node {
-            self.nodes.names(node.id).for_each(|(dir, name)| self.note_closed(&dir, &name));
-        }
-        Ok(())
+/// Releases a handle after its last descriptor was closed.
+pub fn release(pool: &Pool, handle: HandleId) -> Result<()> {
+    let handle = pool.files.remove(handle)?;
+    if handle.open.is_written() {
+        handle.node.changed();
     }
+    if pool.config().drop_cache_on_close {
+        // Twice: pages that were dirty on the first call are clean on the second.
+        for _ in 0..2 {
+            let _ = rustix::fs::fadvise(&*handle.fd(), 0, NonZeroU64::new(0), Advice::DontNeed);
+        }
+    }
+    pool.dir_cache.idle_files.keep(&handle, &pool.branches.load());
+    let was_writable = handle.writable();
+    let node = (was_writable && resolve::generations::knows_copies(pool)).then(|| handle.node.clone());
+    drop(handle);
+    if was_writable {
+        pool.figures.writer_closed();
+    }
+    if let Some(node) = node {
+        pool.nodes
+            .names(node.id)
+            .for_each(|(dir, name)| resolve::generations::note_closed(pool, &dir, &name));
+    }
+    Ok(())
 }
 
 /// Returns the error for a file that could not be opened on its branch with flags of open(2).

@@ -1,6 +1,7 @@
 //! Replacing one of several hard links by a file of its own.
 
 use crate::node::Node;
+use crate::ops::resolve;
 use crate::paths::Uses;
 use crate::pool::Pool;
 use canopy_base::error::{Error, Result};
@@ -16,62 +17,65 @@ use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::sync::Arc;
 
-impl Pool {
-    /// Replaces one of a node's names by a copy of its file. The other names keep the file.
-    ///
-    /// If another name is known, the node stays with it, the method returns false, and the kernel has to look the name
-    /// up again. Otherwise the node now belongs to the copy, and the method returns true. The caller holds no lock.
-    ///
-    /// Errors: [`Error::Wait`] while the file moves. `EBUSY` when the file is open, or open for writing on the branch: that writer would go on writing the
-    /// file of the other names. `EAGAIN` when the file or its name has changed meanwhile.
-    pub(crate) fn replace_link_by_copy(&self, node: &Arc<Node>, parent: NodeId, name: &[u8]) -> Result<bool> {
-        let replaced = self.put_copy_over_link(node, parent, name);
-        if let Ok(dir) = self.nodes.dir_path(parent) {
-            self.dir_rewritten(&dir);
-        }
-        replaced
+/// Replaces one of a node's names by a copy of its file. The other names keep the file.
+///
+/// If another name is known, the node stays with it, the method returns false, and the kernel has to look the name
+/// up again. Otherwise the node now belongs to the copy, and the method returns true. The caller holds no lock.
+///
+/// Errors: [`Error::Wait`] while the file moves. `EBUSY` when the file is open, or open for writing on the branch: that writer would go on writing the
+/// file of the other names. `EAGAIN` when the file or its name has changed meanwhile.
+pub(crate) fn replace_link_by_copy(
+    pool: &Pool,
+    node: &Arc<Node>,
+    parent: NodeId,
+    name: &[u8],
+) -> Result<bool> {
+    let replaced = put_copy_over_link(pool, node, parent, name);
+    if let Ok(dir) = pool.nodes.dir_path(parent) {
+        resolve::dirs::dir_rewritten(pool, &dir);
     }
+    replaced
+}
 
-    fn put_copy_over_link(&self, node: &Arc<Node>, parent: NodeId, name: &[u8]) -> Result<bool> {
-        let _alone = node.take()?;
-        let (branch, path, file) = {
-            let _held = self.using(Uses::node(node.id).and(Uses::name(parent, name)));
-            let primary = self.primary(&self.branches.load(), node)?;
-            let path = join(&self.nodes.dir_path(parent)?, name);
-            (primary.branch, path, LeasedFile::hold_if_possible(readable(&primary.fd)?)?)
-        };
-        let before = stat::of(file.as_fd())?;
-        if !can_leave(&before) {
-            return Err(Error::NotPermitted);
-        }
-        let (dir, _) = split(&path);
-        let plan = Plan { source: Vec::new(), original: Original::Goes, names: vec![path.clone()] };
-        let _copying = self.stuck_operations.moving();
-        let mut copy = Replica::begin(branch.root(), dir, true, JournalEntry::write(branch.root(), &plan)?)?;
-        copy.fill(&file, &before, &|| !self.kernel.load().caller_is_killed())?;
-        // From here on, no other request uses one of its names or opens it.
-        let _held = self.claim_file(node.id, before.nlink as usize)?;
-        let now = stat::of(file.as_fd())?;
-        let same = (now.size, now.mtime, now.ctime) == (before.size, before.mtime, before.ctime)
-            && self.nodes.dir_path(parent).is_ok_and(|at| at.as_slice() == dir)
-            && holds(branch.root(), &path, &now);
-        if !same {
-            return Err(Errno::AGAIN.into());
-        }
-        if node.opened().is_some() {
-            return Err(Errno::BUSY.into());
-        }
-        self.dir_cache.idle_files.close(node);
-        let key = copy.key()?;
-        file.check()?;
-        copy.replace(name)?;
-        let alone = self.nodes.known(node.id).len() < 2;
-        match alone {
-            // The node takes the copy's inode number: the old one belongs to the other names.
-            true => self.nodes.moved(node, key, 0),
-            false => self.nodes.name_removed(parent, name),
-        }
-        self.kernel.load().invalidate_attr(node.id);
-        Ok(alone)
+fn put_copy_over_link(pool: &Pool, node: &Arc<Node>, parent: NodeId, name: &[u8]) -> Result<bool> {
+    let _alone = node.take()?;
+    let (branch, path, file) = {
+        let _held = pool.using(Uses::node(node.id).and(Uses::name(parent, name)));
+        let primary = resolve::places::primary(pool, &pool.branches.load(), node)?;
+        let path = join(&pool.nodes.dir_path(parent)?, name);
+        (primary.branch, path, LeasedFile::hold_if_possible(readable(&primary.fd)?)?)
+    };
+    let before = stat::of(file.as_fd())?;
+    if !can_leave(&before) {
+        return Err(Error::NotPermitted);
     }
+    let (dir, _) = split(&path);
+    let plan = Plan { source: Vec::new(), original: Original::Goes, names: vec![path.clone()] };
+    let _copying = pool.stuck_operations.moving();
+    let mut copy = Replica::begin(branch.root(), dir, true, JournalEntry::write(branch.root(), &plan)?)?;
+    copy.fill(&file, &before, &|| !pool.kernel.load().caller_is_killed())?;
+    // From here on, no other request uses one of its names or opens it.
+    let _held = pool.claim_file(node.id, before.nlink as usize)?;
+    let now = stat::of(file.as_fd())?;
+    let same = (now.size, now.mtime, now.ctime) == (before.size, before.mtime, before.ctime)
+        && pool.nodes.dir_path(parent).is_ok_and(|at| at.as_slice() == dir)
+        && holds(branch.root(), &path, &now);
+    if !same {
+        return Err(Errno::AGAIN.into());
+    }
+    if node.opened().is_some() {
+        return Err(Errno::BUSY.into());
+    }
+    pool.dir_cache.idle_files.close(node);
+    let key = copy.key()?;
+    file.check()?;
+    copy.replace(name)?;
+    let alone = pool.nodes.known(node.id).len() < 2;
+    match alone {
+        // The node takes the copy's inode number: the old one belongs to the other names.
+        true => pool.nodes.moved(node, key, 0),
+        false => pool.nodes.name_removed(parent, name),
+    }
+    pool.kernel.load().invalidate_attr(node.id);
+    Ok(alone)
 }

@@ -5,6 +5,7 @@ use crate::config::Func;
 use crate::dir::merged::MergedDir;
 use crate::dir::symlinks::Symlinks;
 use crate::node::Node;
+use crate::ops::resolve;
 use crate::paths::Uses;
 use crate::pool::Pool;
 use canopy_base::error::Error;
@@ -25,74 +26,72 @@ use smallvec::SmallVec;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-impl Pool {
-    /// Returns the file that a branch holds under a name, as one that goes, and the branch of the copy that the pool shows then.
-    /// Nobody has compared them yet.
-    ///
-    /// Errors: `ESTALE` unless another branch that the pool relies on holds it, up to date as far as is known; `EEXIST` if the
-    /// other copy has not all of its names, or looks different; `ENOTUNIQ` if a rule wants as many copies for one of its names;
-    /// `EMLINK` when not all of its names can be found; `ENOLCK` when a process holds a lease on the other copy.
-    pub(super) fn one_of_several(
-        &self,
-        node: &Node,
-        (dir, name): (NodeId, &[u8]),
-        source: &Arc<Branch>,
-    ) -> Result<(Movable, Arc<Branch>), Errno> {
-        let branches = self.branches.load();
-        let from = branches.index_of(source.id).ok_or(Errno::ROFS)?;
-        let path = self.nodes.dir_path(dir).map_err(Error::errno)?;
-        let (attr, to, other, disks) = {
-            let _held = self.using(Uses::node(node.id).and(Uses::name(dir, name)));
-            let dirs = MergedDir::open(Symlinks::NEVER, &branches, &path);
-            let copies = self.copies(&dirs, name);
-            let well = |index: usize| branches.as_slice()[index].health.is_well();
-            let mut rest = copies.only(|index| index != from && copies.is_current(index) && well(index));
-            // So the same is chosen as in lookups.
-            rest.current.clone_from(&copies.current);
-            if !copies.is_current(from) || !rest.any() {
-                return Err(Errno::STALE);
-            }
-            let to = self.shown(Func::Getattr, &branches, &rest).map_err(Error::errno)?;
-            let (own, other) = copies.get(from).zip(copies.get(to)).ok_or(Errno::STALE)?;
-            let disks: BTreeSet<u64> = rest.iter().map(|(_, copy)| copy.dev).collect();
-            (*own, branches.as_slice()[to].clone(), *other, disks.len())
-        };
-        if !can_leave(&attr) {
-            return Err(Errno::PERM);
+/// Returns the file that a branch holds under a name, as one that goes, and the branch of the copy that the pool shows then.
+/// Nobody has compared them yet.
+///
+/// Errors: `ESTALE` unless another branch that the pool relies on holds it, up to date as far as is known; `EEXIST` if the
+/// other copy has not all of its names, or looks different; `ENOTUNIQ` if a rule wants as many copies for one of its names;
+/// `EMLINK` when not all of its names can be found; `ENOLCK` when a process holds a lease on the other copy.
+pub(super) fn one_of_several(
+    pool: &Pool,
+    node: &Node,
+    (dir, name): (NodeId, &[u8]),
+    source: &Arc<Branch>,
+) -> Result<(Movable, Arc<Branch>), Errno> {
+    let branches = pool.branches.load();
+    let from = branches.index_of(source.id).ok_or(Errno::ROFS)?;
+    let path = pool.nodes.dir_path(dir).map_err(Error::errno)?;
+    let (attr, to, other, disks) = {
+        let _held = pool.using(Uses::node(node.id).and(Uses::name(dir, name)));
+        let dirs = MergedDir::open(Symlinks::NEVER, &branches, &path);
+        let copies = resolve::generations::copies(pool, &dirs, name);
+        let well = |index: usize| branches.as_slice()[index].health.is_well();
+        let mut rest = copies.only(|index| index != from && copies.is_current(index) && well(index));
+        // So the same is chosen as in lookups.
+        rest.current.clone_from(&copies.current);
+        if !copies.is_current(from) || !rest.any() {
+            return Err(Errno::STALE);
         }
-        if to.mode == Mode::Ro {
-            // The journal is on the branch that keeps the file.
-            return Err(Errno::ROFS);
-        }
-        let full = join(&path, name);
-        let known = self.nodes.names(node.id).map(|(dir, name)| join(&dir, &name)).chain([full.clone()]);
-        let names = links::all_names(source.root(), &attr, known)?;
-        let config = self.config();
-        if names.iter().any(|name| config.placement.copies(name) > disks) {
-            return Err(Errno::NOTUNIQ);
-        }
-        let copy = readable(beneath::open(to.root(), &full, OFlags::PATH | OFlags::NOFOLLOW)?);
-        let copy = copy.map_err(leased_by_another)?;
-        let is_there = stat::of(copy.as_fd())?.key() == other.key()
-            && is_same(&attr, &other)
-            && attr.nlink == other.nlink
-            && names.iter().all(|name| links::holds(to.root(), name, &other));
-        if !is_there {
-            return Err(Errno::EXIST);
-        }
-        let (source, old_on, there) = (source.clone(), SmallVec::new(), Some(LeasedFile::hold(copy)?));
-        Ok((
-            Movable {
-                source,
-                attr,
-                names,
-                original: Original::Goes,
-                old_on,
-                there,
-                reason: Reason::Asked,
-                losses: Losses::Refused,
-            },
-            to,
-        ))
+        let to = resolve::choose::shown(pool, Func::Getattr, &branches, &rest).map_err(Error::errno)?;
+        let (own, other) = copies.get(from).zip(copies.get(to)).ok_or(Errno::STALE)?;
+        let disks: BTreeSet<u64> = rest.iter().map(|(_, copy)| copy.dev).collect();
+        (*own, branches.as_slice()[to].clone(), *other, disks.len())
+    };
+    if !can_leave(&attr) {
+        return Err(Errno::PERM);
     }
+    if to.mode == Mode::Ro {
+        // The journal is on the branch that keeps the file.
+        return Err(Errno::ROFS);
+    }
+    let full = join(&path, name);
+    let known = pool.nodes.names(node.id).map(|(dir, name)| join(&dir, &name)).chain([full.clone()]);
+    let names = links::all_names(source.root(), &attr, known)?;
+    let config = pool.config();
+    if names.iter().any(|name| config.placement.copies(name) > disks) {
+        return Err(Errno::NOTUNIQ);
+    }
+    let copy = readable(beneath::open(to.root(), &full, OFlags::PATH | OFlags::NOFOLLOW)?);
+    let copy = copy.map_err(leased_by_another)?;
+    let is_there = stat::of(copy.as_fd())?.key() == other.key()
+        && is_same(&attr, &other)
+        && attr.nlink == other.nlink
+        && names.iter().all(|name| links::holds(to.root(), name, &other));
+    if !is_there {
+        return Err(Errno::EXIST);
+    }
+    let (source, old_on, there) = (source.clone(), SmallVec::new(), Some(LeasedFile::hold(copy)?));
+    Ok((
+        Movable {
+            source,
+            attr,
+            names,
+            original: Original::Goes,
+            old_on,
+            there,
+            reason: Reason::Asked,
+            losses: Losses::Refused,
+        },
+        to,
+    ))
 }

@@ -9,6 +9,7 @@
 use crate::node::Node;
 use crate::node::handles::FileHandle;
 use crate::node::open_file::OpenFile;
+use crate::ops::resolve;
 use crate::paths::Uses;
 use crate::pool::Pool;
 use canopy_base::error::Error;
@@ -44,73 +45,70 @@ struct RevokedWriters<'p> {
 
 impl Drop for RevokedWriters<'_> {
     fn drop(&mut self) {
-        if let Err(errno) = self.pool.restore_writers(&self.node) {
+        if let Err(errno) = restore_writers(self.pool, &self.node) {
             // The next write through such a handle tries to reopen it.
             tracing::warn!("files that were held still could not be opened for writing again: {errno}");
         }
     }
 }
 
-impl Pool {
-    /// Freezes a node's file with a lease. As a lease needs a file without writers, the pool's own writable descriptors
-    /// are first replaced by a read-only one.
-    ///
-    /// The caller holds the node's `moving` exclusively, so that no operation uses those descriptors or opens the file
-    /// for writing, and no other lock.
-    ///
-    /// Errors: those of [`LeasedFile::hold`] and of opening the file for writing.
-    pub(crate) fn freeze(&self, node: &Arc<Node>) -> Result<FrozenFile<'_>, Errno> {
-        let file = {
-            let _held = self.using(Uses::node(node.id));
-            let primary = self.primary(&self.branches.load(), node).map_err(Error::errno)?;
-            readable(&primary.fd)?
-        };
-        let writers = RevokedWriters { pool: self, node: node.clone() };
-        if let Some(open) = node.opened() {
-            self.revoke_writers(node, &open, &file)?;
-        }
-        Ok(FrozenFile { still: LeasedFile::hold(file)?, _writers: writers })
+/// Freezes a node's file with a lease. As a lease needs a file without writers, the pool's own writable descriptors
+/// are first replaced by a read-only one.
+///
+/// The caller holds the node's `moving` exclusively, so that no operation uses those descriptors or opens the file
+/// for writing, and no other lock.
+///
+/// Errors: those of [`LeasedFile::hold`] and of opening the file for writing.
+pub(crate) fn freeze<'p>(pool: &'p Pool, node: &Arc<Node>) -> Result<FrozenFile<'p>, Errno> {
+    let file = {
+        let _held = pool.using(Uses::node(node.id));
+        let primary = resolve::places::primary(pool, &pool.branches.load(), node).map_err(Error::errno)?;
+        readable(&primary.fd)?
+    };
+    let writers = RevokedWriters { pool, node: node.clone() };
+    if let Some(open) = node.opened() {
+        revoke_writers(pool, node, &open, &file)?;
     }
+    Ok(FrozenFile { still: LeasedFile::hold(file)?, _writers: writers })
+}
 
-    fn revoke_writers(&self, node: &Arc<Node>, open: &OpenFile, file: &OwnedFd) -> Result<(), Errno> {
-        let handles = self.files.matching(|handle| Arc::ptr_eq(&handle.node, node) && handle.writable());
-        if !handles.is_empty() {
-            // Checks that the file can be reopened for writing before a writable descriptor is closed.
-            match beneath::reopen(file, OFlags::RDWR | OFlags::NONBLOCK) {
-                Err(Errno::ACCESS) if stat::of(file.as_fd())?.uid == rustix::process::geteuid().as_raw() => {}
-                other => drop(other?),
-            }
+fn revoke_writers(pool: &Pool, node: &Arc<Node>, open: &OpenFile, file: &OwnedFd) -> Result<(), Errno> {
+    let handles = pool.files.matching(|handle| Arc::ptr_eq(&handle.node, node) && handle.writable());
+    if !handles.is_empty() {
+        // Checks that the file can be reopened for writing before a writable descriptor is closed.
+        match beneath::reopen(file, OFlags::RDWR | OFlags::NONBLOCK) {
+            Err(Errno::ACCESS) if stat::of(file.as_fd())?.uid == rustix::process::geteuid().as_raw() => {}
+            other => drop(other?),
         }
-        let stand_in = Arc::new(beneath::reopen(file, OFlags::RDONLY | OFlags::NONBLOCK)?);
-        let until = Instant::now() + PATIENCE;
-        let place = close(open.replace_fds(&stand_in), until)?;
-        let mut taken: Vec<_> = handles.iter().map(|handle| handle.move_to(stand_in.clone())).collect();
-        taken.extend(place.into_descriptors());
-        taken.retain(|fd| can_write(fd));
-        // The handle that opened the file first shares its descriptor with the location.
-        taken.sort_by_key(Arc::as_ptr);
-        taken.dedup_by(|one, other| Arc::ptr_eq(one, other));
-        taken.into_iter().try_for_each(|fd| close(fd, until).map(drop))
     }
+    let stand_in = Arc::new(beneath::reopen(file, OFlags::RDONLY | OFlags::NONBLOCK)?);
+    let until = Instant::now() + PATIENCE;
+    let place = close(open.replace_fds(&stand_in), until)?;
+    let mut taken: Vec<_> = handles.iter().map(|handle| handle.move_to(stand_in.clone())).collect();
+    taken.extend(place.into_descriptors());
+    taken.retain(|fd| can_write(fd));
+    // The handle that opened the file first shares its descriptor with the location.
+    taken.sort_by_key(Arc::as_ptr);
+    taken.dedup_by(|one, other| Arc::ptr_eq(one, other));
+    taken.into_iter().try_for_each(|fd| close(fd, until).map(drop))
+}
 
-    /// Returns the node's handles that a move has made read-only.
-    pub(crate) fn revoked(&self, node: &Arc<Node>) -> Vec<Arc<FileHandle>> {
-        self.files.matching(|handle| {
-            Arc::ptr_eq(&handle.node, node) && handle.writable() && !can_write(&handle.fd())
-        })
-    }
+/// Returns the node's handles that a move has made read-only.
+pub(crate) fn revoked(pool: &Pool, node: &Arc<Node>) -> Vec<Arc<FileHandle>> {
+    pool.files
+        .matching(|handle| Arc::ptr_eq(&handle.node, node) && handle.writable() && !can_write(&handle.fd()))
+}
 
-    /// Reopens for writing the node's handles that a move has made read-only. Returns true if there were any.
-    /// The caller holds the node's `moving` exclusively.
-    pub(crate) fn restore_writers(&self, node: &Arc<Node>) -> Result<bool, Errno> {
-        let handles = self.revoked(node);
-        for handle in &handles {
-            let place = handle.open.location();
-            let fd = reopen_as_owner(place.fd.as_fd(), handle.flags - OFlags::TRUNC);
-            handle.move_to(Arc::new(fd.map_err(|errno| place.branch.record_error(errno, OpKind::Read))?));
-        }
-        Ok(!handles.is_empty())
+/// Reopens for writing the node's handles that a move has made read-only. Returns true if there were any.
+/// The caller holds the node's `moving` exclusively.
+pub(crate) fn restore_writers(pool: &Pool, node: &Arc<Node>) -> Result<bool, Errno> {
+    let handles = revoked(pool, node);
+    for handle in &handles {
+        let place = handle.open.location();
+        let fd = reopen_as_owner(place.fd.as_fd(), handle.flags - OFlags::TRUNC);
+        handle.move_to(Arc::new(fd.map_err(|errno| place.branch.record_error(errno, OpKind::Read))?));
     }
+    Ok(!handles.is_empty())
 }
 
 /// Returns whether the kernel counts this descriptor as a writer.
@@ -135,8 +133,11 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::door::Caller;
+    use crate::ops::attrs;
     use crate::ops::attrs::setattr::SetAttr;
+    use crate::ops::data;
     use crate::ops::data::io::WriteKind;
+    use crate::ops::names;
     use canopy_base::ids::NodeId;
     use canopy_branch::branch;
     use canopy_branch::branch::Branches;
@@ -152,22 +153,22 @@ mod tests {
         let branches = Branches::open(&std::iter::once(spec).collect::<BranchList>()).unwrap();
         let pool = Pool::new(Config { min_free: 0, ..Config::default() }, branches);
         let caller = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
-        let node = pool.lookup(NodeId::ROOT, b"f").unwrap().node;
-        let handle = pool.open(&caller, node, OFlags::RDWR.bits(), false).unwrap().handle;
+        let node = names::lookup::lookup(&pool, NodeId::ROOT, b"f").unwrap().node;
+        let handle = data::open::open(&pool, &caller, node, OFlags::RDWR.bits(), false).unwrap().handle;
         let revoke = || {
             let reader = fs::File::open(home.path().join("f")).unwrap();
             drop(pool.files.get(handle).unwrap().move_to(Arc::new(reader.into())));
         };
         revoke();
-        assert_eq!(pool.write(handle, 0, b"C", WriteKind::default()).unwrap(), 1);
+        assert_eq!(data::io::write(&pool, handle, 0, b"C", WriteKind::default()).unwrap(), 1);
         revoke();
-        pool.fallocate(handle, 0, 0, 8).unwrap();
+        data::io::fallocate(&pool, handle, 0, 0, 8).unwrap();
         revoke();
         let set = SetAttr { size: Some(4), ..SetAttr::default() };
-        pool.setattr(&caller, node, Some(handle), &set).unwrap();
+        attrs::setattr::setattr(&pool, &caller, node, Some(handle), &set).unwrap();
         assert_eq!(fs::read(home.path().join("f")).unwrap(), b"Cont");
         // An error with another cause is returned unchanged.
-        assert_eq!(pool.fallocate(handle, 0, 0, 0).map_err(Error::errno), Err(Errno::INVAL));
-        pool.release(handle).unwrap();
+        assert_eq!(data::io::fallocate(&pool, handle, 0, 0, 0).map_err(Error::errno), Err(Errno::INVAL));
+        data::open::release(&pool, handle).unwrap();
     }
 }

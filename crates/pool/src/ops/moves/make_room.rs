@@ -6,6 +6,10 @@ use crate::dir::symlinks::Symlinks;
 use crate::node::handles::FileHandle;
 use crate::node::open_file::FileLocation;
 use crate::node::{Node, Orphan};
+use crate::ops::moves;
+use crate::ops::names;
+use crate::ops::reserve;
+use crate::ops::resolve;
 use crate::ops::resolve::acl::At;
 use crate::paths::Uses;
 use crate::pool::Pool;
@@ -87,436 +91,441 @@ pub(super) enum Reason {
     Asked,
 }
 
-impl Pool {
-    /// Runs an operation on a node's file. When its branch is full, moves the file and runs the operation again. The
-    /// file cannot move while the operation runs. `wanted` is the additional space that the operation needs, in bytes.
-    ///
-    /// The caller holds no lock; the locks that the operation takes come after the node's `moving` in the lock order.
-    pub(crate) fn with_room<T>(
-        &self,
-        node: &Arc<Node>,
-        wanted: u64,
-        mut operation: impl FnMut() -> canopy_base::error::Result<T>,
-    ) -> canopy_base::error::Result<T> {
-        let mut moved = 0;
-        loop {
-            let moving = node.pin_location()?;
-            let moves = node.moves();
-            let attr = || self.written_attr(node);
-            let result = self.take_space(self.nears_reserve(node, wanted), attr, &mut operation);
-            drop(moving);
-            match result {
-                // A target may fill up while the file is copied to it, or while other handles write the file there.
-                Err(error) if is_full(error.errno()) && moved < 2 * self.branches.load().len() => {
-                    if !self.make_room(node, moves, wanted)? {
-                        return Err(error);
-                    }
-                    moved += 1;
+/// Runs an operation on a node's file. When its branch is full, moves the file and runs the operation again. The
+/// file cannot move while the operation runs. `wanted` is the additional space that the operation needs, in bytes.
+///
+/// The caller holds no lock; the locks that the operation takes come after the node's `moving` in the lock order.
+pub(crate) fn with_room<T>(
+    pool: &Pool,
+    node: &Arc<Node>,
+    wanted: u64,
+    mut operation: impl FnMut() -> canopy_base::error::Result<T>,
+) -> canopy_base::error::Result<T> {
+    let mut moved = 0;
+    loop {
+        let moving = node.pin_location()?;
+        let moves = node.moves();
+        let attr = || written_attr(node);
+        let result =
+            reserve::take_space(pool, reserve::nears_reserve(pool, node, wanted), attr, &mut operation);
+        drop(moving);
+        match result {
+            // A target may fill up while the file is copied to it, or while other handles write the file there.
+            Err(error) if is_full(error.errno()) && moved < 2 * pool.branches.load().len() => {
+                if !make_room(pool, node, moves, wanted)? {
+                    return Err(error);
                 }
-                // The handle is still read-only: reopening it failed after a move that was given up.
-                Err(error) if is_read_only_fd_error(error.errno()) && self.write_again(node)? => {}
-                other => return other,
+                moved += 1;
             }
+            // The handle is still read-only: reopening it failed after a move that was given up.
+            Err(error) if is_read_only_fd_error(error.errno()) && write_again(pool, node)? => {}
+            other => return other,
         }
     }
+}
 
-    fn written_attr(&self, node: &Node) -> Option<Attr> {
-        let open = node.opened()?;
-        stat::of(open.location().fd.as_fd()).ok()
+fn written_attr(node: &Node) -> Option<Attr> {
+    let open = node.opened()?;
+    stat::of(open.location().fd.as_fd()).ok()
+}
+
+/// Reopens for writing what a move has left read-only. Returns true if there was anything.
+///
+/// Errors: [`Error::Wait`] while the file moves, or is leased.
+fn write_again(pool: &Pool, node: &Arc<Node>) -> canopy_base::error::Result<bool> {
+    if moves::freeze::revoked(pool, node).is_empty() {
+        // The operation itself makes no sense, as is mostly so.
+        return Ok(false);
     }
+    let _alone = node.take()?;
+    moves::freeze::restore_writers(pool, node).map_err(|errno| node.waits_for_lease(errno, true))
+}
 
-    /// Reopens for writing what a move has left read-only. Returns true if there was anything.
-    ///
-    /// Errors: [`Error::Wait`] while the file moves, or is leased.
-    fn write_again(&self, node: &Arc<Node>) -> canopy_base::error::Result<bool> {
-        if self.revoked(node).is_empty() {
-            // The operation itself makes no sense, as is mostly so.
-            return Ok(false);
-        }
-        let _alone = node.take()?;
-        self.restore_writers(node).map_err(|errno| node.waits_for_lease(errno, true))
+/// Moves a file to a branch with space. Returns true if the file has moved since its move count was `seen`.
+///
+/// Errors: [`Error::Wait`] while another writer of the file moves it.
+fn make_room(pool: &Pool, node: &Arc<Node>, seen: u32, wanted: u64) -> canopy_base::error::Result<bool> {
+    let Some(policy) = pool.config().move_when_full.0 else { return Ok(false) };
+    // Other writers of the file come upon the move here or where they take `moving`, and later find it moved.
+    let _alone = node.take()?;
+    let _copying = pool.stuck_operations.moving();
+    if node.moves() != seen {
+        return Ok(true);
     }
-
-    /// Moves a file to a branch with space. Returns true if the file has moved since its move count was `seen`.
-    ///
-    /// Errors: [`Error::Wait`] while another writer of the file moves it.
-    fn make_room(&self, node: &Arc<Node>, seen: u32, wanted: u64) -> canopy_base::error::Result<bool> {
-        let Some(policy) = self.config().move_when_full.0 else { return Ok(false) };
-        // Other writers of the file come upon the move here or where they take `moving`, and later find it moved.
-        let _alone = node.take()?;
-        let _copying = self.stuck_operations.moving();
-        if node.moves() != seen {
-            return Ok(true);
-        }
-        if node.rare().stays_until.lock().is_some_and(|until| Instant::now() < until) {
-            return Ok(false);
-        }
-        let mut tried: SmallVec<[BranchId; 4]> = SmallVec::new();
-        let mut attempts = 0;
-        let mut frozen = None;
-        loop {
-            let moved = self.movable(node, None, Reason::Full).map_err(NotMoved::File).and_then(|file| {
-                let target = self.choose_target(policy, &file, wanted, &tried).map_err(NotMoved::File)?;
-                tried.push(target.id);
-                let still = match &mut frozen {
-                    Some(still) => still,
-                    none => {
-                        let held = self.freeze(node).inspect_err(|errno| {
-                            if *errno == Errno::OPNOTSUPP {
-                                self.warn_of_no_leases(&file.source);
-                            }
-                        });
-                        none.insert(held.map_err(NotMoved::File)?)
-                    }
-                };
-                let wanted = || !self.kernel.load().caller_is_killed();
-                let carried = self.carry(node, &file, &target, still.as_ref(), &wanted);
-                file.names.iter().for_each(|name| self.dir_rewritten(split(name).0));
-                match carried {
-                    Err(why @ (NotMoved::Branch(errno) | NotMoved::File(errno))) => {
-                        // The error may come from either branch; the health check finds out which.
-                        target.record_error(file.source.record_error(errno, OpKind::Read), OpKind::Read);
-                        Err(why)
-                    }
-                    Ok(()) => Ok((file, target)),
-                }
-            });
-            match moved {
-                Ok((file, target)) => {
-                    tracing::info!(
-                        "{}: moved to {}, for {} is full",
-                        file.names.first().map_or("a file without a name".shown(), |name| name.shown()),
-                        target.path.shown(),
-                        file.source.path.shown()
-                    );
-                    return Ok(true);
-                }
-                Err(NotMoved::File(Errno::AGAIN)) if attempts < ATTEMPTS => {
-                    attempts += 1;
-                    tried.clear();
-                }
-                Err(NotMoved::Branch(errno)) => tracing::debug!("a file cannot move to a branch: {errno}"),
-                Err(NotMoved::File(errno)) => {
-                    tracing::debug!("a file on a full branch cannot move: {errno}");
-                    if matches!(errno, Errno::MLINK | Errno::OPNOTSUPP) {
-                        *node.rare().stays_until.lock() = Some(Instant::now() + WALK_AGAIN);
-                    }
-                    return Ok(false);
-                }
-            }
-        }
+    if node.rare().stays_until.lock().is_some_and(|until| Instant::now() < until) {
+        return Ok(false);
     }
-
-    fn warn_of_no_leases(&self, branch: &Branch) {
-        let mut warned = self.unleased.write();
-        if !warned.contains(&branch.id) {
-            warned.push(branch.id);
-            tracing::warn!(
-                "{}: files stay there when it is full, for its filesystem gives no leases: who writes them could not be \
-                 told from who does not",
-                branch.path.shown()
-            );
-        }
-    }
-
-    /// Returns the node's file with all its names, if it can move, or be copied to a branch.
-    ///
-    /// Errors: `EBUSY` for a file that a handle writes by passthrough, `ETXTBSY` for one that [stays](Self::may_switch) for
-    /// its readers, `EEXIST` when another branch, or the one that is to
-    /// get a copy, also holds one of its names, `EMLINK` when not all of its names can be found.
-    pub(super) fn movable(
-        &self,
-        node: &Arc<Node>,
-        copy_to: Option<BranchId>,
-        reason: Reason,
-    ) -> Result<Movable, Errno> {
-        let original = if copy_to.is_some() { Original::Stays } else { Original::Goes };
-        let branches = self.branches.load();
-        let primary = {
-            let _held = self.using(Uses::node(node.id));
-            self.primary(&branches, node).map_err(Error::errno)?
-        };
-        if self.is_written_past_daemon(node) {
-            return Err(Errno::BUSY);
-        }
-        if original == Original::Goes {
-            self.dir_cache.idle_files.close(node);
-            self.may_switch(node, primary.attr.key(), reason)?;
-        }
-        if !can_leave(&primary.attr) {
-            return Err(Errno::PERM);
-        }
-        let source = primary.branch;
-        if (source.mode == Mode::Ro && original == Original::Goes) || branches.index_of(source.id).is_none() {
-            return Err(Errno::ROFS);
-        }
-        // Without keeping its path in place, as it may take a while; the names are checked again before they change.
-        let known = self.nodes.names(node.id).map(|(dir, name)| join(&dir, &name));
-        let names = links::all_names(source.root(), &primary.attr, known)?;
-        let generation = match self.knows_copies() {
-            true => generation::read(primary.fd.as_fd())?,
-            false => None,
-        };
-        let mut old_on = SmallVec::new();
-        for name in &names {
-            let (dir, name) = split(name);
-            let others =
-                branches.iter().filter(|branch| copy_to.map_or(branch.id != source.id, |to| branch.id == to));
-            for other in others {
-                let found = beneath::dir(other.root(), dir)
-                    .and_then(|dir| stat::at(dir.as_fd(), name).map(|attr| (dir, attr)));
-                match found {
-                    // Nobody sees it, and a copy may take its place. Names of a file that has several change one by one, but
-                    // those that still lead to the old copy stay hidden, for it is older than the new one.
-                    Ok((dir, attr)) if self.is_old_copy((dir.as_fd(), name, &attr), generation) => {
-                        old_on.push(other.id);
-                    }
-                    // After the move, the pool could show the other file.
-                    Ok(_) => return Err(Errno::EXIST),
-                    Err(errno) if beneath::is_absent(errno) => {}
-                    Err(errno) => return Err(errno),
-                }
-            }
-        }
-        Ok(Movable {
-            source,
-            attr: primary.attr,
-            names,
-            original,
-            old_on,
-            there: None,
-            reason,
-            losses: Losses::Refused,
-        })
-    }
-
-    /// Returns the branch that the policy picks, except the file's own branch and those already tried: among those where
-    /// a new file of this path would go.
-    fn choose_target(
-        &self,
-        policy: Policy,
-        file: &Movable,
-        wanted: u64,
-        tried: &[BranchId],
-    ) -> Result<Arc<Branch>, Errno> {
-        let branches = self.branches.load();
-        let needed = (file.attr.blocks * 512).saturating_add(wanted);
-        let (path, name) = file.names.first().map_or((&b""[..], &b""[..]), |name| split(name));
-        let level = |at: &[u8], set: Option<Set<'_>>| -> Result<Vec<BranchView>, Errno> {
-            let dirs = MergedDir::open(Symlinks::NEVER, &branches, at);
-            let view = |(index, branch): (usize, &Arc<Branch>)| {
-                let attr = dirs.get(index).and_then(|dir| stat::of(dir).ok());
-                let ruled_out = branch.id == file.source.id
-                    || tried.contains(&branch.id)
-                    || file.old_on.contains(&branch.id);
-                BranchView {
-                    mode: if ruled_out { Mode::Ro } else { branch.mode },
-                    unwell: !branch.health.is_well(),
-                    min_free: branch.min_free_or(self.config().min_free).max(needed),
-                    present: attr.is_some(),
-                    mtime: attr.map_or(0, |attr| attr.mtime.sec),
-                    // Read now: the cached value may be from before the branch filled up.
-                    space: Space::of(branch.root()).ok(),
-                    outside: false,
+    let mut tried: SmallVec<[BranchId; 4]> = SmallVec::new();
+    let mut attempts = 0;
+    let mut frozen = None;
+    loop {
+        let moved = movable(pool, node, None, Reason::Full).map_err(NotMoved::File).and_then(|file| {
+            let target = choose_target(pool, policy, &file, wanted, &tried).map_err(NotMoved::File)?;
+            tried.push(target.id);
+            let still = match &mut frozen {
+                Some(still) => still,
+                none => {
+                    let held = moves::freeze::freeze(pool, node).inspect_err(|errno| {
+                        if *errno == Errno::OPNOTSUPP {
+                            warn_of_no_leases(pool, &file.source);
+                        }
+                    });
+                    none.insert(held.map_err(NotMoved::File)?)
                 }
             };
-            let mut views: Vec<BranchView> = branches.iter().enumerate().map(view).collect();
-            if let Some(set) = set {
-                confine(policy, &mut views, |index| set.holds(&branches.as_slice()[index].path));
+            let wanted = || !pool.kernel.load().caller_is_killed();
+            let carried = carry(pool, node, &file, &target, still.as_ref(), &wanted);
+            file.names.iter().for_each(|name| resolve::dirs::dir_rewritten(pool, split(name).0));
+            match carried {
+                Err(why @ (NotMoved::Branch(errno) | NotMoved::File(errno))) => {
+                    // The error may come from either branch; the health check finds out which.
+                    target.record_error(file.source.record_error(errno, OpKind::Read), OpKind::Read);
+                    Err(why)
+                }
+                Ok(()) => Ok((file, target)),
             }
-            Ok(views)
-        };
-        let choose = |set| policy::create_climbing(policy, path, |at| level(at, set), &mut ThreadRandom);
-        let config = self.config();
-        let chosen = config.placement.first(path, name, choose)?;
-        let index = chosen.ok().and_then(|chosen| chosen.first().copied()).ok_or(Errno::NOSPC)?;
-        Ok(branches.as_slice()[index].clone())
+        });
+        match moved {
+            Ok((file, target)) => {
+                tracing::info!(
+                    "{}: moved to {}, for {} is full",
+                    file.names.first().map_or("a file without a name".shown(), |name| name.shown()),
+                    target.path.shown(),
+                    file.source.path.shown()
+                );
+                return Ok(true);
+            }
+            Err(NotMoved::File(Errno::AGAIN)) if attempts < ATTEMPTS => {
+                attempts += 1;
+                tried.clear();
+            }
+            Err(NotMoved::Branch(errno)) => tracing::debug!("a file cannot move to a branch: {errno}"),
+            Err(NotMoved::File(errno)) => {
+                tracing::debug!("a file on a full branch cannot move: {errno}");
+                if matches!(errno, Errno::MLINK | Errno::OPNOTSUPP) {
+                    *node.rare().stays_until.lock() = Some(Instant::now() + WALK_AGAIN);
+                }
+                return Ok(false);
+            }
+        }
     }
+}
 
-    /// Moves a node's file and all its handles to a branch, or copies the file there. The caller holds the node's `moving` exclusively.
-    pub(super) fn carry(
-        &self,
-        node: &Arc<Node>,
-        file: &Movable,
-        target: &Arc<Branch>,
-        still: &LeasedFile,
-        wanted: &dyn Fn() -> bool,
-    ) -> Result<(), NotMoved> {
-        let note =
-            FileMove::announce(&file.source, target, file.original, &file.names).map_err(NotMoved::Branch)?;
-        if let Err(why) = self.prepare(node, file, target, still) {
-            note.erase();
-            return Err(why);
-        }
-        let names = file.names.clone();
-        let copied = match &file.there {
-            None => {
-                let fate = (file.original, file.losses);
-                FileMove::copy(&file.source, target, fate, still, names, note, wanted)
+fn warn_of_no_leases(pool: &Pool, branch: &Branch) {
+    let mut warned = pool.unleased.write();
+    if !warned.contains(&branch.id) {
+        warned.push(branch.id);
+        tracing::warn!(
+            "{}: files stay there when it is full, for its filesystem gives no leases: who writes them could not be \
+             told from who does not",
+            branch.path.shown()
+        );
+    }
+}
+
+/// Returns the node's file with all its names, if it can move, or be copied to a branch.
+///
+/// Errors: `EBUSY` for a file that a handle writes by passthrough, `ETXTBSY` for one that [stays](Self::may_switch) for
+/// its readers, `EEXIST` when another branch, or the one that is to
+/// get a copy, also holds one of its names, `EMLINK` when not all of its names can be found.
+pub(super) fn movable(
+    pool: &Pool,
+    node: &Arc<Node>,
+    copy_to: Option<BranchId>,
+    reason: Reason,
+) -> Result<Movable, Errno> {
+    let original = if copy_to.is_some() { Original::Stays } else { Original::Goes };
+    let branches = pool.branches.load();
+    let primary = {
+        let _held = pool.using(Uses::node(node.id));
+        resolve::places::primary(pool, &branches, node).map_err(Error::errno)?
+    };
+    if is_written_past_daemon(pool, node) {
+        return Err(Errno::BUSY);
+    }
+    if original == Original::Goes {
+        pool.dir_cache.idle_files.close(node);
+        may_switch(pool, node, primary.attr.key(), reason)?;
+    }
+    if !can_leave(&primary.attr) {
+        return Err(Errno::PERM);
+    }
+    let source = primary.branch;
+    if (source.mode == Mode::Ro && original == Original::Goes) || branches.index_of(source.id).is_none() {
+        return Err(Errno::ROFS);
+    }
+    // Without keeping its path in place, as it may take a while; the names are checked again before they change.
+    let known = pool.nodes.names(node.id).map(|(dir, name)| join(&dir, &name));
+    let names = links::all_names(source.root(), &primary.attr, known)?;
+    let generation = match resolve::generations::knows_copies(pool) {
+        true => generation::read(primary.fd.as_fd())?,
+        false => None,
+    };
+    let mut old_on = SmallVec::new();
+    for name in &names {
+        let (dir, name) = split(name);
+        let others =
+            branches.iter().filter(|branch| copy_to.map_or(branch.id != source.id, |to| branch.id == to));
+        for other in others {
+            let found = beneath::dir(other.root(), dir)
+                .and_then(|dir| stat::at(dir.as_fd(), name).map(|attr| (dir, attr)));
+            match found {
+                // Nobody sees it, and a copy may take its place. Names of a file that has several change one by one, but
+                // those that still lead to the old copy stay hidden, for it is older than the new one.
+                Ok((dir, attr))
+                    if resolve::generations::is_old_copy(pool, (dir.as_fd(), name, &attr), generation) =>
+                {
+                    old_on.push(other.id);
+                }
+                // After the move, the pool could show the other file.
+                Ok(_) => return Err(Errno::EXIST),
+                Err(errno) if beneath::is_absent(errno) => {}
+                Err(errno) => return Err(errno),
             }
-            Some(copy) => FileMove::onto(&file.source, target, still, names, copy, note),
-        };
-        let mut carry = copied.map_err(NotMoved::of)?;
-        if file.original == Original::Stays {
-            // Whoever opened it before has not brought this copy.
-            self.last_opens.put(file.attr.key(), 0);
         }
-        if file.original == Original::Stays && file.old_on.contains(&target.id) {
-            carry.replace();
-        }
-        // From here on, no other request uses one of its names or opens it.
-        let held = self.claim_file(node.id, file.names.len()).map_err(NotMoved::File)?;
-        self.dir_cache.idle_files.close(node);
-        let open = node.opened();
-        let orphan = node.orphan().is_some();
-        let branches = self.branches.load();
-        if branches.index_of(target.id).is_none() || branches.index_of(file.source.id).is_none() {
-            return Err(NotMoved::Branch(Errno::ROFS));
-        }
-        let is_shown = match file.there {
-            Some(_) => node.key() == Some(file.attr.key()),
-            None => file.original == Original::Goes || self.shows_copy(&branches, file, target)?,
-        };
-        if !is_shown {
-            // What handles go on using must not lose its name, or they would use another file than those who come later.
-            let has_open =
-                |handle: &FileHandle| Arc::ptr_eq(&handle.node, node) && handle.leads_to(&file.attr.key());
-            if file.original == Original::Goes && !self.files.matching(has_open).is_empty() {
-                return Err(NotMoved::File(Errno::TXTBSY));
+    }
+    Ok(Movable {
+        source,
+        attr: primary.attr,
+        names,
+        original,
+        old_on,
+        there: None,
+        reason,
+        losses: Losses::Refused,
+    })
+}
+
+/// Returns the branch that the policy picks, except the file's own branch and those already tried: among those where
+/// a new file of this path would go.
+fn choose_target(
+    pool: &Pool,
+    policy: Policy,
+    file: &Movable,
+    wanted: u64,
+    tried: &[BranchId],
+) -> Result<Arc<Branch>, Errno> {
+    let branches = pool.branches.load();
+    let needed = (file.attr.blocks * 512).saturating_add(wanted);
+    let (path, name) = file.names.first().map_or((&b""[..], &b""[..]), |name| split(name));
+    let level = |at: &[u8], set: Option<Set<'_>>| -> Result<Vec<BranchView>, Errno> {
+        let dirs = MergedDir::open(Symlinks::NEVER, &branches, at);
+        let view = |(index, branch): (usize, &Arc<Branch>)| {
+            let attr = dirs.get(index).and_then(|dir| stat::of(dir).ok());
+            let ruled_out =
+                branch.id == file.source.id || tried.contains(&branch.id) || file.old_on.contains(&branch.id);
+            BranchView {
+                mode: if ruled_out { Mode::Ro } else { branch.mode },
+                unwell: !branch.health.is_well(),
+                min_free: branch.min_free_or(pool.config().min_free).max(needed),
+                present: attr.is_some(),
+                mtime: attr.map_or(0, |attr| attr.mtime.sec),
+                // Read now: the cached value may be from before the branch filled up.
+                space: Space::of(branch.root()).ok(),
+                outside: false,
             }
-            self.switch(&mut carry, file, target)?;
-            drop(held);
-            carry.finish();
-            self.space.clear();
-            return Ok(());
-        }
-        self.may_switch(node, file.attr.key(), file.reason).map_err(NotMoved::File)?;
-        let number = self.shown_ino(&branches, node).map_err(|error| NotMoved::File(error.errno()))?;
-        let reopened = || -> Result<_, Errno> {
-            let mut handles: Vec<(Arc<FileHandle>, OwnedFd)> = Vec::new();
-            for handle in self.files.matching(|handle| Arc::ptr_eq(&handle.node, node)) {
-                let fd = carry.reopen(handle.flags - OFlags::TRUNC)?;
-                handles.push((handle, fd));
-            }
-            let pinned = || carry.reopen(OFlags::PATH);
-            let orphan = if orphan { Some(Orphan { branch: target.clone(), fd: pinned()? }) } else { None };
-            Ok((handles, FileLocation::new(target.clone(), Arc::new(pinned()?), None), orphan, carry.key()?))
         };
-        let (handles, place, orphan, key) = reopened().map_err(NotMoved::Branch)?;
-        handles.iter().for_each(|(handle, fd)| handle.moves_to(fd));
-        self.switch(&mut carry, file, target)?;
-        // Nothing below can fail.
-        self.nodes.moved(node, key, if self.keeps_inode_numbers() { number } else { 0 });
-        if let Some(open) = open {
-            open.move_to(place);
+        let mut views: Vec<BranchView> = branches.iter().enumerate().map(view).collect();
+        if let Some(set) = set {
+            confine(policy, &mut views, |index| set.holds(&branches.as_slice()[index].path));
         }
-        for (handle, fd) in handles {
-            handle.move_to(Arc::new(fd));
-            handle.count_for(target.traffic);
+        Ok(views)
+    };
+    let choose = |set| policy::create_climbing(policy, path, |at| level(at, set), &mut ThreadRandom);
+    let config = pool.config();
+    let chosen = config.placement.first(path, name, choose)?;
+    let index = chosen.ok().and_then(|chosen| chosen.first().copied()).ok_or(Errno::NOSPC)?;
+    Ok(branches.as_slice()[index].clone())
+}
+
+/// Moves a node's file and all its handles to a branch, or copies the file there. The caller holds the node's `moving` exclusively.
+pub(super) fn carry(
+    pool: &Pool,
+    node: &Arc<Node>,
+    file: &Movable,
+    target: &Arc<Branch>,
+    still: &LeasedFile,
+    wanted: &dyn Fn() -> bool,
+) -> Result<(), NotMoved> {
+    let note =
+        FileMove::announce(&file.source, target, file.original, &file.names).map_err(NotMoved::Branch)?;
+    if let Err(why) = prepare(pool, node, file, target, still) {
+        note.erase();
+        return Err(why);
+    }
+    let names = file.names.clone();
+    let copied = match &file.there {
+        None => {
+            let fate = (file.original, file.losses);
+            FileMove::copy(&file.source, target, fate, still, names, note, wanted)
         }
-        if let Some(orphan) = orphan {
-            node.set_orphan(Arc::new(orphan));
+        Some(copy) => FileMove::onto(&file.source, target, still, names, copy, note),
+    };
+    let mut carry = copied.map_err(NotMoved::of)?;
+    if file.original == Original::Stays {
+        // Whoever opened it before has not brought this copy.
+        pool.last_opens.put(file.attr.key(), 0);
+    }
+    if file.original == Original::Stays && file.old_on.contains(&target.id) {
+        carry.replace();
+    }
+    // From here on, no other request uses one of its names or opens it.
+    let held = pool.claim_file(node.id, file.names.len()).map_err(NotMoved::File)?;
+    pool.dir_cache.idle_files.close(node);
+    let open = node.opened();
+    let orphan = node.orphan().is_some();
+    let branches = pool.branches.load();
+    if branches.index_of(target.id).is_none() || branches.index_of(file.source.id).is_none() {
+        return Err(NotMoved::Branch(Errno::ROFS));
+    }
+    let is_shown = match file.there {
+        Some(_) => node.key() == Some(file.attr.key()),
+        None => file.original == Original::Goes || shows_copy(pool, &branches, file, target)?,
+    };
+    if !is_shown {
+        // What handles go on using must not lose its name, or they would use another file than those who come later.
+        let has_open =
+            |handle: &FileHandle| Arc::ptr_eq(&handle.node, node) && handle.leads_to(&file.attr.key());
+        if file.original == Original::Goes && !pool.files.matching(has_open).is_empty() {
+            return Err(NotMoved::File(Errno::TXTBSY));
         }
+        switch(pool, &mut carry, file, target)?;
         drop(held);
         carry.finish();
-        if file.there.is_none() {
-            self.moved.count(file.attr.blocks * 512);
+        pool.space.clear();
+        return Ok(());
+    }
+    may_switch(pool, node, file.attr.key(), file.reason).map_err(NotMoved::File)?;
+    let number = shown_ino(pool, &branches, node).map_err(|error| NotMoved::File(error.errno()))?;
+    let reopened = || -> Result<_, Errno> {
+        let mut handles: Vec<(Arc<FileHandle>, OwnedFd)> = Vec::new();
+        for handle in pool.files.matching(|handle| Arc::ptr_eq(&handle.node, node)) {
+            let fd = carry.reopen(handle.flags - OFlags::TRUNC)?;
+            handles.push((handle, fd));
         }
-        self.space.clear();
-        self.kernel.load().invalidate_attr(node.id);
-        Ok(())
+        let pinned = || carry.reopen(OFlags::PATH);
+        let orphan = if orphan { Some(Orphan { branch: target.clone(), fd: pinned()? }) } else { None };
+        Ok((handles, FileLocation::new(target.clone(), Arc::new(pinned()?), None), orphan, carry.key()?))
+    };
+    let (handles, place, orphan, key) = reopened().map_err(NotMoved::Branch)?;
+    handles.iter().for_each(|(handle, fd)| handle.moves_to(fd));
+    switch(pool, &mut carry, file, target)?;
+    // Nothing below can fail.
+    pool.nodes.moved(node, key, if resolve::keeps_inode_numbers(pool) { number } else { 0 });
+    if let Some(open) = open {
+        open.move_to(place);
     }
+    for (handle, fd) in handles {
+        handle.move_to(Arc::new(fd));
+        handle.count_for(target.traffic);
+    }
+    if let Some(orphan) = orphan {
+        node.set_orphan(Arc::new(orphan));
+    }
+    drop(held);
+    carry.finish();
+    if file.there.is_none() {
+        pool.moved.count(file.attr.blocks * 512);
+    }
+    pool.space.clear();
+    pool.kernel.load().invalidate_attr(node.id);
+    Ok(())
+}
 
-    /// The rule for every way in which handles are led to another file: a move, whoever wants it, and a copy that is shown
-    /// from then on. They are led there together, or not at all. The kernel cannot be given another file for handles that it
-    /// serves itself (passthrough), so that they would read old data beside the size of the new; such a file stays.
-    ///
-    /// Where the branch is full, readers that were separated from the writer before (`detach`) keep the old file, with its
-    /// size and times: the pool may promise the writer room, or the readers what it writes, and promises room.
-    ///
-    /// Holds from one look to the next only while the file is claimed, and without idle files.
-    ///
-    /// Errors: `ETXTBSY` for a file that stays.
-    fn may_switch(&self, node: &Arc<Node>, file: FileKey, reason: Reason) -> Result<(), Errno> {
-        if node.opened().is_some_and(|open| open.backing.is_some()) {
-            return Err(Errno::TXTBSY);
-        }
-        let separated = |handle: &FileHandle| handle.passthrough && handle.node.key() == Some(file);
-        match reason == Reason::Asked && !self.files.matching(separated).is_empty() {
-            true => Err(Errno::TXTBSY),
-            false => Ok(()),
-        }
+/// The rule for every way in which handles are led to another file: a move, whoever wants it, and a copy that is shown
+/// from then on. They are led there together, or not at all. The kernel cannot be given another file for handles that it
+/// serves itself (passthrough), so that they would read old data beside the size of the new; such a file stays.
+///
+/// Where the branch is full, readers that were separated from the writer before (`detach`) keep the old file, with its
+/// size and times: the pool may promise the writer room, or the readers what it writes, and promises room.
+///
+/// Holds from one look to the next only while the file is claimed, and without idle files.
+///
+/// Errors: `ETXTBSY` for a file that stays.
+fn may_switch(pool: &Pool, node: &Arc<Node>, file: FileKey, reason: Reason) -> Result<(), Errno> {
+    if node.opened().is_some_and(|open| open.backing.is_some()) {
+        return Err(Errno::TXTBSY);
     }
+    let separated = |handle: &FileHandle| handle.passthrough && handle.node.key() == Some(file);
+    match reason == Reason::Asked && !pool.files.matching(separated).is_empty() {
+        true => Err(Errno::TXTBSY),
+        false => Ok(()),
+    }
+}
 
-    fn switch(&self, carry: &mut FileMove<'_>, file: &Movable, target: &Branch) -> Result<(), NotMoved> {
-        let switched = carry.switch();
-        for name in &file.names {
-            let (dir, name) = split(name);
-            self.name_created(dir, name, target.id);
-        }
-        switched.map_err(NotMoved::of)
+fn switch(pool: &Pool, carry: &mut FileMove<'_>, file: &Movable, target: &Branch) -> Result<(), NotMoved> {
+    let switched = carry.switch();
+    for name in &file.names {
+        let (dir, name) = split(name);
+        resolve::dirs::name_created(pool, dir, name, target.id);
     }
+    switched.map_err(NotMoved::of)
+}
 
-    /// Returns whether lookups will lead to the copy that a branch is to get. Then the node must stand for it as well, or a
-    /// client that knows the node would write a file that others do not see.
-    fn shows_copy(&self, branches: &Branches, file: &Movable, target: &Branch) -> Result<bool, NotMoved> {
-        let to = branches.index_of(target.id).ok_or(NotMoved::Branch(Errno::ROFS))?;
-        let (dir, name) = split(file.names.first().ok_or(NotMoved::File(Errno::NOENT))?);
-        let mut copies = self.copies(&MergedDir::open(Symlinks::NEVER, branches, dir), name);
-        copies.found.retain(|(index, _)| *index != to);
-        if let Some(current) = &mut copies.current {
-            current.push(to);
-        }
-        self.would_show(branches, copies, to, file.attr).map_err(NotMoved::File)
+/// Returns whether lookups will lead to the copy that a branch is to get. Then the node must stand for it as well, or a
+/// client that knows the node would write a file that others do not see.
+fn shows_copy(pool: &Pool, branches: &Branches, file: &Movable, target: &Branch) -> Result<bool, NotMoved> {
+    let to = branches.index_of(target.id).ok_or(NotMoved::Branch(Errno::ROFS))?;
+    let (dir, name) = split(file.names.first().ok_or(NotMoved::File(Errno::NOENT))?);
+    let mut copies =
+        resolve::generations::copies(pool, &MergedDir::open(Symlinks::NEVER, branches, dir), name);
+    copies.found.retain(|(index, _)| *index != to);
+    if let Some(current) = &mut copies.current {
+        current.push(to);
     }
+    would_show(pool, branches, copies, to, file.attr).map_err(NotMoved::File)
+}
 
-    /// Returns whether the pool will show the copy that a branch is to get beside others.
-    pub(super) fn would_show(
-        &self,
-        branches: &Branches,
-        mut copies: Copies,
-        to: usize,
-        attr: Attr,
-    ) -> Result<bool, Errno> {
-        let at = copies.found.partition_point(|(index, _)| *index < to);
-        copies.found.insert(at, (to, attr));
-        Ok(self.shown(Func::Getattr, branches, &copies).map_err(Error::errno)? == to)
-    }
+/// Returns whether the pool will show the copy that a branch is to get beside others.
+pub(super) fn would_show(
+    pool: &Pool,
+    branches: &Branches,
+    mut copies: Copies,
+    to: usize,
+    attr: Attr,
+) -> Result<bool, Errno> {
+    let at = copies.found.partition_point(|(index, _)| *index < to);
+    copies.found.insert(at, (to, attr));
+    Ok(resolve::choose::shown(pool, Func::Getattr, branches, &copies).map_err(Error::errno)? == to)
+}
 
-    /// Returns whether a handle writes the file by passthrough, or its names now lead to another node.
-    fn is_written_past_daemon(&self, node: &Arc<Node>) -> bool {
-        let Some(open) = node.opened() else { return false };
-        open.is_detached()
-            || (open.backing.is_some()
-                && !self.files.matching(|h| Arc::ptr_eq(&h.node, node) && h.writes_past_daemon()).is_empty())
-    }
+/// Returns whether a handle writes the file by passthrough, or its names now lead to another node.
+fn is_written_past_daemon(pool: &Pool, node: &Arc<Node>) -> bool {
+    let Some(open) = node.opened() else { return false };
+    open.is_detached()
+        || (open.backing.is_some()
+            && !pool.files.matching(|h| Arc::ptr_eq(&h.node, node) && h.writes_past_daemon()).is_empty())
+}
 
-    /// Creates the directories of all names on the target, and checks that the leased file is still this one.
-    fn prepare(
-        &self,
-        node: &Node,
-        file: &Movable,
-        target: &Branch,
-        still: &LeasedFile,
-    ) -> Result<(), NotMoved> {
-        let _held = self.using(Uses::node(node.id));
-        let branches = self.branches.load();
-        let index = branches.index_of(target.id).ok_or(NotMoved::Branch(Errno::ROFS))?;
-        for name in &file.names {
-            let dir = split(name).0;
-            let mut dirs = MergedDir::open(Symlinks::NEVER, &branches, dir);
-            self.bring_dir(&branches, &mut dirs, index, dir).map_err(NotMoved::Branch)?;
-        }
-        match stat::of(still.as_fd()).map_err(NotMoved::File)?.key() == file.attr.key() {
-            true => Ok(()),
-            false => Err(NotMoved::File(Errno::AGAIN)),
-        }
+/// Creates the directories of all names on the target, and checks that the leased file is still this one.
+fn prepare(
+    pool: &Pool,
+    node: &Node,
+    file: &Movable,
+    target: &Branch,
+    still: &LeasedFile,
+) -> Result<(), NotMoved> {
+    let _held = pool.using(Uses::node(node.id));
+    let branches = pool.branches.load();
+    let index = branches.index_of(target.id).ok_or(NotMoved::Branch(Errno::ROFS))?;
+    for name in &file.names {
+        let dir = split(name).0;
+        let mut dirs = MergedDir::open(Symlinks::NEVER, &branches, dir);
+        names::create::bring_dir(pool, &branches, &mut dirs, index, dir).map_err(NotMoved::Branch)?;
     }
+    match stat::of(still.as_fd()).map_err(NotMoved::File)?.key() == file.attr.key() {
+        true => Ok(()),
+        false => Err(NotMoved::File(Errno::AGAIN)),
+    }
+}
 
-    /// Returns the inode number that callers see.
-    pub(crate) fn shown_ino(&self, branches: &Branches, node: &Arc<Node>) -> canopy_base::error::Result<u64> {
-        let primary = self.primary(branches, node)?;
-        let at = At::Opened(primary.fd.as_fd());
-        Ok(self.show_file(node, &primary.branch, primary.attr, at).ino)
-    }
+/// Returns the inode number that callers see.
+pub(crate) fn shown_ino(
+    pool: &Pool,
+    branches: &Branches,
+    node: &Arc<Node>,
+) -> canopy_base::error::Result<u64> {
+    let primary = resolve::places::primary(pool, branches, node)?;
+    let at = At::Opened(primary.fd.as_fd());
+    Ok(resolve::show_file(pool, node, &primary.branch, primary.attr, at).ino)
 }

@@ -8,7 +8,10 @@ use crate::dir::symlinks::Symlinks;
 use crate::door::Act;
 use crate::door::Caller;
 use crate::node::Node;
+use crate::ops::moves;
 use crate::ops::moves::make_room::{Movable, NotMoved, Reason};
+use crate::ops::names;
+use crate::ops::resolve;
 use crate::paths::{Changing, Uses};
 use crate::pool::Pool;
 use canopy_base::error::{Error, Result};
@@ -59,314 +62,314 @@ struct Transfer<'t> {
     losses: Losses,
 }
 
-impl Pool {
-    /// Moves an entry of a directory from one branch to another. A file moves with all its names, or not at all. Of a
-    /// directory, the copy on the old branch goes, which must be empty; the new branch gets one if no other has.
-    ///
-    /// If the wish is to copy it, a file or symlink stays where it is, and the new branch gets a copy of it with all its
-    /// names. If several branches hold it, the copy that the pool shows is copied, whichever is named.
-    ///
-    /// If the wish is to drop it, a file leaves its branch because others hold the same. The copy that the pool shows then,
-    /// whichever is named, is compared with it, and stands for it.
-    ///
-    /// Errors:
-    /// - `EACCES` for a caller who does not administer the pool
-    /// - `EINVAL` for a branch that the pool does not have
-    /// - `EROFS` when a branch may not be changed, or creates nothing
-    /// - `ESTALE` when the entry is not on the old branch; if it is to be dropped, when no other holds it
-    /// - `EEXIST` when it is on others as well; if it is copied, when it is on the new branch; if it is to be dropped, when
-    ///   the other copy looks different or has not all of its names, and `EBADMSG` when its content differs
-    /// - `ENOTUNIQ` when it is to be dropped, and a rule wants as many copies
-    /// - `EBUSY` when the file is open for writing, or a client wants to write it
-    /// - `ENOLCK` when a process holds a lease on the file, which it has opened by its path on the branch
-    /// - `ETXTBSY` when the kernel reads the file for a client by itself, which would go on reading the old one
-    /// - `EMLINK` when the file has a name outside of the branch
-    /// - `EPERM` when it is immutable or append-only
-    /// - `EOPNOTSUPP` for anything that is neither file, symlink nor directory, for a directory that is to be copied, for
-    ///   anything but a file that is to be dropped, on a filesystem without leases, and when the new branch cannot hold
-    ///   its owner, its mode or one of its attributes, unless the wish accepts that
-    /// - `ENOSPC` when the new branch would have less free space than its minfreespace
-    /// - `ENOTEMPTY` when the old branch holds something in the directory
-    /// - `EAGAIN` when it has changed meanwhile, `EINTR` when a signal has arrived
-    pub(crate) fn relocate(&self, caller: &Caller, dir: NodeId, wish: &Relocation<'_>) -> Result<()> {
-        self.admits(caller, Act::Relocate)?;
-        if matches!(wish.name, b"" | b"." | b"..") || wish.name.contains(&b'/') {
-            return Err(Error::Invalid);
-        }
-        let branches = self.branches.load();
-        let find = |path| branches.iter().find(|branch| branch.path.as_os_str().as_bytes() == path);
-        let (source, target) = find(wish.from).zip(find(wish.to)).ok_or(Error::Invalid)?;
-        if source.id == target.id {
-            return Err(Error::Invalid);
-        }
-        let keeps = wish.what == What::Copy;
-        let may_change = |branch: &Branch| branch.mode != Mode::Ro && branch.health.is_well();
-        let gives = if keeps { source.health.is_well() } else { may_change(source) };
-        let takes = may_change(target) && target.mode != Mode::Nc || wish.what == What::Drop;
-        if !gives || !takes {
-            return Err(Errno::ROFS.into());
-        }
-        let entry = self.lookup(dir, wish.name)?;
-        let relocated = self.nodes.get(entry.node).map_err(Error::errno).and_then(|node| {
-            if wish.idle {
-                ioprio::yield_disks();
-            }
-            let losses = if wish.lossy { Losses::Accepted } else { Losses::Refused };
-            let relocated = match () {
-                () if !entry.attr.is_regular() && wish.what == What::Drop => Err(Errno::OPNOTSUPP),
-                () if node.is_dir() && keeps => Err(Errno::OPNOTSUPP),
-                () if node.is_dir() => self.relocate_dir(&node, dir, wish.name, source, target),
-                () if entry.attr.is_symlink() => {
-                    let original = if keeps { Original::Stays } else { Original::Goes };
-                    let link = Link { node: &node, dir, name: wish.name, original, losses };
-                    self.relocate_symlink(&link, source, target)
-                }
-                () if entry.attr.is_regular() => {
-                    let transfer = Transfer { source, target, what: wish.what, rate: wish.rate, losses };
-                    self.relocate_file(&node, (dir, wish.name), &transfer)
-                }
-                () => Err(Errno::OPNOTSUPP),
-            };
-            ioprio::reset();
-            relocated
-        });
-        self.forget(entry.node, 1);
-        Ok(relocated?)
+/// Moves an entry of a directory from one branch to another. A file moves with all its names, or not at all. Of a
+/// directory, the copy on the old branch goes, which must be empty; the new branch gets one if no other has.
+///
+/// If the wish is to copy it, a file or symlink stays where it is, and the new branch gets a copy of it with all its
+/// names. If several branches hold it, the copy that the pool shows is copied, whichever is named.
+///
+/// If the wish is to drop it, a file leaves its branch because others hold the same. The copy that the pool shows then,
+/// whichever is named, is compared with it, and stands for it.
+///
+/// Errors:
+/// - `EACCES` for a caller who does not administer the pool
+/// - `EINVAL` for a branch that the pool does not have
+/// - `EROFS` when a branch may not be changed, or creates nothing
+/// - `ESTALE` when the entry is not on the old branch; if it is to be dropped, when no other holds it
+/// - `EEXIST` when it is on others as well; if it is copied, when it is on the new branch; if it is to be dropped, when
+///   the other copy looks different or has not all of its names, and `EBADMSG` when its content differs
+/// - `ENOTUNIQ` when it is to be dropped, and a rule wants as many copies
+/// - `EBUSY` when the file is open for writing, or a client wants to write it
+/// - `ENOLCK` when a process holds a lease on the file, which it has opened by its path on the branch
+/// - `ETXTBSY` when the kernel reads the file for a client by itself, which would go on reading the old one
+/// - `EMLINK` when the file has a name outside of the branch
+/// - `EPERM` when it is immutable or append-only
+/// - `EOPNOTSUPP` for anything that is neither file, symlink nor directory, for a directory that is to be copied, for
+///   anything but a file that is to be dropped, on a filesystem without leases, and when the new branch cannot hold
+///   its owner, its mode or one of its attributes, unless the wish accepts that
+/// - `ENOSPC` when the new branch would have less free space than its minfreespace
+/// - `ENOTEMPTY` when the old branch holds something in the directory
+/// - `EAGAIN` when it has changed meanwhile, `EINTR` when a signal has arrived
+pub(crate) fn relocate(pool: &Pool, caller: &Caller, dir: NodeId, wish: &Relocation<'_>) -> Result<()> {
+    pool.admits(caller, Act::Relocate)?;
+    if matches!(wish.name, b"" | b"." | b"..") || wish.name.contains(&b'/') {
+        return Err(Error::Invalid);
     }
+    let branches = pool.branches.load();
+    let find = |path| branches.iter().find(|branch| branch.path.as_os_str().as_bytes() == path);
+    let (source, target) = find(wish.from).zip(find(wish.to)).ok_or(Error::Invalid)?;
+    if source.id == target.id {
+        return Err(Error::Invalid);
+    }
+    let keeps = wish.what == What::Copy;
+    let may_change = |branch: &Branch| branch.mode != Mode::Ro && branch.health.is_well();
+    let gives = if keeps { source.health.is_well() } else { may_change(source) };
+    let takes = may_change(target) && target.mode != Mode::Nc || wish.what == What::Drop;
+    if !gives || !takes {
+        return Err(Errno::ROFS.into());
+    }
+    let entry = names::lookup::lookup(pool, dir, wish.name)?;
+    let relocated = pool.nodes.get(entry.node).map_err(Error::errno).and_then(|node| {
+        if wish.idle {
+            ioprio::yield_disks();
+        }
+        let losses = if wish.lossy { Losses::Accepted } else { Losses::Refused };
+        let relocated = match () {
+            () if !entry.attr.is_regular() && wish.what == What::Drop => Err(Errno::OPNOTSUPP),
+            () if node.is_dir() && keeps => Err(Errno::OPNOTSUPP),
+            () if node.is_dir() => relocate_dir(pool, &node, dir, wish.name, source, target),
+            () if entry.attr.is_symlink() => {
+                let original = if keeps { Original::Stays } else { Original::Goes };
+                let link = Link { node: &node, dir, name: wish.name, original, losses };
+                relocate_symlink(pool, &link, source, target)
+            }
+            () if entry.attr.is_regular() => {
+                let transfer = Transfer { source, target, what: wish.what, rate: wish.rate, losses };
+                relocate_file(pool, &node, (dir, wish.name), &transfer)
+            }
+            () => Err(Errno::OPNOTSUPP),
+        };
+        ioprio::reset();
+        relocated
+    });
+    names::lookup::forget(pool, entry.node, 1);
+    Ok(relocated?)
+}
 
-    fn relocate_file(
-        &self,
-        node: &Arc<Node>,
-        place: (NodeId, &[u8]),
-        transfer: &Transfer<'_>,
-    ) -> Result<(), Errno> {
-        let Transfer { source, target, what, rate, losses } = *transfer;
-        if self.has_writers(node) {
-            return Err(Errno::BUSY);
+fn relocate_file(
+    pool: &Pool,
+    node: &Arc<Node>,
+    place: (NodeId, &[u8]),
+    transfer: &Transfer<'_>,
+) -> Result<(), Errno> {
+    let Transfer { source, target, what, rate, losses } = *transfer;
+    if has_writers(pool, node) {
+        return Err(Errno::BUSY);
+    }
+    let _alone = node.take_now().ok_or(Errno::BUSY)?;
+    node.begin_move();
+    // A client may have opened it since.
+    if has_writers(pool, node) {
+        return Err(Errno::BUSY);
+    }
+    let _copying = pool.stuck_operations.moving();
+    let (mut file, target) = match what {
+        What::Move => (moves::make_room::movable(pool, node, None, Reason::Asked)?, target.clone()),
+        What::Copy => {
+            (moves::make_room::movable(pool, node, Some(target.id), Reason::Asked)?, target.clone())
         }
-        let _alone = node.take_now().ok_or(Errno::BUSY)?;
-        node.begin_move();
-        // A client may have opened it since.
-        if self.has_writers(node) {
-            return Err(Errno::BUSY);
+        What::Drop => moves::drop_copy::one_of_several(pool, node, place, source)?,
+    };
+    file.losses = losses;
+    let target = &target;
+    if file.source.id != source.id && what == What::Move {
+        return Err(Errno::STALE);
+    }
+    let source = &file.source;
+    if file.there.is_none() {
+        has_room(pool, target, file.attr.blocks * 512)?;
+    }
+    let (frozen, leased);
+    let still: &LeasedFile = match what == What::Drop && node.key() != Some(file.attr.key()) {
+        // The node stands for another copy.
+        true => {
+            leased = hold(&file).map_err(leased_by_another)?;
+            &leased
         }
-        let _copying = self.stuck_operations.moving();
-        let (mut file, target) = match what {
-            What::Move => (self.movable(node, None, Reason::Asked)?, target.clone()),
-            What::Copy => (self.movable(node, Some(target.id), Reason::Asked)?, target.clone()),
-            What::Drop => self.one_of_several(node, place, source)?,
-        };
-        file.losses = losses;
-        let target = &target;
-        if file.source.id != source.id && what == What::Move {
-            return Err(Errno::STALE);
+        false => {
+            frozen = moves::freeze::freeze(pool, node).map_err(leased_by_another)?;
+            frozen.as_ref()
         }
-        let source = &file.source;
-        if file.there.is_none() {
-            self.has_room(target, file.attr.blocks * 512)?;
-        }
-        let (frozen, leased);
-        let still: &LeasedFile = match what == What::Drop && node.key() != Some(file.attr.key()) {
-            // The node stands for another copy.
-            true => {
-                leased = self.hold(&file).map_err(leased_by_another)?;
-                &leased
+    };
+    if what == What::Copy {
+        resolve::generations::share_generation(pool, still.as_fd()).map_err(|errno| match errno {
+            // To the caller, this would say that it is not the owner of the pool.
+            Errno::ACCESS => Errno::PERM,
+            errno => source.record_error(errno, OpKind::Change),
+        })?;
+    }
+    let (begun, steps) = (Instant::now(), Cell::new(0_u64));
+    let stops = || pool.kernel.load().caller_is_interrupted() || node.is_awaited();
+    let wanted = || {
+        let copied = steps.get().saturating_mul(COPIED_AT_ONCE);
+        if let Some(due) = copied.saturating_mul(1000).checked_div(rate) {
+            let until = begun + Duration::from_millis(due.min(u64::from(u32::MAX)));
+            // A process that wants to write the file on its branch breaks the lease.
+            while Instant::now() < until && !stops() && still.check().is_ok() {
+                std::thread::sleep(NAP.min(until.saturating_duration_since(Instant::now())));
             }
-            false => {
-                frozen = self.freeze(node).map_err(leased_by_another)?;
-                frozen.as_ref()
-            }
-        };
-        if what == What::Copy {
-            self.share_generation(still.as_fd()).map_err(|errno| match errno {
-                // To the caller, this would say that it is not the owner of the pool.
-                Errno::ACCESS => Errno::PERM,
-                errno => source.record_error(errno, OpKind::Change),
-            })?;
         }
-        let (begun, steps) = (Instant::now(), Cell::new(0_u64));
-        let stops = || self.kernel.load().caller_is_interrupted() || node.is_awaited();
-        let wanted = || {
-            let copied = steps.get().saturating_mul(COPIED_AT_ONCE);
-            if let Some(due) = copied.saturating_mul(1000).checked_div(rate) {
-                let until = begun + Duration::from_millis(due.min(u64::from(u32::MAX)));
-                // A process that wants to write the file on its branch breaks the lease.
-                while Instant::now() < until && !stops() && still.check().is_ok() {
-                    std::thread::sleep(NAP.min(until.saturating_duration_since(Instant::now())));
-                }
-            }
-            steps.set(steps.get() + 1);
-            !stops()
-        };
-        if let Some(twin) = &file.there
-            && !same_data(still, twin, file.attr.size, &wanted)?
-        {
-            return Err(Errno::BADMSG);
-        }
-        let carried = self.carry(node, &file, target, still, &wanted);
-        file.names.iter().for_each(|name| self.dir_rewritten(split(name).0));
-        carried.map_err(|(NotMoved::Branch(errno) | NotMoved::File(errno))| match errno {
-            Errno::INTR if node.is_awaited() => Errno::BUSY,
-            Errno::INTR => errno,
-            // The error may come from either branch; the health check finds out which.
-            errno => target.record_error(source.record_error(errno, OpKind::Read), OpKind::Read),
+        steps.set(steps.get() + 1);
+        !stops()
+    };
+    if let Some(twin) = &file.there
+        && !same_data(still, twin, file.attr.size, &wanted)?
+    {
+        return Err(Errno::BADMSG);
+    }
+    let carried = moves::make_room::carry(pool, node, &file, target, still, &wanted);
+    file.names.iter().for_each(|name| resolve::dirs::dir_rewritten(pool, split(name).0));
+    carried.map_err(|(NotMoved::Branch(errno) | NotMoved::File(errno))| match errno {
+        Errno::INTR if node.is_awaited() => Errno::BUSY,
+        Errno::INTR => errno,
+        // The error may come from either branch; the health check finds out which.
+        errno => target.record_error(source.record_error(errno, OpKind::Read), OpKind::Read),
+    })
+}
+
+/// Holds the copy of a file that goes.
+fn hold(file: &Movable) -> Result<LeasedFile, Errno> {
+    let name = file.names.first().ok_or(Errno::NOENT)?;
+    let pinned = beneath::open(file.source.root(), name, OFlags::PATH | OFlags::NOFOLLOW)?;
+    LeasedFile::hold(readable(pinned)?)
+}
+
+fn has_writers(pool: &Pool, node: &Arc<Node>) -> bool {
+    node.opened().is_some()
+        && !pool.files.matching(|handle| Arc::ptr_eq(&handle.node, node) && handle.writable()).is_empty()
+}
+
+/// Fails unless a branch keeps its minfreespace with so many more bytes.
+fn has_room(pool: &Pool, branch: &Branch, bytes: u64) -> Result<(), Errno> {
+    let space = Space::of(branch.root()).map_err(|errno| branch.record_error(errno, OpKind::Read))?;
+    if space.readonly {
+        return Err(Errno::ROFS);
+    }
+    let left = space.avail.checked_sub(bytes).ok_or(Errno::NOSPC)?;
+    if left < branch.min_free_or(pool.config().min_free) { Err(Errno::NOSPC) } else { Ok(()) }
+}
+
+fn relocate_symlink(pool: &Pool, link: &Link<'_>, source: &Branch, target: &Branch) -> Result<(), Errno> {
+    has_room(pool, target, 0)?;
+    let path = pool.nodes.dir_path(link.dir).map_err(Error::errno)?;
+    let (name, full) = (link.name, join(&path, link.name));
+    let note = FileMove::announce(source, target, link.original, std::slice::from_ref(&full))?;
+    let brought = {
+        let _held = pool.using(Uses::node(link.node.id).and(Uses::name(link.dir, name)));
+        let branches = pool.branches.load();
+        let mut dirs = MergedDir::open(Symlinks::NEVER, &branches, &path);
+        indices(&branches, source, target).and_then(|(from, to)| {
+            dirs.copies(name).get(from).ok_or(Errno::STALE)?;
+            names::create::bring_dir(pool, &branches, &mut dirs, to, &path)
         })
-    }
+    };
+    let moved = brought.and_then(|()| switch_symlink(pool, link, &path, source, target));
+    note.erase();
+    resolve::dirs::name_created(pool, &path, name, target.id);
+    resolve::dirs::dir_rewritten(pool, &path);
+    moved.map_err(|errno| match errno {
+        Errno::AGAIN | Errno::EXIST | Errno::STALE | Errno::MLINK => errno,
+        errno => target.record_error(source.record_error(errno, OpKind::Read), OpKind::Read),
+    })
+}
 
-    /// Holds the copy of a file that goes.
-    fn hold(&self, file: &Movable) -> Result<LeasedFile, Errno> {
-        let name = file.names.first().ok_or(Errno::NOENT)?;
-        let pinned = beneath::open(file.source.root(), name, OFlags::PATH | OFlags::NOFOLLOW)?;
-        LeasedFile::hold(readable(pinned)?)
+fn switch_symlink(
+    pool: &Pool,
+    link: &Link<'_>,
+    path: &[u8],
+    source: &Branch,
+    target: &Branch,
+) -> Result<(), Errno> {
+    let Link { node, dir, name, original, losses } = *link;
+    // No other request uses it.
+    let _held = pool.claim_file(node.id, 1)?;
+    let branches = pool.branches.load();
+    let (from, to) = indices(&branches, source, target)?;
+    if pool.nodes.dir_path(dir).map_err(Error::errno)?.as_slice() != path {
+        return Err(Errno::AGAIN);
     }
-
-    fn has_writers(&self, node: &Arc<Node>) -> bool {
-        node.opened().is_some()
-            && !self.files.matching(|handle| Arc::ptr_eq(&handle.node, node) && handle.writable()).is_empty()
+    let dirs = MergedDir::open(Symlinks::NEVER, &branches, path);
+    let copies = dirs.copies(name);
+    let is_shown = |(index, attr): (usize, &Attr)| (node.key() == Some(attr.key())).then_some(index);
+    let from = match original {
+        Original::Goes => from,
+        Original::Stays => copies.iter().find_map(is_shown).ok_or(Errno::AGAIN)?,
+    };
+    let own = *copies.get(from).ok_or(Errno::STALE)?;
+    let is_surplus = |index: usize| match original {
+        Original::Goes => index != from && index != to,
+        Original::Stays => index == to,
+    };
+    if copies.iter().any(|(index, _)| is_surplus(index)) {
+        return Err(Errno::EXIST);
     }
-
-    /// Fails unless a branch keeps its minfreespace with so many more bytes.
-    fn has_room(&self, branch: &Branch, bytes: u64) -> Result<(), Errno> {
-        let space = Space::of(branch.root()).map_err(|errno| branch.record_error(errno, OpKind::Read))?;
-        if space.readonly {
-            return Err(Errno::ROFS);
-        }
-        let left = space.avail.checked_sub(bytes).ok_or(Errno::NOSPC)?;
-        if left < branch.min_free_or(self.config().min_free) { Err(Errno::NOSPC) } else { Ok(()) }
+    if own.nlink > 1 {
+        // Its other names cannot be found.
+        return Err(Errno::MLINK);
     }
-
-    fn relocate_symlink(&self, link: &Link<'_>, source: &Branch, target: &Branch) -> Result<(), Errno> {
-        self.has_room(target, 0)?;
-        let path = self.nodes.dir_path(link.dir).map_err(Error::errno)?;
-        let (name, full) = (link.name, join(&path, link.name));
-        let note = FileMove::announce(source, target, link.original, std::slice::from_ref(&full))?;
-        let brought = {
-            let _held = self.using(Uses::node(link.node.id).and(Uses::name(link.dir, name)));
-            let branches = self.branches.load();
-            let mut dirs = MergedDir::open(Symlinks::NEVER, &branches, &path);
-            indices(&branches, source, target).and_then(|(from, to)| {
-                dirs.copies(name).get(from).ok_or(Errno::STALE)?;
-                self.bring_dir(&branches, &mut dirs, to, &path)
-            })
-        };
-        let moved = brought.and_then(|()| self.switch_symlink(link, &path, source, target));
-        note.erase();
-        self.name_created(&path, name, target.id);
-        self.dir_rewritten(&path);
-        moved.map_err(|errno| match errno {
-            Errno::AGAIN | Errno::EXIST | Errno::STALE | Errno::MLINK => errno,
-            errno => target.record_error(source.record_error(errno, OpKind::Read), OpKind::Read),
-        })
+    if node.key() != Some(own.key()) || !own.is_symlink() {
+        return Err(Errno::AGAIN);
     }
+    let number = moves::make_room::shown_ino(pool, &branches, node).map_err(Error::errno)?;
+    let (old, new) = dirs.get(from).zip(dirs.get(to)).ok_or(Errno::AGAIN)?;
+    let key = relocate::move_symlink(old, new, name, &own, original, losses)?;
+    if original == Original::Stays && !moves::make_room::would_show(pool, &branches, copies, to, own)? {
+        return Ok(());
+    }
+    pool.nodes.moved(node, key, if resolve::keeps_inode_numbers(pool) { number } else { 0 });
+    pool.kernel.load().invalidate_attr(node.id);
+    Ok(())
+}
 
-    fn switch_symlink(
-        &self,
-        link: &Link<'_>,
-        path: &[u8],
-        source: &Branch,
-        target: &Branch,
-    ) -> Result<(), Errno> {
-        let Link { node, dir, name, original, losses } = *link;
-        // No other request uses it.
-        let _held = self.claim_file(node.id, 1)?;
-        let branches = self.branches.load();
+/// Removes a directory's empty copy from a branch. Another branch gets a copy first, if none has one. The directory
+/// that remains looks as the one that goes, if that was the one to be seen.
+fn relocate_dir(
+    pool: &Pool,
+    node: &Arc<Node>,
+    parent: NodeId,
+    name: &[u8],
+    source: &Branch,
+    target: &Branch,
+) -> Result<(), Errno> {
+    let path = {
+        let _held = pool.using(Uses::node(node.id).and(Uses::name(parent, name)));
+        let branches = pool.branches.load();
         let (from, to) = indices(&branches, source, target)?;
-        if self.nodes.dir_path(dir).map_err(Error::errno)?.as_slice() != path {
-            return Err(Errno::AGAIN);
-        }
-        let dirs = MergedDir::open(Symlinks::NEVER, &branches, path);
-        let copies = dirs.copies(name);
-        let is_shown = |(index, attr): (usize, &Attr)| (node.key() == Some(attr.key())).then_some(index);
-        let from = match original {
-            Original::Goes => from,
-            Original::Stays => copies.iter().find_map(is_shown).ok_or(Errno::AGAIN)?,
-        };
-        let own = *copies.get(from).ok_or(Errno::STALE)?;
-        let is_surplus = |index: usize| match original {
-            Original::Goes => index != from && index != to,
-            Original::Stays => index == to,
-        };
-        if copies.iter().any(|(index, _)| is_surplus(index)) {
-            return Err(Errno::EXIST);
-        }
-        if own.nlink > 1 {
-            // Its other names cannot be found.
-            return Err(Errno::MLINK);
-        }
-        if node.key() != Some(own.key()) || !own.is_symlink() {
-            return Err(Errno::AGAIN);
-        }
-        let number = self.shown_ino(&branches, node).map_err(Error::errno)?;
-        let (old, new) = dirs.get(from).zip(dirs.get(to)).ok_or(Errno::AGAIN)?;
-        let key = relocate::move_symlink(old, new, name, &own, original, losses)?;
-        if original == Original::Stays && !self.would_show(&branches, copies, to, own)? {
-            return Ok(());
-        }
-        self.nodes.moved(node, key, if self.keeps_inode_numbers() { number } else { 0 });
-        self.kernel.load().invalidate_attr(node.id);
-        Ok(())
-    }
-
-    /// Removes a directory's empty copy from a branch. Another branch gets a copy first, if none has one. The directory
-    /// that remains looks as the one that goes, if that was the one to be seen.
-    fn relocate_dir(
-        &self,
-        node: &Arc<Node>,
-        parent: NodeId,
-        name: &[u8],
-        source: &Branch,
-        target: &Branch,
-    ) -> Result<(), Errno> {
-        let path = {
-            let _held = self.using(Uses::node(node.id).and(Uses::name(parent, name)));
-            let branches = self.branches.load();
-            let (from, to) = indices(&branches, source, target)?;
-            let path = join(&self.nodes.dir_path(parent).map_err(Error::errno)?, name);
-            let mut dirs = MergedDir::open(Symlinks::NEVER, &branches, &path);
-            let own = dirs.own();
-            own.get(from).ok_or(Errno::STALE)?;
-            if !is_empty(dirs.get(from).ok_or(Errno::NOENT)?)? {
-                return Err(Errno::NOTEMPTY);
-            }
-            if own.count() == 1 {
-                self.has_room(target, 0)?;
-                self.bring_dir(&branches, &mut dirs, to, &path)?;
-            }
-            path
-        };
-        let _held = self.claim(&smallvec![Changing::name(parent, name), Changing::Below(node.id)])?;
-        let _not_cloning = self.lock_for_change(path.clone())?;
-        let branches = self.branches.load();
-        let (from, _) = indices(&branches, source, target)?;
-        if node.key().is_some() || self.nodes.dir_path(node.id).map_err(Error::errno)? != path {
-            return Err(Errno::AGAIN);
-        }
-        let dirs = MergedDir::open(Symlinks::NEVER, &branches, &path);
-        let copies = dirs.own();
-        let own = *copies.get(from).ok_or(Errno::STALE)?;
-        // A branch that does not answer, or fails, may hold another copy; the one that remains must be known.
-        let rest = copies.iter().map(|(index, _)| index).find(|index| *index != from).ok_or(Errno::AGAIN)?;
-        let (old, new) = dirs.get(from).zip(dirs.get(rest)).ok_or(Errno::NOENT)?;
-        relocate::remove_leftovers(old);
-        if !is_empty(old)? {
+        let path = join(&pool.nodes.dir_path(parent).map_err(Error::errno)?, name);
+        let mut dirs = MergedDir::open(Symlinks::NEVER, &branches, &path);
+        let own = dirs.own();
+        own.get(from).ok_or(Errno::STALE)?;
+        if !is_empty(dirs.get(from).ok_or(Errno::NOENT)?)? {
             return Err(Errno::NOTEMPTY);
         }
-        if copies.first() == Some(from) && branches.as_slice()[rest].mode != Mode::Ro {
-            relocate::copy_metadata(old, new, &own)?;
-            relocate::set_times(new, &own)?;
+        if own.count() == 1 {
+            has_room(pool, target, 0)?;
+            names::create::bring_dir(pool, &branches, &mut dirs, to, &path)?;
         }
-        let above = MergedDir::open(Symlinks::NEVER, &branches, split(&path).0);
-        let dir = above.get(from).ok_or(Errno::NOENT)?;
-        let removed = relocate::with_times_kept(dir, || above.unlink(from, name, AtFlags::REMOVEDIR));
-        self.dir_rewritten(split(&path).0);
-        node.copies_changed();
-        if let Some(dir) = node.dir_if_any() {
-            let kept_open = dir.cached.lock().take();
-            drop(kept_open);
-        }
-        self.kernel.load().invalidate_attr(node.id);
-        removed
+        path
+    };
+    let _held = pool.claim(&smallvec![Changing::name(parent, name), Changing::Below(node.id)])?;
+    let _not_cloning = resolve::locks::lock_for_change(pool, path.clone())?;
+    let branches = pool.branches.load();
+    let (from, _) = indices(&branches, source, target)?;
+    if node.key().is_some() || pool.nodes.dir_path(node.id).map_err(Error::errno)? != path {
+        return Err(Errno::AGAIN);
     }
+    let dirs = MergedDir::open(Symlinks::NEVER, &branches, &path);
+    let copies = dirs.own();
+    let own = *copies.get(from).ok_or(Errno::STALE)?;
+    // A branch that does not answer, or fails, may hold another copy; the one that remains must be known.
+    let rest = copies.iter().map(|(index, _)| index).find(|index| *index != from).ok_or(Errno::AGAIN)?;
+    let (old, new) = dirs.get(from).zip(dirs.get(rest)).ok_or(Errno::NOENT)?;
+    relocate::remove_leftovers(old);
+    if !is_empty(old)? {
+        return Err(Errno::NOTEMPTY);
+    }
+    if copies.first() == Some(from) && branches.as_slice()[rest].mode != Mode::Ro {
+        relocate::copy_metadata(old, new, &own)?;
+        relocate::set_times(new, &own)?;
+    }
+    let above = MergedDir::open(Symlinks::NEVER, &branches, split(&path).0);
+    let dir = above.get(from).ok_or(Errno::NOENT)?;
+    let removed = relocate::with_times_kept(dir, || above.unlink(from, name, AtFlags::REMOVEDIR));
+    resolve::dirs::dir_rewritten(pool, split(&path).0);
+    node.copies_changed();
+    if let Some(dir) = node.dir_if_any() {
+        let kept_open = dir.cached.lock().take();
+        drop(kept_open);
+    }
+    pool.kernel.load().invalidate_attr(node.id);
+    removed
 }
 
 fn indices(branches: &Branches, source: &Branch, target: &Branch) -> Result<(usize, usize), Errno> {

@@ -7,6 +7,9 @@ use crate::dir::symlinks::Symlinks;
 use crate::door::Caller;
 use crate::export::StableId;
 use crate::ops::aggregate;
+use crate::ops::external_changes;
+use crate::ops::names;
+use crate::ops::resolve;
 use crate::paths::Uses;
 use crate::pool::Pool;
 use canopy_base::error::{Error, Result, is_full, is_illness};
@@ -24,235 +27,235 @@ use rustix::fs::{FileType, Mode};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 
-impl Pool {
-    /// Creates a directory.
-    pub fn mkdir(&self, caller: &Caller, parent: NodeId, name: &[u8], mode: u32) -> Result<Entry> {
-        let mode = Mode::from_raw_mode(mode & 0o7777);
-        self.make(caller, Func::Mkdir, parent, name, |dir| rustix::fs::mkdirat(dir, name, mode))
-    }
+/// Creates a directory.
+pub fn mkdir(pool: &Pool, caller: &Caller, parent: NodeId, name: &[u8], mode: u32) -> Result<Entry> {
+    let mode = Mode::from_raw_mode(mode & 0o7777);
+    make(pool, caller, Func::Mkdir, parent, name, |dir| rustix::fs::mkdirat(dir, name, mode))
+}
 
-    /// Creates a file, device, FIFO or socket. `mode` includes the type.
-    pub fn mknod(
-        &self,
-        caller: &Caller,
-        parent: NodeId,
-        name: &[u8],
-        mode: u32,
-        (major, minor): (u32, u32),
-    ) -> Result<Entry> {
-        let kind = FileType::from_raw_mode(mode);
-        // For a regular file, mknod(2) follows the same policy as open(2).
-        let func = if kind == FileType::RegularFile { Func::Create } else { Func::Mknod };
-        let device = rustix::fs::makedev(major, minor);
-        let made = self.make(caller, func, parent, name, |dir| {
-            rustix::fs::mknodat(dir, name, kind, mode_in(caller, dir, mode)?, device)
-        })?;
-        if kind == FileType::RegularFile && self.knows_copies() {
-            let _held = self.using(Uses::node(made.node).and(Uses::name(parent, name)));
-            let file = self.primary(&self.branches.load(), &self.nodes.get(made.node)?)?;
-            let dir = self.nodes.dir_path(parent)?;
-            let begun = self.begin_generation(file.fd.as_fd(), &dir, name);
-            self.note_closed(&dir, name);
-            begun.map_err(|errno| file.branch.record_error(errno, OpKind::Change))?;
+/// Creates a file, device, FIFO or socket. `mode` includes the type.
+pub fn mknod(
+    pool: &Pool,
+    caller: &Caller,
+    parent: NodeId,
+    name: &[u8],
+    mode: u32,
+    (major, minor): (u32, u32),
+) -> Result<Entry> {
+    let kind = FileType::from_raw_mode(mode);
+    // For a regular file, mknod(2) follows the same policy as open(2).
+    let func = if kind == FileType::RegularFile { Func::Create } else { Func::Mknod };
+    let device = rustix::fs::makedev(major, minor);
+    let made = make(pool, caller, func, parent, name, |dir| {
+        rustix::fs::mknodat(dir, name, kind, mode_in(caller, dir, mode)?, device)
+    })?;
+    if kind == FileType::RegularFile && resolve::generations::knows_copies(pool) {
+        let _held = pool.using(Uses::node(made.node).and(Uses::name(parent, name)));
+        let file = resolve::places::primary(pool, &pool.branches.load(), &pool.nodes.get(made.node)?)?;
+        let dir = pool.nodes.dir_path(parent)?;
+        let begun = resolve::generations::begin_generation(pool, file.fd.as_fd(), &dir, name);
+        resolve::generations::note_closed(pool, &dir, name);
+        begun.map_err(|errno| file.branch.record_error(errno, OpKind::Change))?;
+    }
+    Ok(made)
+}
+
+/// Creates a symlink.
+pub fn symlink(pool: &Pool, caller: &Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Entry> {
+    let act = |dir: BorrowedFd<'_>| rustix::fs::symlinkat(target, dir, name);
+    let following = pool.config().follow_symlinks != FollowSymlinks::Never;
+    let entry = make(pool, caller, Func::Symlink, parent, name, act)?;
+    Ok(Entry { brief: following, ..entry })
+}
+
+fn make(
+    pool: &Pool,
+    caller: &Caller,
+    func: Func,
+    parent: NodeId,
+    name: &[u8],
+    act: impl Fn(BorrowedFd<'_>) -> Result<(), Errno>,
+) -> Result<Entry> {
+    let _changes = pool.figures.changes();
+    let trust = resolve::dirs::cache_trust(pool);
+    let _held = pool.using(Uses::name(parent, name));
+    let branches = pool.branches.load();
+    let (path, mut dirs) = resolve::dirs::dirs(pool, &branches, parent, trust)?;
+    make_on_branches(pool, caller, func, &branches, &path, &mut dirs, name, act)?;
+    // No other branch held the name, so the new entry is its only copy. A new symlink is described as a symlink,
+    // even if the pool follows it: the kernel accepts no other type in the reply.
+    dirs.follow = Symlinks::NEVER;
+    names::lookup::enter(pool, &branches, parent, &path, &dirs, name)
+}
+
+/// Creates a name in a directory, on the branches that the policy of `func` chooses.
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn make_on_branches<'b>(
+    pool: &Pool,
+    caller: &Caller,
+    func: Func,
+    branches: &'b Branches,
+    path: &[u8],
+    dirs: &mut MergedDir<'b>,
+    name: &[u8],
+    act: impl Fn(BorrowedFd<'_>) -> Result<(), Errno>,
+) -> Result<()> {
+    let mut full: SmallVec<[usize; 4]> = SmallVec::new();
+    loop {
+        let chosen = room_for(pool, func, path, dirs, name, &full)?;
+        let mut results: SmallVec<[aggregate::Outcome; 2]> = SmallVec::new();
+        for &index in &chosen {
+            let made = bring_dir(pool, branches, dirs, index, path).and_then(|()| {
+                let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
+                act(dirs.get(index).ok_or(Errno::NOENT)?)
+            });
+            results.push(made.map_err(|errno| branches[index].record_error(errno, OpKind::Change)));
+            dirs.name_created(name, index);
         }
-        Ok(made)
-    }
-
-    /// Creates a symlink.
-    pub fn symlink(&self, caller: &Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Entry> {
-        let act = |dir: BorrowedFd<'_>| rustix::fs::symlinkat(target, dir, name);
-        let following = self.config().follow_symlinks != FollowSymlinks::Never;
-        let entry = self.make(caller, Func::Symlink, parent, name, act)?;
-        Ok(Entry { brief: following, ..entry })
-    }
-
-    fn make(
-        &self,
-        caller: &Caller,
-        func: Func,
-        parent: NodeId,
-        name: &[u8],
-        act: impl Fn(BorrowedFd<'_>) -> Result<(), Errno>,
-    ) -> Result<Entry> {
-        let _changes = self.figures.changes();
-        let trust = self.cache_trust();
-        let _held = self.using(Uses::name(parent, name));
-        let branches = self.branches.load();
-        let (path, mut dirs) = self.dirs(&branches, parent, trust)?;
-        self.make_on_branches(caller, func, &branches, &path, &mut dirs, name, act)?;
-        // No other branch held the name, so the new entry is its only copy. A new symlink is described as a symlink,
-        // even if the pool follows it: the kernel accepts no other type in the reply.
-        dirs.follow = Symlinks::NEVER;
-        self.enter(&branches, parent, &path, &dirs, name)
-    }
-
-    /// Creates a name in a directory, on the branches that the policy of `func` chooses.
-    #[allow(clippy::too_many_arguments)]
-    pub(crate) fn make_on_branches<'b>(
-        &self,
-        caller: &Caller,
-        func: Func,
-        branches: &'b Branches,
-        path: &[u8],
-        dirs: &mut MergedDir<'b>,
-        name: &[u8],
-        act: impl Fn(BorrowedFd<'_>) -> Result<(), Errno>,
-    ) -> Result<()> {
-        let mut full: SmallVec<[usize; 4]> = SmallVec::new();
-        loop {
-            let chosen = self.room_for(func, path, dirs, name, &full)?;
-            let mut results: SmallVec<[aggregate::Outcome; 2]> = SmallVec::new();
-            for &index in &chosen {
-                let made = self.bring_dir(branches, dirs, index, path).and_then(|()| {
-                    let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
-                    act(dirs.get(index).ok_or(Errno::NOENT)?)
-                });
-                results.push(made.map_err(|errno| branches[index].record_error(errno, OpKind::Change)));
-                dirs.name_created(name, index);
-            }
-            if func == Func::Mkdir && chosen.len() > 1 {
-                // A lookup may have cached the directory before all branches had it.
-                self.dir_cache.places_changed();
-            }
-            match aggregate::any_success(&results) {
-                Err(errno) if self.tries_elsewhere(errno, func, dirs, (path, name), &chosen, &mut full) => {}
-                other => return Ok(other?),
-            }
+        if func == Func::Mkdir && chosen.len() > 1 {
+            // A lookup may have cached the directory before all branches had it.
+            pool.dir_cache.places_changed();
+        }
+        match aggregate::any_success(&results) {
+            Err(errno) if tries_elsewhere(pool, errno, func, dirs, (path, name), &chosen, &mut full) => {}
+            other => return Ok(other?),
         }
     }
+}
 
-    /// Returns true if creation failed because a branch is full or unhealthy, and the policy can choose another branch.
-    /// Adds the branches chosen so far to `full`.
-    pub(crate) fn tries_elsewhere(
-        &self,
-        errno: Errno,
-        func: Func,
-        dirs: &MergedDir<'_>,
-        new: (&[u8], &[u8]),
-        chosen: &[usize],
-        full: &mut SmallVec<[usize; 4]>,
-    ) -> bool {
-        let config = self.config();
-        // Tiers pass on what they have no room for, whatever becomes of files that exist.
-        let moves = is_full(errno) && (config.move_when_full.0.is_some() || !config.placement.is_empty());
-        if !moves && !is_illness(errno) {
-            return false;
+/// Returns true if creation failed because a branch is full or unhealthy, and the policy can choose another branch.
+/// Adds the branches chosen so far to `full`.
+pub(crate) fn tries_elsewhere(
+    pool: &Pool,
+    errno: Errno,
+    func: Func,
+    dirs: &MergedDir<'_>,
+    new: (&[u8], &[u8]),
+    chosen: &[usize],
+    full: &mut SmallVec<[usize; 4]>,
+) -> bool {
+    let config = pool.config();
+    // Tiers pass on what they have no room for, whatever becomes of files that exist.
+    let moves = is_full(errno) && (config.move_when_full.0.is_some() || !config.placement.is_empty());
+    if !moves && !is_illness(errno) {
+        return false;
+    }
+    full.extend_from_slice(chosen);
+    resolve::choose::choose_for_create(pool, func, dirs, new, full).is_ok()
+}
+
+/// Returns the branches on which to create a name.
+///
+/// Errors: those of [`must_be_new`], or that of the policy.
+pub(crate) fn room_for(
+    pool: &Pool,
+    func: Func,
+    path: &[u8],
+    dirs: &MergedDir<'_>,
+    name: &[u8],
+    full: &[usize],
+) -> Result<canopy_policy::Choice> {
+    must_be_new(dirs, name, &dirs.copies(name))?;
+    resolve::choose::choose_for_create(pool, func, dirs, (path, name), full)
+}
+
+/// Clones a directory to a branch that lacks it, so that something can be created in it.
+///
+/// Errors: `EPERM` for an immutable directory, since nothing may be created in it. The clone would not refuse,
+/// because it lacks that flag. `EXDEV` for a directory behind a followed symlink.
+pub(crate) fn bring_dir<'b>(
+    pool: &Pool,
+    branches: &'b Branches,
+    dirs: &mut MergedDir<'b>,
+    index: usize,
+    path: &[u8],
+) -> Result<(), Errno> {
+    if dirs.lacks(index) {
+        if dirs.by_link {
+            // A clone would be another directory than the one that the symlink leads to.
+            return Err(Errno::XDEV);
         }
-        full.extend_from_slice(chosen);
-        self.choose_for_create(func, dirs, new, full).is_ok()
-    }
-
-    /// Returns the branches on which to create a name.
-    ///
-    /// Errors: those of [`must_be_new`], or that of the policy.
-    pub(crate) fn room_for(
-        &self,
-        func: Func,
-        path: &[u8],
-        dirs: &MergedDir<'_>,
-        name: &[u8],
-        full: &[usize],
-    ) -> Result<canopy_policy::Choice> {
-        must_be_new(dirs, name, &dirs.copies(name))?;
-        self.choose_for_create(func, dirs, (path, name), full)
-    }
-
-    /// Clones a directory to a branch that lacks it, so that something can be created in it.
-    ///
-    /// Errors: `EPERM` for an immutable directory, since nothing may be created in it. The clone would not refuse,
-    /// because it lacks that flag. `EXDEV` for a directory behind a followed symlink.
-    pub(crate) fn bring_dir<'b>(
-        &self,
-        branches: &'b Branches,
-        dirs: &mut MergedDir<'b>,
-        index: usize,
-        path: &[u8],
-    ) -> Result<(), Errno> {
-        if dirs.lacks(index) {
-            if dirs.by_link {
-                // A clone would be another directory than the one that the symlink leads to.
-                return Err(Errno::XDEV);
-            }
-            let _cloning = self.lock_for_clone(path, branches.as_slice()[index].id)?;
-            let copies = dirs.own();
-            if copies.any() && copies.iter().all(|(_, attr)| attr.nlink == 0) {
-                // It has been removed. What may have its path now is another directory.
-                return Err(Errno::NOENT);
-            }
-            if copies.iter().any(|(_, attr)| attr.is_immutable()) {
-                return Err(Errno::PERM);
-            }
-            let from = self.shown(Func::Getattr, branches, &copies).map_err(Error::errno)?;
-            let list = branches.as_slice();
-            let cloned = self.clone_path(branches, &list[from], &list[index], path, Some(&copies))?;
-            dirs.put(index, cloned);
+        let _cloning = resolve::locks::lock_for_clone(pool, path, branches.as_slice()[index].id)?;
+        let copies = dirs.own();
+        if copies.any() && copies.iter().all(|(_, attr)| attr.nlink == 0) {
+            // It has been removed. What may have its path now is another directory.
+            return Err(Errno::NOENT);
         }
-        Ok(())
+        if copies.iter().any(|(_, attr)| attr.is_immutable()) {
+            return Err(Errno::PERM);
+        }
+        let from = resolve::choose::shown(pool, Func::Getattr, branches, &copies).map_err(Error::errno)?;
+        let list = branches.as_slice();
+        let cloned = clone_path(pool, branches, &list[from], &list[index], path, Some(&copies))?;
+        dirs.put(index, cloned);
     }
+    Ok(())
+}
 
-    /// Calls [`clone_dirs`](relocate::clone_dirs), and updates caches that say that the branch lacks the directories.
-    /// `copies` are those of the directory, if they are known.
-    pub(crate) fn clone_path<'b>(
-        &self,
-        branches: &Branches,
-        from: &Branch,
-        to: &'b Branch,
-        path: &[u8],
-        copies: Option<&Copies>,
-    ) -> Result<Dir<'b>, Errno> {
-        // A directory's stable id comes from its oldest copy. A clone must not change the id, even if it has the same
-        // birth time.
-        let fits = |dir: &[u8], copy: &Attr| {
-            let opened;
-            let copies = match copies.filter(|_| dir == path) {
-                Some(copies) => copies,
-                None => {
-                    opened = MergedDir::open(Symlinks::NEVER, branches, dir).own();
-                    &opened
-                }
-            };
-            let each = || copies.iter().map(|(index, attr)| (&*branches.as_slice()[index], attr));
-            StableId::of_dir(each().chain([(to, copy)])) == StableId::of_dir(each())
-        };
-        // Until the caches know of it.
-        let _cloning = to.cloning();
-        let cloned = relocate::clone_dirs(from.root(), to.root(), path, &fits);
-        let cloned = match cloned {
-            Ok(Cloned { dir, made }) if !made.is_empty() => {
-                self.path_extended(branches, to, path, made);
-                Ok(dir)
-            }
-            other => {
-                self.path_created(to, path);
-                other.map(|cloned| cloned.dir)
+/// Calls [`clone_dirs`](relocate::clone_dirs), and updates caches that say that the branch lacks the directories.
+/// `copies` are those of the directory, if they are known.
+pub(crate) fn clone_path<'b>(
+    pool: &Pool,
+    branches: &Branches,
+    from: &Branch,
+    to: &'b Branch,
+    path: &[u8],
+    copies: Option<&Copies>,
+) -> Result<Dir<'b>, Errno> {
+    // A directory's stable id comes from its oldest copy. A clone must not change the id, even if it has the same
+    // birth time.
+    let fits = |dir: &[u8], copy: &Attr| {
+        let opened;
+        let copies = match copies.filter(|_| dir == path) {
+            Some(copies) => copies,
+            None => {
+                opened = MergedDir::open(Symlinks::NEVER, branches, dir).own();
+                &opened
             }
         };
-        cloned.map_err(|errno| to.record_error(from.record_error(errno, OpKind::Read), OpKind::Change))
-    }
-
-    /// Updates the caches after a directory, and perhaps some of its ancestors, may have been created on a branch.
-    pub(crate) fn path_created(&self, branch: &Branch, path: &[u8]) {
-        let mut rest = path;
-        while !rest.is_empty() {
-            let (dir, name) = split(rest);
-            self.name_created(dir, name, branch.id);
-            rest = dir;
+        let each = || copies.iter().map(|(index, attr)| (&*branches.as_slice()[index], attr));
+        StableId::of_dir(each().chain([(to, copy)])) == StableId::of_dir(each())
+    };
+    // Until the caches know of it.
+    let _cloning = to.cloning();
+    let cloned = relocate::clone_dirs(from.root(), to.root(), path, &fits);
+    let cloned = match cloned {
+        Ok(Cloned { dir, made }) if !made.is_empty() => {
+            path_extended(pool, branches, to, path, made);
+            Ok(dir)
         }
-        self.dir_cache.places_changed();
-    }
+        other => {
+            path_created(pool, to, path);
+            other.map(|cloned| cloned.dir)
+        }
+    };
+    cloned.map_err(|errno| to.record_error(from.record_error(errno, OpKind::Read), OpKind::Change))
+}
 
-    /// Updates the caches after this thread has created the last directories of a path on a branch, from the top. Other
-    /// directories keep what is cached of them.
-    fn path_extended(&self, branches: &Branches, branch: &Branch, path: &[u8], made: Vec<OwnedFd>) {
-        let Some(index) = branches.index_of(branch.id) else { return self.path_created(branch, path) };
-        let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
-        let ends: Vec<usize> = slashes.chain([path.len()]).collect();
-        for (&end, made) in ends[ends.len() - made.len()..].iter().zip(made) {
-            let (dir, name) = split(&path[..end]);
-            self.name_created(dir, name, branch.id);
-            if let Some(node) = self.known().dir(&path[..end]).and_then(|id| self.nodes.get(id).ok()) {
-                self.dir_cache.extend(&node, branches, index, made);
-            }
+/// Updates the caches after a directory, and perhaps some of its ancestors, may have been created on a branch.
+pub(crate) fn path_created(pool: &Pool, branch: &Branch, path: &[u8]) {
+    let mut rest = path;
+    while !rest.is_empty() {
+        let (dir, name) = split(rest);
+        resolve::dirs::name_created(pool, dir, name, branch.id);
+        rest = dir;
+    }
+    pool.dir_cache.places_changed();
+}
+
+/// Updates the caches after this thread has created the last directories of a path on a branch, from the top. Other
+/// directories keep what is cached of them.
+fn path_extended(pool: &Pool, branches: &Branches, branch: &Branch, path: &[u8], made: Vec<OwnedFd>) {
+    let Some(index) = branches.index_of(branch.id) else { return path_created(pool, branch, path) };
+    let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+    let ends: Vec<usize> = slashes.chain([path.len()]).collect();
+    for (&end, made) in ends[ends.len() - made.len()..].iter().zip(made) {
+        let (dir, name) = split(&path[..end]);
+        resolve::dirs::name_created(pool, dir, name, branch.id);
+        if let Some(node) =
+            external_changes::known(pool).dir(&path[..end]).and_then(|id| pool.nodes.get(id).ok())
+        {
+            pool.dir_cache.extend(&node, branches, index, made);
         }
     }
 }

@@ -13,6 +13,8 @@ use crate::dir::symlinks::Symlinks;
 use crate::door::Caller;
 use crate::node::Node;
 use crate::ops::aggregate;
+use crate::ops::names;
+use crate::ops::resolve;
 use crate::ops::resolve::find_file;
 use crate::pool::Pool;
 use canopy_base::error::{Error, Result};
@@ -36,239 +38,250 @@ const HOLDING: &[u8] = b".mergerfs_rename_exdev";
 /// How many names are tried in the holding directory before the rename fails.
 const ATTEMPTS: u32 = 1000;
 
-impl Pool {
-    /// Makes a symlink in place of a hard link. The kernel expects the linked file in the reply to `LINK`, so the entry
-    /// describes that file, and expires at once so that the next lookup finds the symlink.
-    pub(crate) fn link_by_symlink<'b>(
-        &self,
-        caller: &Caller,
-        branches: &'b Branches,
-        node: &Arc<Node>,
-        path: &[u8],
-        dirs: &mut MergedDir<'b>,
-        new_name: &[u8],
-    ) -> Result<Entry> {
-        let how = self.config().link_exdev;
-        if how == LinkExdev::Passthrough {
-            return Err(Error::CrossBranch);
-        }
-        let key = node.key().ok_or(Error::NotPermitted)?;
-        let leads_to_it = |(dir, name): &(PoolPath, Box<[u8]>)| {
-            find_file(self.follow(), branches, dir, name, key).is_ok_and(|found| found.is_some())
-        };
-        // A symlink needs a path as its target, so a file without a name fails.
-        let (dir, name) = self.nodes.names(node.id).find(leads_to_it).ok_or(Error::CrossBranch)?;
-        let old = join(&dir, &name);
-        let target = match how {
-            LinkExdev::Passthrough => return Err(Error::CrossBranch),
-            LinkExdev::RelSymlink => relative(path, &old),
-            LinkExdev::AbsPoolSymlink => self.absolute(&old)?,
-            LinkExdev::AbsBaseSymlink => {
-                let copies = self.copies(&MergedDir::open(self.follow(), branches, &dir), &name);
-                let branch = &branches.as_slice()[self.shown(Func::Open, branches, &copies)?];
-                [branch.path.as_os_str().as_bytes(), b"/", &old].concat()
-            }
-        };
-        let caller = caller.with_ids().ok_or(Error::CrossBranch)?;
-        let act = |dir: BorrowedFd<'_>| rustix::fs::symlinkat(target.as_slice(), dir, new_name);
-        self.make_on_branches(&caller, Func::Symlink, branches, path, dirs, new_name, act)?;
-        let attr = self.file_attr(branches, node)?;
-        self.nodes.hand_out_again(node.id)?;
-        Ok(Entry { brief: true, ..Entry::new(node, attr) })
+/// Makes a symlink in place of a hard link. The kernel expects the linked file in the reply to `LINK`, so the entry
+/// describes that file, and expires at once so that the next lookup finds the symlink.
+pub(crate) fn link_by_symlink<'b>(
+    pool: &Pool,
+    caller: &Caller,
+    branches: &'b Branches,
+    node: &Arc<Node>,
+    path: &[u8],
+    dirs: &mut MergedDir<'b>,
+    new_name: &[u8],
+) -> Result<Entry> {
+    let how = pool.config().link_exdev;
+    if how == LinkExdev::Passthrough {
+        return Err(Error::CrossBranch);
     }
+    let key = node.key().ok_or(Error::NotPermitted)?;
+    let leads_to_it = |(dir, name): &(PoolPath, Box<[u8]>)| {
+        find_file(resolve::dirs::follow(pool), branches, dir, name, key).is_ok_and(|found| found.is_some())
+    };
+    // A symlink needs a path as its target, so a file without a name fails.
+    let (dir, name) = pool.nodes.names(node.id).find(leads_to_it).ok_or(Error::CrossBranch)?;
+    let old = join(&dir, &name);
+    let target = match how {
+        LinkExdev::Passthrough => return Err(Error::CrossBranch),
+        LinkExdev::RelSymlink => relative(path, &old),
+        LinkExdev::AbsPoolSymlink => absolute(pool, &old)?,
+        LinkExdev::AbsBaseSymlink => {
+            let copies = resolve::generations::copies(
+                pool,
+                &MergedDir::open(resolve::dirs::follow(pool), branches, &dir),
+                &name,
+            );
+            let branch = &branches.as_slice()[resolve::choose::shown(pool, Func::Open, branches, &copies)?];
+            [branch.path.as_os_str().as_bytes(), b"/", &old].concat()
+        }
+    };
+    let caller = caller.with_ids().ok_or(Error::CrossBranch)?;
+    let act = |dir: BorrowedFd<'_>| rustix::fs::symlinkat(target.as_slice(), dir, new_name);
+    names::create::make_on_branches(pool, &caller, Func::Symlink, branches, path, dirs, new_name, act)?;
+    let attr = names::lookup::file_attr(pool, branches, node)?;
+    pool.nodes.hand_out_again(node.id)?;
+    Ok(Entry { brief: true, ..Entry::new(node, attr) })
+}
 
-    /// Moves the source to the holding directory and puts a symlink to it under the new name. Undoes the move if the
-    /// symlink cannot be made.
-    ///
-    /// Errors: `EXDEV` if the source cannot be moved, or the error of making the symlink.
-    pub(crate) fn rename_by_symlink<'b>(
-        &self,
-        caller: &Caller,
-        branches: &'b Branches,
-        old: &Side<'b, '_>,
-        new: &mut Side<'b, '_>,
-        kind: RenameKind,
-    ) -> Result<()> {
-        let how = self.config().rename_exdev;
-        let source = join(&old.path, old.name);
-        // A symlink cannot replace a directory. A file that is renamed out of the holding directory is not moved there
-        // again: on EXDEV, mv(1) copies it to its target, as the user wants.
-        if how == RenameExdev::Passthrough
-            || old.copies.current.is_some()
-            || new.copies.iter().any(|(_, attr)| attr.is_dir())
-            || is_at_or_below(&source, HOLDING)
-            || is_at_or_below(&new.path, &source)
-        {
-            return Err(Error::CrossBranch);
-        }
-        let caller = caller.with_ids().ok_or(Error::CrossBranch)?;
-        let chosen = self.choose_for_action(Func::Rename, branches, &old.copies)?;
-        for &index in &chosen {
-            let branch = &branches.as_slice()[index];
-            let made = self.make_holding_dir(branch, &old.path);
-            self.path_created(branch, &holding_path(&old.path));
-            made.map_err(|errno| {
-                tracing::warn!("a rename to another branch was refused: cannot set files aside: {errno}");
-                Error::CrossBranch
-            })?;
-        }
-        let mut known: SmallVec<[NodeId; 4]> = SmallVec::new();
-        let result = self.move_aside(&caller, branches, old, new, kind, &chosen, &mut known);
-        // The moved file now keeps the directories' nodes in the table.
-        known.iter().rev().for_each(|&id| self.forget(id, 1));
-        result
+/// Moves the source to the holding directory and puts a symlink to it under the new name. Undoes the move if the
+/// symlink cannot be made.
+///
+/// Errors: `EXDEV` if the source cannot be moved, or the error of making the symlink.
+pub(crate) fn rename_by_symlink<'b>(
+    pool: &Pool,
+    caller: &Caller,
+    branches: &'b Branches,
+    old: &Side<'b, '_>,
+    new: &mut Side<'b, '_>,
+    kind: RenameKind,
+) -> Result<()> {
+    let how = pool.config().rename_exdev;
+    let source = join(&old.path, old.name);
+    // A symlink cannot replace a directory. A file that is renamed out of the holding directory is not moved there
+    // again: on EXDEV, mv(1) copies it to its target, as the user wants.
+    if how == RenameExdev::Passthrough
+        || old.copies.current.is_some()
+        || new.copies.iter().any(|(_, attr)| attr.is_dir())
+        || is_at_or_below(&source, HOLDING)
+        || is_at_or_below(&new.path, &source)
+    {
+        return Err(Error::CrossBranch);
     }
+    let caller = caller.with_ids().ok_or(Error::CrossBranch)?;
+    let chosen = resolve::choose::choose_for_action(pool, Func::Rename, branches, &old.copies)?;
+    for &index in &chosen {
+        let branch = &branches.as_slice()[index];
+        let made = make_holding_dir(pool, branch, &old.path);
+        names::create::path_created(pool, branch, &holding_path(&old.path));
+        made.map_err(|errno| {
+            tracing::warn!("a rename to another branch was refused: cannot set files aside: {errno}");
+            Error::CrossBranch
+        })?;
+    }
+    let mut known: SmallVec<[NodeId; 4]> = SmallVec::new();
+    let result = move_aside(pool, &caller, branches, old, new, kind, &chosen, &mut known);
+    // The moved file now keeps the directories' nodes in the table.
+    known.iter().rev().for_each(|&id| names::lookup::forget(pool, id, 1));
+    result
+}
 
-    #[allow(clippy::too_many_arguments)]
-    fn move_aside<'b>(
-        &self,
-        caller: &Caller,
-        branches: &'b Branches,
-        old: &Side<'b, '_>,
-        new: &mut Side<'b, '_>,
-        kind: RenameKind,
-        chosen: &Choice,
-        known: &mut SmallVec<[NodeId; 4]>,
-    ) -> Result<()> {
-        let path = holding_path(&old.path);
-        let parent = self.known_dir(branches, &path, known).map_err(|_| Error::CrossBranch)?;
-        let dirs = MergedDir::open(Symlinks::NEVER, branches, &path);
-        // An earlier file of that name must not be replaced, because symlinks lead to it.
-        let name = (0..ATTEMPTS)
-            .map(|attempt| holding_name(old.name, attempt))
-            .find(|name| dirs.copies(name).must_be_absent().is_ok())
-            .ok_or(Error::CrossBranch)?;
-        let copies = dirs.copies(&name);
-        let held = Side { parent, name: &name, path, dirs, copies };
-        let full = join(&held.path, &name);
-        let target = match self.config().rename_exdev {
-            RenameExdev::Passthrough => return Err(Error::CrossBranch),
-            RenameExdev::RelSymlink => relative(&new.path, &full),
-            RenameExdev::AbsSymlink => self.absolute(&full)?,
-        };
-        let mut done: SmallVec<[(usize, Step); 4]> = SmallVec::new();
-        for &index in chosen {
-            match rename_copy(old, &held, index, RenameFlags::NOREPLACE) {
-                Ok(()) => {
-                    self.name_created(&held.path, &name, branches.as_slice()[index].id);
-                    done.push((index, Step::Moved));
-                }
-                Err(errno) => {
-                    tracing::debug!("a file could not be set aside: {errno}");
-                    undo(old, &held, &done);
-                    return Err(Error::CrossBranch);
-                }
-            }
-        }
-        // Updates the table before making the symlink, for requests for the file in between.
-        self.nodes.renamed((old.parent, old.name), (parent, &name));
-        // The symlink replaces what has the new name, so it must not be on disk before the file that it leads to.
-        let synced = match chosen.first() {
-            Some(&first) if new.copies.any() => held.sync(first).map_err(Error::from),
-            _ => Ok(()),
-        };
-        let placed = synced.and_then(|()| self.place_symlink(caller, branches, new, kind, &target));
-        match placed {
-            // After a rename, the kernel assumes that the new name leads to the file.
+#[allow(clippy::too_many_arguments)]
+fn move_aside<'b>(
+    pool: &Pool,
+    caller: &Caller,
+    branches: &'b Branches,
+    old: &Side<'b, '_>,
+    new: &mut Side<'b, '_>,
+    kind: RenameKind,
+    chosen: &Choice,
+    known: &mut SmallVec<[NodeId; 4]>,
+) -> Result<()> {
+    let path = holding_path(&old.path);
+    let parent = known_dir(pool, branches, &path, known).map_err(|_| Error::CrossBranch)?;
+    let dirs = MergedDir::open(Symlinks::NEVER, branches, &path);
+    // An earlier file of that name must not be replaced, because symlinks lead to it.
+    let name = (0..ATTEMPTS)
+        .map(|attempt| holding_name(old.name, attempt))
+        .find(|name| dirs.copies(name).must_be_absent().is_ok())
+        .ok_or(Error::CrossBranch)?;
+    let copies = dirs.copies(&name);
+    let held = Side { parent, name: &name, path, dirs, copies };
+    let full = join(&held.path, &name);
+    let target = match pool.config().rename_exdev {
+        RenameExdev::Passthrough => return Err(Error::CrossBranch),
+        RenameExdev::RelSymlink => relative(&new.path, &full),
+        RenameExdev::AbsSymlink => absolute(pool, &full)?,
+    };
+    let mut done: SmallVec<[(usize, Step); 4]> = SmallVec::new();
+    for &index in chosen {
+        match rename_copy(old, &held, index, RenameFlags::NOREPLACE) {
             Ok(()) => {
-                self.kernel.load().forget_name(new.parent, new.name);
-                self.kernel.load().forget_name(parent, &name);
+                resolve::dirs::name_created(pool, &held.path, &name, branches.as_slice()[index].id);
+                done.push((index, Step::Moved));
             }
-            Err(_) => {
+            Err(errno) => {
+                tracing::debug!("a file could not be set aside: {errno}");
                 undo(old, &held, &done);
-                self.nodes.renamed((parent, &name), (old.parent, old.name));
+                return Err(Error::CrossBranch);
             }
         }
-        placed
     }
+    // Updates the table before making the symlink, for requests for the file in between.
+    pool.nodes.renamed((old.parent, old.name), (parent, &name));
+    // The symlink replaces what has the new name, so it must not be on disk before the file that it leads to.
+    let synced = match chosen.first() {
+        Some(&first) if new.copies.any() => held.sync(first).map_err(Error::from),
+        _ => Ok(()),
+    };
+    let placed = synced.and_then(|()| place_symlink(pool, caller, branches, new, kind, &target));
+    match placed {
+        // After a rename, the kernel assumes that the new name leads to the file.
+        Ok(()) => {
+            pool.kernel.load().forget_name(new.parent, new.name);
+            pool.kernel.load().forget_name(parent, &name);
+        }
+        Err(_) => {
+            undo(old, &held, &done);
+            pool.nodes.renamed((parent, &name), (old.parent, old.name));
+        }
+    }
+    placed
+}
 
-    /// Puts a symlink under a name, replacing what is there: makes it under a temporary name and renames it.
-    fn place_symlink<'b>(
-        &self,
-        caller: &Caller,
-        branches: &'b Branches,
-        new: &mut Side<'b, '_>,
-        kind: RenameKind,
-        target: &[u8],
-    ) -> Result<()> {
-        let chosen = self.choose_for_create(Func::Symlink, &new.dirs, (&new.path, new.name), &[])?;
-        let aside = temporary_name();
-        let mut results: SmallVec<[aggregate::Outcome; 2]> = SmallVec::new();
-        for &index in &chosen {
-            results.push(self.bring_dir(branches, &mut new.dirs, index, &new.path).and_then(|()| {
+/// Puts a symlink under a name, replacing what is there: makes it under a temporary name and renames it.
+fn place_symlink<'b>(
+    pool: &Pool,
+    caller: &Caller,
+    branches: &'b Branches,
+    new: &mut Side<'b, '_>,
+    kind: RenameKind,
+    target: &[u8],
+) -> Result<()> {
+    let chosen =
+        resolve::choose::choose_for_create(pool, Func::Symlink, &new.dirs, (&new.path, new.name), &[])?;
+    let aside = temporary_name();
+    let mut results: SmallVec<[aggregate::Outcome; 2]> = SmallVec::new();
+    for &index in &chosen {
+        results.push(names::create::bring_dir(pool, branches, &mut new.dirs, index, &new.path).and_then(
+            |()| {
                 let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
                 rustix::fs::symlinkat(target, new.dirs.get(index).ok_or(Errno::NOENT)?, aside.as_slice())
-            }));
-        }
-        aggregate::any_success(&results)?;
-        let mut dirs = MergedDir::open(self.follow(), branches, &new.path);
-        dirs.follow = Symlinks::NEVER;
-        let copies = dirs.copies(&aside);
-        let mut from = Side { parent: new.parent, name: &aside, path: new.path.clone(), dirs, copies };
-        let result = self.replace(branches, &mut from, new, kind, RenameLog(None));
-        for &index in &chosen {
-            // The temporary name is left if the rename failed, or if func.rename does not choose every copy.
-            if let Some(dir) = new.dirs.get(index) {
-                let _ = rustix::fs::unlinkat(dir, aside.as_slice(), AtFlags::empty());
-                new.dirs.copy_changed(index);
-            }
-        }
-        result
+            },
+        ));
     }
-
-    /// Makes the holding directory of a branch, and in it a clone of the directory `path`.
-    ///
-    /// Errors: `EACCES` if a directory there differs from its original in owner, group or mode.
-    fn make_holding_dir(&self, branch: &Branch, path: &[u8]) -> Result<(), Errno> {
-        let _cloning = self.lock_for_clone(path, branch.id)?;
-        let holding = holding(branch)?;
-        if path.is_empty() {
-            return Ok(());
+    aggregate::any_success(&results)?;
+    let mut dirs = MergedDir::open(resolve::dirs::follow(pool), branches, &new.path);
+    dirs.follow = Symlinks::NEVER;
+    let copies = dirs.copies(&aside);
+    let mut from = Side { parent: new.parent, name: &aside, path: new.path.clone(), dirs, copies };
+    let result = names::rename::replace(pool, branches, &mut from, new, kind, RenameLog(None));
+    for &index in &chosen {
+        // The temporary name is left if the rename failed, or if func.rename does not choose every copy.
+        if let Some(dir) = new.dirs.get(index) {
+            let _ = rustix::fs::unlinkat(dir, aside.as_slice(), AtFlags::empty());
+            new.dirs.copy_changed(index);
         }
-        clone_dirs(branch.root(), holding.as_fd(), path, &|_, _| true)?;
-        // Any user may create directories in the holding directory. The owner of one with other rights than the
-        // original could gain access to the file.
-        for end in (0..=path.len()).filter(|&end| path.get(end).is_none_or(|&byte| byte == b'/')) {
-            let rights = |root| {
-                let attr = stat::of(beneath::dir(root, &path[..end])?.as_fd())?;
-                Ok::<_, Errno>((attr.uid, attr.gid, attr.mode))
-            };
-            if rights(branch.root())? != rights(holding.as_fd())? {
-                return Err(Errno::ACCESS);
-            }
-        }
-        Ok(())
     }
+    result
+}
 
-    /// Returns the node of a directory after looking up each part of its path. Adds the nodes to `looked_up`; the
-    /// caller must forget each once.
-    fn known_dir(
-        &self,
-        branches: &Branches,
-        path: &[u8],
-        looked_up: &mut SmallVec<[NodeId; 4]>,
-    ) -> Result<NodeId> {
-        let (mut at, mut parent) = (PoolPath::new(), NodeId::ROOT);
-        for part in path.split(|&byte| byte == b'/') {
-            let entry =
-                self.enter(branches, parent, &at, &MergedDir::open(Symlinks::NEVER, branches, &at), part)?;
-            looked_up.push(entry.node);
-            // The directory may be new while the kernel caches that the name does not exist.
-            self.kernel.load().forget_name(parent, part);
-            if !entry.attr.is_dir() {
-                return Err(Error::NotDirectory);
-            }
-            (at, parent) = (join(&at, part), entry.node);
-        }
-        Ok(parent)
+/// Makes the holding directory of a branch, and in it a clone of the directory `path`.
+///
+/// Errors: `EACCES` if a directory there differs from its original in owner, group or mode.
+fn make_holding_dir(pool: &Pool, branch: &Branch, path: &[u8]) -> Result<(), Errno> {
+    let _cloning = resolve::locks::lock_for_clone(pool, path, branch.id)?;
+    let holding = holding(branch)?;
+    if path.is_empty() {
+        return Ok(());
     }
-
-    /// Returns the absolute path of a path of the pool, below the mountpoint.
-    fn absolute(&self, path: &[u8]) -> Result<Vec<u8>> {
-        match self.config().mountpoint.as_os_str().as_bytes() {
-            b"" => Err(Error::CrossBranch),
-            mountpoint => Ok([mountpoint, b"/", path].concat()),
+    clone_dirs(branch.root(), holding.as_fd(), path, &|_, _| true)?;
+    // Any user may create directories in the holding directory. The owner of one with other rights than the
+    // original could gain access to the file.
+    for end in (0..=path.len()).filter(|&end| path.get(end).is_none_or(|&byte| byte == b'/')) {
+        let rights = |root| {
+            let attr = stat::of(beneath::dir(root, &path[..end])?.as_fd())?;
+            Ok::<_, Errno>((attr.uid, attr.gid, attr.mode))
+        };
+        if rights(branch.root())? != rights(holding.as_fd())? {
+            return Err(Errno::ACCESS);
         }
+    }
+    Ok(())
+}
+
+/// Returns the node of a directory after looking up each part of its path. Adds the nodes to `looked_up`; the
+/// caller must forget each once.
+fn known_dir(
+    pool: &Pool,
+    branches: &Branches,
+    path: &[u8],
+    looked_up: &mut SmallVec<[NodeId; 4]>,
+) -> Result<NodeId> {
+    let (mut at, mut parent) = (PoolPath::new(), NodeId::ROOT);
+    for part in path.split(|&byte| byte == b'/') {
+        let entry = names::lookup::enter(
+            pool,
+            branches,
+            parent,
+            &at,
+            &MergedDir::open(Symlinks::NEVER, branches, &at),
+            part,
+        )?;
+        looked_up.push(entry.node);
+        // The directory may be new while the kernel caches that the name does not exist.
+        pool.kernel.load().forget_name(parent, part);
+        if !entry.attr.is_dir() {
+            return Err(Error::NotDirectory);
+        }
+        (at, parent) = (join(&at, part), entry.node);
+    }
+    Ok(parent)
+}
+
+/// Returns the absolute path of a path of the pool, below the mountpoint.
+fn absolute(pool: &Pool, path: &[u8]) -> Result<Vec<u8>> {
+    match pool.config().mountpoint.as_os_str().as_bytes() {
+        b"" => Err(Error::CrossBranch),
+        mountpoint => Ok([mountpoint, b"/", path].concat()),
     }
 }
 

@@ -4,6 +4,8 @@ use super::create::must_be_new;
 use crate::config::Func;
 use crate::dir::merged::MergedDir;
 use crate::dir::symlinks::Symlinks;
+use crate::ops::names;
+use crate::ops::resolve;
 use crate::ops::resolve::choose::SpaceNeed;
 use crate::paths::Uses;
 use crate::pool::Pool;
@@ -64,117 +66,117 @@ pub enum SetAnswer {
     NotAsked,
 }
 
-impl Pool {
-    /// Explains the policy's choice for `func` on `name` in the directory `id`. Without a name, it is for `id` itself,
-    /// or, if `func` creates, for some new name in `id`.
-    ///
-    /// Errors: `ENOENT` for a node that has lost its name; `ENOTDIR` for a name in a file; `EINVAL` if `name` is not a
-    /// single path component, or is `.` or `..`.
-    pub fn explain(&self, func: Func, id: NodeId, name: Option<&[u8]>) -> Result<Explained> {
-        if name
-            .is_some_and(|name| matches!(name, b"" | b"." | b"..") || name.iter().any(|b| b"/\0".contains(b)))
-        {
-            return Err(Error::Invalid);
+/// Explains the policy's choice for `func` on `name` in the directory `id`. Without a name, it is for `id` itself,
+/// or, if `func` creates, for some new name in `id`.
+///
+/// Errors: `ENOENT` for a node that has lost its name; `ENOTDIR` for a name in a file; `EINVAL` if `name` is not a
+/// single path component, or is `.` or `..`.
+pub fn explain(pool: &Pool, func: Func, id: NodeId, name: Option<&[u8]>) -> Result<Explained> {
+    if name.is_some_and(|name| matches!(name, b"" | b"." | b"..") || name.iter().any(|b| b"/\0".contains(b)))
+    {
+        return Err(Error::Invalid);
+    }
+    let _held = pool.using(Uses::node(id));
+    let branches = pool.branches.load();
+    let (node, path) = pool.nodes.locate(id)?;
+    let path = path.ok_or(Error::Absent)?;
+    let config = pool.config();
+    let (category, policy) = (func.category(), config.policies.get(func));
+    let creates = category == Category::Create;
+    if (name.is_some() || creates) && !node.is_dir() {
+        return Err(Error::NotDirectory);
+    }
+    let (dir, name) = match name {
+        None if creates || path.is_empty() => (&path[..], None),
+        None => {
+            let (dir, name) = split(&path);
+            (dir, Some(name))
         }
-        let _held = self.using(Uses::node(id));
-        let branches = self.branches.load();
-        let (node, path) = self.nodes.locate(id)?;
-        let path = path.ok_or(Error::Absent)?;
-        let config = self.config();
-        let (category, policy) = (func.category(), config.policies.get(func));
-        let creates = category == Category::Create;
-        if (name.is_some() || creates) && !node.is_dir() {
-            return Err(Error::NotDirectory);
+        name => (&path[..], name),
+    };
+    let mut dirs = MergedDir::open(resolve::dirs::follow(pool), &branches, dir);
+    if matches!(func, Func::Link | Func::Rename | Func::Rmdir | Func::Unlink) {
+        // These functions change names: of a followed symlink, the symlink itself.
+        dirs.follow = Symlinks::NEVER;
+    }
+    let copies = name.map_or_else(|| dirs.own(), |name| resolve::generations::copies(pool, &dirs, name));
+    let mut looked_at = match name {
+        Some(name) if dir.is_empty() => name.to_vec(),
+        Some(name) => [dir, b"/", name].concat(),
+        None => dir.to_vec(),
+    };
+    let mut views = resolve::choose::views(pool, &branches, &copies, true).to_vec();
+    // The last views of each set of branches, by which those outside of the last one are judged.
+    let mut sets_seen: Vec<Vec<BranchView>> = Vec::new();
+    let mut has_room = false;
+    let outcome = match category {
+        Category::Create => {
+            let mut last = None;
+            let see = |at: &[u8], level: &[BranchView], set: Option<Set<'_>>| {
+                let name = set.map(|set| set.to_string());
+                if name == last {
+                    sets_seen.pop();
+                }
+                sets_seen.push(level.to_vec());
+                last = name;
+                looked_at = at.to_vec();
+                views = level.to_vec();
+            };
+            // All figures, because users see them, even those that the policy does not need.
+            let every = (true, SpaceNeed::of(true, &branches));
+            // Asks the policy even if the name exists, so that the views are complete.
+            let placed = resolve::choose::choose_for_create_seen(
+                pool,
+                &config,
+                func,
+                &dirs,
+                (dir, name.unwrap_or_default()),
+                &[],
+                every,
+                see,
+            );
+            has_room = placed.is_ok();
+            name.map_or(Ok(()), |name| must_be_new(&dirs, name, &copies)).and(placed)
         }
-        let (dir, name) = match name {
-            None if creates || path.is_empty() => (&path[..], None),
-            None => {
-                let (dir, name) = split(&path);
-                (dir, Some(name))
-            }
-            name => (&path[..], name),
-        };
-        let mut dirs = MergedDir::open(self.follow(), &branches, dir);
-        if matches!(func, Func::Link | Func::Rename | Func::Rmdir | Func::Unlink) {
-            // These functions change names: of a followed symlink, the symlink itself.
-            dirs.follow = Symlinks::NEVER;
-        }
-        let copies = name.map_or_else(|| dirs.own(), |name| self.copies(&dirs, name));
-        let mut looked_at = match name {
-            Some(name) if dir.is_empty() => name.to_vec(),
-            Some(name) => [dir, b"/", name].concat(),
-            None => dir.to_vec(),
-        };
-        let mut views = self.views(&branches, &copies, true).to_vec();
-        // The last views of each set of branches, by which those outside of the last one are judged.
-        let mut sets_seen: Vec<Vec<BranchView>> = Vec::new();
-        let mut has_room = false;
-        let outcome = match category {
-            Category::Create => {
-                let mut last = None;
-                let see = |at: &[u8], level: &[BranchView], set: Option<Set<'_>>| {
-                    let name = set.map(|set| set.to_string());
-                    if name == last {
-                        sets_seen.pop();
-                    }
-                    sets_seen.push(level.to_vec());
-                    last = name;
-                    looked_at = at.to_vec();
-                    views = level.to_vec();
-                };
-                // All figures, because users see them, even those that the policy does not need.
-                let every = (true, SpaceNeed::of(true, &branches));
-                // Asks the policy even if the name exists, so that the views are complete.
-                let placed = self.choose_for_create_seen(
-                    &config,
-                    func,
-                    &dirs,
-                    (dir, name.unwrap_or_default()),
-                    &[],
-                    every,
-                    see,
-                );
-                has_room = placed.is_ok();
-                name.map_or(Ok(()), |name| must_be_new(&dirs, name, &copies)).and(placed)
-            }
-            Category::Action => self.choose_by_policy(func, &branches, &copies).and_then(|choice| {
+        Category::Action => {
+            resolve::choose::choose_by_policy(pool, func, &branches, &copies).and_then(|choice| {
                 if matches!(func, Func::Unlink | Func::Rmdir | Func::Rename) {
-                    self.all_removable(&branches, std::iter::once(&copies))?;
+                    resolve::choose::all_removable(pool, &branches, std::iter::once(&copies))?;
                 }
                 Ok(choice)
-            }),
-            Category::Search => {
-                self.shown(func, &branches, &copies).map(|index| Choice::from_slice(&[index]))
-            }
-        };
-        let mut judgement = policy::explain(policy, category, &views);
-        for seen in &sets_seen {
-            for (index, why) in policy::explain(policy, category, seen).exclusions.into_iter().enumerate() {
-                if judgement.exclusions[index] == Some(Exclusion::Outside) {
-                    judgement.exclusions[index] = why;
-                }
+            })
+        }
+        Category::Search => {
+            resolve::choose::shown(pool, func, &branches, &copies).map(|index| Choice::from_slice(&[index]))
+        }
+    };
+    let mut judgement = policy::explain(policy, category, &views);
+    for seen in &sets_seen {
+        for (index, why) in policy::explain(policy, category, seen).exclusions.into_iter().enumerate() {
+            if judgement.exclusions[index] == Some(Exclusion::Outside) {
+                judgement.exclusions[index] = why;
             }
         }
-        let (placement, is_placed) = (&config.placement, creates && func != Func::Mkdir);
-        let order = is_placed.then(|| placement.order(dir, name.unwrap_or_default())).flatten();
-        let placed = order.map(|order| placed(&order, &branches, sets_seen.len(), has_room));
-        let copied = || {
-            let rule = placement.rule(&join(dir, name?)).filter(|rule| is_placed && rule.copies.is_some())?;
-            let path = rule.path.as_str().to_owned();
-            Some(Placed { rule: Some(path), copies: rule.copies, sets: Vec::new() })
-        };
-        let placed = placed.or_else(copied);
-        Ok(Explained {
-            policy,
-            looked_at,
-            preserves_paths: self.preserves_paths(),
-            branches: branches.iter().cloned().zip(views).collect(),
-            placed,
-            exclusions: judgement.exclusions,
-            chances: judgement.chances,
-            outcome,
-        })
     }
+    let (placement, is_placed) = (&config.placement, creates && func != Func::Mkdir);
+    let order = is_placed.then(|| placement.order(dir, name.unwrap_or_default())).flatten();
+    let placed = order.map(|order| placed(&order, &branches, sets_seen.len(), has_room));
+    let copied = || {
+        let rule = placement.rule(&join(dir, name?)).filter(|rule| is_placed && rule.copies.is_some())?;
+        let path = rule.path.as_str().to_owned();
+        Some(Placed { rule: Some(path), copies: rule.copies, sets: Vec::new() })
+    };
+    let placed = placed.or_else(copied);
+    Ok(Explained {
+        policy,
+        looked_at,
+        preserves_paths: names::link::preserves_paths(pool),
+        branches: branches.iter().cloned().zip(views).collect(),
+        placed,
+        exclusions: judgement.exclusions,
+        chances: judgement.chances,
+        outcome,
+    })
 }
 
 /// Describes the sets of an order, of which so many were asked; the last of them has room, or none has.

@@ -3,6 +3,8 @@
 use super::lookup::Entry;
 use crate::dir::merged::Trust;
 use crate::export::{self, FoundById, StableId, StableTarget};
+use crate::ops::names;
+use crate::ops::resolve;
 use crate::paths::Uses;
 use crate::pool::Pool;
 use canopy_base::error::{Error, Result};
@@ -10,87 +12,92 @@ use canopy_base::ids::NodeId;
 use canopy_branch::branch::Branches;
 use canopy_branch::fs::reserved::is_reserved;
 
-impl Pool {
-    /// Finds the file or directory that once had this id, and hands the kernel a reference to its node.
-    ///
-    /// Errors: `ESTALE` if it is gone, if it is now known as another node, or if the id is not a stable one; the error
-    /// of its branch if that could not answer; [`Error::Wait`] while it is being searched for.
-    pub(crate) fn find(&self, id: NodeId) -> Result<Entry> {
-        let wanted = StableTarget::of(id).ok_or(Error::Stale)?;
-        let trust = self.cache_trust();
-        let branches = self.branches.load();
-        let wants_path = self.config().inode.uses_path(false) || self.config().names_only;
-        let mut failed = branches.timeout_error();
-        for branch in branches.iter().filter(|branch| wanted.may_be_on(branch)) {
-            // Searches without a lock, because this may take long. The path may be outdated afterwards, so
-            // `enter_path` accepts only this node.
-            match export::find(branch, wanted, wants_path, &self.inode_search) {
-                Ok(None) => {}
-                Ok(Some(FoundById { lasting, path: Some(path), .. })) => {
-                    return self.enter_path(&branches, &path, lasting, trust);
-                }
-                Ok(Some(FoundById { lasting, attr, path: None })) => {
-                    let node = self.nodes.hand_out_found(lasting, attr.key())?;
-                    let shown = self.file_attr(&branches, &node).inspect_err(|_| self.forget(id, 1));
-                    return Ok(Entry::new(&node, shown?));
-                }
-                Err(Error::Branch(errno)) => failed = Some(errno),
-                Err(other) => return Err(other),
+/// Finds the file or directory that once had this id, and hands the kernel a reference to its node.
+///
+/// Errors: `ESTALE` if it is gone, if it is now known as another node, or if the id is not a stable one; the error
+/// of its branch if that could not answer; [`Error::Wait`] while it is being searched for.
+pub(crate) fn find(pool: &Pool, id: NodeId) -> Result<Entry> {
+    let wanted = StableTarget::of(id).ok_or(Error::Stale)?;
+    let trust = resolve::dirs::cache_trust(pool);
+    let branches = pool.branches.load();
+    let wants_path = pool.config().inode.uses_path(false) || pool.config().names_only;
+    let mut failed = branches.timeout_error();
+    for branch in branches.iter().filter(|branch| wanted.may_be_on(branch)) {
+        // Searches without a lock, because this may take long. The path may be outdated afterwards, so
+        // `enter_path` accepts only this node.
+        match export::find(branch, wanted, wants_path, &pool.inode_search) {
+            Ok(None) => {}
+            Ok(Some(FoundById { lasting, path: Some(path), .. })) => {
+                return enter_path(pool, &branches, &path, lasting, trust);
             }
-        }
-        Err(failed.map_or(Error::Stale, Error::Branch))
-    }
-
-    /// Looks up a path, and returns the last entry if it is the wanted node.
-    ///
-    /// Errors: `ESTALE` if the path leads to another node or nowhere.
-    fn enter_path(&self, branches: &Branches, path: &[u8], wanted: StableId, trust: Trust) -> Result<Entry> {
-        let mut above = Vec::new();
-        let mut found = Err(Error::Stale);
-        let mut parent = NodeId::ROOT;
-        let mut parts = path.split(|&byte| byte == b'/').peekable();
-        while let Some(name) = parts.next() {
-            let last = parts.peek().is_none();
-            found = self.step(branches, parent, name, last.then_some(wanted), trust);
-            match &found {
-                Ok(entry) if !last => {
-                    parent = entry.node;
-                    above.push(parent);
-                }
-                _ => break,
+            Ok(Some(FoundById { lasting, attr, path: None })) => {
+                let node = pool.nodes.hand_out_found(lasting, attr.key())?;
+                let shown = names::lookup::file_attr(pool, &branches, &node)
+                    .inspect_err(|_| names::lookup::forget(pool, id, 1));
+                return Ok(Entry::new(&node, shown?));
             }
+            Err(Error::Branch(errno)) => failed = Some(errno),
+            Err(other) => return Err(other),
         }
-        if let Ok(entry) = &found
-            && entry.node != wanted.id
-        {
-            above.push(entry.node);
-            found = Err(Error::Stale);
-        }
-        // The found node keeps its ancestors in the table.
-        match self.handle_records.get() {
-            // The kernel may know them from another process, and this counts for that.
-            Some(_) if found.is_ok() => above.into_iter().for_each(|node| self.nodes.give_back_but_one(node)),
-            _ => above.into_iter().for_each(|node| self.forget(node, 1)),
-        }
-        // It was moved meanwhile, or another file now hides it.
-        found.map_err(|error| if error.errno() == rustix::io::Errno::NOENT { Error::Stale } else { error })
     }
+    Err(failed.map_or(Error::Stale, Error::Branch))
+}
 
-    /// Looks up one part of a path. `dir` is the wanted stable id for the last part.
-    fn step(
-        &self,
-        branches: &Branches,
-        parent: NodeId,
-        name: &[u8],
-        dir: Option<StableId>,
-        trust: Trust,
-    ) -> Result<Entry> {
-        if is_reserved(name) {
-            return Err(Error::Stale);
+/// Looks up a path, and returns the last entry if it is the wanted node.
+///
+/// Errors: `ESTALE` if the path leads to another node or nowhere.
+fn enter_path(
+    pool: &Pool,
+    branches: &Branches,
+    path: &[u8],
+    wanted: StableId,
+    trust: Trust,
+) -> Result<Entry> {
+    let mut above = Vec::new();
+    let mut found = Err(Error::Stale);
+    let mut parent = NodeId::ROOT;
+    let mut parts = path.split(|&byte| byte == b'/').peekable();
+    while let Some(name) = parts.next() {
+        let last = parts.peek().is_none();
+        found = step(pool, branches, parent, name, last.then_some(wanted), trust);
+        match &found {
+            Ok(entry) if !last => {
+                parent = entry.node;
+                above.push(parent);
+            }
+            _ => break,
         }
-        // For this part alone: what is found in the end is compared with what is wanted.
-        let _held = self.using(Uses::name(parent, name));
-        let (path, dirs) = self.dirs(branches, parent, trust)?;
-        self.enter_as(branches, parent, &path, &dirs, name, dir)
     }
+    if let Ok(entry) = &found
+        && entry.node != wanted.id
+    {
+        above.push(entry.node);
+        found = Err(Error::Stale);
+    }
+    // The found node keeps its ancestors in the table.
+    match pool.handle_records.get() {
+        // The kernel may know them from another process, and this counts for that.
+        Some(_) if found.is_ok() => above.into_iter().for_each(|node| pool.nodes.give_back_but_one(node)),
+        _ => above.into_iter().for_each(|node| names::lookup::forget(pool, node, 1)),
+    }
+    // It was moved meanwhile, or another file now hides it.
+    found.map_err(|error| if error.errno() == rustix::io::Errno::NOENT { Error::Stale } else { error })
+}
+
+/// Looks up one part of a path. `dir` is the wanted stable id for the last part.
+fn step(
+    pool: &Pool,
+    branches: &Branches,
+    parent: NodeId,
+    name: &[u8],
+    dir: Option<StableId>,
+    trust: Trust,
+) -> Result<Entry> {
+    if is_reserved(name) {
+        return Err(Error::Stale);
+    }
+    // For this part alone: what is found in the end is compared with what is wanted.
+    let _held = pool.using(Uses::name(parent, name));
+    let (path, dirs) = resolve::dirs::dirs(pool, branches, parent, trust)?;
+    names::lookup::enter_as(pool, branches, parent, &path, &dirs, name, dir)
 }

@@ -4,7 +4,10 @@ use super::lookup::Entry;
 use crate::config::Func;
 use crate::door::Caller;
 use crate::ops::aggregate;
+use crate::ops::names;
+use crate::ops::reserve;
 use crate::ops::reserve::DIRECTORY_GROWS;
+use crate::ops::resolve;
 use crate::ops::resolve::places::Purpose;
 use crate::paths::Uses;
 use crate::pool::Pool;
@@ -17,61 +20,58 @@ use rustix::fd::AsFd;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 
-impl Pool {
-    /// Links a file under a new name, on each branch whose copy the policy chooses. A file without a name (`O_TMPFILE`)
-    /// gets its first one.
-    ///
-    /// Errors: `EXDEV` if the create policy preserves paths and the branch lacks the directory, unless `link-exdev`
-    /// names a substitute.
-    pub fn link(&self, caller: &Caller, id: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Entry> {
-        check_not_reserved(new_name)?;
-        let _changes = self.figures.changes();
-        let trust = self.cache_trust();
-        let _held = self.using(Uses::node(id).and(Uses::name(new_parent, new_name)));
-        let branches = self.branches.load();
-        let node = self.nodes.get(id)?;
-        if node.is_dir() {
-            return Err(Error::NotPermitted);
-        }
-        let (path, mut dirs) = self.dirs(&branches, new_parent, trust)?;
-        dirs.first()?;
-        dirs.copies(new_name).must_be_absent()?;
-        let places = self.places(&branches, &node, trust, Purpose::Attributes)?;
-        let targets = self.chosen_places(Func::Link, &branches, &places, false)?;
-        let mut results: SmallVec<[aggregate::Outcome; 2]> = SmallVec::new();
-        for target in &targets {
-            let index = match target.index {
-                Some(index) => index,
-                None => branches.index_of(target.branch.id).ok_or(Error::Stale)?,
-            };
-            if dirs.lacks(index) && self.preserves_paths() {
-                results.push(Err(Errno::XDEV));
-                continue;
-            }
-            results.push(self.bring_dir(&branches, &mut dirs, index, &path).and_then(|()| {
-                let dir = dirs.get(index).ok_or(Errno::NOENT)?;
-                let nears = branches[index].nears_reserve(DIRECTORY_GROWS);
-                let link = || Ok(pinned::link(target.fd.as_fd(), dir, new_name)?);
-                self.begin_generation(target.fd.as_fd(), &path, new_name)
-                    .and_then(|()| self.take_space(nears, || None, link).map_err(Error::errno))
-                    .map_err(|errno| branches[index].record_error(errno, OpKind::Change))
-            }));
-            dirs.name_created(new_name, index);
-        }
-        match aggregate::link(&results) {
-            Err(Errno::XDEV) => {
-                return self.link_by_symlink(caller, &branches, &node, &path, &mut dirs, new_name);
-            }
-            other => other?,
-        }
-        self.note_closed(&path, new_name);
-        dirs.follow = dirs.follow.as_node(&node);
-        self.enter(&branches, new_parent, &path, &dirs, new_name)
+/// Links a file under a new name, on each branch whose copy the policy chooses. A file without a name (`O_TMPFILE`)
+/// gets its first one.
+///
+/// Errors: `EXDEV` if the create policy preserves paths and the branch lacks the directory, unless `link-exdev`
+/// names a substitute.
+pub fn link(pool: &Pool, caller: &Caller, id: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Entry> {
+    check_not_reserved(new_name)?;
+    let _changes = pool.figures.changes();
+    let trust = resolve::dirs::cache_trust(pool);
+    let _held = pool.using(Uses::node(id).and(Uses::name(new_parent, new_name)));
+    let branches = pool.branches.load();
+    let node = pool.nodes.get(id)?;
+    if node.is_dir() {
+        return Err(Error::NotPermitted);
     }
+    let (path, mut dirs) = resolve::dirs::dirs(pool, &branches, new_parent, trust)?;
+    dirs.first()?;
+    dirs.copies(new_name).must_be_absent()?;
+    let places = resolve::places::places(pool, &branches, &node, trust, Purpose::Attributes)?;
+    let targets = resolve::places::chosen_places(pool, Func::Link, &branches, &places, false)?;
+    let mut results: SmallVec<[aggregate::Outcome; 2]> = SmallVec::new();
+    for target in &targets {
+        let index = match target.index {
+            Some(index) => index,
+            None => branches.index_of(target.branch.id).ok_or(Error::Stale)?,
+        };
+        if dirs.lacks(index) && preserves_paths(pool) {
+            results.push(Err(Errno::XDEV));
+            continue;
+        }
+        results.push(names::create::bring_dir(pool, &branches, &mut dirs, index, &path).and_then(|()| {
+            let dir = dirs.get(index).ok_or(Errno::NOENT)?;
+            let nears = branches[index].nears_reserve(DIRECTORY_GROWS);
+            let link = || Ok(pinned::link(target.fd.as_fd(), dir, new_name)?);
+            resolve::generations::begin_generation(pool, target.fd.as_fd(), &path, new_name)
+                .and_then(|()| reserve::take_space(pool, nears, || None, link).map_err(Error::errno))
+                .map_err(|errno| branches[index].record_error(errno, OpKind::Change))
+        }));
+        dirs.name_created(new_name, index);
+    }
+    match aggregate::link(&results) {
+        Err(Errno::XDEV) => {
+            return names::exdev::link_by_symlink(pool, caller, &branches, &node, &path, &mut dirs, new_name);
+        }
+        other => other?,
+    }
+    resolve::generations::note_closed(pool, &path, new_name);
+    dirs.follow = dirs.follow.as_node(&node);
+    names::lookup::enter(pool, &branches, new_parent, &path, &dirs, new_name)
+}
 
-    /// Returns true if rename and link must not create directories on branches that lack them.
-    pub(crate) fn preserves_paths(&self) -> bool {
-        self.config().policies.get(Func::Create).is_path_preserving()
-            && !self.config().ignore_path_preservation
-    }
+/// Returns true if rename and link must not create directories on branches that lack them.
+pub(crate) fn preserves_paths(pool: &Pool) -> bool {
+    pool.config().policies.get(Func::Create).is_path_preserving() && !pool.config().ignore_path_preservation
 }

@@ -2,6 +2,7 @@
 
 use crate::config::Func;
 use crate::dir::merged::MergedDir;
+use crate::ops::resolve;
 use crate::paths::Uses;
 use crate::pool::Pool;
 use canopy_base::error::{Error, Result};
@@ -28,47 +29,44 @@ impl Located {
     }
 }
 
-impl Pool {
-    /// Returns the location of a node.
-    ///
-    /// Errors: `ENOENT` for a file that has lost its name.
-    pub fn locate(&self, id: NodeId) -> Result<Located> {
-        let _held = self.using(Uses::node(id));
-        let branches = self.branches.load();
-        let (node, path) = self.nodes.locate(id)?;
-        let path = path.ok_or(Error::Absent)?;
-        let (branch, file) = if node.is_dir() {
-            let copies = MergedDir::open(self.follow(), &branches, &path).own();
-            (name(&branches.as_slice()[self.shown(Func::Getxattr, &branches, &copies)?]), None)
-        } else {
-            let primary = self.primary(&branches, &node)?;
-            (name(&primary.branch), Some((primary.attr.dev, primary.attr.ino)))
-        };
-        Ok(Located { path: path.to_vec(), branch, file })
-    }
+/// Returns the location of a node.
+///
+/// Errors: `ENOENT` for a file that has lost its name.
+pub fn locate(pool: &Pool, id: NodeId) -> Result<Located> {
+    let _held = pool.using(Uses::node(id));
+    let branches = pool.branches.load();
+    let (node, path) = pool.nodes.locate(id)?;
+    let path = path.ok_or(Error::Absent)?;
+    let (branch, file) = if node.is_dir() {
+        let copies = MergedDir::open(resolve::dirs::follow(pool), &branches, &path).own();
+        (name(&branches.as_slice()[resolve::choose::shown(pool, Func::Getxattr, &branches, &copies)?]), None)
+    } else {
+        let primary = resolve::places::primary(pool, &branches, &node)?;
+        (name(&primary.branch), Some((primary.attr.dev, primary.attr.ino)))
+    };
+    Ok(Located { path: path.to_vec(), branch, file })
+}
 
-    /// Returns every branch that holds something under the path of a node, in branch order. Asks each branch, which may spin up its
-    /// disk.
-    pub fn holders(&self, id: NodeId, path: &[u8]) -> Vec<Vec<u8>> {
-        let _held = self.using(Uses::node(id));
-        let (branches, follow) = (self.branches.load(), self.follow());
-        let holds = |branch: &&Branch| match path.is_empty() {
-            true => true,
-            false => {
-                let (dir, last) = split(path);
-                let found = follow
-                    .dir(branch.root(), dir)
-                    .and_then(|(dir, _)| canopy_branch::fs::stat::at(&dir, last));
-                found.is_ok()
-            }
-        };
-        branches.iter().map(|branch| &**branch).filter(holds).map(name).collect()
-    }
+/// Returns every branch that holds something under the path of a node, in branch order. Asks each branch, which may spin up its
+/// disk.
+pub fn holders(pool: &Pool, id: NodeId, path: &[u8]) -> Vec<Vec<u8>> {
+    let _held = pool.using(Uses::node(id));
+    let (branches, follow) = (pool.branches.load(), resolve::dirs::follow(pool));
+    let holds = |branch: &&Branch| match path.is_empty() {
+        true => true,
+        false => {
+            let (dir, last) = split(path);
+            let found =
+                follow.dir(branch.root(), dir).and_then(|(dir, _)| canopy_branch::fs::stat::at(&dir, last));
+            found.is_ok()
+        }
+    };
+    branches.iter().map(|branch| &**branch).filter(holds).map(name).collect()
+}
 
-    /// Returns the names in the root of the pool that have a node.
-    pub fn top_level_names(&self) -> Vec<Vec<u8>> {
-        self.nodes.children(NodeId::ROOT)
-    }
+/// Returns the names in the root of the pool that have a node.
+pub fn top_level_names(pool: &Pool) -> Vec<Vec<u8>> {
+    pool.nodes.children(NodeId::ROOT)
 }
 
 fn name(branch: &Branch) -> Vec<u8> {

@@ -1,13 +1,13 @@
 //! Operations on names: lookup, creation, links, renames and removal.
 
-pub(crate) mod create;
-mod exdev;
-pub(crate) mod explain;
-mod export;
-mod link;
-pub(crate) mod locate;
-pub(crate) mod lookup;
-mod remove;
-pub(crate) mod rename;
-mod rename_copies;
-pub(crate) mod replay_rename;
+pub mod create;
+pub(crate) mod exdev;
+pub mod explain;
+pub(crate) mod export;
+pub mod link;
+pub mod locate;
+pub mod lookup;
+pub mod remove;
+pub mod rename;
+pub(crate) mod rename_copies;
+pub mod replay_rename;

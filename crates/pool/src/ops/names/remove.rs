@@ -4,6 +4,8 @@ use crate::config::Func;
 use crate::dir::merged::{Copies, MergedDir};
 use crate::export::StableId;
 use crate::node::{Node, Orphan};
+use crate::ops::names;
+use crate::ops::resolve;
 use crate::paths::Uses;
 use crate::pool::Pool;
 use canopy_base::error::{Error, Result};
@@ -22,249 +24,246 @@ use smallvec::SmallVec;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-impl Pool {
-    /// Removes a name from every branch that the policy chooses.
-    ///
-    /// Errors: `EROFS` if a branch must keep a copy, which would then become visible.
-    pub fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
-        let _changes = self.figures.changes();
-        let trust = self.cache_trust();
-        let _held = self.using(Uses::name(parent, name));
-        let branches = self.branches.load();
-        let (_, dirs) = self.dirs(&branches, parent, trust)?;
-        if is_reserved(name) {
-            return Err(Error::Absent);
-        }
-        // To pin a file and to look at it then costs less than to find its name twice.
-        let (copies, pins) = match self.pinned_copies(&dirs, name) {
-            // Without descriptors, files can be removed all the same.
-            (Copies { error: Some(Errno::MFILE | Errno::NFILE), .. }, _) => {
-                (self.copies(&dirs, name), SmallVec::new())
-            }
-            pinned => pinned,
-        };
-        let shown = self.shown(Func::Getattr, &branches, &copies)?;
-        if copies.get(shown).is_some_and(Attr::is_dir) {
-            return Err(Error::IsDirectory);
-        }
-        let mut chosen = self.choose_for_action(Func::Unlink, &branches, &copies)?;
-        if let Some(order) = self.removal_order(&copies, shown) {
-            chosen = order.into_iter().rev().collect();
-        }
-        if copies.count() > 1 {
-            let caller = self.kernel.load().caller_thread();
-            chosen.retain(|index| !self.is_brought(caller, &dirs, name, &copies, *index));
-        }
-        self.all_removable(&branches, std::iter::once(&copies))?;
-        let victim = self.victim(&branches, (parent, name), &copies, |at, _| pins.into_iter().nth(at));
-        // Goes in reverse order: if one fails, the copy that was visible before is still there.
-        for &index in chosen.iter().rev() {
-            if copies.get(index).is_some_and(Attr::is_dir) {
-                // This directory was hidden by the file. It is not a copy of it.
-                continue;
-            }
-            dirs.unlink(index, name, AtFlags::empty())?;
-        }
-        self.removed(parent, name, victim);
-        Ok(())
+/// Removes a name from every branch that the policy chooses.
+///
+/// Errors: `EROFS` if a branch must keep a copy, which would then become visible.
+pub fn unlink(pool: &Pool, parent: NodeId, name: &[u8]) -> Result<()> {
+    let _changes = pool.figures.changes();
+    let trust = resolve::dirs::cache_trust(pool);
+    let _held = pool.using(Uses::name(parent, name));
+    let branches = pool.branches.load();
+    let (_, dirs) = resolve::dirs::dirs(pool, &branches, parent, trust)?;
+    if is_reserved(name) {
+        return Err(Error::Absent);
     }
-
-    /// Returns whether the caller itself has brought a copy, equal in size and time, to its branch since it opened another in the pool:
-    /// mv(1) copies a file to a disk and then removes it from the pool. To remove both would lose the file. For a copy that
-    /// the pool makes, nobody has opened the other one last.
-    fn is_brought(
-        &self,
-        caller: u32,
-        dirs: &MergedDir<'_>,
-        name: &[u8],
-        copies: &Copies,
-        index: usize,
-    ) -> bool {
-        let Some(attr) = copies.get(index).filter(|attr| attr.is_regular() || attr.is_symlink()) else {
-            return false;
-        };
-        let is_source = |other: &Attr| {
-            let is_equal = (other.size, other.mtime) == (attr.size, attr.mtime);
-            is_equal && other.key() != attr.key() && self.last_opens.is_by(other.key(), caller, attr.btime)
-        };
-        // A clock elsewhere does not tell what was first.
-        caller != 0
-            && dirs.branches.as_slice()[index].stable_inodes
-            && copies.iter().any(|(_, other)| is_source(other))
-            && dirs.get(index).is_some_and(|dir| matches!(generation::read_at(dir, name), Ok(None)))
+    // To pin a file and to look at it then costs less than to find its name twice.
+    let (copies, pins) = match resolve::generations::pinned_copies(pool, &dirs, name) {
+        // Without descriptors, files can be removed all the same.
+        (Copies { error: Some(Errno::MFILE | Errno::NFILE), .. }, _) => {
+            (resolve::generations::copies(pool, &dirs, name), SmallVec::new())
+        }
+        pinned => pinned,
+    };
+    let shown = resolve::choose::shown(pool, Func::Getattr, &branches, &copies)?;
+    if copies.get(shown).is_some_and(Attr::is_dir) {
+        return Err(Error::IsDirectory);
     }
+    let mut chosen = resolve::choose::choose_for_action(pool, Func::Unlink, &branches, &copies)?;
+    if let Some(order) = resolve::generations::removal_order(&copies, shown) {
+        chosen = order.into_iter().rev().collect();
+    }
+    if copies.count() > 1 {
+        let caller = pool.kernel.load().caller_thread();
+        chosen.retain(|index| !is_brought(pool, caller, &dirs, name, &copies, *index));
+    }
+    resolve::choose::all_removable(pool, &branches, std::iter::once(&copies))?;
+    let victim = victim(pool, &branches, (parent, name), &copies, |at, _| pins.into_iter().nth(at));
+    // Goes in reverse order: if one fails, the copy that was visible before is still there.
+    for &index in chosen.iter().rev() {
+        if copies.get(index).is_some_and(Attr::is_dir) {
+            // This directory was hidden by the file. It is not a copy of it.
+            continue;
+        }
+        dirs.unlink(index, name, AtFlags::empty())?;
+    }
+    removed(pool, parent, name, victim);
+    Ok(())
+}
 
-    /// Removes a directory that is empty on all branches.
-    pub fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()> {
-        let _changes = self.figures.changes();
-        let trust = self.cache_trust();
-        let _held = self.using(Uses::name(parent, name));
-        let branches = self.branches.load();
-        let (path, dirs) = self.dirs(&branches, parent, trust)?;
-        if is_reserved(name) {
-            return Err(Error::Absent);
+/// Returns whether the caller itself has brought a copy, equal in size and time, to its branch since it opened another in the pool:
+/// mv(1) copies a file to a disk and then removes it from the pool. To remove both would lose the file. For a copy that
+/// the pool makes, nobody has opened the other one last.
+fn is_brought(
+    pool: &Pool,
+    caller: u32,
+    dirs: &MergedDir<'_>,
+    name: &[u8],
+    copies: &Copies,
+    index: usize,
+) -> bool {
+    let Some(attr) = copies.get(index).filter(|attr| attr.is_regular() || attr.is_symlink()) else {
+        return false;
+    };
+    let is_source = |other: &Attr| {
+        let is_equal = (other.size, other.mtime) == (attr.size, attr.mtime);
+        is_equal && other.key() != attr.key() && pool.last_opens.is_by(other.key(), caller, attr.btime)
+    };
+    // A clock elsewhere does not tell what was first.
+    caller != 0
+        && dirs.branches.as_slice()[index].stable_inodes
+        && copies.iter().any(|(_, other)| is_source(other))
+        && dirs.get(index).is_some_and(|dir| matches!(generation::read_at(dir, name), Ok(None)))
+}
+
+/// Removes a directory that is empty on all branches.
+pub fn rmdir(pool: &Pool, parent: NodeId, name: &[u8]) -> Result<()> {
+    let _changes = pool.figures.changes();
+    let trust = resolve::dirs::cache_trust(pool);
+    let _held = pool.using(Uses::name(parent, name));
+    let branches = pool.branches.load();
+    let (path, dirs) = resolve::dirs::dirs(pool, &branches, parent, trust)?;
+    if is_reserved(name) {
+        return Err(Error::Absent);
+    }
+    // A clone that has begun would bring the directory back on its branch.
+    let _not_cloning = resolve::locks::lock_for_change(pool, join(&path, name))?;
+    let copies = dirs.copies(name);
+    let shown = resolve::choose::shown(pool, Func::Getattr, &branches, &copies)?;
+    if !copies.get(shown).is_some_and(Attr::is_dir) {
+        return Err(Error::NotDirectory);
+    }
+    let chosen = resolve::choose::choose_for_action(pool, Func::Rmdir, &branches, &copies)?;
+    resolve::choose::all_removable(pool, &branches, std::iter::once(&copies))?;
+    // The branch itself refuses to remove the only copy if that has entries.
+    let sole = copies.count() == 1;
+    if !sole {
+        all_empty(&dirs, &copies, name)?;
+    }
+    let remove = |index: usize| {
+        // Of a followed symlink, the link itself is removed.
+        let flags = if dirs.is_link(index, name) { AtFlags::empty() } else { AtFlags::REMOVEDIR };
+        dirs.unlink(index, name, flags)
+    };
+    // Pins the directory before removing it: a client that still holds it must at any time find it by its name or
+    // by the pin.
+    let victim =
+        pin_victim(pool, &branches, parent, name, &dirs, &copies).map(|victim| orphan(pool, victim, false));
+    let mut gone: SmallVec<[usize; 4]> = SmallVec::new();
+    for &index in chosen.iter().rev() {
+        if !copies.get(index).is_some_and(Attr::is_dir) {
+            continue;
         }
-        // A clone that has begun would bring the directory back on its branch.
-        let _not_cloning = self.lock_for_change(join(&path, name))?;
-        let copies = dirs.copies(name);
-        let shown = self.shown(Func::Getattr, &branches, &copies)?;
-        if !copies.get(shown).is_some_and(Attr::is_dir) {
-            return Err(Error::NotDirectory);
-        }
-        let chosen = self.choose_for_action(Func::Rmdir, &branches, &copies)?;
-        self.all_removable(&branches, std::iter::once(&copies))?;
-        // The branch itself refuses to remove the only copy if that has entries.
-        let sole = copies.count() == 1;
-        if !sole {
-            self.all_empty(&dirs, &copies, name)?;
-        }
-        let remove = |index: usize| {
-            // Of a followed symlink, the link itself is removed.
-            let flags = if dirs.is_link(index, name) { AtFlags::empty() } else { AtFlags::REMOVEDIR };
-            dirs.unlink(index, name, flags)
-        };
-        // Pins the directory before removing it: a client that still holds it must at any time find it by its name or
-        // by the pin.
-        let victim =
-            self.pin_victim(&branches, parent, name, &dirs, &copies).map(|victim| self.orphan(victim, false));
-        let mut gone: SmallVec<[usize; 4]> = SmallVec::new();
-        for &index in chosen.iter().rev() {
-            if !copies.get(index).is_some_and(Attr::is_dir) {
-                continue;
+        let removed = match remove(index) {
+            Err(Errno::NOTEMPTY | Errno::EXIST) if sole => {
+                all_empty(&dirs, &copies, name).map_err(Error::errno).and_then(|()| remove(index))
             }
-            let removed = match remove(index) {
-                Err(Errno::NOTEMPTY | Errno::EXIST) if sole => {
-                    self.all_empty(&dirs, &copies, name).map_err(Error::errno).and_then(|()| remove(index))
-                }
-                other => other,
+            other => other,
+        };
+        if let Err(errno) = removed
+            && errno != Errno::NOENT
+        {
+            // Another process made an entry in it, or it is busy. Restores it on the other branches.
+            let full = join(&path, name);
+            for &restored in &gone {
+                let list = branches.as_slice();
+                let _ =
+                    names::create::clone_path(pool, &branches, &list[index], &list[restored], &full, None);
+            }
+            if let Some(node) = victim {
+                settle(pool, &node);
+            }
+            return Err(errno.into());
+        }
+        gone.push(index);
+    }
+    if let Some(node) = victim {
+        let kept_open = node.dir_if_any().and_then(|dir| dir.cached.lock().take());
+        drop(kept_open);
+    }
+    pool.nodes.name_removed(parent, name);
+    Ok(())
+}
+
+/// Checks that a directory is empty on all branches. Removes temporary directories that a crash left in it, since
+/// clients can neither see nor remove them.
+///
+/// Errors: that of the branch's rmdir(2) for a directory with entries. It may differ from `ENOTEMPTY`.
+pub(crate) fn all_empty(dirs: &MergedDir<'_>, copies: &Copies, name: &[u8]) -> Result<()> {
+    let mut leftovers: SmallVec<[OwnedFd; 1]> = SmallVec::new();
+    for (index, _) in copies.iter().filter(|(_, attr)| attr.is_dir()) {
+        let dir = dirs.get(index).ok_or(Error::Absent)?;
+        if dirs.is_link(index, name) {
+            continue;
+        }
+        match contents(dir, name).map_err(|errno| dirs.branches[index].record_error(errno, OpKind::Read))? {
+            Contents::Nothing => {}
+            Contents::Leftovers(dir) => leftovers.push(dir),
+            // Gets the branch's own error. If another process has emptied the directory, this removes it.
+            Contents::Entries => dirs.unlink(index, name, AtFlags::REMOVEDIR)?,
+        }
+    }
+    // Runs last: while another copy has entries, a temporary directory may be a clone of them in progress.
+    leftovers.iter().for_each(|dir| relocate::remove_leftovers(dir.as_fd()));
+    Ok(())
+}
+
+/// Pins the node that is about to lose a name, so that requests of clients that still hold it can be answered.
+pub(crate) fn pin_victim(
+    pool: &Pool,
+    branches: &Branches,
+    parent: NodeId,
+    name: &[u8],
+    dirs: &MergedDir<'_>,
+    copies: &Copies,
+) -> Option<Victim> {
+    let pin = |_, index| dirs.follow.pin(dirs.get(index)?, name).ok();
+    victim(pool, branches, (parent, name), copies, pin)
+}
+
+/// As `pin_victim`. `pin` gets the position of the copy that is the node and the index of its branch.
+fn victim(
+    pool: &Pool,
+    branches: &Branches,
+    (parent, name): (NodeId, &[u8]),
+    copies: &Copies,
+    pin: impl FnOnce(usize, usize) -> Option<OwnedFd>,
+) -> Option<Victim> {
+    let node = pool.nodes.child(parent, name)?;
+    let found = match node.key() {
+        Some(key) => copies.found.iter().position(|(_, attr)| attr.key() == key),
+        None => {
+            let finds = |(index, attr): &(usize, Attr)| {
+                StableId::of(&branches.as_slice()[*index], attr.key()).is_some_and(|it| it.id == node.id)
             };
-            if let Err(errno) = removed
-                && errno != Errno::NOENT
-            {
-                // Another process made an entry in it, or it is busy. Restores it on the other branches.
-                let full = join(&path, name);
-                for &restored in &gone {
-                    let list = branches.as_slice();
-                    let _ = self.clone_path(&branches, &list[index], &list[restored], &full, None);
-                }
-                if let Some(node) = victim {
-                    self.settle(&node);
-                }
-                return Err(errno.into());
-            }
-            gone.push(index);
+            // Prefers the copy from which the directory's stable id comes.
+            let any_dir = || copies.found.iter().position(|(_, attr)| attr.is_dir());
+            copies.found.iter().position(finds).or_else(any_dir)
         }
-        if let Some(node) = victim {
-            let kept_open = node.dir_if_any().and_then(|dir| dir.cached.lock().take());
-            drop(kept_open);
-        }
-        self.nodes.name_removed(parent, name);
-        Ok(())
-    }
+    };
+    let at = found?;
+    let (index, attr) = copies.found[at];
+    let fd = pin(at, index)?;
+    let last = copies.count() == 1 && attr.nlink == 1;
+    let orphan = Orphan { branch: branches.as_slice()[index].clone(), fd };
+    Some(Victim { node, orphan, birth: attr.btime, last })
+}
 
-    /// Checks that a directory is empty on all branches. Removes temporary directories that a crash left in it, since
-    /// clients can neither see nor remove them.
-    ///
-    /// Errors: that of the branch's rmdir(2) for a directory with entries. It may differ from `ENOTEMPTY`.
-    pub(crate) fn all_empty(&self, dirs: &MergedDir<'_>, copies: &Copies, name: &[u8]) -> Result<()> {
-        let mut leftovers: SmallVec<[OwnedFd; 1]> = SmallVec::new();
-        for (index, _) in copies.iter().filter(|(_, attr)| attr.is_dir()) {
-            let dir = dirs.get(index).ok_or(Error::Absent)?;
-            if dirs.is_link(index, name) {
-                continue;
-            }
-            match contents(dir, name)
-                .map_err(|errno| dirs.branches[index].record_error(errno, OpKind::Read))?
-            {
-                Contents::Nothing => {}
-                Contents::Leftovers(dir) => leftovers.push(dir),
-                // Gets the branch's own error. If another process has emptied the directory, this removes it.
-                Contents::Entries => dirs.unlink(index, name, AtFlags::REMOVEDIR)?,
-            }
-        }
-        // Runs last: while another copy has entries, a temporary directory may be a clone of them in progress.
-        leftovers.iter().for_each(|dir| relocate::remove_leftovers(dir.as_fd()));
-        Ok(())
+/// Updates the node table after a name was removed from the branches.
+pub(crate) fn removed(pool: &Pool, parent: NodeId, name: &[u8], victim: Option<Victim>) {
+    let gone = victim.map(|victim| orphan(pool, victim, true));
+    pool.nodes.name_removed(parent, name);
+    if let Some(node) = gone {
+        settle(pool, &node);
     }
+}
 
-    /// Pins the node that is about to lose a name, so that requests of clients that still hold it can be answered.
-    pub(crate) fn pin_victim(
-        &self,
-        branches: &Branches,
-        parent: NodeId,
-        name: &[u8],
-        dirs: &MergedDir<'_>,
-        copies: &Copies,
-    ) -> Option<Victim> {
-        let pin = |_, index| dirs.follow.pin(dirs.get(index)?, name).ok();
-        self.victim(branches, (parent, name), copies, pin)
+/// Stores the pinned file in its node. Must be called before the name is removed from the table, because a request
+/// may come in between. `removed` says that the name is gone from the branches.
+pub(crate) fn orphan(pool: &Pool, victim: Victim, removed: bool) -> Arc<Node> {
+    let Victim { node, orphan, birth, last } = victim;
+    let linkless = || stat::of(orphan.fd.as_fd()).is_ok_and(|attr| attr.nlink == 0);
+    let gone = !node.is_dir() && (last && removed || linkless());
+    if let (true, Some(key)) = (gone, node.key()) {
+        pool.nodes.file_gone(key);
     }
+    let orphan = Arc::new(orphan);
+    if gone || node.is_dir() {
+        pool.tick_guard.gone(birth, || orphan.clone());
+    }
+    node.set_orphan(orphan);
+    pool.dir_cache.idle_files.close(&node);
+    node
+}
 
-    /// As `pin_victim`. `pin` gets the position of the copy that is the node and the index of its branch.
-    fn victim(
-        &self,
-        branches: &Branches,
-        (parent, name): (NodeId, &[u8]),
-        copies: &Copies,
-        pin: impl FnOnce(usize, usize) -> Option<OwnedFd>,
-    ) -> Option<Victim> {
-        let node = self.nodes.child(parent, name)?;
-        let found = match node.key() {
-            Some(key) => copies.found.iter().position(|(_, attr)| attr.key() == key),
-            None => {
-                let finds = |(index, attr): &(usize, Attr)| {
-                    StableId::of(&branches.as_slice()[*index], attr.key()).is_some_and(|it| it.id == node.id)
-                };
-                // Prefers the copy from which the directory's stable id comes.
-                let any_dir = || copies.found.iter().position(|(_, attr)| attr.is_dir());
-                copies.found.iter().position(finds).or_else(any_dir)
-            }
-        };
-        let at = found?;
-        let (index, attr) = copies.found[at];
-        let fd = pin(at, index)?;
-        let last = copies.count() == 1 && attr.nlink == 1;
-        let orphan = Orphan { branch: branches.as_slice()[index].clone(), fd };
-        Some(Victim { node, orphan, birth: attr.btime, last })
+/// Drops the pin after a name was removed, if the node has other names. A file with no links left keeps it, even if
+/// a lookup in flight has put a name back into the table.
+pub(crate) fn settle(pool: &Pool, node: &Node) {
+    if pool.nodes.names(node.id).next().is_none() {
+        return;
     }
-
-    /// Updates the node table after a name was removed from the branches.
-    pub(crate) fn removed(&self, parent: NodeId, name: &[u8], victim: Option<Victim>) {
-        let gone = victim.map(|victim| self.orphan(victim, true));
-        self.nodes.name_removed(parent, name);
-        if let Some(node) = gone {
-            self.settle(&node);
-        }
-    }
-
-    /// Stores the pinned file in its node. Must be called before the name is removed from the table, because a request
-    /// may come in between. `removed` says that the name is gone from the branches.
-    pub(crate) fn orphan(&self, victim: Victim, removed: bool) -> Arc<Node> {
-        let Victim { node, orphan, birth, last } = victim;
-        let linkless = || stat::of(orphan.fd.as_fd()).is_ok_and(|attr| attr.nlink == 0);
-        let gone = !node.is_dir() && (last && removed || linkless());
-        if let (true, Some(key)) = (gone, node.key()) {
-            self.nodes.file_gone(key);
-        }
-        let orphan = Arc::new(orphan);
-        if gone || node.is_dir() {
-            self.tick_guard.gone(birth, || orphan.clone());
-        }
-        node.set_orphan(orphan);
-        self.dir_cache.idle_files.close(&node);
-        node
-    }
-
-    /// Drops the pin after a name was removed, if the node has other names. A file with no links left keeps it, even if
-    /// a lookup in flight has put a name back into the table.
-    pub(crate) fn settle(&self, node: &Node) {
-        if self.nodes.names(node.id).next().is_none() {
-            return;
-        }
-        let has_links = |orphan: &Orphan| stat::of(orphan.fd.as_fd()).is_ok_and(|attr| attr.nlink > 0);
-        let unneeded = node.take_orphan_if(has_links);
-        drop(unneeded);
-    }
+    let has_links = |orphan: &Orphan| stat::of(orphan.fd.as_fd()).is_ok_and(|attr| attr.nlink > 0);
+    let unneeded = node.take_orphan_if(has_links);
+    drop(unneeded);
 }
 
 /// A node that is about to lose a name.

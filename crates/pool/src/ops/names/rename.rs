@@ -10,7 +10,11 @@ use crate::dir::merged::{Copies, MergedDir, Trust};
 use crate::dir::symlinks::Symlinks;
 use crate::door::Caller;
 use crate::node::Node;
+use crate::ops::external_changes;
+use crate::ops::names;
+use crate::ops::reserve;
 use crate::ops::reserve::DIRECTORY_GROWS;
+use crate::ops::resolve;
 use crate::paths::{Changing, PathGuard, Scope, Uses};
 use crate::pool::Pool;
 use canopy_base::error::{Error, Result};
@@ -134,352 +138,353 @@ const MAX_MOVED_NAMES: usize = 4096;
 /// The known directories that a rename moves. `None` if there are many.
 type MovedDirs = Option<Vec<Arc<Node>>>;
 
-impl Pool {
-    /// Renames a file or directory on every branch that the policy chooses.
-    ///
-    /// Errors: `EXDEV` if the create policy preserves paths and the branch lacks the new directory, unless
-    /// `rename-exdev` names a substitute.
-    pub fn rename(
-        &self,
-        caller: &Caller,
-        parent: NodeId,
-        name: &[u8],
-        new_parent: NodeId,
-        new_name: &[u8],
-        kind: RenameKind,
-    ) -> Result<()> {
-        self.rename_noted(caller, (parent, name), (new_parent, new_name), kind, None)
-    }
+/// Renames a file or directory on every branch that the policy chooses.
+///
+/// Errors: `EXDEV` if the create policy preserves paths and the branch lacks the new directory, unless
+/// `rename-exdev` names a substitute.
+pub fn rename(
+    pool: &Pool,
+    caller: &Caller,
+    parent: NodeId,
+    name: &[u8],
+    new_parent: NodeId,
+    new_name: &[u8],
+    kind: RenameKind,
+) -> Result<()> {
+    rename_noted(pool, caller, (parent, name), (new_parent, new_name), kind, None)
+}
 
-    /// As [`Pool::rename`]. Notes in `intent`, if that is given, what it does, for a process that may have to complete it.
-    pub fn rename_noted(
-        &self,
-        caller: &Caller,
-        (parent, name): (NodeId, &[u8]),
-        (new_parent, new_name): (NodeId, &[u8]),
-        kind: RenameKind,
-        intent: Option<RenameIntent<'_>>,
-    ) -> Result<()> {
-        let log = RenameLog(intent);
-        if is_reserved(name) {
-            return Err(Error::Absent);
-        }
-        check_not_reserved(new_name)?;
-        let _changes = self.figures.changes();
-        let exchanges = kind == RenameKind::Exchange;
-        let mut trust = self.cache_trust();
-        // No operation below a directory may be in flight while the directory moves.
-        let mut moves_dir =
-            self.is_known_dir(parent, name) || exchanges && self.is_known_dir(new_parent, new_name);
-        let names = ((parent, name), (new_parent, new_name));
-        let used = || Uses::name(parent, name).and(Uses::name(new_parent, new_name));
-        let mut held = if moves_dir { self.claim_rename(names.0, names.1)? } else { self.using(used()) };
-        let branches = self.branches.load();
-        let sides = |trust| -> Result<_> {
-            Ok((
-                self.side(&branches, (parent, name), trust)?,
-                self.side(&branches, (new_parent, new_name), trust)?,
-            ))
-        };
-        let (mut old, mut new) = sides(trust)?;
-        if !moves_dir && (self.is_dir(&mut old) || exchanges && self.is_dir(&mut new)) {
-            drop(held);
-            // Others may have changed either directory meanwhile: through the pool, of which the cache knows, or on the
-            // branches.
-            trust = self.cache_trust();
-            held = self.claim_rename(names.0, names.1)?;
-            (old, new) = sides(trust)?;
-            moves_dir = true;
-        }
-        let moved = match moves_dir {
-            true => self.known_dirs_at([(parent, name), (new_parent, new_name)]),
-            false => Some(Vec::new()),
-        };
-        let result = match kind {
-            RenameKind::Exchange => self.exchange(&branches, &mut old, &mut new, log),
-            _ => match self.replace(&branches, &mut old, &mut new, kind, log) {
-                Err(error) if error.errno() == Errno::XDEV && !kind.leaves_whiteout() => {
-                    self.rename_by_symlink(caller, &branches, &old, &mut new, kind)
-                }
-                result => result,
-            },
-        };
-        if moves_dir {
-            self.places_moved(moved);
-        }
+/// As `rename`. Notes in `intent`, if that is given, what it does, for a process that may have to complete it.
+pub fn rename_noted(
+    pool: &Pool,
+    caller: &Caller,
+    (parent, name): (NodeId, &[u8]),
+    (new_parent, new_name): (NodeId, &[u8]),
+    kind: RenameKind,
+    intent: Option<RenameIntent<'_>>,
+) -> Result<()> {
+    let log = RenameLog(intent);
+    if is_reserved(name) {
+        return Err(Error::Absent);
+    }
+    check_not_reserved(new_name)?;
+    let _changes = pool.figures.changes();
+    let exchanges = kind == RenameKind::Exchange;
+    let mut trust = resolve::dirs::cache_trust(pool);
+    // No operation below a directory may be in flight while the directory moves.
+    let mut moves_dir =
+        is_known_dir(pool, parent, name) || exchanges && is_known_dir(pool, new_parent, new_name);
+    let names = ((parent, name), (new_parent, new_name));
+    let used = || Uses::name(parent, name).and(Uses::name(new_parent, new_name));
+    let mut held = if moves_dir { claim_rename(pool, names.0, names.1)? } else { pool.using(used()) };
+    let branches = pool.branches.load();
+    let sides = |trust| -> Result<_> {
+        Ok((
+            side(pool, &branches, (parent, name), trust)?,
+            side(pool, &branches, (new_parent, new_name), trust)?,
+        ))
+    };
+    let (mut old, mut new) = sides(trust)?;
+    if !moves_dir && (is_dir(pool, &mut old) || exchanges && is_dir(pool, &mut new)) {
         drop(held);
-        result
+        // Others may have changed either directory meanwhile: through the pool, of which the cache knows, or on the
+        // branches.
+        trust = resolve::dirs::cache_trust(pool);
+        held = claim_rename(pool, names.0, names.1)?;
+        (old, new) = sides(trust)?;
+        moves_dir = true;
     }
-
-    /// Claims what a rename of directories changes: two names, and all below what they lead to.
-    pub(crate) fn claim_rename(&self, old: (NodeId, &[u8]), new: (NodeId, &[u8])) -> Result<PathGuard<'_>> {
-        let scope = || {
-            let mut scope: Scope = smallvec![];
-            for (parent, name) in [old, new] {
-                scope.push(Changing::name(parent, name));
-                scope.extend(self.nodes.child(parent, name).map(|node| match node.is_dir() {
-                    true => Changing::Below(node.id),
-                    false => Changing::Node(node.id),
-                }));
+    let moved = match moves_dir {
+        true => known_dirs_at(pool, [(parent, name), (new_parent, new_name)]),
+        false => Some(Vec::new()),
+    };
+    let result = match kind {
+        RenameKind::Exchange => exchange(pool, &branches, &mut old, &mut new, log),
+        _ => match replace(pool, &branches, &mut old, &mut new, kind, log) {
+            Err(error) if error.errno() == Errno::XDEV && !kind.leaves_whiteout() => {
+                names::exdev::rename_by_symlink(pool, caller, &branches, &old, &mut new, kind)
             }
-            scope
-        };
-        loop {
-            let wanted = scope();
-            let held = self.claim(&wanted)?;
-            // They may have come to lead elsewhere before they were claimed.
-            if scope() == wanted {
-                return Ok(held);
-            }
-        }
+            result => result,
+        },
+    };
+    if moves_dir {
+        places_moved(pool, moved);
     }
+    drop(held);
+    result
+}
 
-    /// Returns one of the two names of a rename.
-    pub(crate) fn side<'b, 'n>(
-        &self,
-        branches: &'b Branches,
-        (parent, name): (NodeId, &'n [u8]),
-        trust: Trust,
-    ) -> Result<Side<'b, 'n>> {
-        let (path, mut dirs) = self.dirs(branches, parent, trust)?;
-        dirs.first()?;
-        // A rename of a followed symlink moves the symlink itself.
-        dirs.follow = Symlinks::NEVER;
-        let copies = self.copies(&dirs, name);
-        Ok(Side { parent, name, path, dirs, copies })
-    }
-
-    /// Returns the known directories with these names, and those below them.
-    fn known_dirs_at(&self, names: [(NodeId, &[u8]); 2]) -> MovedDirs {
-        let mut nodes = Vec::new();
-        for (parent, name) in names {
-            let below = |node: &Arc<Node>| self.known().dirs_below(node.id, MAX_MOVED_NAMES);
-            match self.nodes.child(parent, name).filter(|node| node.is_dir()).map(|node| (below(&node), node))
-            {
-                Some((Some(below), node)) => {
-                    nodes.push(node);
-                    nodes.extend(below);
-                }
-                Some((None, _)) => return None,
-                None => {}
-            }
+/// Claims what a rename of directories changes: two names, and all below what they lead to.
+pub(crate) fn claim_rename<'p>(
+    pool: &'p Pool,
+    old: (NodeId, &[u8]),
+    new: (NodeId, &[u8]),
+) -> Result<PathGuard<'p>> {
+    let scope = || {
+        let mut scope: Scope = smallvec![];
+        for (parent, name) in [old, new] {
+            scope.push(Changing::name(parent, name));
+            scope.extend(pool.nodes.child(parent, name).map(|node| match node.is_dir() {
+                true => Changing::Below(node.id),
+                false => Changing::Node(node.id),
+            }));
         }
-        Some(nodes)
-    }
-
-    /// Updates the cache after directories have been renamed. The caller has claimed them since before the
-    /// rename, so nobody caches what was there before.
-    fn places_moved(&self, moved: MovedDirs) {
-        let Some(nodes) = moved else { return self.dir_cache.places_changed() };
-        nodes.iter().for_each(|node| self.dir_cache.moved(node));
-    }
-
-    /// Returns true if the kernel knows the name, and as a directory.
-    fn is_known_dir(&self, parent: NodeId, name: &[u8]) -> bool {
-        self.nodes.child(parent, name).is_some_and(|node| node.is_dir())
-    }
-
-    /// Returns true if the pool shows the name as a directory. A followed symlink may be shown as one.
-    fn is_dir(&self, side: &mut Side<'_, '_>) -> bool {
-        let follow = self.follow();
-        if side.copies.any_dir() || follow.is_plain() {
-            return side.copies.any_dir();
+        scope
+    };
+    loop {
+        let wanted = scope();
+        let held = pool.claim(&wanted)?;
+        // They may have come to lead elsewhere before they were claimed.
+        if scope() == wanted {
+            return Ok(held);
         }
-        let as_named = std::mem::replace(&mut side.dirs.follow, follow);
-        let found = side.dirs.copies(side.name).any_dir();
-        side.dirs.follow = as_named;
-        found
-    }
-
-    /// Renames `old` to `new`, replacing the target if `kind` allows it.
-    pub(crate) fn replace<'b>(
-        &self,
-        branches: &'b Branches,
-        old: &mut Side<'b, '_>,
-        new: &mut Side<'b, '_>,
-        kind: RenameKind,
-        log: RenameLog<'_>,
-    ) -> Result<()> {
-        let source = self.shown(Func::Getattr, branches, &old.copies)?;
-        let target =
-            if new.copies.any() { Some(self.shown(Func::Getattr, branches, &new.copies)?) } else { None };
-        if !kind.replaces() {
-            new.copies.must_be_absent()?;
-        }
-        let mut chosen = self.choose_for_action(Func::Rename, branches, &old.copies)?;
-        self.all_removable(branches, std::iter::once(&old.copies))?;
-        if kind.replaces() && old.copies.get(source).is_some_and(Attr::is_regular) {
-            self.leave_failing_copies(branches, new);
-        }
-        if let Some(target) = target {
-            let same = |a: &Copies, b: &Copies| matches!((a.get(source), b.get(target)), (Some(a), Some(b)) if !a.is_dir() && a.key() == b.key());
-            // If both are names of one file, rename(2) does nothing.
-            if same(&old.copies, &new.copies) {
-                return Ok(());
-            }
-            match (old.is_dir(source), new.is_dir(target)) {
-                (true, false) => return Err(Error::NotDirectory),
-                (false, true) => return Err(Error::IsDirectory),
-                _ => {}
-            }
-            self.all_removable(branches, [&old.copies, &new.copies].into_iter())?;
-            self.all_empty(&new.dirs, &new.copies, new.name)?;
-        }
-        if self.preserves_paths() && chosen.iter().any(|&index| new.dirs.lacks(index)) {
-            return Err(Error::CrossBranch);
-        }
-        if self.knows_copies() && old.copies.get(source).is_some_and(Attr::is_regular) {
-            self.prepare_copies(old, new, &mut chosen)?;
-        }
-        let victim = self.pin_victim(branches, new.parent, new.name, &new.dirs, &new.copies);
-        // The branch renames a single copy atomically. The renames of several copies must be undoable, so a target is
-        // exchanged with the source at first, and removed when all copies are renamed.
-        let undoable = chosen.len() > 1 || new.copies.count() > 1;
-        let mut done: SmallVec<[(usize, Step); 4]> = SmallVec::new();
-        log.begin(branches, chosen.iter().copied(), new);
-        for &index in &chosen {
-            log.step(index, old.copies.get(index));
-            let step = self
-                .bring_dir(branches, &mut new.dirs, index, &new.path)
-                .and_then(|()| self.rename_for_caller(old, new, index, undoable, kind));
-            match step {
-                Ok(step) => {
-                    new.dirs.name_created(new.name, index);
-                    if let Step::MovedUnderWhiteout = step {
-                        old.dirs.name_created(old.name, index);
-                    }
-                    log.done(index);
-                    done.push((index, step));
-                }
-                Err(errno) => {
-                    undo(old, new, &done);
-                    log.undone();
-                    return Err(errno.into());
-                }
-            }
-        }
-        if let Err(errno) = new.sync_unless_both(chosen.iter().copied(), |index| new.held_by(index)) {
-            undo(old, new, &done);
-            log.undone();
-            return Err(errno.into());
-        }
-        let mut removed_any = false;
-        for index in (0..branches.len()).filter(|&index| new.held_by(index) && !chosen.contains(&index)) {
-            let flags = if new.is_dir(index) { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-            match new.dirs.unlink(index, new.name, flags) {
-                Ok(()) | Err(Errno::NOENT) => removed_any = true,
-                Err(errno) if !removed_any => {
-                    undo(old, new, &done);
-                    log.undone();
-                    return Err(errno.into());
-                }
-                Err(errno) => tracing::error!("rename left an old copy of the target on a branch: {errno}"),
-            }
-        }
-        for (index, step) in &done {
-            if let Step::Swapped = step {
-                let flags = if new.is_dir(*index) { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-                if let Err(errno) = old.dirs.unlink(*index, old.name, flags) {
-                    old.dirs.name_created(old.name, *index);
-                    tracing::error!("rename left the replaced target under the old name: {errno}");
-                }
-            }
-        }
-        if let (true, true, Some(&first)) = (kind.leaves_whiteout(), undoable, chosen.first()) {
-            // One whiteout is enough, even if several branches had the name.
-            let made = old.dirs.get(first).ok_or(Errno::NOENT).and_then(|dir| {
-                let device = rustix::fs::makedev(0, 0);
-                rustix::fs::mknodat(dir, old.name, FileType::CharacterDevice, Mode::empty(), device)
-            });
-            old.dirs.name_created(old.name, first);
-            if let Err(errno) = made {
-                tracing::error!("a rename was done, but could not leave a whiteout: {errno}");
-            }
-        }
-        let gone = victim.map(|victim| self.orphan(victim, true));
-        self.nodes.renamed((old.parent, old.name), (new.parent, new.name));
-        self.note_closed(&new.path, new.name);
-        if removed_any {
-            self.note_replacement(new);
-        }
-        if let Some(node) = gone {
-            self.settle(&node);
-        }
-        Ok(())
-    }
-
-    /// Notes that a file has taken the place of others, whose removal from their branches may not be on disk.
-    pub(crate) fn note_replacement(&self, new: &Side<'_, '_>) {
-        if let Some(node) = self.nodes.child(new.parent, new.name).filter(|node| !node.is_dir()) {
-            node.rare().replaces.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Exchanges two names on every branch that holds either.
-    fn exchange<'b>(
-        &self,
-        branches: &'b Branches,
-        old: &mut Side<'b, '_>,
-        new: &mut Side<'b, '_>,
-        log: RenameLog<'_>,
-    ) -> Result<()> {
-        for side in [&*old, &*new] {
-            if !side.copies.any() {
-                return Err(side.copies.missing());
-            }
-        }
-        self.all_removable(branches, [&old.copies, &new.copies].into_iter())?;
-        if self.knows_copies() {
-            self.prepare_exchange(old, new)?;
-        }
-        let mut done: SmallVec<[(usize, Step); 4]> = SmallVec::new();
-        log.begin(branches, old.copies.iter().map(|(index, _)| index), new);
-        for index in 0..branches.len() {
-            log.step(index, old.copies.get(index).or(new.copies.get(index)));
-            let step = match (old.held_by(index), new.held_by(index)) {
-                (false, false) => continue,
-                (true, true) => exchange_copies(old, new, index),
-                (true, false) => self.bring_dir(branches, &mut new.dirs, index, &new.path).and_then(|()| {
-                    rename_copy(old, new, index, RenameFlags::NOREPLACE).map(|()| Step::Moved)
-                }),
-                (false, true) => self.bring_dir(branches, &mut old.dirs, index, &old.path).and_then(|()| {
-                    rename_copy(new, old, index, RenameFlags::NOREPLACE).map(|()| Step::MovedBack)
-                }),
-            };
-            match step {
-                Ok(step) => {
-                    old.dirs.name_created(old.name, index);
-                    new.dirs.name_created(new.name, index);
-                    log.done(index);
-                    done.push((index, step));
-                }
-                Err(errno) => {
-                    undo(old, new, &done);
-                    log.undone();
-                    return Err(errno.into());
-                }
-            }
-        }
-        self.nodes.exchanged((old.parent, old.name), (new.parent, new.name));
-        Ok(())
     }
 }
 
-impl Pool {
-    /// As [`rename_on_branch`], with the caller's rights to space that the filesystem keeps: the directory may have to grow.
-    fn rename_for_caller(
-        &self,
-        old: &Side,
-        new: &Side,
-        index: usize,
-        undoable: bool,
-        kind: RenameKind,
-    ) -> Result<Step, Errno> {
-        // A whiteout belongs to the daemon.
-        let nears = !kind.leaves_whiteout() && new.dirs.branches[index].nears_reserve(DIRECTORY_GROWS);
-        let rename = || Ok(rename_on_branch(old, new, index, undoable, kind)?);
-        self.take_space(nears, || None, rename).map_err(Error::errno)
+/// Returns one of the two names of a rename.
+pub(crate) fn side<'b, 'n>(
+    pool: &Pool,
+    branches: &'b Branches,
+    (parent, name): (NodeId, &'n [u8]),
+    trust: Trust,
+) -> Result<Side<'b, 'n>> {
+    let (path, mut dirs) = resolve::dirs::dirs(pool, branches, parent, trust)?;
+    dirs.first()?;
+    // A rename of a followed symlink moves the symlink itself.
+    dirs.follow = Symlinks::NEVER;
+    let copies = resolve::generations::copies(pool, &dirs, name);
+    Ok(Side { parent, name, path, dirs, copies })
+}
+
+/// Returns the known directories with these names, and those below them.
+fn known_dirs_at(pool: &Pool, names: [(NodeId, &[u8]); 2]) -> MovedDirs {
+    let mut nodes = Vec::new();
+    for (parent, name) in names {
+        let below = |node: &Arc<Node>| external_changes::known(pool).dirs_below(node.id, MAX_MOVED_NAMES);
+        match pool.nodes.child(parent, name).filter(|node| node.is_dir()).map(|node| (below(&node), node)) {
+            Some((Some(below), node)) => {
+                nodes.push(node);
+                nodes.extend(below);
+            }
+            Some((None, _)) => return None,
+            None => {}
+        }
     }
+    Some(nodes)
+}
+
+/// Updates the cache after directories have been renamed. The caller has claimed them since before the
+/// rename, so nobody caches what was there before.
+fn places_moved(pool: &Pool, moved: MovedDirs) {
+    let Some(nodes) = moved else { return pool.dir_cache.places_changed() };
+    nodes.iter().for_each(|node| pool.dir_cache.moved(node));
+}
+
+/// Returns true if the kernel knows the name, and as a directory.
+fn is_known_dir(pool: &Pool, parent: NodeId, name: &[u8]) -> bool {
+    pool.nodes.child(parent, name).is_some_and(|node| node.is_dir())
+}
+
+/// Returns true if the pool shows the name as a directory. A followed symlink may be shown as one.
+fn is_dir(pool: &Pool, side: &mut Side<'_, '_>) -> bool {
+    let follow = resolve::dirs::follow(pool);
+    if side.copies.any_dir() || follow.is_plain() {
+        return side.copies.any_dir();
+    }
+    let as_named = std::mem::replace(&mut side.dirs.follow, follow);
+    let found = side.dirs.copies(side.name).any_dir();
+    side.dirs.follow = as_named;
+    found
+}
+
+/// Renames `old` to `new`, replacing the target if `kind` allows it.
+pub(crate) fn replace<'b>(
+    pool: &Pool,
+    branches: &'b Branches,
+    old: &mut Side<'b, '_>,
+    new: &mut Side<'b, '_>,
+    kind: RenameKind,
+    log: RenameLog<'_>,
+) -> Result<()> {
+    let source = resolve::choose::shown(pool, Func::Getattr, branches, &old.copies)?;
+    let target = if new.copies.any() {
+        Some(resolve::choose::shown(pool, Func::Getattr, branches, &new.copies)?)
+    } else {
+        None
+    };
+    if !kind.replaces() {
+        new.copies.must_be_absent()?;
+    }
+    let mut chosen = resolve::choose::choose_for_action(pool, Func::Rename, branches, &old.copies)?;
+    resolve::choose::all_removable(pool, branches, std::iter::once(&old.copies))?;
+    if kind.replaces() && old.copies.get(source).is_some_and(Attr::is_regular) {
+        names::rename_copies::leave_failing_copies(pool, branches, new);
+    }
+    if let Some(target) = target {
+        let same = |a: &Copies, b: &Copies| matches!((a.get(source), b.get(target)), (Some(a), Some(b)) if !a.is_dir() && a.key() == b.key());
+        // If both are names of one file, rename(2) does nothing.
+        if same(&old.copies, &new.copies) {
+            return Ok(());
+        }
+        match (old.is_dir(source), new.is_dir(target)) {
+            (true, false) => return Err(Error::NotDirectory),
+            (false, true) => return Err(Error::IsDirectory),
+            _ => {}
+        }
+        resolve::choose::all_removable(pool, branches, [&old.copies, &new.copies].into_iter())?;
+        names::remove::all_empty(&new.dirs, &new.copies, new.name)?;
+    }
+    if names::link::preserves_paths(pool) && chosen.iter().any(|&index| new.dirs.lacks(index)) {
+        return Err(Error::CrossBranch);
+    }
+    if resolve::generations::knows_copies(pool) && old.copies.get(source).is_some_and(Attr::is_regular) {
+        names::rename_copies::prepare_copies(pool, old, new, &mut chosen)?;
+    }
+    let victim = names::remove::pin_victim(pool, branches, new.parent, new.name, &new.dirs, &new.copies);
+    // The branch renames a single copy atomically. The renames of several copies must be undoable, so a target is
+    // exchanged with the source at first, and removed when all copies are renamed.
+    let undoable = chosen.len() > 1 || new.copies.count() > 1;
+    let mut done: SmallVec<[(usize, Step); 4]> = SmallVec::new();
+    log.begin(branches, chosen.iter().copied(), new);
+    for &index in &chosen {
+        log.step(index, old.copies.get(index));
+        let step = names::create::bring_dir(pool, branches, &mut new.dirs, index, &new.path)
+            .and_then(|()| rename_for_caller(pool, old, new, index, undoable, kind));
+        match step {
+            Ok(step) => {
+                new.dirs.name_created(new.name, index);
+                if let Step::MovedUnderWhiteout = step {
+                    old.dirs.name_created(old.name, index);
+                }
+                log.done(index);
+                done.push((index, step));
+            }
+            Err(errno) => {
+                undo(old, new, &done);
+                log.undone();
+                return Err(errno.into());
+            }
+        }
+    }
+    if let Err(errno) = new.sync_unless_both(chosen.iter().copied(), |index| new.held_by(index)) {
+        undo(old, new, &done);
+        log.undone();
+        return Err(errno.into());
+    }
+    let mut removed_any = false;
+    for index in (0..branches.len()).filter(|&index| new.held_by(index) && !chosen.contains(&index)) {
+        let flags = if new.is_dir(index) { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+        match new.dirs.unlink(index, new.name, flags) {
+            Ok(()) | Err(Errno::NOENT) => removed_any = true,
+            Err(errno) if !removed_any => {
+                undo(old, new, &done);
+                log.undone();
+                return Err(errno.into());
+            }
+            Err(errno) => tracing::error!("rename left an old copy of the target on a branch: {errno}"),
+        }
+    }
+    for (index, step) in &done {
+        if let Step::Swapped = step {
+            let flags = if new.is_dir(*index) { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+            if let Err(errno) = old.dirs.unlink(*index, old.name, flags) {
+                old.dirs.name_created(old.name, *index);
+                tracing::error!("rename left the replaced target under the old name: {errno}");
+            }
+        }
+    }
+    if let (true, true, Some(&first)) = (kind.leaves_whiteout(), undoable, chosen.first()) {
+        // One whiteout is enough, even if several branches had the name.
+        let made = old.dirs.get(first).ok_or(Errno::NOENT).and_then(|dir| {
+            let device = rustix::fs::makedev(0, 0);
+            rustix::fs::mknodat(dir, old.name, FileType::CharacterDevice, Mode::empty(), device)
+        });
+        old.dirs.name_created(old.name, first);
+        if let Err(errno) = made {
+            tracing::error!("a rename was done, but could not leave a whiteout: {errno}");
+        }
+    }
+    let gone = victim.map(|victim| names::remove::orphan(pool, victim, true));
+    pool.nodes.renamed((old.parent, old.name), (new.parent, new.name));
+    resolve::generations::note_closed(pool, &new.path, new.name);
+    if removed_any {
+        note_replacement(pool, new);
+    }
+    if let Some(node) = gone {
+        names::remove::settle(pool, &node);
+    }
+    Ok(())
+}
+
+/// Notes that a file has taken the place of others, whose removal from their branches may not be on disk.
+pub(crate) fn note_replacement(pool: &Pool, new: &Side<'_, '_>) {
+    if let Some(node) = pool.nodes.child(new.parent, new.name).filter(|node| !node.is_dir()) {
+        node.rare().replaces.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Exchanges two names on every branch that holds either.
+fn exchange<'b>(
+    pool: &Pool,
+    branches: &'b Branches,
+    old: &mut Side<'b, '_>,
+    new: &mut Side<'b, '_>,
+    log: RenameLog<'_>,
+) -> Result<()> {
+    for side in [&*old, &*new] {
+        if !side.copies.any() {
+            return Err(side.copies.missing());
+        }
+    }
+    resolve::choose::all_removable(pool, branches, [&old.copies, &new.copies].into_iter())?;
+    if resolve::generations::knows_copies(pool) {
+        names::rename_copies::prepare_exchange(pool, old, new)?;
+    }
+    let mut done: SmallVec<[(usize, Step); 4]> = SmallVec::new();
+    log.begin(branches, old.copies.iter().map(|(index, _)| index), new);
+    for index in 0..branches.len() {
+        log.step(index, old.copies.get(index).or(new.copies.get(index)));
+        let step = match (old.held_by(index), new.held_by(index)) {
+            (false, false) => continue,
+            (true, true) => exchange_copies(old, new, index),
+            (true, false) => names::create::bring_dir(pool, branches, &mut new.dirs, index, &new.path)
+                .and_then(|()| rename_copy(old, new, index, RenameFlags::NOREPLACE).map(|()| Step::Moved)),
+            (false, true) => names::create::bring_dir(pool, branches, &mut old.dirs, index, &old.path)
+                .and_then(|()| {
+                    rename_copy(new, old, index, RenameFlags::NOREPLACE).map(|()| Step::MovedBack)
+                }),
+        };
+        match step {
+            Ok(step) => {
+                old.dirs.name_created(old.name, index);
+                new.dirs.name_created(new.name, index);
+                log.done(index);
+                done.push((index, step));
+            }
+            Err(errno) => {
+                undo(old, new, &done);
+                log.undone();
+                return Err(errno.into());
+            }
+        }
+    }
+    pool.nodes.exchanged((old.parent, old.name), (new.parent, new.name));
+    Ok(())
+}
+
+/// As [`rename_on_branch`], with the caller's rights to space that the filesystem keeps: the directory may have to grow.
+fn rename_for_caller(
+    pool: &Pool,
+    old: &Side,
+    new: &Side,
+    index: usize,
+    undoable: bool,
+    kind: RenameKind,
+) -> Result<Step, Errno> {
+    // A whiteout belongs to the daemon.
+    let nears = !kind.leaves_whiteout() && new.dirs.branches[index].nears_reserve(DIRECTORY_GROWS);
+    let rename = || Ok(rename_on_branch(old, new, index, undoable, kind)?);
+    reserve::take_space(pool, nears, || None, rename).map_err(Error::errno)
 }
 
 /// Renames the copy on one branch, in a way that can be undone if `undoable` and the filesystem allows it.

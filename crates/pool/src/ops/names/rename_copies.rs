@@ -1,6 +1,7 @@
 //! Renaming files of which rules want several copies.
 
 use super::rename::Side;
+use crate::ops::resolve;
 use crate::pool::Pool;
 use canopy_base::error::{Error, Result};
 use canopy_base::path::join;
@@ -55,66 +56,63 @@ impl Side<'_, '_> {
     }
 }
 
-impl Pool {
-    /// Prepares the copies of a file for a new name. Those that are out of date go, all others are renamed, and they become
-    /// newer than whatever has the new name on any branch.
-    pub(super) fn prepare_copies(
-        &self,
-        old: &mut Side<'_, '_>,
-        new: &Side<'_, '_>,
-        chosen: &mut Choice,
-    ) -> Result<()> {
-        let (before, replaced) = (old.newest()?, new.newest()?);
-        let wants = || self.config().placement.copies(&join(&new.path, new.name)) > 1;
-        if before.is_none() && replaced.is_none() && !wants() {
-            return Ok(());
-        }
-        if let Some(current) = old.copies.current.take() {
-            let is_old = |(index, _): &(usize, &Attr)| !current.contains(index);
-            let stale: SmallVec<[usize; 2]> =
-                old.copies.iter().filter(is_old).map(|(index, _)| index).collect();
-            for index in stale {
-                old.dirs.unlink(index, old.name, AtFlags::empty())?;
-            }
-            old.copies = old.copies.only(|index| current.contains(&index));
-            *chosen = current.iter().copied().collect();
-        }
-        old.renew(chosen, before.max(replaced).unwrap_or(0))
+/// Prepares the copies of a file for a new name. Those that are out of date go, all others are renamed, and they become
+/// newer than whatever has the new name on any branch.
+pub(super) fn prepare_copies(
+    pool: &Pool,
+    old: &mut Side<'_, '_>,
+    new: &Side<'_, '_>,
+    chosen: &mut Choice,
+) -> Result<()> {
+    let (before, replaced) = (old.newest()?, new.newest()?);
+    let wants = || pool.config().placement.copies(&join(&new.path, new.name)) > 1;
+    if before.is_none() && replaced.is_none() && !wants() {
+        return Ok(());
     }
+    if let Some(current) = old.copies.current.take() {
+        let is_old = |(index, _): &(usize, &Attr)| !current.contains(index);
+        let stale: SmallVec<[usize; 2]> = old.copies.iter().filter(is_old).map(|(index, _)| index).collect();
+        for index in stale {
+            old.dirs.unlink(index, old.name, AtFlags::empty())?;
+        }
+        old.copies = old.copies.only(|index| current.contains(&index));
+        *chosen = current.iter().copied().collect();
+    }
+    old.renew(chosen, before.max(replaced).unwrap_or(0))
+}
 
-    /// Leaves copies of the target alone that cannot be removed because their branches fail. The file that gets the name is
-    /// newer than they are, so they stay hidden when the branches are well again.
-    pub(super) fn leave_failing_copies(&self, branches: &Branches, new: &mut Side<'_, '_>) {
-        let fails = |index: usize| !branches.as_slice()[index].health.is_well();
-        if self.knows_copies()
-            && new.copies.iter().any(|(index, attr)| fails(index) && attr.is_regular())
-            && !new.copies.any_dir()
-            && self.config().placement.copies(&join(&new.path, new.name)) > 1
-        {
-            let current = new.copies.current.take();
-            new.copies = new.copies.only(|index| !fails(index));
-            new.copies.current = current;
-        }
+/// Leaves copies of the target alone that cannot be removed because their branches fail. The file that gets the name is
+/// newer than they are, so they stay hidden when the branches are well again.
+pub(super) fn leave_failing_copies(pool: &Pool, branches: &Branches, new: &mut Side<'_, '_>) {
+    let fails = |index: usize| !branches.as_slice()[index].health.is_well();
+    if resolve::generations::knows_copies(pool)
+        && new.copies.iter().any(|(index, attr)| fails(index) && attr.is_regular())
+        && !new.copies.any_dir()
+        && pool.config().placement.copies(&join(&new.path, new.name)) > 1
+    {
+        let current = new.copies.current.take();
+        new.copies = new.copies.only(|index| !fails(index));
+        new.copies.current = current;
     }
+}
 
-    /// Prepares an exchange of names where a rule knows copies. An exchange on two branches that ends in between would show
-    /// one of the files under both names, and take the other one for an old copy of it.
-    ///
-    /// Errors: `EINVAL`, as of a filesystem that cannot exchange names, unless one branch holds both and no other any.
-    pub(super) fn prepare_exchange(&self, old: &Side<'_, '_>, new: &Side<'_, '_>) -> Result<()> {
-        let sole = |side: &Side<'_, '_>| match side.copies.found.as_slice() {
-            [(index, attr)] => Some((*index, attr.is_regular())),
-            _ => None,
-        };
-        let both = sole(old).zip(sole(new)).filter(|((one, _), (other, _))| one == other);
-        let Some(((index, old_is_file), (_, new_is_file))) = both else { return Err(Error::Invalid) };
-        let before = old.newest()?.max(new.newest()?);
-        for (side, other, is_file) in [(old, new, old_is_file), (new, old, new_is_file)] {
-            let wants = || self.config().placement.copies(&join(&other.path, other.name)) > 1;
-            if is_file && (before.is_some() || wants()) {
-                side.renew(&[index], before.unwrap_or(0))?;
-            }
+/// Prepares an exchange of names where a rule knows copies. An exchange on two branches that ends in between would show
+/// one of the files under both names, and take the other one for an old copy of it.
+///
+/// Errors: `EINVAL`, as of a filesystem that cannot exchange names, unless one branch holds both and no other any.
+pub(super) fn prepare_exchange(pool: &Pool, old: &Side<'_, '_>, new: &Side<'_, '_>) -> Result<()> {
+    let sole = |side: &Side<'_, '_>| match side.copies.found.as_slice() {
+        [(index, attr)] => Some((*index, attr.is_regular())),
+        _ => None,
+    };
+    let both = sole(old).zip(sole(new)).filter(|((one, _), (other, _))| one == other);
+    let Some(((index, old_is_file), (_, new_is_file))) = both else { return Err(Error::Invalid) };
+    let before = old.newest()?.max(new.newest()?);
+    for (side, other, is_file) in [(old, new, old_is_file), (new, old, new_is_file)] {
+        let wants = || pool.config().placement.copies(&join(&other.path, other.name)) > 1;
+        if is_file && (before.is_some() || wants()) {
+            side.renew(&[index], before.unwrap_or(0))?;
         }
-        Ok(())
     }
+    Ok(())
 }

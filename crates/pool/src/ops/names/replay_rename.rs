@@ -6,6 +6,8 @@
 
 use super::rename::{RenameKind, Side, exchange_copies, rename_copy, rename_on_branch};
 use crate::door::Caller;
+use crate::ops::names;
+use crate::ops::resolve;
 use crate::pool::Pool;
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::NodeId;
@@ -127,86 +129,84 @@ impl RenameLog<'_> {
     }
 }
 
-impl Pool {
-    /// Completes a rename that another process has begun; otherwise renames.
-    ///
-    /// # Errors
-    /// As [`Pool::rename`].
-    pub fn replay_rename(
-        &self,
-        caller: &Caller,
-        (parent, name): (NodeId, &[u8]),
-        (new_parent, new_name): (NodeId, &[u8]),
-        kind: RenameKind,
-        intent: RenameIntent<'_>,
-    ) -> Result<()> {
-        if self.complete_rename((parent, name), (new_parent, new_name), kind, intent)? {
-            return Ok(());
-        }
-        self.rename_noted(caller, (parent, name), (new_parent, new_name), kind, Some(intent))
+/// Completes a rename that another process has begun; otherwise renames.
+///
+/// # Errors
+/// As `rename`.
+pub fn replay_rename(
+    pool: &Pool,
+    caller: &Caller,
+    (parent, name): (NodeId, &[u8]),
+    (new_parent, new_name): (NodeId, &[u8]),
+    kind: RenameKind,
+    intent: RenameIntent<'_>,
+) -> Result<()> {
+    if complete_rename(pool, (parent, name), (new_parent, new_name), kind, intent)? {
+        return Ok(());
     }
+    names::rename::rename_noted(pool, caller, (parent, name), (new_parent, new_name), kind, Some(intent))
+}
 
-    /// Returns false if nothing was begun. The kernel has kept both directories locked since the rename began, so nobody
-    /// else has changed these names through the pool.
-    fn complete_rename(
-        &self,
-        old: (NodeId, &[u8]),
-        new: (NodeId, &[u8]),
-        kind: RenameKind,
-        intent: RenameIntent<'_>,
-    ) -> Result<bool> {
-        let _changes = self.figures.changes();
-        let trust = self.cache_trust();
-        let _held = self.claim_rename(old, new)?;
-        let branches = self.branches.load();
-        if !intent.is_begun(&branches) {
-            return Ok(false);
-        }
-        let mut old = self.side(&branches, old, trust)?;
-        let mut new = self.side(&branches, new, trust)?;
-        let exchanges = kind == RenameKind::Exchange;
-        let undoable = intent.members(SOURCES).count() > 1 || intent.members(TARGETS).count() > 1;
-        for index in 0..branches.len() {
-            let (from, to) = (intent.has(SOURCES, index), intent.has(TARGETS, index));
-            let is_step = from || exchanges && to;
-            if !is_step || intent.has(DONE, index) {
-                continue;
-            }
-            let log = RenameLog(Some(intent));
-            if was_made(intent, &old, &new, index) {
-                // Noted before the next step begins, since this process may die too.
-                log.done(index);
-                continue;
-            }
-            let (side, path) = if from { (&mut new.dirs, &new.path) } else { (&mut old.dirs, &old.path) };
-            self.bring_dir(&branches, side, index, path)?;
-            log.step(index, if from { old.copies.get(index) } else { new.copies.get(index) });
-            match (exchanges, from, to) {
-                (false, ..) => rename_on_branch(&old, &new, index, undoable, kind).map(drop)?,
-                (true, true, true) => exchange_copies(&old, &new, index).map(drop)?,
-                (true, true, false) => rename_copy(&old, &new, index, RenameFlags::NOREPLACE)?,
-                (true, false, _) => rename_copy(&new, &old, index, RenameFlags::NOREPLACE)?,
-            }
-            log.done(index);
-        }
-        for index in 0..branches.len() {
-            old.dirs.name_created(old.name, index);
-            new.dirs.name_created(new.name, index);
-        }
-        if exchanges {
-            self.nodes.exchanged((old.parent, old.name), (new.parent, new.name));
-        } else {
-            remove_targets(intent, &old, &new, undoable)?;
-            if kind.leaves_whiteout() && undoable {
-                leave_whiteout(intent, &old);
-            }
-            self.nodes.renamed((old.parent, old.name), (new.parent, new.name));
-            self.note_replacement(&new);
-        }
-        self.dir_cache.places_changed();
-        tracing::debug!("a rename was completed that another process had begun");
-        Ok(true)
+/// Returns false if nothing was begun. The kernel has kept both directories locked since the rename began, so nobody
+/// else has changed these names through the pool.
+fn complete_rename(
+    pool: &Pool,
+    old: (NodeId, &[u8]),
+    new: (NodeId, &[u8]),
+    kind: RenameKind,
+    intent: RenameIntent<'_>,
+) -> Result<bool> {
+    let _changes = pool.figures.changes();
+    let trust = resolve::dirs::cache_trust(pool);
+    let _held = names::rename::claim_rename(pool, old, new)?;
+    let branches = pool.branches.load();
+    if !intent.is_begun(&branches) {
+        return Ok(false);
     }
+    let mut old = names::rename::side(pool, &branches, old, trust)?;
+    let mut new = names::rename::side(pool, &branches, new, trust)?;
+    let exchanges = kind == RenameKind::Exchange;
+    let undoable = intent.members(SOURCES).count() > 1 || intent.members(TARGETS).count() > 1;
+    for index in 0..branches.len() {
+        let (from, to) = (intent.has(SOURCES, index), intent.has(TARGETS, index));
+        let is_step = from || exchanges && to;
+        if !is_step || intent.has(DONE, index) {
+            continue;
+        }
+        let log = RenameLog(Some(intent));
+        if was_made(intent, &old, &new, index) {
+            // Noted before the next step begins, since this process may die too.
+            log.done(index);
+            continue;
+        }
+        let (side, path) = if from { (&mut new.dirs, &new.path) } else { (&mut old.dirs, &old.path) };
+        names::create::bring_dir(pool, &branches, side, index, path)?;
+        log.step(index, if from { old.copies.get(index) } else { new.copies.get(index) });
+        match (exchanges, from, to) {
+            (false, ..) => rename_on_branch(&old, &new, index, undoable, kind).map(drop)?,
+            (true, true, true) => exchange_copies(&old, &new, index).map(drop)?,
+            (true, true, false) => rename_copy(&old, &new, index, RenameFlags::NOREPLACE)?,
+            (true, false, _) => rename_copy(&new, &old, index, RenameFlags::NOREPLACE)?,
+        }
+        log.done(index);
+    }
+    for index in 0..branches.len() {
+        old.dirs.name_created(old.name, index);
+        new.dirs.name_created(new.name, index);
+    }
+    if exchanges {
+        pool.nodes.exchanged((old.parent, old.name), (new.parent, new.name));
+    } else {
+        remove_targets(intent, &old, &new, undoable)?;
+        if kind.leaves_whiteout() && undoable {
+            leave_whiteout(intent, &old);
+        }
+        pool.nodes.renamed((old.parent, old.name), (new.parent, new.name));
+        names::rename::note_replacement(pool, &new);
+    }
+    pool.dir_cache.places_changed();
+    tracing::debug!("a rename was completed that another process had begun");
+    Ok(true)
 }
 
 /// Returns whether the last step that was begun, if it is this branch's, was made: what it moves is not where it was.

@@ -10,6 +10,8 @@ use crate::dir::listing::source::{
 use crate::dir::merged::Trust;
 use crate::export::StableId;
 use crate::node::Node;
+use crate::ops::readdir;
+use crate::ops::resolve;
 use crate::ops::resolve::dirs::KnownCopies;
 use crate::pool::Pool;
 use canopy_base::error::{Error, Result};
@@ -41,12 +43,12 @@ impl Cursor {
         let (since, begun) = (ListingVersion::now(pool, node), pool.changes.ticket());
         let from_start = matches!(at, Position::Start(_));
         let branches = pool.branches.load();
-        let known = trust.and_then(|_| pool.known_copies(&branches, node));
+        let known = trust.and_then(|_| resolve::dirs::known_copies(pool, &branches, node));
         let is_whole = known.as_ref().is_some_and(KnownCopies::is_whole);
-        let opened = pool.open_on_branches(&branches, path, known.as_ref(), from_start);
+        let opened = readdir::open_on_branches(pool, &branches, path, known.as_ref(), from_start);
         let mut failed = branches.timeout_error().filter(|_| !is_whole);
         let sources = sources(pool, &branches, opened, &mut failed)?;
-        let (config, follow) = (pool.config(), pool.follow());
+        let (config, follow) = (pool.config(), resolve::dirs::follow(pool));
         let mut cursor = Cursor {
             ended: sources.is_empty(),
             branches,
@@ -98,9 +100,9 @@ impl Cursor {
 
     /// Adds `.` and `..`, and an error message as an entry if there are no branches.
     fn own_entries(&mut self, pool: &Pool, node: &Node) {
-        let own = pool.number_of(node);
+        let own = resolve::dir_number::number_of(pool, node);
         let above = pool.nodes.parent(node.id).ok().and_then(|id| pool.nodes.get(id).ok());
-        let above = above.map_or(own, |parent| pool.number_of(&parent));
+        let above = above.map_or(own, |parent| resolve::dir_number::number_of(pool, &parent));
         self.push(b".", DT_DIR, own, Position::Start(1));
         self.push(b"..", DT_DIR, above, Position::Start(2));
         if self.sources.is_empty() {
@@ -232,7 +234,7 @@ impl Cursor {
         }
         let Ok(path) = pool.nodes.dir_path(node.id) else { return };
         let (since, branches) = (ListingVersion::now(pool, node), pool.branches.load());
-        let opened = pool.open_on_branches(&branches, &path, None, false);
+        let opened = readdir::open_on_branches(pool, &branches, &path, None, false);
         let Ok(again) = sources(pool, &branches, opened, &mut None) else { return };
         (self.since, self.branches) = (since, branches);
         // Items still in the cursor refer to the old sources, so the new ones are appended.
@@ -276,7 +278,7 @@ impl Cursor {
             return (kind, 0);
         }
         let branch = &self.branches[source.index];
-        let seed = pool.seed(branch, dev, || self.follow.pin(&source.dir, name).ok());
+        let seed = resolve::inode_seed::seed(pool, branch, dev, || self.follow.pin(&source.dir, name).ok());
         let shown = self.inodes.inode(seed, name, ino, false);
         if self.may_show_symlinks && kind != DT_LNK {
             // Its age decides whether it is shown as a symlink, and may do so between the listing and the lookup.
@@ -313,7 +315,7 @@ impl Cursor {
             // One that has gone has no number. It is shown as what its path says.
             let gone = Attr::default();
             let shown = each().next().unwrap_or((branch(self.sources[source].index), &gone));
-            pool.dir_number(&path, shown, each())
+            resolve::dir_number::dir_number(pool, &path, shown, each())
         };
         let stable = || {
             let copies = copies();

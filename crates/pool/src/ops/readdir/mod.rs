@@ -15,7 +15,9 @@ use crate::dir::listing::source::{DT_DIR, OpenedSource, open_dir, side_by_side};
 use crate::dir::merged::Trust;
 use crate::node::Node;
 use crate::node::dir_state::PerBranch;
+use crate::ops::names;
 use crate::ops::names::lookup::Entry;
+use crate::ops::resolve;
 use crate::ops::resolve::acl::At;
 use crate::ops::resolve::dirs::KnownCopies;
 use crate::paths::Uses;
@@ -32,237 +34,237 @@ use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::Duration;
 
-impl Pool {
-    /// Checks that a node can be listed.
-    ///
-    /// Errors: `ENOTDIR` if it is not a directory.
-    pub fn opendir(&self, id: NodeId) -> Result<()> {
-        match self.nodes.get(id)?.is_dir() {
-            true => Ok(()),
-            false => Err(Error::NotDirectory),
-        }
+/// Checks that a node can be listed.
+///
+/// Errors: `ENOTDIR` if it is not a directory.
+pub fn opendir(pool: &Pool, id: NodeId) -> Result<()> {
+    match pool.nodes.get(id)?.is_dir() {
+        true => Ok(()),
+        false => Err(Error::NotDirectory),
     }
+}
 
-    /// Passes the entries of a directory to `take`, starting at a position, until `take` returns false because it has
-    /// no more room. The next call gets the refused entry again. Position 0 reads the directory anew. Returns how
-    /// far the names can be relied on.
-    pub fn readdir(
-        &self,
-        id: NodeId,
-        position: u64,
-        mut take: impl FnMut(DirEntry<'_>) -> bool,
-    ) -> Result<NamesRead> {
-        let trust = self.cache_trust();
-        let node = self.nodes.get(id)?;
-        let parked = self.cursors.take(id, position);
-        let _held = self.using(Uses::node(id));
-        let Some(mut cursor) = self.cursor(&node, position, parked, trust)? else {
-            return Ok(NamesRead::Current);
-        };
-        let mut given = 0;
-        while cursor.entry(self, &node, given).is_some() {
-            cursor.number(self, &node, given);
-            if !cursor.given(given).is_some_and(&mut take) {
-                break;
-            }
-            given += 1;
+/// Passes the entries of a directory to `take`, starting at a position, until `take` returns false because it has
+/// no more room. The next call gets the refused entry again. Position 0 reads the directory anew. Returns how
+/// far the names can be relied on.
+pub fn readdir(
+    pool: &Pool,
+    id: NodeId,
+    position: u64,
+    mut take: impl FnMut(DirEntry<'_>) -> bool,
+) -> Result<NamesRead> {
+    let trust = resolve::dirs::cache_trust(pool);
+    let node = pool.nodes.get(id)?;
+    let parked = pool.cursors.take(id, position);
+    let _held = pool.using(Uses::node(id));
+    let Some(mut cursor) = cursor(pool, &node, position, parked, trust)? else {
+        return Ok(NamesRead::Current);
+    };
+    let mut given = 0;
+    while cursor.entry(pool, &node, given).is_some() {
+        cursor.number(pool, &node, given);
+        if !cursor.given(given).is_some_and(&mut take) {
+            break;
         }
-        Ok(self.park(&node, cursor, given))
+        given += 1;
     }
+    Ok(park(pool, &node, cursor, given))
+}
 
-    /// Lists as `readdir` does, and hands the kernel a reference to each entry's node.
-    ///
-    /// An entry comes without a node if it is `.` or `..`, if it was removed since it was listed, if the kernel
-    /// already has valid attributes for it, or if far too many nodes are known. `room` is called with each name in order, until it returns false. `take`
-    /// then gets the accepted entries, and returns how long the kernel may cache the attributes.
-    pub fn readdirplus(
-        &self,
-        id: NodeId,
-        position: u64,
-        mut room: impl FnMut(&[u8]) -> bool,
-        mut take: impl FnMut(DirEntry<'_>, Option<Entry>) -> Duration,
-    ) -> Result<NamesRead> {
-        let trust = self.cache_trust();
-        let dir = self.nodes.get(id)?;
-        let parked = self.cursors.take(id, position);
-        let known = parked.as_ref().map_or_else(|| dir.has_relied_on_entries(), |cursor| cursor.meets_known);
-        // Attributes that the kernel holds count only if the pool has been notified of all changes up to now.
-        let known = known && trust.is_some();
-        let _held = self.using(Uses::node(id));
-        let Some(mut cursor) = self.cursor(&dir, position, parked, trust)? else {
-            return Ok(NamesRead::Current);
+/// Lists as `readdir` does, and hands the kernel a reference to each entry's node.
+///
+/// An entry comes without a node if it is `.` or `..`, if it was removed since it was listed, if the kernel
+/// already has valid attributes for it, or if far too many nodes are known. `room` is called with each name in order, until it returns false. `take`
+/// then gets the accepted entries, and returns how long the kernel may cache the attributes.
+pub fn readdirplus(
+    pool: &Pool,
+    id: NodeId,
+    position: u64,
+    mut room: impl FnMut(&[u8]) -> bool,
+    mut take: impl FnMut(DirEntry<'_>, Option<Entry>) -> Duration,
+) -> Result<NamesRead> {
+    let trust = resolve::dirs::cache_trust(pool);
+    let dir = pool.nodes.get(id)?;
+    let parked = pool.cursors.take(id, position);
+    let known = parked.as_ref().map_or_else(|| dir.has_relied_on_entries(), |cursor| cursor.meets_known);
+    // Attributes that the kernel holds count only if the pool has been notified of all changes up to now.
+    let known = known && trust.is_some();
+    let _held = pool.using(Uses::node(id));
+    let Some(mut cursor) = cursor(pool, &dir, position, parked, trust)? else {
+        return Ok(NamesRead::Current);
+    };
+    let mut given = 0;
+    while cursor.entry(pool, &dir, given).is_some_and(|entry| room(entry.name)) {
+        given += 1;
+    }
+    let names = (0..given).filter_map(|at| Some(cursor.given(at)?.name));
+    let mut known = if known { pool.nodes.are_relied_on(id, names) } else { Vec::new() };
+    if let Some(one) = known.iter_mut().find(|known| **known) {
+        // The kernel learns from the use of an entry with attributes whether to ask for those of the next names,
+        // so it gets at least one.
+        *one = false;
+    }
+    if pool.nodes.is_overfull() {
+        known = vec![true; given];
+    }
+    let nodes = nodes_of(pool, &dir, &cursor, given, &known, trust);
+    names::lookup::forget_surplus(pool);
+    let mut longest = Duration::ZERO;
+    for (at, node) in nodes.into_iter().enumerate() {
+        if node.is_none() {
+            cursor.number(pool, &dir, at);
+        }
+        let Some(entry) = cursor.given(at) else { break };
+        let Some((found, node)) = node else {
+            take(entry, None);
+            continue;
         };
-        let mut given = 0;
-        while cursor.entry(self, &dir, given).is_some_and(|entry| room(entry.name)) {
-            given += 1;
-        }
-        let names = (0..given).filter_map(|at| Some(cursor.given(at)?.name));
-        let mut known = if known { self.nodes.are_relied_on(id, names) } else { Vec::new() };
-        if let Some(one) = known.iter_mut().find(|known| **known) {
-            // The kernel learns from the use of an entry with attributes whether to ask for those of the next names,
-            // so it gets at least one.
-            *one = false;
-        }
-        if self.nodes.is_overfull() {
-            known = vec![true; given];
-        }
-        let nodes = self.nodes_of(&dir, &cursor, given, &known, trust);
-        self.forget_surplus();
-        let mut longest = Duration::ZERO;
-        for (at, node) in nodes.into_iter().enumerate() {
-            if node.is_none() {
-                cursor.number(self, &dir, at);
-            }
-            let Some(entry) = cursor.given(at) else { break };
-            let Some((found, node)) = node else {
-                take(entry, None);
-                continue;
+        // Comes before the attributes are sent: a change in between is recorded later than this, and wins.
+        node.offer();
+        // If something is mounted on the name, its inode number differs from the listed one.
+        let time = take(DirEntry { ino: found.attr.ino, ..entry }, Some(found));
+        node.rely(time);
+        longest = longest.max(time);
+    }
+    dir.rely_on_entries(longest);
+    Ok(park(pool, &dir, cursor, given))
+}
+
+/// Returns the parked cursor, or else a new one at the position. Returns `None` if there are no more entries.
+fn cursor(
+    pool: &Pool,
+    node: &Arc<Node>,
+    position: u64,
+    parked: Option<Box<Cursor>>,
+    trust: Trust,
+) -> Result<Option<Box<Cursor>>> {
+    let at = Position::from_u64(position);
+    if parked.is_some() || at == Position::End {
+        return Ok(parked);
+    }
+    match pool.nodes.dir_path(node.id).and_then(|path| Cursor::begin(pool, node, &path, at, trust)) {
+        Ok(cursor) => Ok(Some(Box::new(cursor))),
+        // A removed directory has no entries, not even its own.
+        Err(Error::Absent) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Keeps a cursor for the next request, unless the `given` entries were the last ones. Returns how far its
+/// names can be relied on.
+fn park(pool: &Pool, node: &Node, mut cursor: Box<Cursor>, given: usize) -> NamesRead {
+    let unchanged = |item| pool.changes.unchanged(cursor.begun, item);
+    let current = unchanged(Item::node(node.id)) && unchanged(Item::LISTINGS) && !cursor.incomplete;
+    if !cursor.is_over(given) {
+        cursor.suspend();
+        pool.cursors.park(node.id, cursor);
+    }
+    // Reading has changed their access times.
+    node.copies_changed();
+    if current { NamesRead::Current } else { NamesRead::Doubtful }
+}
+
+/// Returns the nodes of the first `given` entries of a cursor, except `known` ones. No names in the directory are
+/// changed through the pool meanwhile: the kernel holds the directory's lock during a listing.
+fn nodes_of(
+    pool: &Pool,
+    dir: &Arc<Node>,
+    cursor: &Cursor,
+    given: usize,
+    known: &[bool],
+    trust: Trust,
+) -> Vec<Option<(Entry, Arc<Node>)>> {
+    let mut entries: Vec<Option<(Entry, Arc<Node>)>> = vec![None; given];
+    let Ok(path) = pool.nodes.dir_path(dir.id) else { return entries };
+    let (branches, follow) = (pool.branches.load(), resolve::dirs::follow(pool));
+    let items: Vec<(DirEntry<'_>, usize)> = (0..given).filter_map(|at| cursor.found(at)).collect();
+    let own = |entry: &DirEntry<'_>| matches!(entry.name, b"." | b"..");
+    let passed = |at: usize| known.get(at).is_some_and(|&known| known) || own(&items[at].0);
+    // If the policy follows the branch order, a file's copy is on the branch that listed it first.
+    let in_order = policy::first_only(pool.config().policies.get(Func::Getattr), Category::Search)
+        && !resolve::generations::knows_copies(pool);
+    let still = |branch: &Arc<Branch>| Some(branches.as_slice()[branches.index_of(branch.id)?].clone());
+    let sources: PerBranch<_> = cursor.sources().map(|(branch, dir)| (still(branch), dir)).collect();
+    let look = |(at, &(entry, source)): (usize, &(DirEntry<'_>, usize))| {
+        let (_, dir) = sources.get(source).filter(|(branch, _)| in_order && branch.is_some())?;
+        let looks = entry.kind != DT_DIR && !passed(at);
+        looks.then(|| follow.at(dir, entry.name).ok())?.filter(|attr| !attr.is_dir())
+    };
+    let looked: Vec<Option<Attr>> = items.iter().enumerate().map(look).collect();
+    let files = items.iter().zip(&looked).map(|((entry, source), attr)| {
+        let (attr, (branch, _)) = (attr.as_ref()?, &sources[*source]);
+        Some((entry.name, &**branch.as_ref()?, attr.key(), follow.shows_as_symlink(attr)))
+    });
+    pool.nodes.hand_out_files(dir.id, files, |at, node| {
+        let (entry, source) = items[at];
+        if let (Some(attr), Some((Some(branch), within))) = (looked[at], sources.get(source)) {
+            resolve::tidy_names(pool, &branches, &node, attr.nlink);
+            let place = At::Named(follow, *within, entry.name);
+            let attr = match resolve::needs_path(pool, &node) {
+                true => resolve::show(pool, &node, branch, &join(&path, entry.name), attr, place),
+                false => resolve::show(pool, &node, branch, b"", attr, place),
             };
-            // Comes before the attributes are sent: a change in between is recorded later than this, and wins.
-            node.offer();
-            // If something is mounted on the name, its inode number differs from the listed one.
-            let time = take(DirEntry { ino: found.attr.ino, ..entry }, Some(found));
-            node.rely(time);
-            longest = longest.max(time);
+            entries[at] = Some((Entry::new(&node, attr), node));
         }
-        dir.rely_on_entries(longest);
-        Ok(self.park(&dir, cursor, given))
-    }
-
-    /// Returns the parked cursor, or else a new one at the position. Returns `None` if there are no more entries.
-    fn cursor(
-        &self,
-        node: &Arc<Node>,
-        position: u64,
-        parked: Option<Box<Cursor>>,
-        trust: Trust,
-    ) -> Result<Option<Box<Cursor>>> {
-        let at = Position::from_u64(position);
-        if parked.is_some() || at == Position::End {
-            return Ok(parked);
-        }
-        match self.nodes.dir_path(node.id).and_then(|path| Cursor::begin(self, node, &path, at, trust)) {
-            Ok(cursor) => Ok(Some(Box::new(cursor))),
-            // A removed directory has no entries, not even its own.
-            Err(Error::Absent) => Ok(None),
-            Err(error) => Err(error),
+    });
+    // Looks up the rest: directories, which are merged, and files if the policy needs more than the order.
+    let mut dirs = None;
+    for (at, (entry, _)) in items.iter().enumerate() {
+        if entries[at].is_none() && !passed(at) {
+            let dirs = dirs.get_or_insert_with(|| {
+                resolve::dirs::dirs_of(pool, &branches, Arc::clone(dir), &path, trust)
+            });
+            let found = names::lookup::enter(pool, &branches, dir.id, &path, dirs, entry.name).ok();
+            entries[at] = found.and_then(|found| Some((found, pool.nodes.get(found.node).ok()?)));
         }
     }
+    entries
+}
 
-    /// Keeps a cursor for the next request, unless the `given` entries were the last ones. Returns how far its
-    /// names can be relied on.
-    fn park(&self, node: &Node, mut cursor: Box<Cursor>, given: usize) -> NamesRead {
-        let unchanged = |item| self.changes.unchanged(cursor.begun, item);
-        let current = unchanged(Item::node(node.id)) && unchanged(Item::LISTINGS) && !cursor.incomplete;
-        if !cursor.is_over(given) {
-            cursor.suspend();
-            self.cursors.park(node.id, cursor);
+/// Opens a directory on every branch, and with `func.readdir=cor` also reads it when a listing begins. A branch that
+/// is known not to have it is not asked.
+pub(crate) fn open_on_branches(
+    pool: &Pool,
+    branches: &Branches,
+    path: &[u8],
+    known: Option<&KnownCopies>,
+    from_start: bool,
+) -> Vec<Result<OpenedSource, Errno>> {
+    let follow = resolve::dirs::follow(pool);
+    let open = |branch: &Branch| match known.zip(branches.index_of(branch.id)) {
+        Some((known, index)) => {
+            let (dir, path) = known.at(branches, index).ok_or(Errno::NOENT)?;
+            OpenedSource::open(follow, branch, dir, path)
         }
-        // Reading has changed their access times.
-        node.copies_changed();
-        if current { NamesRead::Current } else { NamesRead::Doubtful }
+        None => OpenedSource::open(follow, branch, branch.root(), path),
+    };
+    match pool.config().readdir {
+        ReaddirMode::Cor { threads, .. } if from_start => {
+            side_by_side(branches, threads, |branch| open(branch).map(OpenedSource::read))
+        }
+        // Opens concurrently, so that sleeping disks spin up together. The listing reads them in order.
+        ReaddirMode::Cosr { threads, .. } | ReaddirMode::Cor { threads, .. } => {
+            side_by_side(branches, threads, open)
+        }
+        ReaddirMode::Seq => branches.iter().map(|branch| open(branch)).collect(),
     }
+}
 
-    /// Returns the nodes of the first `given` entries of a cursor, except `known` ones. No names in the directory are
-    /// changed through the pool meanwhile: the kernel holds the directory's lock during a listing.
-    fn nodes_of(
-        &self,
-        dir: &Arc<Node>,
-        cursor: &Cursor,
-        given: usize,
-        known: &[bool],
-        trust: Trust,
-    ) -> Vec<Option<(Entry, Arc<Node>)>> {
-        let mut entries: Vec<Option<(Entry, Arc<Node>)>> = vec![None; given];
-        let Ok(path) = self.nodes.dir_path(dir.id) else { return entries };
-        let (branches, follow) = (self.branches.load(), self.follow());
-        let items: Vec<(DirEntry<'_>, usize)> = (0..given).filter_map(|at| cursor.found(at)).collect();
-        let own = |entry: &DirEntry<'_>| matches!(entry.name, b"." | b"..");
-        let passed = |at: usize| known.get(at).is_some_and(|&known| known) || own(&items[at].0);
-        // If the policy follows the branch order, a file's copy is on the branch that listed it first.
-        let in_order = policy::first_only(self.config().policies.get(Func::Getattr), Category::Search)
-            && !self.knows_copies();
-        let still = |branch: &Arc<Branch>| Some(branches.as_slice()[branches.index_of(branch.id)?].clone());
-        let sources: PerBranch<_> = cursor.sources().map(|(branch, dir)| (still(branch), dir)).collect();
-        let look = |(at, &(entry, source)): (usize, &(DirEntry<'_>, usize))| {
-            let (_, dir) = sources.get(source).filter(|(branch, _)| in_order && branch.is_some())?;
-            let looks = entry.kind != DT_DIR && !passed(at);
-            looks.then(|| follow.at(dir, entry.name).ok())?.filter(|attr| !attr.is_dir())
+/// Calls fsync(2), or fdatasync(2) with `data_only`, for a directory on every branch that holds it.
+pub fn fsyncdir(pool: &Pool, id: NodeId, data_only: bool) -> Result<()> {
+    let _held = pool.using(Uses::node(id));
+    let branches = pool.branches.load();
+    let Ok(path) = pool.nodes.dir_path(id) else { return Ok(()) };
+    let mut result = Ok(());
+    for branch in branches.iter() {
+        let synced = match open_dir(resolve::dirs::follow(pool), branch.root(), &path) {
+            Ok(dir) if data_only => rustix::fs::fdatasync(dir),
+            Ok(dir) => rustix::fs::fsync(dir),
+            Err(errno) if beneath::is_absent(errno) => Ok(()),
+            Err(errno) => Err(errno),
         };
-        let looked: Vec<Option<Attr>> = items.iter().enumerate().map(look).collect();
-        let files = items.iter().zip(&looked).map(|((entry, source), attr)| {
-            let (attr, (branch, _)) = (attr.as_ref()?, &sources[*source]);
-            Some((entry.name, &**branch.as_ref()?, attr.key(), follow.shows_as_symlink(attr)))
-        });
-        self.nodes.hand_out_files(dir.id, files, |at, node| {
-            let (entry, source) = items[at];
-            if let (Some(attr), Some((Some(branch), within))) = (looked[at], sources.get(source)) {
-                self.tidy_names(&branches, &node, attr.nlink);
-                let place = At::Named(follow, *within, entry.name);
-                let attr = match self.needs_path(&node) {
-                    true => self.show(&node, branch, &join(&path, entry.name), attr, place),
-                    false => self.show(&node, branch, b"", attr, place),
-                };
-                entries[at] = Some((Entry::new(&node, attr), node));
-            }
-        });
-        // Looks up the rest: directories, which are merged, and files if the policy needs more than the order.
-        let mut dirs = None;
-        for (at, (entry, _)) in items.iter().enumerate() {
-            if entries[at].is_none() && !passed(at) {
-                let dirs = dirs.get_or_insert_with(|| self.dirs_of(&branches, Arc::clone(dir), &path, trust));
-                let found = self.enter(&branches, dir.id, &path, dirs, entry.name).ok();
-                entries[at] = found.and_then(|found| Some((found, self.nodes.get(found.node).ok()?)));
-            }
-        }
-        entries
+        result =
+            result.and(synced.map_err(|errno| Error::Branch(branch.record_error(errno, OpKind::Change))));
     }
-
-    /// Opens a directory on every branch, and with `func.readdir=cor` also reads it when a listing begins. A branch that
-    /// is known not to have it is not asked.
-    pub(crate) fn open_on_branches(
-        &self,
-        branches: &Branches,
-        path: &[u8],
-        known: Option<&KnownCopies>,
-        from_start: bool,
-    ) -> Vec<Result<OpenedSource, Errno>> {
-        let follow = self.follow();
-        let open = |branch: &Branch| match known.zip(branches.index_of(branch.id)) {
-            Some((known, index)) => {
-                let (dir, path) = known.at(branches, index).ok_or(Errno::NOENT)?;
-                OpenedSource::open(follow, branch, dir, path)
-            }
-            None => OpenedSource::open(follow, branch, branch.root(), path),
-        };
-        match self.config().readdir {
-            ReaddirMode::Cor { threads, .. } if from_start => {
-                side_by_side(branches, threads, |branch| open(branch).map(OpenedSource::read))
-            }
-            // Opens concurrently, so that sleeping disks spin up together. The listing reads them in order.
-            ReaddirMode::Cosr { threads, .. } | ReaddirMode::Cor { threads, .. } => {
-                side_by_side(branches, threads, open)
-            }
-            ReaddirMode::Seq => branches.iter().map(|branch| open(branch)).collect(),
-        }
-    }
-
-    /// Calls fsync(2), or fdatasync(2) with `data_only`, for a directory on every branch that holds it.
-    pub fn fsyncdir(&self, id: NodeId, data_only: bool) -> Result<()> {
-        let _held = self.using(Uses::node(id));
-        let branches = self.branches.load();
-        let Ok(path) = self.nodes.dir_path(id) else { return Ok(()) };
-        let mut result = Ok(());
-        for branch in branches.iter() {
-            let synced = match open_dir(self.follow(), branch.root(), &path) {
-                Ok(dir) if data_only => rustix::fs::fdatasync(dir),
-                Ok(dir) => rustix::fs::fsync(dir),
-                Err(errno) if beneath::is_absent(errno) => Ok(()),
-                Err(errno) => Err(errno),
-            };
-            result =
-                result.and(synced.map_err(|errno| Error::Branch(branch.record_error(errno, OpKind::Change))));
-        }
-        result
-    }
+    result
 }

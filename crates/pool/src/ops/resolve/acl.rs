@@ -18,50 +18,48 @@ pub(crate) enum At<'a> {
     Named(Symlinks, BorrowedFd<'a>, &'a [u8]),
 }
 
-impl Pool {
-    /// Sets how permissions are checked. Must be called before the first request.
-    pub fn set_permission_check(&self, check: PermissionCheck) {
-        self.acls.by_mode.store(check == PermissionCheck::Mode, Ordering::Relaxed);
-        self.acls.by_acl.store(check == PermissionCheck::Acl, Ordering::Relaxed);
-    }
+/// Sets how permissions are checked. Must be called before the first request.
+pub fn set_permission_check(pool: &Pool, check: PermissionCheck) {
+    pool.acls.by_mode.store(check == PermissionCheck::Mode, Ordering::Relaxed);
+    pool.acls.by_acl.store(check == PermissionCheck::Acl, Ordering::Relaxed);
+}
 
-    /// Returns true if a file has been found with an ACL that the kernel ignores, because it checks the mode alone.
-    pub fn has_unheeded_acls(&self) -> bool {
-        self.acls.unheeded.load(Ordering::Relaxed)
-    }
+/// Returns true if a file has been found with an ACL that the kernel ignores, because it checks the mode alone.
+pub fn has_unheeded_acls(pool: &Pool) -> bool {
+    pool.acls.unheeded.load(Ordering::Relaxed)
+}
 
-    /// Returns true if the kernel reads ACLs and checks permissions by them.
-    pub(crate) fn kernel_checks_acls(&self) -> bool {
-        self.acls.by_acl.load(Ordering::Relaxed)
-    }
+/// Returns true if the kernel reads ACLs and checks permissions by them.
+pub(crate) fn kernel_checks_acls(pool: &Pool) -> bool {
+    pool.acls.by_acl.load(Ordering::Relaxed)
+}
 
-    /// Reduces a mode to what the file's ACL grants to every user, if the kernel checks permissions by mode alone.
-    pub(crate) fn mask_mode(&self, branch: &Branch, attr: &mut Attr, at: At<'_>) {
-        const OTHERS: u32 = 0o077;
-        let needs_mask = self.acls.by_mode.load(Ordering::Relaxed) && attr.mode & OTHERS != 0;
-        let never_has_acl = attr.is_symlink() || !branch.has_acls && attr.dev == branch.dev;
-        if !needs_mask || never_has_acl {
-            return;
+/// Reduces a mode to what the file's ACL grants to every user, if the kernel checks permissions by mode alone.
+pub(crate) fn mask_mode(pool: &Pool, branch: &Branch, attr: &mut Attr, at: At<'_>) {
+    const OTHERS: u32 = 0o077;
+    let needs_mask = pool.acls.by_mode.load(Ordering::Relaxed) && attr.mode & OTHERS != 0;
+    let never_has_acl = attr.is_symlink() || !branch.has_acls && attr.dev == branch.dev;
+    if !needs_mask || never_has_acl {
+        return;
+    }
+    let mut buffer = [0; 1024];
+    let longer;
+    let list = match read(at, &mut buffer) {
+        Ok(length) => &buffer[..length],
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => return,
+        Err(Errno::RANGE) => {
+            let mut all = vec![0; 65536];
+            let length = read(at, &mut all).unwrap_or_default();
+            all.truncate(length);
+            longer = all;
+            &longer[..]
         }
-        let mut buffer = [0; 1024];
-        let longer;
-        let list = match read(at, &mut buffer) {
-            Ok(length) => &buffer[..length],
-            Err(Errno::NODATA | Errno::OPNOTSUPP) => return,
-            Err(Errno::RANGE) => {
-                let mut all = vec![0; 65536];
-                let length = read(at, &mut all).unwrap_or_default();
-                all.truncate(length);
-                longer = all;
-                &longer[..]
-            }
-            // If the ACL cannot be read, the mode grants nothing to group and others.
-            Err(_) => &[],
-        };
-        let (group, others) = rights_of_all(list).unwrap_or_default();
-        attr.mode &= !OTHERS | group << 3 | others;
-        self.acls.unheeded.store(true, Ordering::Relaxed);
-    }
+        // If the ACL cannot be read, the mode grants nothing to group and others.
+        Err(_) => &[],
+    };
+    let (group, others) = rights_of_all(list).unwrap_or_default();
+    attr.mode &= !OTHERS | group << 3 | others;
+    pool.acls.unheeded.store(true, Ordering::Relaxed);
 }
 
 fn read(at: At<'_>, buffer: &mut [u8]) -> Result<usize, Errno> {

@@ -2,6 +2,7 @@
 
 use crate::config::{Config, Func};
 use crate::dir::merged::{Copies, MergedDir};
+use crate::ops::resolve;
 use crate::pool::Pool;
 use canopy_base::error::{Error, Result};
 use canopy_branch::branch::health::OpKind;
@@ -70,232 +71,226 @@ fn preferred_copies(branches: &Branches, copies: &Copies) -> Copies {
     if good.any() { good } else { current }
 }
 
-impl Pool {
-    fn view(&self, branch: &Branch, present: Option<&Attr>, space: SpaceNeed) -> BranchView {
-        let min_free = branch.min_free.unwrap_or(self.config().min_free);
-        let space = match space {
-            SpaceNeed::Nothing => None,
-            SpaceNeed::Enough => {
-                usable_space(branch, self.space.at_least(branch.id, branch.root(), min_free))
-            }
-            SpaceNeed::Roughly => {
-                usable_space(branch, self.space.roughly(branch.id, branch.root(), min_free))
-            }
-            SpaceNeed::Exactly => usable_space(branch, self.space.get(branch.id, branch.root())),
-        };
-        // Some FUSE servers say 0 because they do not know.
-        let counts_inodes = branch.kind != magic::FUSE;
-        let space = space.map(|space| Space { inodes: space.inodes.filter(|_| counts_inodes), ..space });
-        BranchView {
-            mode: branch.mode,
-            unwell: !branch.health.is_well(),
-            min_free,
-            present: present.is_some(),
-            mtime: present.map_or(0, |attr| attr.mtime.sec),
-            space,
-            outside: false,
+fn view(pool: &Pool, branch: &Branch, present: Option<&Attr>, space: SpaceNeed) -> BranchView {
+    let min_free = branch.min_free.unwrap_or(pool.config().min_free);
+    let space = match space {
+        SpaceNeed::Nothing => None,
+        SpaceNeed::Enough => usable_space(branch, pool.space.at_least(branch.id, branch.root(), min_free)),
+        SpaceNeed::Roughly => usable_space(branch, pool.space.roughly(branch.id, branch.root(), min_free)),
+        SpaceNeed::Exactly => usable_space(branch, pool.space.get(branch.id, branch.root())),
+    };
+    // Some FUSE servers say 0 because they do not know.
+    let counts_inodes = branch.kind != magic::FUSE;
+    let space = space.map(|space| Space { inodes: space.inodes.filter(|_| counts_inodes), ..space });
+    BranchView {
+        mode: branch.mode,
+        unwell: !branch.health.is_well(),
+        min_free,
+        present: present.is_some(),
+        mtime: present.map_or(0, |attr| attr.mtime.sec),
+        space,
+        outside: false,
+    }
+}
+
+/// Returns each branch as a policy sees it.
+pub(crate) fn views(
+    pool: &Pool,
+    branches: &Branches,
+    copies: &Copies,
+    space: bool,
+) -> SmallVec<[BranchView; 4]> {
+    let need = SpaceNeed::of(space, branches);
+    branches.iter().zip(copies.each()).map(|(b, copy)| view(pool, b, copy, need)).collect()
+}
+
+/// Returns the index of the copy that a search policy chooses.
+pub(crate) fn shown(pool: &Pool, func: Func, branches: &Branches, copies: &Copies) -> Result<usize> {
+    let policy = pool.config().policies.get(func);
+    if !copies.any() {
+        return Err(copies.missing());
+    }
+    let preferred;
+    let copies = match copies.current {
+        None => copies,
+        Some(_) => {
+            preferred = preferred_copies(branches, copies);
+            &preferred
         }
+    };
+    if policy::first_only(policy, Category::Search) {
+        return copies.first().ok_or(Error::Absent);
     }
+    let needs = policy::needs(policy, Category::Search);
+    let choice = policy::search(policy, &views(pool, branches, copies, needs.space), &mut ThreadRandom)?;
+    choice.first().copied().ok_or(Error::Absent)
+}
 
-    /// Returns each branch as a policy sees it.
-    pub(crate) fn views(
-        &self,
-        branches: &Branches,
-        copies: &Copies,
-        space: bool,
-    ) -> SmallVec<[BranchView; 4]> {
-        let need = SpaceNeed::of(space, branches);
-        branches.iter().zip(copies.each()).map(|(b, copy)| self.view(b, copy, need)).collect()
+/// Looks up the copies of a name that a search function needs: only the first one, if its policy follows the branch
+/// order.
+pub(crate) fn look(pool: &Pool, func: Func, dirs: &MergedDir<'_>, name: &[u8]) -> Copies {
+    match policy::first_only(pool.config().policies.get(func), Category::Search)
+        && !resolve::generations::knows_copies(pool)
+    {
+        true => dirs.first_copy(name),
+        false => resolve::generations::copies(pool, dirs, name),
     }
+}
 
-    /// Returns the index of the copy that a search policy chooses.
-    pub(crate) fn shown(&self, func: Func, branches: &Branches, copies: &Copies) -> Result<usize> {
-        let policy = self.config().policies.get(func);
-        if !copies.any() {
-            return Err(copies.missing());
+/// Returns the copies that an action policy chooses.
+pub(crate) fn choose_for_action(
+    pool: &Pool,
+    func: Func,
+    branches: &Branches,
+    copies: &Copies,
+) -> Result<Choice> {
+    if copies.current.is_some() {
+        let current = copies.only(|index| copies.is_current(index));
+        return choose_for_action(pool, func, branches, &current);
+    }
+    // With a single copy there is no choice, so its space is not read: a read-only filesystem fails the operation.
+    if let [(index, attr)] = copies.found.as_slice() {
+        let view = view(pool, &branches.as_slice()[*index], Some(attr), SpaceNeed::Nothing);
+        let sole = BranchView { space: Some(Space::default()), ..view };
+        let policy = pool.config().policies.get(func);
+        return Ok(policy::action(policy, &[sole], &mut ThreadRandom).map(|_| Choice::from_slice(&[*index]))?);
+    }
+    choose_by_policy(pool, func, branches, copies)
+}
+
+/// As `choose_for_action`, with full views of all branches even for a single copy.
+pub(crate) fn choose_by_policy(
+    pool: &Pool,
+    func: Func,
+    branches: &Branches,
+    copies: &Copies,
+) -> Result<Choice> {
+    if !copies.any() && copies.error.or(copies.unheard).is_some() {
+        return Err(copies.missing());
+    }
+    let current;
+    let copies = match copies.current {
+        None => copies,
+        Some(_) => {
+            current = copies.only(|index| copies.is_current(index));
+            &current
         }
-        let preferred;
-        let copies = match copies.current {
-            None => copies,
-            Some(_) => {
-                preferred = preferred_copies(branches, copies);
-                &preferred
-            }
-        };
-        if policy::first_only(policy, Category::Search) {
-            return copies.first().ok_or(Error::Absent);
+    };
+    let policy = pool.config().policies.get(func);
+    let needs = policy::needs(policy, Category::Action);
+    match policy::action(policy, &views(pool, branches, copies, needs.space), &mut ThreadRandom) {
+        // The policy's error for a read-only branch outranks that for a branch without the path. But if no branch
+        // holds the path, the error is ENOENT.
+        Err(_) if !copies.any() => Err(Error::Absent),
+        other => Ok(other?),
+    }
+}
+
+/// Returns the branches that a create policy chooses for something new, given as its directory and its name there,
+/// which is empty for a file without one. Excludes those in `full`, on which creation has failed.
+pub(crate) fn choose_for_create(
+    pool: &Pool,
+    func: Func,
+    dirs: &MergedDir<'_>,
+    new: (&[u8], &[u8]),
+    full: &[usize],
+) -> Result<Choice> {
+    let config = pool.config();
+    let policy = config.policies.get(func);
+    let needs = policy::needs(policy, Category::Create);
+    let space = SpaceNeed::to_create(policy, needs.space, dirs.branches);
+    choose_for_create_seen(pool, &config, func, dirs, new, full, (needs.presence, space), |_, _, _| {})
+}
+
+/// As `choose_for_create`, with views that have presence and space as given. Calls `see` with each directory that the
+/// policy considers, the views of it, and the set of branches that the policy chooses from, if that is not all.
+///
+/// `config` is the one that `needs` are from: another policy could need what the views then lack.
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn choose_for_create_seen(
+    pool: &Pool,
+    config: &Config,
+    func: Func,
+    dirs: &MergedDir<'_>,
+    (path, name): (&[u8], &[u8]),
+    full: &[usize],
+    needs: (bool, SpaceNeed),
+    mut see: impl FnMut(&[u8], &[BranchView], Option<Set<'_>>),
+) -> Result<Choice> {
+    let policy = config.policies.get(func);
+    let mut level = |at: &[u8], set: Option<Set<'_>>| -> Result<Vec<BranchView>> {
+        let mut views = level(pool, dirs, path, at, needs);
+        for &index in full {
+            views[index].mode = Mode::Ro;
         }
-        let needs = policy::needs(policy, Category::Search);
-        let choice = policy::search(policy, &self.views(branches, copies, needs.space), &mut ThreadRandom)?;
-        choice.first().copied().ok_or(Error::Absent)
-    }
-
-    /// Looks up the copies of a name that a search function needs: only the first one, if its policy follows the branch
-    /// order.
-    pub(crate) fn look(&self, func: Func, dirs: &MergedDir<'_>, name: &[u8]) -> Copies {
-        match policy::first_only(self.config().policies.get(func), Category::Search) && !self.knows_copies() {
-            true => dirs.first_copy(name),
-            false => self.copies(dirs, name),
+        if let Some(set) = set {
+            confine(policy, &mut views, |index| set.holds(&dirs.branches.as_slice()[index].path));
         }
+        see(at, &views, set);
+        Ok(views)
+    };
+    let mut choose = |set| policy::create_climbing(policy, path, |at| level(at, set), &mut ThreadRandom);
+    // Directories follow the files: they are cloned to where a file goes.
+    let mut chosen = match func {
+        Func::Mkdir => choose(None)?,
+        _ => config.placement.first(path, name, choose)?,
+    }?;
+    if func == Func::Create {
+        // A regular file is created on one branch only, even if the policy chooses several.
+        chosen.truncate(1);
     }
+    Ok(chosen)
+}
 
-    /// Returns the copies that an action policy chooses.
-    pub(crate) fn choose_for_action(
-        &self,
-        func: Func,
-        branches: &Branches,
-        copies: &Copies,
-    ) -> Result<Choice> {
-        if copies.current.is_some() {
-            let current = copies.only(|index| copies.is_current(index));
-            return self.choose_for_action(func, branches, &current);
+/// Returns the views of the directory `at`, which is `path` (open as `whole`) or one of its ancestors.
+fn level(
+    pool: &Pool,
+    whole: &MergedDir<'_>,
+    path: &[u8],
+    at: &[u8],
+    (presence, space): (bool, SpaceNeed),
+) -> Vec<BranchView> {
+    let opened;
+    let dirs = match at == path {
+        true => whole,
+        false => {
+            opened = MergedDir::open(whole.follow, whole.branches, at);
+            &opened
         }
-        // With a single copy there is no choice, so its space is not read: a read-only filesystem fails the operation.
-        if let [(index, attr)] = copies.found.as_slice() {
-            let view = self.view(&branches.as_slice()[*index], Some(attr), SpaceNeed::Nothing);
-            let sole = BranchView { space: Some(Space::default()), ..view };
-            let policy = self.config().policies.get(func);
-            return Ok(
-                policy::action(policy, &[sole], &mut ThreadRandom).map(|_| Choice::from_slice(&[*index]))?
-            );
+    };
+    let view = |(index, branch): (usize, &Arc<Branch>)| {
+        let attr = dirs.get(index).filter(|_| presence).and_then(|dir| stat::of(dir).ok());
+        let view = view(pool, branch, attr.as_ref(), space);
+        // Below a followed symlink, names are created only where the symlink leads. A directory of that path on
+        // another branch would not be its target.
+        match whole.by_link && whole.lacks(index) {
+            true => BranchView { mode: Mode::Ro, ..view },
+            false => view,
         }
-        self.choose_by_policy(func, branches, copies)
-    }
+    };
+    dirs.branches.iter().enumerate().map(view).collect()
+}
 
-    /// As `choose_for_action`, with full views of all branches even for a single copy.
-    pub(crate) fn choose_by_policy(
-        &self,
-        func: Func,
-        branches: &Branches,
-        copies: &Copies,
-    ) -> Result<Choice> {
-        if !copies.any() && copies.error.or(copies.unheard).is_some() {
-            return Err(copies.missing());
-        }
-        let current;
-        let copies = match copies.current {
-            None => copies,
-            Some(_) => {
-                current = copies.only(|index| copies.is_current(index));
-                &current
-            }
-        };
-        let policy = self.config().policies.get(func);
-        let needs = policy::needs(policy, Category::Action);
-        match policy::action(policy, &self.views(branches, copies, needs.space), &mut ThreadRandom) {
-            // The policy's error for a read-only branch outranks that for a branch without the path. But if no branch
-            // holds the path, the error is ENOENT.
-            Err(_) if !copies.any() => Err(Error::Absent),
-            other => Ok(other?),
-        }
-    }
+/// Checks that every copy can be removed. One that stays would become visible after the others are removed.
+///
+/// Errors: `EROFS` if a copy is on a read-only or unhealthy branch.
+pub(crate) fn all_removable<'a>(
+    pool: &Pool,
+    branches: &Branches,
+    copies: impl Iterator<Item = &'a Copies> + Clone,
+) -> Result<()> {
+    let mut holders = copies.flat_map(|copies| copies.found.iter().map(|(index, _)| *index));
+    let first = holders.clone().next();
+    // Of several copies none may be removed if one is on a read-only filesystem. A single one need not be checked:
+    // its filesystem fails the operation.
+    let checks_filesystem = holders.clone().any(|index| Some(index) != first);
+    let stays = |index: usize| {
+        let branch = &branches.as_slice()[index];
+        branch.mode == Mode::Ro || !branch.health.is_well() || checks_filesystem && read_only(pool, branch)
+    };
+    if holders.any(stays) { Err(Error::ReadOnlyCopy) } else { Ok(()) }
+}
 
-    /// Returns the branches that a create policy chooses for something new, given as its directory and its name there,
-    /// which is empty for a file without one. Excludes those in `full`, on which creation has failed.
-    pub(crate) fn choose_for_create(
-        &self,
-        func: Func,
-        dirs: &MergedDir<'_>,
-        new: (&[u8], &[u8]),
-        full: &[usize],
-    ) -> Result<Choice> {
-        let config = self.config();
-        let policy = config.policies.get(func);
-        let needs = policy::needs(policy, Category::Create);
-        let space = SpaceNeed::to_create(policy, needs.space, dirs.branches);
-        self.choose_for_create_seen(&config, func, dirs, new, full, (needs.presence, space), |_, _, _| {})
-    }
-
-    /// As `choose_for_create`, with views that have presence and space as given. Calls `see` with each directory that the
-    /// policy considers, the views of it, and the set of branches that the policy chooses from, if that is not all.
-    ///
-    /// `config` is the one that `needs` are from: another policy could need what the views then lack.
-    #[allow(clippy::too_many_arguments)]
-    pub(crate) fn choose_for_create_seen(
-        &self,
-        config: &Config,
-        func: Func,
-        dirs: &MergedDir<'_>,
-        (path, name): (&[u8], &[u8]),
-        full: &[usize],
-        needs: (bool, SpaceNeed),
-        mut see: impl FnMut(&[u8], &[BranchView], Option<Set<'_>>),
-    ) -> Result<Choice> {
-        let policy = config.policies.get(func);
-        let mut level = |at: &[u8], set: Option<Set<'_>>| -> Result<Vec<BranchView>> {
-            let mut views = self.level(dirs, path, at, needs);
-            for &index in full {
-                views[index].mode = Mode::Ro;
-            }
-            if let Some(set) = set {
-                confine(policy, &mut views, |index| set.holds(&dirs.branches.as_slice()[index].path));
-            }
-            see(at, &views, set);
-            Ok(views)
-        };
-        let mut choose = |set| policy::create_climbing(policy, path, |at| level(at, set), &mut ThreadRandom);
-        // Directories follow the files: they are cloned to where a file goes.
-        let mut chosen = match func {
-            Func::Mkdir => choose(None)?,
-            _ => config.placement.first(path, name, choose)?,
-        }?;
-        if func == Func::Create {
-            // A regular file is created on one branch only, even if the policy chooses several.
-            chosen.truncate(1);
-        }
-        Ok(chosen)
-    }
-
-    /// Returns the views of the directory `at`, which is `path` (open as `whole`) or one of its ancestors.
-    fn level(
-        &self,
-        whole: &MergedDir<'_>,
-        path: &[u8],
-        at: &[u8],
-        (presence, space): (bool, SpaceNeed),
-    ) -> Vec<BranchView> {
-        let opened;
-        let dirs = match at == path {
-            true => whole,
-            false => {
-                opened = MergedDir::open(whole.follow, whole.branches, at);
-                &opened
-            }
-        };
-        let view = |(index, branch): (usize, &Arc<Branch>)| {
-            let attr = dirs.get(index).filter(|_| presence).and_then(|dir| stat::of(dir).ok());
-            let view = self.view(branch, attr.as_ref(), space);
-            // Below a followed symlink, names are created only where the symlink leads. A directory of that path on
-            // another branch would not be its target.
-            match whole.by_link && whole.lacks(index) {
-                true => BranchView { mode: Mode::Ro, ..view },
-                false => view,
-            }
-        };
-        dirs.branches.iter().enumerate().map(view).collect()
-    }
-
-    /// Checks that every copy can be removed. One that stays would become visible after the others are removed.
-    ///
-    /// Errors: `EROFS` if a copy is on a read-only or unhealthy branch.
-    pub(crate) fn all_removable<'a>(
-        &self,
-        branches: &Branches,
-        copies: impl Iterator<Item = &'a Copies> + Clone,
-    ) -> Result<()> {
-        let mut holders = copies.flat_map(|copies| copies.found.iter().map(|(index, _)| *index));
-        let first = holders.clone().next();
-        // Of several copies none may be removed if one is on a read-only filesystem. A single one need not be checked:
-        // its filesystem fails the operation.
-        let checks_filesystem = holders.clone().any(|index| Some(index) != first);
-        let stays = |index: usize| {
-            let branch = &branches.as_slice()[index];
-            branch.mode == Mode::Ro || !branch.health.is_well() || checks_filesystem && self.read_only(branch)
-        };
-        if holders.any(stays) { Err(Error::ReadOnlyCopy) } else { Ok(()) }
-    }
-
-    fn read_only(&self, branch: &Branch) -> bool {
-        usable_space(branch, self.space.get(branch.id, branch.root())).is_some_and(|space| space.readonly)
-    }
+fn read_only(pool: &Pool, branch: &Branch) -> bool {
+    usable_space(branch, pool.space.get(branch.id, branch.root())).is_some_and(|space| space.readonly)
 }

@@ -7,6 +7,7 @@ use crate::config::Func;
 use crate::dir::merged::MergedDir;
 use crate::export::StableId;
 use crate::node::{Identity, Node};
+use crate::ops::resolve;
 use crate::pool::Pool;
 use canopy_base::ids::NodeId;
 use canopy_base::inode_number::{BranchSeed, OfDirectory};
@@ -15,59 +16,57 @@ use canopy_branch::fs::beneath;
 use canopy_branch::fs::stat::Attr;
 use rustix::fs::OFlags;
 
-impl Pool {
-    /// Returns the number of a directory that is not known yet, given its path, the copy that is shown, and all copies.
-    pub(crate) fn dir_number<'a>(
-        &self,
-        path: &[u8],
-        shown: (&'a Branch, &'a Attr),
-        copies: impl Iterator<Item = (&'a Branch, &'a Attr)>,
-    ) -> u64 {
-        let calc = self.config().inode;
-        let of = match calc.of_directory() {
-            OfDirectory::Path => None,
-            OfDirectory::Shown => Some(shown),
-            // The root has one place, and is never renamed.
-            OfDirectory::Oldest if path.is_empty() => None,
-            OfDirectory::Oldest => StableId::oldest(copies),
-        };
-        let Some((branch, attr)) = of else {
-            return calc.inode_seeded(shown.0.seed, path, shown.1.ino, true);
-        };
-        // The directory may be the root of another filesystem mounted on the branch, with an inode number that every such
-        // root has.
-        let find = || beneath::open(branch.root(), path, OFlags::PATH).ok();
-        calc.inode_seeded(self.seed(branch, attr.dev, find), path, attr.ino, false)
-    }
+/// Returns the number of a directory that is not known yet, given its path, the copy that is shown, and all copies.
+pub(crate) fn dir_number<'a>(
+    pool: &Pool,
+    path: &[u8],
+    shown: (&'a Branch, &'a Attr),
+    copies: impl Iterator<Item = (&'a Branch, &'a Attr)>,
+) -> u64 {
+    let calc = pool.config().inode;
+    let of = match calc.of_directory() {
+        OfDirectory::Path => None,
+        OfDirectory::Shown => Some(shown),
+        // The root has one place, and is never renamed.
+        OfDirectory::Oldest if path.is_empty() => None,
+        OfDirectory::Oldest => StableId::oldest(copies),
+    };
+    let Some((branch, attr)) = of else {
+        return calc.inode_seeded(shown.0.seed, path, shown.1.ino, true);
+    };
+    // The directory may be the root of another filesystem mounted on the branch, with an inode number that every such
+    // root has.
+    let find = || beneath::open(branch.root(), path, OFlags::PATH).ok();
+    calc.inode_seeded(resolve::inode_seed::seed(pool, branch, attr.dev, find), path, attr.ino, false)
+}
 
-    /// Returns the number of a known directory. Looks at its copies only once after the option has changed.
-    pub(crate) fn number_of(&self, node: &Node) -> u64 {
-        match node.identity() {
-            Identity::Directory { ino: 0 } => self.number_again(node),
-            Identity::Directory { ino } => ino,
-            Identity::File(_) => 0,
-        }
+/// Returns the number of a known directory. Looks at its copies only once after the option has changed.
+pub(crate) fn number_of(pool: &Pool, node: &Node) -> u64 {
+    match node.identity() {
+        Identity::Directory { ino: 0 } => number_again(pool, node),
+        Identity::Directory { ino } => ino,
+        Identity::File(_) => 0,
     }
+}
 
-    #[cold]
-    fn number_again(&self, node: &Node) -> u64 {
-        let number = || {
-            let (path, branches) = (self.nodes.dir_path(node.id).ok()?, self.branches.load());
-            let copies = MergedDir::open(self.follow(), &branches, &path).own();
-            let shown = self.shown(Func::Getattr, &branches, &copies).ok()?;
-            let each = |index: usize| -> &Branch { &branches.as_slice()[index] };
-            let all = copies.iter().map(|(index, attr)| (each(index), attr));
-            Some(self.dir_number(&path, (each(shown), copies.get(shown)?), all))
-        };
-        // A directory without a name is found nowhere else.
-        let number = number()
-            .unwrap_or_else(|| self.config().inode.fit(BranchSeed::new(&node.id.0.to_ne_bytes()).number()));
-        self.nodes.number_again(node, number)
-    }
+#[cold]
+fn number_again(pool: &Pool, node: &Node) -> u64 {
+    let number = || {
+        let (path, branches) = (pool.nodes.dir_path(node.id).ok()?, pool.branches.load());
+        let copies = MergedDir::open(resolve::dirs::follow(pool), &branches, &path).own();
+        let shown = resolve::choose::shown(pool, Func::Getattr, &branches, &copies).ok()?;
+        let each = |index: usize| -> &Branch { &branches.as_slice()[index] };
+        let all = copies.iter().map(|(index, attr)| (each(index), attr));
+        Some(dir_number(pool, &path, (each(shown), copies.get(shown)?), all))
+    };
+    // A directory without a name is found nowhere else.
+    let number = number()
+        .unwrap_or_else(|| pool.config().inode.fit(BranchSeed::new(&node.id.0.to_ne_bytes()).number()));
+    pool.nodes.number_again(node, number)
+}
 
-    /// Has all known directories get numbers by the option as it is now.
-    pub(crate) fn renumber(&self) {
-        self.nodes.renumber(self.config().inode.inode(b"", b"", NodeId::ROOT.0, true));
-        self.cursors.clear();
-    }
+/// Has all known directories get numbers by the option as it is now.
+pub(crate) fn renumber(pool: &Pool) {
+    pool.nodes.renumber(pool.config().inode.inode(b"", b"", NodeId::ROOT.0, true));
+    pool.cursors.clear();
 }

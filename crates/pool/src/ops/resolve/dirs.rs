@@ -6,6 +6,7 @@ use crate::dir::symlinks::{Symlinkify, Symlinks, device};
 use crate::node::Node;
 use crate::node::dir_state::CachedDir;
 use crate::node::name_index::Holders;
+use crate::ops::external_changes;
 use crate::paths::Uses;
 use crate::pool::Pool;
 use canopy_base::error::Result;
@@ -44,121 +45,119 @@ impl KnownCopies {
     }
 }
 
-impl Pool {
-    /// Returns the cache version that an operation may trust, if any. Must be called before the operation takes a lock.
-    pub(crate) fn cache_trust(&self) -> Trust {
-        assert_may_take::<rank::FileMove>();
-        self.kernel.load().caught_up().then(|| self.dir_cache.version())
-    }
+/// Returns the cache version that an operation may trust, if any. Must be called before the operation takes a lock.
+pub(crate) fn cache_trust(pool: &Pool) -> Trust {
+    assert_may_take::<rank::FileMove>();
+    pool.kernel.load().caught_up().then(|| pool.dir_cache.version())
+}
 
-    /// Caches the directory in which files had to be searched for, if there is one. Must be called before the operation
-    /// takes a lock.
-    pub(crate) fn cache_wanted_dir(&self) {
-        let Some(dir) = self.dir_cache.take_wanted() else { return };
-        let trust = self.cache_trust();
-        let _held = self.using(Uses::node(dir));
-        if trust.is_some() {
-            drop(self.dirs(&self.branches.load(), dir, trust));
-        }
+/// Caches the directory in which files had to be searched for, if there is one. Must be called before the operation
+/// takes a lock.
+pub(crate) fn cache_wanted_dir(pool: &Pool) {
+    let Some(dir) = pool.dir_cache.take_wanted() else { return };
+    let trust = cache_trust(pool);
+    let _held = pool.using(Uses::node(dir));
+    if trust.is_some() {
+        drop(dirs(pool, &pool.branches.load(), dir, trust));
     }
+}
 
-    /// Returns the path of a directory, and the directory opened on every branch.
-    pub(crate) fn dirs<'b>(
-        &self,
-        branches: &'b Branches,
-        id: NodeId,
-        trust: Trust,
-    ) -> Result<(PoolPath, MergedDir<'b>)> {
-        let (node, path) = self.nodes.dir(id)?;
-        let dirs = self.dirs_of(branches, node, &path, trust);
-        Ok((path, dirs))
+/// Returns the path of a directory, and the directory opened on every branch.
+pub(crate) fn dirs<'b>(
+    pool: &Pool,
+    branches: &'b Branches,
+    id: NodeId,
+    trust: Trust,
+) -> Result<(PoolPath, MergedDir<'b>)> {
+    let (node, path) = pool.nodes.dir(id)?;
+    let dirs = dirs_of(pool, branches, node, &path, trust);
+    Ok((path, dirs))
+}
+
+/// Returns a directory opened on every branch, from the cache if that can be trusted.
+pub(crate) fn dirs_of<'b>(
+    pool: &Pool,
+    branches: &'b Branches,
+    node: Arc<Node>,
+    path: &[u8],
+    trust: Trust,
+) -> MergedDir<'b> {
+    if trust.is_some()
+        && let Some(cached) = pool.dir_cache.get(&node, branches)
+    {
+        return MergedDir::cached(branches, node, &cached);
     }
-
-    /// Returns a directory opened on every branch, from the cache if that can be trusted.
-    pub(crate) fn dirs_of<'b>(
-        &self,
-        branches: &'b Branches,
-        node: Arc<Node>,
-        path: &[u8],
-        trust: Trust,
-    ) -> MergedDir<'b> {
-        if trust.is_some()
-            && let Some(cached) = self.dir_cache.get(&node, branches)
+    let begun = pool.changes.ticket();
+    let below = trust.and_then(|_| open_in_parent(pool, branches, &node));
+    let mut dirs = below.unwrap_or_else(|| MergedDir::open(follow(pool), branches, path));
+    if let Some(stamp) = trust
+        && dirs.follow.is_plain()
+        && dirs.opened.error.is_none()
+    {
+        if branches.timeout_error().is_some()
+            && let Some(parent) = cached_parent(pool, branches, &node)
         {
-            return MergedDir::cached(branches, node, &cached);
+            dirs.set_below(&parent.opened);
         }
-        let begun = self.changes.ticket();
-        let below = trust.and_then(|_| self.open_in_parent(branches, &node));
-        let mut dirs = below.unwrap_or_else(|| MergedDir::open(self.follow(), branches, path));
-        if let Some(stamp) = trust
-            && dirs.follow.is_plain()
-            && dirs.opened.error.is_none()
-        {
-            if branches.timeout_error().is_some()
-                && let Some(parent) = self.cached_parent(branches, &node)
-            {
-                dirs.set_below(&parent.opened);
-            }
-            dirs.names = self.dir_cache.insert(&node, branches, &dirs.opened, (stamp, begun));
-        }
-        dirs.node = Some(node);
-        dirs
+        dirs.names = pool.dir_cache.insert(&node, branches, &dirs.opened, (stamp, begun));
     }
+    dirs.node = Some(node);
+    dirs
+}
 
-    /// Returns the cached directory that holds another one. The caller may trust the cache.
-    fn cached_parent(&self, branches: &Branches, node: &Node) -> Option<Arc<CachedDir>> {
-        let (parent, _) = self.nodes.newest_name(node.id)?;
-        self.dir_cache.get(&parent, branches)
-    }
+/// Returns the cached directory that holds another one. The caller may trust the cache.
+fn cached_parent(pool: &Pool, branches: &Branches, node: &Node) -> Option<Arc<CachedDir>> {
+    let (parent, _) = pool.nodes.newest_name(node.id)?;
+    pool.dir_cache.get(&parent, branches)
+}
 
-    /// Returns what the cache tells of a directory's copies, without caching it. The caller may trust the cache.
-    pub(crate) fn known_copies(&self, branches: &Branches, node: &Node) -> Option<KnownCopies> {
-        if let Some(cached) = self.dir_cache.get(node, branches) {
-            return Some(KnownCopies { cached, below: None });
-        }
-        let (parent, name) = self.nodes.newest_name(node.id)?;
-        let cached = self.dir_cache.get(&parent, branches)?;
-        let holders = cached.names.holders(&name);
-        Some(KnownCopies { cached, below: Some((name, holders)) })
+/// Returns what the cache tells of a directory's copies, without caching it. The caller may trust the cache.
+pub(crate) fn known_copies(pool: &Pool, branches: &Branches, node: &Node) -> Option<KnownCopies> {
+    if let Some(cached) = pool.dir_cache.get(node, branches) {
+        return Some(KnownCopies { cached, below: None });
     }
+    let (parent, name) = pool.nodes.newest_name(node.id)?;
+    let cached = pool.dir_cache.get(&parent, branches)?;
+    let holders = cached.names.holders(&name);
+    Some(KnownCopies { cached, below: Some((name, holders)) })
+}
 
-    /// Opens a directory in its cached parent directory, on the branches that hold it, if these are known. The caller may
-    /// trust the cache.
-    fn open_in_parent<'b>(&self, branches: &'b Branches, node: &Node) -> Option<MergedDir<'b>> {
-        let (parent, name) = self.nodes.newest_name(node.id)?;
-        let parent = self.dir_cache.get(&parent, branches)?;
-        MergedDir::open_in(&parent, branches, &name)
-    }
+/// Opens a directory in its cached parent directory, on the branches that hold it, if these are known. The caller may
+/// trust the cache.
+fn open_in_parent<'b>(pool: &Pool, branches: &'b Branches, node: &Node) -> Option<MergedDir<'b>> {
+    let (parent, name) = pool.nodes.newest_name(node.id)?;
+    let parent = pool.dir_cache.get(&parent, branches)?;
+    MergedDir::open_in(&parent, branches, &name)
+}
 
-    /// Records that a name was created on a branch, as [`MergedDir::name_created`] does, for a caller that has only the
-    /// directory's path.
-    pub(crate) fn name_created(&self, dir: &[u8], name: &[u8], branch: BranchId) {
-        if let Some(node) = self.known().dir(dir).and_then(|id| self.nodes.get(id).ok()) {
-            node.name_created(name, branch);
-        }
+/// Records that a name was created on a branch, as [`MergedDir::name_created`] does, for a caller that has only the
+/// directory's path.
+pub(crate) fn name_created(pool: &Pool, dir: &[u8], name: &[u8], branch: BranchId) {
+    if let Some(node) = external_changes::known(pool).dir(dir).and_then(|id| pool.nodes.get(id).ok()) {
+        node.name_created(name, branch);
     }
+}
 
-    /// Records that the pool has made and removed files in a directory by its path on some branch, and a note of that in
-    /// the branch's root.
-    pub(crate) fn dir_rewritten(&self, path: &[u8]) {
-        let dirs = [self.known().dir(path), Some(NodeId::ROOT)];
-        for dir in dirs.into_iter().flatten().filter_map(|id| self.nodes.get(id).ok()) {
-            dir.copies_changed();
-        }
+/// Records that the pool has made and removed files in a directory by its path on some branch, and a note of that in
+/// the branch's root.
+pub(crate) fn dir_rewritten(pool: &Pool, path: &[u8]) {
+    let dirs = [external_changes::known(pool).dir(path), Some(NodeId::ROOT)];
+    for dir in dirs.into_iter().flatten().filter_map(|id| pool.nodes.get(id).ok()) {
+        dir.copies_changed();
     }
+}
 
-    /// Returns how the options say symlinks are treated.
-    pub(crate) fn follow(&self) -> Symlinks {
-        let config = self.config();
-        let mode = config.follow_symlinks;
-        let pool = match mode == FollowSymlinks::Never || config.mountpoint.as_os_str().is_empty() {
-            true => None,
-            false => device(rustix::fs::CWD, config.mountpoint.as_path()).ok(),
-        };
-        let symlinkify = match config.symlinkify {
-            true => Symlinkify::After(config.symlinkify_timeout),
-            false => Symlinkify::None,
-        };
-        Symlinks { mode, symlinkify, pool }
-    }
+/// Returns how the options say symlinks are treated.
+pub(crate) fn follow(pool: &Pool) -> Symlinks {
+    let config = pool.config();
+    let mode = config.follow_symlinks;
+    let pool = match mode == FollowSymlinks::Never || config.mountpoint.as_os_str().is_empty() {
+        true => None,
+        false => device(rustix::fs::CWD, config.mountpoint.as_path()).ok(),
+    };
+    let symlinkify = match config.symlinkify {
+        true => Symlinkify::After(config.symlinkify_timeout),
+        false => Symlinkify::None,
+    };
+    Symlinks { mode, symlinkify, pool }
 }

@@ -6,6 +6,7 @@ use super::Place;
 use super::places::{Chosen, Places, Purpose};
 use crate::dir::merged::{Copies, MergedDir, Trust};
 use crate::node::Node;
+use crate::ops::resolve;
 use crate::pool::Pool;
 use canopy_base::error::{Error, Result, is_illness};
 use canopy_base::ids::NodeId;
@@ -82,230 +83,232 @@ fn same_time(first: BorrowedFd<'_>, other: BorrowedFd<'_>) -> Result<(), Errno> 
     pinned::set_times(other, &Timestamps { last_access: omit, last_modification: modified })
 }
 
-impl Pool {
-    /// Returns whether a rule says how many copies it wants.
-    pub(crate) fn knows_copies(&self) -> bool {
-        self.config().placement.knows_copies()
-    }
+/// Returns whether a rule says how many copies it wants.
+pub(crate) fn knows_copies(pool: &Pool) -> bool {
+    pool.config().placement.knows_copies()
+}
 
-    /// Looks up a name on each branch, and finds out which copies are current.
-    pub(crate) fn copies(&self, dirs: &MergedDir<'_>, name: &[u8]) -> Copies {
-        let mut copies = dirs.copies(name);
-        self.compare_generations(&mut copies, |_, index| {
-            generation::read_at(dirs.get(index).ok_or(Errno::NOENT)?, name)
-        });
-        copies
-    }
+/// Looks up a name on each branch, and finds out which copies are current.
+pub(crate) fn copies(pool: &Pool, dirs: &MergedDir<'_>, name: &[u8]) -> Copies {
+    let mut copies = dirs.copies(name);
+    compare_generations(pool, &mut copies, |_, index| {
+        generation::read_at(dirs.get(index).ok_or(Errno::NOENT)?, name)
+    });
+    copies
+}
 
-    /// As `copies`, and pins each copy (`O_PATH`). The descriptors are in the order of the copies.
-    pub(crate) fn pinned_copies(
-        &self,
-        dirs: &MergedDir<'_>,
-        name: &[u8],
-    ) -> (Copies, SmallVec<[OwnedFd; 1]>) {
-        let (mut copies, pinned) = dirs.pinned_copies(name);
-        self.compare_generations(&mut copies, |at, _| generation::read(pinned[at].as_fd()));
-        (copies, pinned)
-    }
+/// As `copies`, and pins each copy (`O_PATH`). The descriptors are in the order of the copies.
+pub(crate) fn pinned_copies(
+    pool: &Pool,
+    dirs: &MergedDir<'_>,
+    name: &[u8],
+) -> (Copies, SmallVec<[OwnedFd; 1]>) {
+    let (mut copies, pinned) = dirs.pinned_copies(name);
+    compare_generations(pool, &mut copies, |at, _| generation::read(pinned[at].as_fd()));
+    (copies, pinned)
+}
 
-    /// Finds out which of several copies are current. `read` gets the position of a copy and the index of its branch.
-    pub(super) fn compare_generations(
-        &self,
-        copies: &mut Copies,
-        read: impl Fn(usize, usize) -> Result<Option<Generation>, Errno>,
-    ) {
-        if copies.count() < 2 || !self.knows_copies() || copies.any_dir() {
-            return;
-        }
-        let mut known: SmallVec<[(usize, Option<Generation>); 4]> = SmallVec::new();
-        for (at, (index, attr)) in copies.found.iter().enumerate() {
-            // A branch that cannot tell may hold an old copy.
-            match if attr.is_regular() { read(at, *index) } else { Ok(None) } {
-                Ok(generation) => known.push((*index, generation)),
-                Err(errno) => drop(copies.error.get_or_insert(errno)),
-            }
-        }
-        let generations: SmallVec<[_; 4]> = known.iter().map(|(_, generation)| *generation).collect();
-        if generations.iter().any(Option::is_some) {
-            copies.current = Some(generation::current(&generations).map(|at| known[at].0).collect());
+/// Finds out which of several copies are current. `read` gets the position of a copy and the index of its branch.
+pub(super) fn compare_generations(
+    pool: &Pool,
+    copies: &mut Copies,
+    read: impl Fn(usize, usize) -> Result<Option<Generation>, Errno>,
+) {
+    if copies.count() < 2 || !knows_copies(pool) || copies.any_dir() {
+        return;
+    }
+    let mut known: SmallVec<[(usize, Option<Generation>); 4]> = SmallVec::new();
+    for (at, (index, attr)) in copies.found.iter().enumerate() {
+        // A branch that cannot tell may hold an old copy.
+        match if attr.is_regular() { read(at, *index) } else { Ok(None) } {
+            Ok(generation) => known.push((*index, generation)),
+            Err(errno) => drop(copies.error.get_or_insert(errno)),
         }
     }
-
-    /// Prepares a change of a file's current copies. `None` if only this copy can have its number, or none was ever made.
-    pub(super) fn begin_round<'p>(
-        &self,
-        places: &'p Places,
-        chosen: &[&'p Place],
-    ) -> Result<Option<(Round, Chosen<'p>)>> {
-        if !self.knows_copies() {
-            return Ok(None);
-        }
-        let Some(own) = places.own().filter(|own| own.attr.is_regular()) else { return Ok(None) };
-        let Some(&first) = chosen.iter().find(|place| place.index == own.index).or(chosen.first()) else {
-            return Ok(None);
-        };
-        let read = generation::read(first.fd.as_fd());
-        let read = read.map_err(|errno| first.branch.record_error(errno, OpKind::Read))?;
-        let Some(before) = read.filter(|before| before.shared) else { return Ok(None) };
-        let number = generation::next(before.number);
-        let others = chosen.iter().filter(|place| place.index != first.index).copied();
-        let order = std::iter::once(first).chain(others).collect();
-        Ok(Some((Round { before, first: number, last: number.saturating_add(1) }, order)))
+    let generations: SmallVec<[_; 4]> = known.iter().map(|(_, generation)| *generation).collect();
+    if generations.iter().any(Option::is_some) {
+        copies.current = Some(generation::current(&generations).map(|at| known[at].0).collect());
     }
+}
 
-    /// Makes all other copies of a file out of date, on whatever disk they are, before its data change.
-    ///
-    /// The new number is on disk when this returns: fdatasync(2) of data that are written later would not wait for it, and
-    /// after a power cut the old copies would seem to be the same as this one.
-    ///
-    /// Errors: `EAGAIN`, before anything has changed, while a lease keeps a pinned file from being opened. So whoever opens the
-    /// file does that first.
-    pub(crate) fn outdate_others(&self, file: BorrowedFd<'_>) -> Result<(), Errno> {
-        if self.knows_copies()
-            && let Some(Generation { number, shared }) = generation::read(file)?
-            // One that was being changed, when the newest was lost, is that now.
-            && (shared || number == Generation::OUT_OF_DATE.number)
+/// Prepares a change of a file's current copies. `None` if only this copy can have its number, or none was ever made.
+pub(super) fn begin_round<'p>(
+    pool: &Pool,
+    places: &'p Places,
+    chosen: &[&'p Place],
+) -> Result<Option<(Round, Chosen<'p>)>> {
+    if !knows_copies(pool) {
+        return Ok(None);
+    }
+    let Some(own) = places.own().filter(|own| own.attr.is_regular()) else { return Ok(None) };
+    let Some(&first) = chosen.iter().find(|place| place.index == own.index).or(chosen.first()) else {
+        return Ok(None);
+    };
+    let read = generation::read(first.fd.as_fd());
+    let read = read.map_err(|errno| first.branch.record_error(errno, OpKind::Read))?;
+    let Some(before) = read.filter(|before| before.shared) else { return Ok(None) };
+    let number = generation::next(before.number);
+    let others = chosen.iter().filter(|place| place.index != first.index).copied();
+    let order = std::iter::once(first).chain(others).collect();
+    Ok(Some((Round { before, first: number, last: number.saturating_add(1) }, order)))
+}
+
+/// Makes all other copies of a file out of date, on whatever disk they are, before its data change.
+///
+/// The new number is on disk when this returns: fdatasync(2) of data that are written later would not wait for it, and
+/// after a power cut the old copies would seem to be the same as this one.
+///
+/// Errors: `EAGAIN`, before anything has changed, while a lease keeps a pinned file from being opened. So whoever opens the
+/// file does that first.
+pub(crate) fn outdate_others(pool: &Pool, file: BorrowedFd<'_>) -> Result<(), Errno> {
+    if knows_copies(pool)
+        && let Some(Generation { number, shared }) = generation::read(file)?
+        // One that was being changed, when the newest was lost, is that now.
+        && (shared || number == Generation::OUT_OF_DATE.number)
+    {
+        generation::put(file, Generation { number: generation::next(number), shared: false })?;
+    }
+    Ok(())
+}
+
+/// Says that another branch may get a copy of a file with the same number. This is on disk when it returns.
+pub(crate) fn share_generation(pool: &Pool, file: BorrowedFd<'_>) -> Result<(), Errno> {
+    match generation::read(file)? {
+        None if !knows_copies(pool) => Ok(()),
+        before => generation::share(file, before),
+    }
+}
+
+/// Returns whether a file is known to be an old copy of one that has this generation.
+pub(crate) fn is_old_copy(
+    pool: &Pool,
+    (dir, name, attr): (BorrowedFd<'_>, &[u8], &Attr),
+    of: Option<Generation>,
+) -> bool {
+    let is_older =
+        |copy: Option<Generation>| copy.zip(of).is_some_and(|(copy, newest)| copy.number < newest.number);
+    knows_copies(pool) && attr.is_regular() && generation::read_at(dir, name).is_ok_and(is_older)
+}
+
+/// Gives a new file its first number if a rule wants copies of it: a larger one than that of whatever a branch that is
+/// away holds under the name. Filesystems without extended attributes get no copies.
+pub(crate) fn begin_generation(
+    pool: &Pool,
+    file: BorrowedFd<'_>,
+    dir: &[u8],
+    name: &[u8],
+) -> Result<(), Errno> {
+    let config = pool.config();
+    if !config.placement.knows_copies() || config.placement.copies(&join(dir, name)) < 2 {
+        return Ok(());
+    }
+    if generation::read(file)?.is_some() {
+        return Ok(());
+    }
+    match generation::write(file, Generation { number: generation::next(0), shared: false }) {
+        Err(Errno::OPNOTSUPP) => Ok(()),
+        other => other,
+    }
+}
+
+/// Notes that a file may lack a copy that a rule wants: it was written and closed, or has got this name.
+pub(crate) fn note_closed(pool: &Pool, dir: &[u8], name: &[u8]) {
+    let config = pool.config();
+    if config.placement.knows_copies() {
+        let path = join(dir, name);
+        if config.placement.copies(&path) > 1 {
+            pool.closed.put(path);
+        }
+    }
+}
+
+/// Returns the files that may lack copies since an answer with the number `after`: 0 for the first time.
+pub fn closed_since(pool: &Pool, after: u64) -> ClosedSince {
+    pool.closed.since(after)
+}
+
+/// Returns the number before that of the first remembered file that may lack copies, and that of the last. A file gets
+/// another one when it is closed again.
+pub fn closed_numbers(pool: &Pool) -> (u64, u64) {
+    pool.closed.numbers()
+}
+
+/// Returns which copies a removal of a name removes, in this order: all, and what the pool shows last.
+pub(crate) fn removal_order(copies: &Copies, shown: usize) -> Option<SmallVec<[usize; 4]>> {
+    copies.current.as_ref()?;
+    let rest = |current: bool| {
+        let of = move |(index, _): &(usize, &Attr)| *index != shown && copies.is_current(*index) == current;
+        copies.iter().filter(of).map(|(index, _)| index)
+    };
+    Some(rest(false).chain(rest(true)).chain([shown]).collect())
+}
+
+/// Fails with `ESTALE` if a node stands for a copy that is out of date, or whose branch fails while another has one.
+/// The kernel then looks the name up again.
+pub(crate) fn must_be_current(
+    pool: &Pool,
+    branches: &Branches,
+    node: &Arc<Node>,
+    trust: Trust,
+) -> Result<()> {
+    if !knows_copies(pool) || node.is_dir() {
+        return Ok(());
+    }
+    match resolve::places::places(pool, branches, node, trust, Purpose::Attributes) {
+        Ok(places) if !places.is_own_current() => Err(Error::Stale),
+        Ok(_) => Ok(()),
+        other => or_elsewhere(pool, branches, node, other.map(drop)),
+    }
+}
+
+/// Turns an error of a failing branch into `ESTALE` if another branch shows a copy of the file. The kernel then looks
+/// the name up again.
+pub(crate) fn or_elsewhere<T>(pool: &Pool, branches: &Branches, node: &Node, result: Result<T>) -> Result<T> {
+    match result {
+        Err(error)
+            if knows_copies(pool) && is_illness(error.errno()) && is_elsewhere(pool, branches, node) =>
         {
-            generation::put(file, Generation { number: generation::next(number), shared: false })?;
+            Err(Error::Stale)
         }
-        Ok(())
+        other => other,
     }
+}
 
-    /// Says that another branch may get a copy of a file with the same number. This is on disk when it returns.
-    pub(crate) fn share_generation(&self, file: BorrowedFd<'_>) -> Result<(), Errno> {
-        match generation::read(file)? {
-            None if !self.knows_copies() => Ok(()),
-            before => generation::share(file, before),
-        }
-    }
+fn is_elsewhere(pool: &Pool, branches: &Branches, node: &Node) -> bool {
+    let key = node.key();
+    let found = |(parent, dir, name): (Arc<Node>, canopy_base::path::PoolPath, Box<[u8]>)| {
+        let dirs = resolve::dirs::dirs_of(pool, branches, parent, &dir, None);
+        let copies = copies(pool, &dirs, &name);
+        let shown = resolve::choose::shown(pool, crate::config::Func::Getattr, branches, &copies).ok()?;
+        copies.get(shown).map(|attr| Some(attr.key()) != key)
+    };
+    pool.nodes.names_in(node.id).find_map(found).unwrap_or(false)
+}
 
-    /// Returns whether a file is known to be an old copy of one that has this generation.
-    pub(crate) fn is_old_copy(
-        &self,
-        (dir, name, attr): (BorrowedFd<'_>, &[u8], &Attr),
-        of: Option<Generation>,
-    ) -> bool {
-        let is_older =
-            |copy: Option<Generation>| copy.zip(of).is_some_and(|(copy, newest)| copy.number < newest.number);
-        self.knows_copies() && attr.is_regular() && generation::read_at(dir, name).is_ok_and(is_older)
+/// Remembers which inode number clients know of a file, so that another copy can show it when this one is lost.
+pub(crate) fn remember_number(pool: &Pool, node: &Node, copies: &Copies, number: u64) {
+    if copies.current.as_ref().is_some_and(|current| current.len() > 1)
+        && node.kept_number() == 0
+        && resolve::keeps_inode_numbers(pool)
+    {
+        pool.nodes.number_known(node, number);
     }
+}
 
-    /// Gives a new file its first number if a rule wants copies of it: a larger one than that of whatever a branch that is
-    /// away holds under the name. Filesystems without extended attributes get no copies.
-    pub(crate) fn begin_generation(
-        &self,
-        file: BorrowedFd<'_>,
-        dir: &[u8],
-        name: &[u8],
-    ) -> Result<(), Errno> {
-        let config = self.config();
-        if !config.placement.knows_copies() || config.placement.copies(&join(dir, name)) < 2 {
-            return Ok(());
-        }
-        if generation::read(file)?.is_some() {
-            return Ok(());
-        }
-        match generation::write(file, Generation { number: generation::next(0), shared: false }) {
-            Err(Errno::OPNOTSUPP) => Ok(()),
-            other => other,
-        }
+/// Returns the inode number that clients know of the copy which was shown before under this name, if this is another
+/// one.
+pub(crate) fn inherited_number(
+    pool: &Pool,
+    parent: NodeId,
+    dir: BorrowedFd<'_>,
+    name: &[u8],
+    attr: &Attr,
+) -> Option<u64> {
+    if !knows_copies(pool) || !attr.is_regular() || !resolve::keeps_inode_numbers(pool) {
+        return None;
     }
-
-    /// Notes that a file may lack a copy that a rule wants: it was written and closed, or has got this name.
-    pub(crate) fn note_closed(&self, dir: &[u8], name: &[u8]) {
-        let config = self.config();
-        if config.placement.knows_copies() {
-            let path = join(dir, name);
-            if config.placement.copies(&path) > 1 {
-                self.closed.put(path);
-            }
-        }
-    }
-
-    /// Returns the files that may lack copies since an answer with the number `after`: 0 for the first time.
-    pub fn closed_since(&self, after: u64) -> ClosedSince {
-        self.closed.since(after)
-    }
-
-    /// Returns the number before that of the first remembered file that may lack copies, and that of the last. A file gets
-    /// another one when it is closed again.
-    pub fn closed_numbers(&self) -> (u64, u64) {
-        self.closed.numbers()
-    }
-
-    /// Returns which copies a removal of a name removes, in this order: all, and what the pool shows last.
-    pub(crate) fn removal_order(&self, copies: &Copies, shown: usize) -> Option<SmallVec<[usize; 4]>> {
-        copies.current.as_ref()?;
-        let rest = |current: bool| {
-            let of =
-                move |(index, _): &(usize, &Attr)| *index != shown && copies.is_current(*index) == current;
-            copies.iter().filter(of).map(|(index, _)| index)
-        };
-        Some(rest(false).chain(rest(true)).chain([shown]).collect())
-    }
-
-    /// Fails with `ESTALE` if a node stands for a copy that is out of date, or whose branch fails while another has one.
-    /// The kernel then looks the name up again.
-    pub(crate) fn must_be_current(&self, branches: &Branches, node: &Arc<Node>, trust: Trust) -> Result<()> {
-        if !self.knows_copies() || node.is_dir() {
-            return Ok(());
-        }
-        match self.places(branches, node, trust, Purpose::Attributes) {
-            Ok(places) if !places.is_own_current() => Err(Error::Stale),
-            Ok(_) => Ok(()),
-            other => self.or_elsewhere(branches, node, other.map(drop)),
-        }
-    }
-
-    /// Turns an error of a failing branch into `ESTALE` if another branch shows a copy of the file. The kernel then looks
-    /// the name up again.
-    pub(crate) fn or_elsewhere<T>(&self, branches: &Branches, node: &Node, result: Result<T>) -> Result<T> {
-        match result {
-            Err(error)
-                if self.knows_copies() && is_illness(error.errno()) && self.is_elsewhere(branches, node) =>
-            {
-                Err(Error::Stale)
-            }
-            other => other,
-        }
-    }
-
-    fn is_elsewhere(&self, branches: &Branches, node: &Node) -> bool {
-        let key = node.key();
-        let found = |(parent, dir, name): (Arc<Node>, canopy_base::path::PoolPath, Box<[u8]>)| {
-            let dirs = self.dirs_of(branches, parent, &dir, None);
-            let copies = self.copies(&dirs, &name);
-            let shown = self.shown(crate::config::Func::Getattr, branches, &copies).ok()?;
-            copies.get(shown).map(|attr| Some(attr.key()) != key)
-        };
-        self.nodes.names_in(node.id).find_map(found).unwrap_or(false)
-    }
-
-    /// Remembers which inode number clients know of a file, so that another copy can show it when this one is lost.
-    pub(crate) fn remember_number(&self, node: &Node, copies: &Copies, number: u64) {
-        if copies.current.as_ref().is_some_and(|current| current.len() > 1)
-            && node.kept_number() == 0
-            && self.keeps_inode_numbers()
-        {
-            self.nodes.number_known(node, number);
-        }
-    }
-
-    /// Returns the inode number that clients know of the copy which was shown before under this name, if this is another
-    /// one.
-    pub(crate) fn inherited_number(
-        &self,
-        parent: NodeId,
-        dir: BorrowedFd<'_>,
-        name: &[u8],
-        attr: &Attr,
-    ) -> Option<u64> {
-        if !self.knows_copies() || !attr.is_regular() || !self.keeps_inode_numbers() {
-            return None;
-        }
-        let former = self.nodes.child(parent, name)?;
-        former.key().filter(|key| *key != attr.key())?;
-        let number = Some(former.kept_number()).filter(|number| *number != 0)?;
-        generation::read_at(dir, name).ok()?.map(|_| number)
-    }
+    let former = pool.nodes.child(parent, name)?;
+    former.key().filter(|key| *key != attr.key())?;
+    let number = Some(former.kept_number()).filter(|number| *number != 0)?;
+    generation::read_at(dir, name).ok()?.map(|_| number)
 }

@@ -1,6 +1,7 @@
 //! The seeds from which the inode numbers of files are computed.
 
 use crate::node::Node;
+use crate::ops::resolve;
 use crate::pool::Pool;
 use canopy_base::inode_number::BranchSeed;
 use canopy_branch::branch::Branch;
@@ -8,48 +9,46 @@ use canopy_branch::branch::nested::apart;
 use canopy_branch::fs::stat;
 use rustix::fd::{AsFd, OwnedFd};
 
-impl Pool {
-    /// Returns the seed for the inode numbers of files of a branch on the device `dev`. `find` opens a file there.
-    pub(crate) fn seed(
-        &self,
-        branch: &Branch,
-        dev: u64,
-        find: impl FnOnce() -> Option<OwnedFd>,
-    ) -> BranchSeed {
-        match dev == branch.dev {
-            true => branch.seed,
-            false => branch.seed.within(self.share(dev, find)),
-        }
+/// Returns the seed for the inode numbers of files of a branch on the device `dev`. `find` opens a file there.
+pub(crate) fn seed(
+    pool: &Pool,
+    branch: &Branch,
+    dev: u64,
+    find: impl FnOnce() -> Option<OwnedFd>,
+) -> BranchSeed {
+    match dev == branch.dev {
+        true => branch.seed,
+        false => branch.seed.within(share(pool, dev, find)),
     }
+}
 
-    /// Returns the number that stands for the filesystem on a device that a branch contains.
-    #[cold]
-    fn share(&self, dev: u64, find: impl FnOnce() -> Option<OwnedFd>) -> u64 {
-        if let Some(share) = self.nested.get(dev) {
-            return share;
-        }
-        let found = find().filter(|fd| stat::of(fd.as_fd()).is_ok_and(|attr| attr.dev == dev));
-        match found.and_then(|fd| rustix::fs::fstatvfs(fd).ok()) {
-            Some(statvfs) => self.nested.put(dev, statvfs.f_fsid),
-            // The file is gone. The device number stands in until a later call can read the filesystem id.
-            None => apart(0, dev),
-        }
+/// Returns the number that stands for the filesystem on a device that a branch contains.
+#[cold]
+fn share(pool: &Pool, dev: u64, find: impl FnOnce() -> Option<OwnedFd>) -> u64 {
+    if let Some(share) = pool.nested.get(dev) {
+        return share;
     }
+    let found = find().filter(|fd| stat::of(fd.as_fd()).is_ok_and(|attr| attr.dev == dev));
+    match found.and_then(|fd| rustix::fs::fstatvfs(fd).ok()) {
+        Some(statvfs) => pool.nested.put(dev, statvfs.f_fsid),
+        // The file is gone. The device number stands in until a later call can read the filesystem id.
+        None => apart(0, dev),
+    }
+}
 
-    /// Returns a descriptor of a node's file, to identify its filesystem.
-    pub(crate) fn some_fd(&self, node: &Node, branch: &Branch) -> Option<OwnedFd> {
-        let dup = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 0).ok();
-        if let Some(open) = node.open_if_any().and_then(|slot| slot.try_lock()?.upgrade()) {
-            return dup(&open.location().fd);
-        }
-        if let Some(orphan) = node.orphan() {
-            return dup(&orphan.fd);
-        }
-        let key = node.key()?;
-        self.nodes.names(node.id).find_map(|(dir, name)| {
-            let (dir, _) = self.follow().dir(branch.root(), &dir).ok()?;
-            let fd = self.follow().pin(dir, &name).ok()?;
-            stat::of(fd.as_fd()).is_ok_and(|attr| attr.key() == key).then_some(fd)
-        })
+/// Returns a descriptor of a node's file, to identify its filesystem.
+pub(crate) fn some_fd(pool: &Pool, node: &Node, branch: &Branch) -> Option<OwnedFd> {
+    let dup = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 0).ok();
+    if let Some(open) = node.open_if_any().and_then(|slot| slot.try_lock()?.upgrade()) {
+        return dup(&open.location().fd);
     }
+    if let Some(orphan) = node.orphan() {
+        return dup(&orphan.fd);
+    }
+    let key = node.key()?;
+    pool.nodes.names(node.id).find_map(|(dir, name)| {
+        let (dir, _) = resolve::dirs::follow(pool).dir(branch.root(), &dir).ok()?;
+        let fd = resolve::dirs::follow(pool).pin(dir, &name).ok()?;
+        stat::of(fd.as_fd()).is_ok_and(|attr| attr.key() == key).then_some(fd)
+    })
 }

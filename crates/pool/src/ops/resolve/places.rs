@@ -13,6 +13,7 @@ use crate::node::Node;
 use crate::node::copy_attrs::CopyAttrs;
 use crate::node::dir_state::BranchDirs;
 use crate::ops::aggregate::{self, Outcome};
+use crate::ops::resolve;
 use crate::ops::resolve::acl::At;
 use crate::pool::Pool;
 use canopy_base::error::{Error, Result};
@@ -102,382 +103,381 @@ impl Places {
     }
 }
 
-impl Pool {
-    /// Returns the cache version that a change of a node may trust. Must be called before the operation takes a lock.
-    pub(crate) fn trust_to_change(&self, node: &Node) -> Trust {
-        match self.branches.load().len() {
-            // No other branch can have a copy. A file is recognized by its key.
-            1 if !node.is_dir() => None,
-            1 => self.trust_to_read(node),
-            _ => self.cache_trust(),
+/// Returns the cache version that a change of a node may trust. Must be called before the operation takes a lock.
+pub(crate) fn trust_to_change(pool: &Pool, node: &Node) -> Trust {
+    match pool.branches.load().len() {
+        // No other branch can have a copy. A file is recognized by its key.
+        1 if !node.is_dir() => None,
+        1 => trust_to_read(pool, node),
+        _ => resolve::dirs::cache_trust(pool),
+    }
+}
+
+/// Returns the cache version that a query about a node may trust: a directory's branches may be cached for as long
+/// as the kernel caches its name, and a file is recognized by its key. Must be called before the operation takes a
+/// lock.
+pub(crate) fn trust_to_read(pool: &Pool, node: &Node) -> Trust {
+    match node.is_dir() {
+        true => pool.dir_cache.valid_version(node).or_else(|| resolve::dirs::cache_trust(pool)),
+        false => {
+            resolve::dirs::cache_wanted_dir(pool);
+            None
         }
     }
+}
 
-    /// Returns the cache version that a query about a node may trust: a directory's branches may be cached for as long
-    /// as the kernel caches its name, and a file is recognized by its key. Must be called before the operation takes a
-    /// lock.
-    pub(crate) fn trust_to_read(&self, node: &Node) -> Trust {
-        match node.is_dir() {
-            true => self.dir_cache.valid_version(node).or_else(|| self.cache_trust()),
-            false => {
-                self.cache_wanted_dir();
-                None
+/// Returns the copy that a file's node stands for. Uses the open file; else a name that still leads to it; else the
+/// descriptor that was pinned when the last name was removed; else, if no name is known, its inode number.
+///
+/// Errors: `ESTALE` if it is not found, on which the kernel looks up the name again.
+pub(crate) fn primary(pool: &Pool, branches: &Branches, node: &Arc<Node>) -> Result<Place> {
+    if let Some(open) = open_place(node)? {
+        return Ok(open);
+    }
+    let key = node.key().ok_or(Error::IsDirectory)?;
+    if let Some(known) = known_place(pool, branches, node, Purpose::Attributes) {
+        return Ok(known);
+    }
+    let by_name = |parent: Arc<Node>, dir: &[u8], name: &[u8]| {
+        pool.dir_cache.searched(parent.id);
+        find_file(resolve::dirs::follow(pool), branches, dir, name, key)
+    };
+    by_names(pool, branches, node, key, by_name, |place| place)
+}
+
+/// Returns the node's file, opened in a directory that is kept open.
+fn known_place(pool: &Pool, branches: &Branches, node: &Node, purpose: Purpose) -> Option<Place> {
+    resolve::via_cached_parent(pool, branches, node, |index, branch, dir, name, key| {
+        let (fd, attr) = open_as(dir, name, key, purpose.flags(branch))?;
+        Some(Place { index: Some(index), branch: branch.clone(), fd: PlaceFd::Pinned(fd), attr })
+    })
+}
+
+/// Calls `find` with the known names of a file, newest first, until it finds the file. Without success, `nameless`
+/// receives what stands in for a file without a name.
+fn by_names<T>(
+    pool: &Pool,
+    branches: &Branches,
+    node: &Arc<Node>,
+    key: FileKey,
+    mut find: impl FnMut(Arc<Node>, &[u8], &[u8]) -> Result<Option<T>, Errno>,
+    nameless: impl FnOnce(Place) -> T,
+) -> Result<T> {
+    // A rename moves the file before it updates the table. A request in between retries.
+    let mut failed = None;
+    for attempt in 0..4 {
+        for (parent, dir, name) in pool.nodes.names_in(node.id) {
+            match find(parent, &dir, &name) {
+                Ok(Some(found)) => return Ok(found),
+                Ok(None) => {}
+                Err(errno) => failed = Some(errno),
             }
         }
+        if let Some(orphan) = orphan_place(node)? {
+            return Ok(nameless(orphan));
+        }
+        if attempt > 0 {
+            std::thread::yield_now();
+        }
     }
+    if pool.nodes.names(node.id).next().is_none()
+        && !node.is_superseded()
+        && let Some((branch, fd, attr)) = export::reopen(branches, key)
+    {
+        return Ok(nameless(Place { index: None, branch, fd: PlaceFd::Pinned(fd), attr }));
+    }
+    if let Some(errno) = failed {
+        return Err(Error::Branch(errno));
+    }
+    let thread = pool.kernel.load().caller_thread();
+    let kept = pool.replaced.find(thread, key).map(|kept| Ok((stat::of(kept.fd.as_fd())?, kept)));
+    // One that has a name was moved on its branch: the name that the kernel used leads to another.
+    let kept = kept.transpose().map_err(Error::Branch)?.filter(|(attr, _)| attr.nlink == 0);
+    let Some((attr, kept)) = kept else {
+        pool.replaced.met(thread);
+        return Err(Error::Stale);
+    };
+    let (branch, fd) = (kept.branch.clone(), PlaceFd::Orphan(kept));
+    Ok(nameless(Place { index: None, branch, fd, attr }))
+}
 
-    /// Returns the copy that a file's node stands for. Uses the open file; else a name that still leads to it; else the
-    /// descriptor that was pinned when the last name was removed; else, if no name is known, its inode number.
-    ///
-    /// Errors: `ESTALE` if it is not found, on which the kernel looks up the name again.
-    pub(crate) fn primary(&self, branches: &Branches, node: &Arc<Node>) -> Result<Place> {
-        if let Some(open) = open_place(node)? {
-            return Ok(open);
-        }
-        let key = node.key().ok_or(Error::IsDirectory)?;
-        if let Some(known) = self.known_place(branches, node, Purpose::Attributes) {
-            return Ok(known);
-        }
-        let by_name = |parent: Arc<Node>, dir: &[u8], name: &[u8]| {
-            self.dir_cache.searched(parent.id);
-            find_file(self.follow(), branches, dir, name, key)
+/// Returns the copies of a node. The caller holds no lock on a directory's clones.
+///
+/// Errors: as for `primary`.
+pub(crate) fn places(
+    pool: &Pool,
+    branches: &Branches,
+    node: &Arc<Node>,
+    trust: Trust,
+    purpose: Purpose,
+) -> Result<Places> {
+    if node.is_dir() {
+        let path = pool.nodes.locate(node.id)?.1;
+        return dir_places(pool, branches, node, path, trust);
+    }
+    let sole = |place| Places::sole(place, false, branches);
+    let mut open = open_place(node)?;
+    if branches.len() == 1 {
+        // There can be no other copy.
+        let own = match open {
+            Some(open) => {
+                let index = branches.index_of(open.branch.id).filter(|_| pool.nodes.has_name(node.id));
+                Place { index, ..open }
+            }
+            None => match purpose {
+                Purpose::Attributes => None,
+                _ => known_place(pool, branches, node, purpose),
+            }
+            .map_or_else(|| primary(pool, branches, node), Ok)?,
         };
-        self.by_names(branches, node, key, by_name, |place| place)
+        return Ok(sole(own));
     }
-
-    /// Returns the node's file, opened in a directory that is kept open.
-    fn known_place(&self, branches: &Branches, node: &Node, purpose: Purpose) -> Option<Place> {
-        self.via_cached_parent(branches, node, |index, branch, dir, name, key| {
-            let (fd, attr) = open_as(dir, name, key, purpose.flags(branch))?;
-            Some(Place { index: Some(index), branch: branch.clone(), fd: PlaceFd::Pinned(fd), attr })
-        })
-    }
-
-    /// Calls `find` with the known names of a file, newest first, until it finds the file. Without success, `nameless`
-    /// receives what stands in for a file without a name.
-    fn by_names<T>(
-        &self,
-        branches: &Branches,
-        node: &Arc<Node>,
-        key: FileKey,
-        mut find: impl FnMut(Arc<Node>, &[u8], &[u8]) -> Result<Option<T>, Errno>,
-        nameless: impl FnOnce(Place) -> T,
-    ) -> Result<T> {
-        // A rename moves the file before it updates the table. A request in between retries.
-        let mut failed = None;
-        for attempt in 0..4 {
-            for (parent, dir, name) in self.nodes.names_in(node.id) {
-                match find(parent, &dir, &name) {
-                    Ok(Some(found)) => return Ok(found),
-                    Ok(None) => {}
-                    Err(errno) => failed = Some(errno),
-                }
-            }
-            if let Some(orphan) = orphan_place(node)? {
-                return Ok(nameless(orphan));
-            }
-            if attempt > 0 {
-                std::thread::yield_now();
-            }
+    let key = open.as_ref().map(|open| open.attr.key()).or(node.key()).ok_or(Error::IsDirectory)?;
+    let is_open = open.is_some();
+    let only_place = |open: &mut Option<Place>, dirs: &BranchDirs, index: usize, name: &[u8]| {
+        let branch = &branches.as_slice()[index];
+        if let Some(open) = open.take_if(|open| open.branch.id == branch.id) {
+            return Some(Place { index: Some(index), ..open });
         }
-        if self.nodes.names(node.id).next().is_none()
-            && !node.is_superseded()
-            && let Some((branch, fd, attr)) = export::reopen(branches, key)
+        let dir = dirs.get(branches, index).filter(|_| open.is_none())?;
+        let (fd, attr) = open_as(dir, name, key, purpose.flags(branch))?;
+        Some(Place { index: Some(index), branch: branch.clone(), fd: PlaceFd::Pinned(fd), attr })
+    };
+    // Most files have one copy, in a directory that was used a moment ago.
+    if trust.is_some()
+        && let Some((parent, name)) = pool.nodes.newest_name(node.id)
+        && let Some(cached) = pool.dir_cache.get(&parent, branches)
+        && let Some(index) = cached.opened.only_holder(Some(&cached.names), &name)
+        && let Some(place) = only_place(&mut open, &cached.opened, index, &name)
+    {
+        return Ok(sole(place));
+    }
+    let mut by_name = |parent: Arc<Node>, dir: &[u8], name: &[u8]| -> Result<Option<Places>, Errno> {
+        let dirs = resolve::dirs::dirs_of(pool, branches, parent, dir, trust);
+        if let Some(place) =
+            dirs.only_holder(name).and_then(|index| only_place(&mut open, &dirs.opened, index, name))
         {
-            return Ok(nameless(Place { index: None, branch, fd: PlaceFd::Pinned(fd), attr }));
+            return Ok(Some(sole(place)));
         }
-        if let Some(errno) = failed {
-            return Err(Error::Branch(errno));
-        }
-        let thread = self.kernel.load().caller_thread();
-        let kept = self.replaced.find(thread, key).map(|kept| Ok((stat::of(kept.fd.as_fd())?, kept)));
-        // One that has a name was moved on its branch: the name that the kernel used leads to another.
-        let kept = kept.transpose().map_err(Error::Branch)?.filter(|(attr, _)| attr.nlink == 0);
-        let Some((attr, kept)) = kept else {
-            self.replaced.met(thread);
-            return Err(Error::Stale);
+        let (copies, pinned) = resolve::generations::pinned_copies(pool, &dirs, name);
+        let Some(own) = copies.found.iter().position(|(_, attr)| attr.key() == key) else {
+            return copies.error.or(copies.unheard).map_or(Ok(None), Err);
         };
-        let (branch, fd) = (kept.branch.clone(), PlaceFd::Orphan(kept));
-        Ok(nameless(Place { index: None, branch, fd, attr }))
-    }
-
-    /// Returns the copies of a node. The caller holds no lock on a directory's clones.
-    ///
-    /// Errors: as for [`Pool::primary`].
-    pub(crate) fn places(
-        &self,
-        branches: &Branches,
-        node: &Arc<Node>,
-        trust: Trust,
-        purpose: Purpose,
-    ) -> Result<Places> {
-        if node.is_dir() {
-            let path = self.nodes.locate(node.id)?.1;
-            return self.dir_places(branches, node, path, trust);
+        let place = |((index, attr), fd): (&(usize, Attr), _)| Place {
+            index: Some(*index),
+            branch: branches.as_slice()[*index].clone(),
+            fd: PlaceFd::Pinned(fd),
+            attr: *attr,
+        };
+        let mut list: SmallVec<[Place; 1]> = copies.found.iter().zip(pinned).map(place).collect();
+        if let Some(open) = open.take() {
+            list[own].fd = open.fd;
         }
-        let sole = |place| Places::sole(place, false, branches);
-        let mut open = open_place(node)?;
-        if branches.len() == 1 {
-            // There can be no other copy.
-            let own = match open {
-                Some(open) => {
-                    let index = branches.index_of(open.branch.id).filter(|_| self.nodes.has_name(node.id));
-                    Place { index, ..open }
-                }
-                None => match purpose {
-                    Purpose::Attributes => None,
-                    _ => self.known_place(branches, node, purpose),
-                }
-                .map_or_else(|| self.primary(branches, node), Ok)?,
-            };
-            return Ok(sole(own));
-        }
-        let key = open.as_ref().map(|open| open.attr.key()).or(node.key()).ok_or(Error::IsDirectory)?;
-        let is_open = open.is_some();
-        let only_place = |open: &mut Option<Place>, dirs: &BranchDirs, index: usize, name: &[u8]| {
-            let branch = &branches.as_slice()[index];
-            if let Some(open) = open.take_if(|open| open.branch.id == branch.id) {
-                return Some(Place { index: Some(index), ..open });
+        Ok(Some(Places { list, own: Some(own), copies, attrs: None }))
+    };
+    if is_open {
+        // No name need lead to an open file.
+        for (parent, dir, name) in pool.nodes.names_in(node.id) {
+            if let Ok(Some(found)) = by_name(parent, &dir, &name) {
+                return Ok(found);
             }
-            let dir = dirs.get(branches, index).filter(|_| open.is_none())?;
-            let (fd, attr) = open_as(dir, name, key, purpose.flags(branch))?;
-            Some(Place { index: Some(index), branch: branch.clone(), fd: PlaceFd::Pinned(fd), attr })
-        };
-        // Most files have one copy, in a directory that was used a moment ago.
-        if trust.is_some()
-            && let Some((parent, name)) = self.nodes.newest_name(node.id)
-            && let Some(cached) = self.dir_cache.get(&parent, branches)
-            && let Some(index) = cached.opened.only_holder(Some(&cached.names), &name)
-            && let Some(place) = only_place(&mut open, &cached.opened, index, &name)
-        {
-            return Ok(sole(place));
         }
-        let mut by_name = |parent: Arc<Node>, dir: &[u8], name: &[u8]| -> Result<Option<Places>, Errno> {
-            let dirs = self.dirs_of(branches, parent, dir, trust);
-            if let Some(place) =
-                dirs.only_holder(name).and_then(|index| only_place(&mut open, &dirs.opened, index, name))
-            {
-                return Ok(Some(sole(place)));
-            }
-            let (copies, pinned) = self.pinned_copies(&dirs, name);
-            let Some(own) = copies.found.iter().position(|(_, attr)| attr.key() == key) else {
-                return copies.error.or(copies.unheard).map_or(Ok(None), Err);
-            };
-            let place = |((index, attr), fd): (&(usize, Attr), _)| Place {
-                index: Some(*index),
-                branch: branches.as_slice()[*index].clone(),
-                fd: PlaceFd::Pinned(fd),
-                attr: *attr,
-            };
-            let mut list: SmallVec<[Place; 1]> = copies.found.iter().zip(pinned).map(place).collect();
-            if let Some(open) = open.take() {
-                list[own].fd = open.fd;
-            }
-            Ok(Some(Places { list, own: Some(own), copies, attrs: None }))
-        };
-        if is_open {
-            // No name need lead to an open file.
-            for (parent, dir, name) in self.nodes.names_in(node.id) {
-                if let Ok(Some(found)) = by_name(parent, &dir, &name) {
-                    return Ok(found);
-                }
-            }
-            return open_place(node)?.map(sole).ok_or(Error::Stale);
-        }
-        self.by_names(branches, node, key, by_name, sole)
+        return open_place(node)?.map(sole).ok_or(Error::Stale);
     }
+    by_names(pool, branches, node, key, by_name, sole)
+}
 
-    fn dir_places(
-        &self,
-        branches: &Branches,
-        node: &Arc<Node>,
-        path: Option<PoolPath>,
-        trust: Trust,
-    ) -> Result<Places> {
-        let Some(path) = path else {
-            let orphan = orphan_place(node)?.ok_or(Error::Stale)?;
-            return Ok(Places::sole(orphan, true, branches));
+fn dir_places(
+    pool: &Pool,
+    branches: &Branches,
+    node: &Arc<Node>,
+    path: Option<PoolPath>,
+    trust: Trust,
+) -> Result<Places> {
+    let Some(path) = path else {
+        let orphan = orphan_place(node)?.ok_or(Error::Stale)?;
+        return Ok(Places::sole(orphan, true, branches));
+    };
+    let dirs = resolve::dirs::dirs_of(pool, branches, node.clone(), &path, trust);
+    let copies = dirs.own_remembered();
+    let place = |(index, attr): (usize, &Attr)| {
+        let branch = branches.as_slice()[index].clone();
+        let fd = match dirs.opened_dir(index) {
+            Some(fd) => PlaceFd::Shared(fd.clone()),
+            None => PlaceFd::Root(branch.clone()),
         };
-        let dirs = self.dirs_of(branches, node.clone(), &path, trust);
-        let copies = dirs.own_remembered();
-        let place = |(index, attr): (usize, &Attr)| {
-            let branch = branches.as_slice()[index].clone();
-            let fd = match dirs.opened_dir(index) {
-                Some(fd) => PlaceFd::Shared(fd.clone()),
-                None => PlaceFd::Root(branch.clone()),
-            };
-            Place { index: Some(index), branch, fd, attr: *attr }
-        };
-        Ok(Places { list: copies.iter().map(place).collect(), own: None, copies, attrs: Some(dirs.attrs()) })
+        Place { index: Some(index), branch, fd, attr: *attr }
+    };
+    Ok(Places { list: copies.iter().map(place).collect(), own: None, copies, attrs: Some(dirs.attrs()) })
+}
+
+/// Returns the places that an action function changes.
+///
+/// `by_handle`: the open file is among them whatever its branch's mode, as that mode binds only the policies.
+pub(crate) fn chosen_places<'p>(
+    pool: &Pool,
+    func: Func,
+    branches: &Branches,
+    places: &'p Places,
+    by_handle: bool,
+) -> Result<Chosen<'p>> {
+    if places.is_nameless() && !places.list.is_empty() {
+        return Ok(places.list.iter().collect());
     }
-
-    /// Returns the places that an action function changes.
-    ///
-    /// `by_handle`: the open file is among them whatever its branch's mode, as that mode binds only the policies.
-    pub(crate) fn chosen_places<'p>(
-        &self,
-        func: Func,
-        branches: &Branches,
-        places: &'p Places,
-        by_handle: bool,
-    ) -> Result<Chosen<'p>> {
-        if places.is_nameless() && !places.list.is_empty() {
-            return Ok(places.list.iter().collect());
-        }
-        let chosen = self.choose_for_action(func, branches, &places.copies);
-        let Some(own) = places.own() else {
-            return Ok(chosen?.into_iter().filter_map(|index| places.at(index)).collect());
-        };
-        let chosen = match chosen {
-            Ok(chosen) => chosen,
-            Err(_) if by_handle => SmallVec::new(),
-            Err(error) => return Err(error),
-        };
-        // Neither a hard link of the file nor a file of another type is a copy.
-        let is_copy = |place: &&Place| {
-            place.index == own.index
-                || place.attr.dirent_type() == own.attr.dirent_type() && place.attr.key() != own.attr.key()
-        };
-        let mut list: Chosen<'p> =
-            chosen.into_iter().filter_map(|index| places.at(index)).filter(is_copy).collect();
-        if by_handle && !list.iter().any(|place| place.index == own.index) {
-            list.push(own);
-        }
-        // Only copies that the shown file hides could be changed.
-        if list.is_empty() { Err(Error::ReadOnlyCopy) } else { Ok(list) }
+    let chosen = resolve::choose::choose_for_action(pool, func, branches, &places.copies);
+    let Some(own) = places.own() else {
+        return Ok(chosen?.into_iter().filter_map(|index| places.at(index)).collect());
+    };
+    let chosen = match chosen {
+        Ok(chosen) => chosen,
+        Err(_) if by_handle => SmallVec::new(),
+        Err(error) => return Err(error),
+    };
+    // Neither a hard link of the file nor a file of another type is a copy.
+    let is_copy = |place: &&Place| {
+        place.index == own.index
+            || place.attr.dirent_type() == own.attr.dirent_type() && place.attr.key() != own.attr.key()
+    };
+    let mut list: Chosen<'p> =
+        chosen.into_iter().filter_map(|index| places.at(index)).filter(is_copy).collect();
+    if by_handle && !list.iter().any(|place| place.index == own.index) {
+        list.push(own);
     }
+    // Only copies that the shown file hides could be changed.
+    if list.is_empty() { Err(Error::ReadOnlyCopy) } else { Ok(list) }
+}
 
-    /// Runs a change on the chosen places. If the results differ, the result of the shown copy counts.
-    pub(crate) fn change_each(
-        &self,
-        branches: &Branches,
-        places: &Places,
-        chosen: &[&Place],
-        mut change: impl FnMut(&Place) -> Result<(), Errno>,
-    ) -> Result<()> {
-        let mut results: SmallVec<[(Option<usize>, Outcome); 2]> = SmallVec::new();
-        if let Some((round, order)) = self.begin_round(places, chosen)? {
-            return round.run(&order, change);
-        }
-        for place in chosen {
-            let result = change(place).map_err(|errno| place.branch.record_error(errno, OpKind::Change));
-            results.push((place.index, result));
-        }
-        let shown = || match places.is_nameless() {
-            true => Ok(None),
-            false => self.shown(Func::Getattr, branches, &places.copies).map(Some).map_err(Error::errno),
-        };
-        Ok(aggregate::by_search(&results, shown)?)
+/// Runs a change on the chosen places. If the results differ, the result of the shown copy counts.
+pub(crate) fn change_each(
+    pool: &Pool,
+    branches: &Branches,
+    places: &Places,
+    chosen: &[&Place],
+    mut change: impl FnMut(&Place) -> Result<(), Errno>,
+) -> Result<()> {
+    let mut results: SmallVec<[(Option<usize>, Outcome); 2]> = SmallVec::new();
+    if let Some((round, order)) = resolve::generations::begin_round(pool, places, chosen)? {
+        return round.run(&order, change);
     }
-
-    /// Runs a change on every copy of a node that `func`'s policy chooses.
-    pub(crate) fn on_copies(
-        &self,
-        branches: &Branches,
-        node: &Arc<Node>,
-        trust: Trust,
-        (func, purpose): (Func, Purpose),
-        change: impl FnMut(&Place) -> Result<(), Errno>,
-    ) -> Result<()> {
-        let _not_cloning = self.keep_from_cloning(node)?;
-        let places = self.places(branches, node, trust, purpose)?;
-        let chosen = self.chosen_places(func, branches, &places, false)?;
-        let result = self.change_each(branches, &places, &chosen, change);
-        node.copies_changed();
-        result
+    for place in chosen {
+        let result = change(place).map_err(|errno| place.branch.record_error(errno, OpKind::Change));
+        results.push((place.index, result));
     }
+    let shown = || match places.is_nameless() {
+        true => Ok(None),
+        false => resolve::choose::shown(pool, Func::Getattr, branches, &places.copies)
+            .map(Some)
+            .map_err(Error::errno),
+    };
+    Ok(aggregate::by_search(&results, shown)?)
+}
 
-    /// Runs a query on the copy of a directory that a search function chooses.
-    pub(crate) fn ask_dir<T>(
-        &self,
-        branches: &Branches,
-        node: &Arc<Node>,
-        trust: Trust,
-        func: Func,
-        ask: impl FnOnce(BorrowedFd<'_>) -> Result<T, Errno>,
-    ) -> Result<T> {
-        let asked = |branch: &Branch, answer: Result<T, Errno>| {
-            Ok(answer.map_err(|errno| branch.record_error(errno, OpKind::Read))?)
-        };
-        let (_, Some(path)) = self.nodes.locate(node.id)? else {
-            let orphan = orphan_place(node)?.ok_or(Error::Stale)?;
-            return asked(&orphan.branch, ask(orphan.fd.as_fd()));
-        };
-        let dirs = self.dirs_of(branches, node.clone(), &path, trust);
-        let index = match policy::first_only(self.config().policies.get(func), Category::Search) {
-            true => dirs.first()?,
-            false => self.shown(func, branches, &dirs.own())?,
-        };
-        asked(&branches[index], ask(dirs.get(index).ok_or(Error::Absent)?))
+/// Runs a change on every copy of a node that `func`'s policy chooses.
+pub(crate) fn on_copies(
+    pool: &Pool,
+    branches: &Branches,
+    node: &Arc<Node>,
+    trust: Trust,
+    (func, purpose): (Func, Purpose),
+    change: impl FnMut(&Place) -> Result<(), Errno>,
+) -> Result<()> {
+    let _not_cloning = resolve::locks::keep_from_cloning(pool, node)?;
+    let places = places(pool, branches, node, trust, purpose)?;
+    let chosen = chosen_places(pool, func, branches, &places, false)?;
+    let result = change_each(pool, branches, &places, &chosen, change);
+    node.copies_changed();
+    result
+}
+
+/// Runs a query on the copy of a directory that a search function chooses.
+pub(crate) fn ask_dir<T>(
+    pool: &Pool,
+    branches: &Branches,
+    node: &Arc<Node>,
+    trust: Trust,
+    func: Func,
+    ask: impl FnOnce(BorrowedFd<'_>) -> Result<T, Errno>,
+) -> Result<T> {
+    let asked = |branch: &Branch, answer: Result<T, Errno>| {
+        Ok(answer.map_err(|errno| branch.record_error(errno, OpKind::Read))?)
+    };
+    let (_, Some(path)) = pool.nodes.locate(node.id)? else {
+        let orphan = orphan_place(node)?.ok_or(Error::Stale)?;
+        return asked(&orphan.branch, ask(orphan.fd.as_fd()));
+    };
+    let dirs = resolve::dirs::dirs_of(pool, branches, node.clone(), &path, trust);
+    let index = match policy::first_only(pool.config().policies.get(func), Category::Search) {
+        true => dirs.first()?,
+        false => resolve::choose::shown(pool, func, branches, &dirs.own())?,
+    };
+    asked(&branches[index], ask(dirs.get(index).ok_or(Error::Absent)?))
+}
+
+/// Returns the node's attributes as they are now.
+pub(crate) fn attr_at(pool: &Pool, branches: &Branches, node: &Arc<Node>, places: &Places) -> Result<Attr> {
+    if let Some(own) = places.own() {
+        return file_attr_at(pool, node, own);
     }
-
-    /// Returns the node's attributes as they are now.
-    pub(crate) fn attr_at(&self, branches: &Branches, node: &Arc<Node>, places: &Places) -> Result<Attr> {
-        if let Some(own) = places.own() {
-            return self.file_attr_at(node, own);
-        }
-        if places.is_nameless() {
-            let place = places.list.first().ok_or_else(|| places.copies.missing())?;
-            let at = At::Opened(place.fd.as_fd());
-            return Ok(self.show(node, &place.branch, b"", stat::of(place.fd.as_fd())?, at));
-        }
-        let mut copies = places.copies.only(|_| false);
-        let ask = |index| places.at(index).map_or(Err(Errno::STALE), |place| stat::of(place.fd.as_fd()));
-        places.attrs.clone().unwrap_or_default().each(
-            branches.len(),
-            |index| places.at(index).is_some(),
-            ask,
-            |index, answer| match answer {
-                Ok(attr) => copies.found.push((index, attr)),
-                Err(errno) => copies.error = Some(branches[index].record_error(errno, OpKind::Read)),
-            },
-        );
-        let shown = self.shown(Func::Getattr, branches, &copies)?;
-        let (attr, place) = copies.get(shown).zip(places.at(shown)).ok_or(Error::Absent)?;
-        let at = At::Directory(place.fd.as_fd());
-        Ok(self.show(node, &place.branch, b"", copies.merge_dir(*attr), at))
+    if places.is_nameless() {
+        let place = places.list.first().ok_or_else(|| places.copies.missing())?;
+        let at = At::Opened(place.fd.as_fd());
+        return Ok(resolve::show(pool, node, &place.branch, b"", stat::of(place.fd.as_fd())?, at));
     }
+    let mut copies = places.copies.only(|_| false);
+    let ask = |index| places.at(index).map_or(Err(Errno::STALE), |place| stat::of(place.fd.as_fd()));
+    places.attrs.clone().unwrap_or_default().each(
+        branches.len(),
+        |index| places.at(index).is_some(),
+        ask,
+        |index, answer| match answer {
+            Ok(attr) => copies.found.push((index, attr)),
+            Err(errno) => copies.error = Some(branches[index].record_error(errno, OpKind::Read)),
+        },
+    );
+    let shown = resolve::choose::shown(pool, Func::Getattr, branches, &copies)?;
+    let (attr, place) = copies.get(shown).zip(places.at(shown)).ok_or(Error::Absent)?;
+    let at = At::Directory(place.fd.as_fd());
+    Ok(resolve::show(pool, node, &place.branch, b"", copies.merge_dir(*attr), at))
+}
 
-    /// Returns the attributes that a file has now.
-    pub(crate) fn file_attr_at(&self, node: &Node, file: &Place) -> Result<Attr> {
-        let attr =
-            stat::of(file.fd.as_fd()).map_err(|errno| file.branch.record_error(errno, OpKind::Read))?;
-        Ok(self.show_file(node, &file.branch, attr, At::Opened(file.fd.as_fd())))
+/// Returns the attributes that a file has now.
+pub(crate) fn file_attr_at(pool: &Pool, node: &Node, file: &Place) -> Result<Attr> {
+    let attr = stat::of(file.fd.as_fd()).map_err(|errno| file.branch.record_error(errno, OpKind::Read))?;
+    Ok(resolve::show_file(pool, node, &file.branch, attr, At::Opened(file.fd.as_fd())))
+}
+
+/// Returns the copy of a file that a search function acts on: the node's own file, unless the function's policy
+/// chooses another copy of the name that `fits`.
+pub(crate) fn chosen(
+    pool: &Pool,
+    func: Func,
+    branches: &Branches,
+    node: &Arc<Node>,
+    trust: Trust,
+    fits: impl Fn(&Attr) -> bool,
+) -> Result<Place> {
+    // Of the copies that a rule has made, one is the file that the node stands for.
+    if resolve::generations::knows_copies(pool) || resolve::acts_on_own_file(pool, func, branches) {
+        return primary(pool, branches, node);
     }
+    let mut places = places(pool, branches, node, trust, Purpose::Attributes)?;
+    let own = places.own.ok_or(Error::IsDirectory)?;
+    let key = places.list[own].attr.key();
+    let at = resolve::choose::shown(pool, func, branches, &places.copies).ok().and_then(|index| {
+        places
+            .list
+            .iter()
+            .position(|place| place.index == Some(index) && fits(&place.attr) && place.attr.key() != key)
+    });
+    Ok(places.list.swap_remove(at.unwrap_or(own)))
+}
 
-    /// Returns the copy of a file that a search function acts on: the node's own file, unless the function's policy
-    /// chooses another copy of the name that `fits`.
-    pub(crate) fn chosen(
-        &self,
-        func: Func,
-        branches: &Branches,
-        node: &Arc<Node>,
-        trust: Trust,
-        fits: impl Fn(&Attr) -> bool,
-    ) -> Result<Place> {
-        // Of the copies that a rule has made, one is the file that the node stands for.
-        if self.knows_copies() || self.acts_on_own_file(func, branches) {
-            return self.primary(branches, node);
-        }
-        let mut places = self.places(branches, node, trust, Purpose::Attributes)?;
-        let own = places.own.ok_or(Error::IsDirectory)?;
-        let key = places.list[own].attr.key();
-        let at = self.shown(func, branches, &places.copies).ok().and_then(|index| {
-            places
-                .list
-                .iter()
-                .position(|place| place.index == Some(index) && fits(&place.attr) && place.attr.key() != key)
-        });
-        Ok(places.list.swap_remove(at.unwrap_or(own)))
-    }
-
-    /// Returns the cache version that [`Pool::chosen`] may trust for this function. Must be called before the operation
-    /// takes a lock.
-    pub(crate) fn trust_to_choose(&self, func: Func, node: &Node) -> Trust {
-        match node.is_dir() || self.acts_on_own_file(func, &self.branches.load()) {
-            true => self.trust_to_read(node),
-            false => self.cache_trust(),
-        }
+/// Returns the cache version that `chosen` may trust for this function. Must be called before the operation
+/// takes a lock.
+pub(crate) fn trust_to_choose(pool: &Pool, func: Func, node: &Node) -> Trust {
+    match node.is_dir() || resolve::acts_on_own_file(pool, func, &pool.branches.load()) {
+        true => trust_to_read(pool, node),
+        false => resolve::dirs::cache_trust(pool),
     }
 }
 
