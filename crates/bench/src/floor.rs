@@ -145,9 +145,10 @@ impl RealDir {
         let path = self.path.join(OsStr::from_bytes(name));
         let file = File::options().read(true).write(true).open(path).ok()?;
         let size = file.metadata().ok().filter(Metadata::is_file)?.len();
-        let data = match parent == self.copied {
-            true => Data::Copied(file.into()),
-            false => Data::Passthrough(registers.open(file.as_fd()).ok()?),
+        let data = if parent == self.copied {
+            Data::Copied(file.into())
+        } else {
+            Data::Passthrough(registers.open(file.as_fd()).ok()?)
         };
         Some(RealFile { size, data })
     }

@@ -211,11 +211,12 @@ fn missing(path: &Path, otherwise: &str) -> String {
     if text.contains(",/") {
         return format!("does not exist (branches are separated by colons: {})", text.replace(",/", ":/"));
     }
-    match is_pattern(path.as_os_str()) {
-        true => format!(
+    if is_pattern(path.as_os_str()) {
+        format!(
             "matches no directory (mount the disks it stands for, or name an existing directory{otherwise})"
-        ),
-        false => format!("does not exist (create it: mkdir -p {}{otherwise})", path.shown()),
+        )
+    } else {
+        format!("does not exist (create it: mkdir -p {}{otherwise})", path.shown())
     }
 }
 

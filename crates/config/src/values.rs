@@ -370,9 +370,10 @@ impl Value for Option<PathBuf> {
 /// A path or nothing. A relative path is made absolute now, while the directory it is relative to is still current.
 impl Value for PathBuf {
     fn parse(text: &OsStr) -> Result<Self, ValueError> {
-        match text.is_empty() {
-            true => Ok(PathBuf::new()),
-            false => std::path::absolute(text).map_err(|_| ValueError::Invalid),
+        if text.is_empty() {
+            Ok(PathBuf::new())
+        } else {
+            std::path::absolute(text).map_err(|_| ValueError::Invalid)
         }
     }
     fn render(&self) -> String {

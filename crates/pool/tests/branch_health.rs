@@ -255,9 +255,10 @@ fn every_operation_records_an_error_of_its_branch() {
             bed.faulty.set(Fault::Fail(errno), requests);
             let result = operation(&bed);
             bed.faulty.heal();
-            match fails {
-                true => assert_eq!(result.map_err(|error| error.errno()), Err(errno), "{what}"),
-                false => assert_eq!(result.map_err(|error| error.errno()), Ok(()), "{what}"),
+            if *fails {
+                assert_eq!(result.map_err(|error| error.errno()), Err(errno), "{what}")
+            } else {
+                assert_eq!(result.map_err(|error| error.errno()), Ok(()), "{what}")
             }
             match bed.needs_check() {
                 [true, false] => {}

@@ -140,9 +140,12 @@ impl Worker<'_> {
     fn remove(&mut self) -> Step {
         let (dir, name, entry) = self.child()?;
         let pool = self.pool;
-        self.inodes.exclusive(&[dir, entry.node], || match entry.attr.is_dir() {
-            true => ops::names::remove::rmdir(pool, dir, name),
-            false => ops::names::remove::unlink(pool, dir, name),
+        self.inodes.exclusive(&[dir, entry.node], || {
+            if entry.attr.is_dir() {
+                ops::names::remove::rmdir(pool, dir, name)
+            } else {
+                ops::names::remove::unlink(pool, dir, name)
+            }
         })
     }
 

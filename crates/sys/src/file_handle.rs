@@ -162,9 +162,10 @@ impl InodeOpener {
                     return Err(Errno::STALE);
                 }
                 let generation = generation.to_ne_bytes();
-                match wide {
-                    true => encode(XFS_INO64_GEN, &[&ino.to_ne_bytes()[..], &generation].concat()),
-                    false => encode(INO32_GEN, &[narrow()?.to_ne_bytes(), generation].concat()),
+                if wide {
+                    encode(XFS_INO64_GEN, &[&ino.to_ne_bytes()[..], &generation].concat())
+                } else {
+                    encode(INO32_GEN, &[narrow()?.to_ne_bytes(), generation].concat())
                 }
             }
             Form::Btrfs { subvolume } => {

@@ -46,10 +46,7 @@ pub fn print(text: &str) {
 
 /// Writes to stdout what programs read, and people at a terminal: bytes as they are, or legible.
 pub fn print_exactly(bytes: &[u8]) {
-    match std::io::stdout().is_terminal() {
-        true => print(&String::from_utf8_lossy(bytes)),
-        false => write_all(bytes),
-    }
+    if std::io::stdout().is_terminal() { print(&String::from_utf8_lossy(bytes)) } else { write_all(bytes) }
 }
 
 fn write_all(bytes: &[u8]) {

@@ -119,9 +119,10 @@ impl PoolLink {
             Err(why) => return Err(Error::Path { path: path.to_owned(), why }),
         };
         let (other, inside) = PoolLink::holding(path)?;
-        match other.mountpoint == self.mountpoint {
-            true => Ok(inside),
-            false => Err(Error::OtherPool { path: path.to_owned(), pool: self.mountpoint.clone() }),
+        if other.mountpoint == self.mountpoint {
+            Ok(inside)
+        } else {
+            Err(Error::OtherPool { path: path.to_owned(), pool: self.mountpoint.clone() })
         }
     }
 

@@ -119,9 +119,10 @@ pub(super) fn meta<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Error> {
 fn sides_with_xattrs<'t>(sides: &[&'t Target]) -> Result<(Vec<&'t Target>, Option<String>), Error> {
     let (mut with, mut without) = (Vec::new(), Vec::new());
     for &side in sides {
-        match side.kind == TargetKind::Floor || side.has_user_xattrs()? {
-            true => with.push(side),
-            false => without.push(side),
+        if side.kind == TargetKind::Floor || side.has_user_xattrs()? {
+            with.push(side)
+        } else {
+            without.push(side)
         }
     }
     let only_against = without.iter().all(|side| side.kind == TargetKind::Against);

@@ -17,9 +17,10 @@ pub fn get_at(dir: BorrowedFd<'_>, name: &[u8], attribute: &[u8], buffer: &mut [
         // The detour through /proc takes some 4 us.
         Err(Errno::NOSYS) => {
             let path = [ProcPath::of(dir).as_bytes(), b"/", name].concat();
-            match buffer.is_empty() {
-                true => rustix::fs::lgetxattr_query(path, text(&attribute)?),
-                false => rustix::fs::lgetxattr(path, text(&attribute)?, buffer),
+            if buffer.is_empty() {
+                rustix::fs::lgetxattr_query(path, text(&attribute)?)
+            } else {
+                rustix::fs::lgetxattr(path, text(&attribute)?, buffer)
             }
         }
         other => other,
@@ -32,9 +33,10 @@ pub fn list_at(dir: BorrowedFd<'_>, name: &[u8], buffer: &mut [u8]) -> Result<us
     match xattr::listxattrat(dir, text(&terminated(name))?, buffer) {
         Err(Errno::NOSYS) => {
             let path = [ProcPath::of(dir).as_bytes(), b"/", name].concat();
-            match buffer.is_empty() {
-                true => rustix::fs::llistxattr_query(path),
-                false => rustix::fs::llistxattr(path, buffer),
+            if buffer.is_empty() {
+                rustix::fs::llistxattr_query(path)
+            } else {
+                rustix::fs::llistxattr(path, buffer)
             }
         }
         other => other,
@@ -44,9 +46,10 @@ pub fn list_at(dir: BorrowedFd<'_>, name: &[u8], buffer: &mut [u8]) -> Result<us
 /// Reads an extended attribute of the file behind a descriptor, for which `O_PATH` is enough. Returns the size if the
 /// buffer is empty.
 pub fn get(file: BorrowedFd<'_>, name: &[u8], buffer: &mut [u8]) -> Result<usize, Errno> {
-    let by_descriptor = match buffer.is_empty() {
-        true => rustix::fs::fgetxattr_query(file, name),
-        false => rustix::fs::fgetxattr(file, name, &mut *buffer),
+    let by_descriptor = if buffer.is_empty() {
+        rustix::fs::fgetxattr_query(file, name)
+    } else {
+        rustix::fs::fgetxattr(file, name, &mut *buffer)
     };
     let path = ProcPath::of(file);
     match by_descriptor {
@@ -61,9 +64,10 @@ pub fn get(file: BorrowedFd<'_>, name: &[u8], buffer: &mut [u8]) -> Result<usize
 /// list if the buffer is empty.
 pub fn list(file: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize, Errno> {
     let path = ProcPath::of(file);
-    match buffer.is_empty() {
-        true => rustix::fs::listxattr_query(path.as_bytes()),
-        false => rustix::fs::listxattr(path.as_bytes(), buffer),
+    if buffer.is_empty() {
+        rustix::fs::listxattr_query(path.as_bytes())
+    } else {
+        rustix::fs::listxattr(path.as_bytes(), buffer)
     }
 }
 

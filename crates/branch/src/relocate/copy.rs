@@ -158,11 +158,10 @@ impl Copier<'_> {
     /// Writes the first `len` bytes of the buffer.
     fn write(&self, len: usize, at: u64) -> Result<(), Errno> {
         let data = &self.buffer[..len];
-        match self.skips_zeros {
-            true => {
-                runs(data, at).try_for_each(|(start, run)| write_all(self.target, run, at + start as u64))
-            }
-            false => write_all(self.target, data, at),
+        if self.skips_zeros {
+            runs(data, at).try_for_each(|(start, run)| write_all(self.target, run, at + start as u64))
+        } else {
+            write_all(self.target, data, at)
         }
     }
 }

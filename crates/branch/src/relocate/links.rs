@@ -49,10 +49,7 @@ fn search(root: BorrowedFd<'_>, attr: &Attr) -> Result<Vec<PoolPath>, Errno> {
                 found.push(full);
             }
         }
-        match found.len() == attr.nlink as usize {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
-        }
+        if found.len() == attr.nlink as usize { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
     found.sort();
     Ok(found)

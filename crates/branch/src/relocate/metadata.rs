@@ -69,9 +69,10 @@ pub(crate) fn keeps_owner_and_mode(target: BorrowedFd<'_>, attr: &Attr, losses: 
     let mode = stat::of(target)?.mode & 0o7777;
     // It was created with 0600, of which a default ACL may take something away.
     let has_own_idea = mode & !0o600 != 0;
-    match losses == Losses::Refused && has_own_idea && mode != attr.mode & 0o7777 {
-        true => Err(Errno::OPNOTSUPP),
-        false => Ok(()),
+    if losses == Losses::Refused && has_own_idea && mode != attr.mode & 0o7777 {
+        Err(Errno::OPNOTSUPP)
+    } else {
+        Ok(())
     }
 }
 

@@ -191,9 +191,10 @@ fn early_exit(error: clap::Error, help: Option<&str>) -> EarlyExit {
             let line = first.split_whitespace().collect::<Vec<_>>().join(" ");
             let line = line.trim_start_matches("error: ");
             let hints: Vec<String> = help::meant(&error).into_iter().chain(help.map(str::to_owned)).collect();
-            EarlyExit::UsageError(match hints.is_empty() {
-                true => line.to_owned(),
-                false => format!("{line} ({})", hints.join("; ")),
+            EarlyExit::UsageError(if hints.is_empty() {
+                line.to_owned()
+            } else {
+                format!("{line} ({})", hints.join("; "))
             })
         }
     }

@@ -240,9 +240,10 @@ impl<'c> Change<'c> {
         let stays = |path: &Path| after.iter().any(|spec| spec.path == path);
         let going: Vec<PathBuf> =
             before.iter().map(|spec| spec.path.clone()).filter(|path| !stays(path)).collect();
-        let out_of_sight = match going.is_empty() {
-            true => OnlyThere::default(),
-            false => canopy_upkeep::only_there(self.client.mountpoint(), &going)?,
+        let out_of_sight = if going.is_empty() {
+            OnlyThere::default()
+        } else {
+            canopy_upkeep::only_there(self.client.mountpoint(), &going)?
         };
         if out_of_sight.files > 0 {
             print(&warning(&place, &going, &out_of_sight));

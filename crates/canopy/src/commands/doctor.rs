@@ -58,9 +58,10 @@ pub fn run(args: &DoctorArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match args.json {
-        true => print_json(&Report { findings: &found }),
-        false => print_styled(&shown(&found)),
+    if args.json {
+        print_json(&Report { findings: &found })
+    } else {
+        print_styled(&shown(&found))
     }
     ExitCode::from(u8::from(found.iter().any(|finding| finding.level > Level::Note)))
 }

@@ -84,9 +84,10 @@ fn resolve_parent(path: &Path) -> Result<PathBuf, Error> {
     match (absolute.parent(), absolute.file_name()) {
         (Some(parent), Some(name)) => {
             let parent = parent.canonicalize().map_err(failed)?;
-            match fs::metadata(&parent).map_err(failed)?.is_dir() {
-                true => Ok(parent.join(name)),
-                false => Err(failed(io::ErrorKind::NotADirectory.into())),
+            if fs::metadata(&parent).map_err(failed)?.is_dir() {
+                Ok(parent.join(name))
+            } else {
+                Err(failed(io::ErrorKind::NotADirectory.into()))
             }
         }
         _ => absolute.canonicalize().map_err(failed),

@@ -149,11 +149,10 @@ fn persist(
     })?;
     let failed = |why: io::Error| canopy_config::Error::Persist { file: file.clone(), why: why.to_string() };
     let (mut rewrite, text) = Rewrite::begin(&file).map_err(failed)?;
-    let value = match spec.name == "branches" {
-        true => {
-            whole_list(pool, value)?.ok_or_else(|| failed(io::Error::other("no branch would be left")))?
-        }
-        false => value.to_owned(),
+    let value = if spec.name == "branches" {
+        whole_list(pool, value)?.ok_or_else(|| failed(io::Error::other("no branch would be left")))?
+    } else {
+        value.to_owned()
     };
     let edited = origin.edited(&text, spec, &value)?;
     rewrite.write_new(&edited).map_err(failed)?;

@@ -161,14 +161,15 @@ fn branches(plan: &mut Plan, findings: &mut Findings) -> Result<Vec<Directory>, 
 /// Returns the warning for a branch that a pool is mounted without.
 fn missing_branch_warning(path: &Path) -> String {
     let branch = path.shown();
-    match is_pattern(path.as_os_str()) {
-        true => format!(
+    if is_pattern(path.as_os_str()) {
+        format!(
             "branch {branch} matches no directory: the pool is mounted without it, and adds the directories that match \
              as soon as there are any"
-        ),
-        false => format!(
+        )
+    } else {
+        format!(
             "branch {branch} is not there: the pool is mounted without it, and adds it as soon as the directory exists"
-        ),
+        )
     }
 }
 
@@ -324,9 +325,10 @@ fn refuse_mounts_within(pool: &MountEntry) -> Result<(), Error> {
     let mounts = mountinfo::list().unwrap_or_default().into_iter();
     let within: Vec<PathBuf> =
         mounts.filter(|mounted| mounted.parent == pool.id).map(|mounted| mounted.mountpoint).collect();
-    match within.is_empty() {
-        true => Ok(()),
-        false => Err(Error::MountsWithin { pool: pool.mountpoint.clone(), within }),
+    if within.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::MountsWithin { pool: pool.mountpoint.clone(), within })
     }
 }
 

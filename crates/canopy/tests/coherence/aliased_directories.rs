@@ -186,20 +186,20 @@ fn changes_show_on_branches_that_are_subvolumes() {
     let device = disk.device().expect("a device").to_owned();
     for whole in [true, false] {
         // On its own: the rest of the filesystem is not mounted anywhere.
-        let (one, own_mount) = match whole {
-            true => (on("one"), None),
-            false => {
-                run(
-                    "mount",
-                    ["-o".as_ref(), "subvol=one".as_ref(), device.as_os_str(), point.path().as_os_str()],
-                );
-                disk.unmount_lazily();
-                (point.path().to_owned(), Some(Mounted(point.path())))
-            }
+        let (one, own_mount) = if whole {
+            (on("one"), None)
+        } else {
+            run(
+                "mount",
+                ["-o".as_ref(), "subvol=one".as_ref(), device.as_os_str(), point.path().as_os_str()],
+            );
+            disk.unmount_lazily();
+            (point.path().to_owned(), Some(Mounted(point.path())))
         };
-        let pool = match whole {
-            true => builder("").branch(&one).branch(on("two")).mount(),
-            false => builder("").branch(&one).mount(),
+        let pool = if whole {
+            builder("").branch(&one).branch(on("two")).mount()
+        } else {
+            builder("").branch(&one).mount()
         };
         for dir in ["", "dir/deep", "dir/below"] {
             assert_changes_show(&pool.path().join(dir), &one.join(dir));

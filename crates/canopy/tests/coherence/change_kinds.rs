@@ -289,9 +289,10 @@ fn clear(bed: &PoolBed) {
         mode(bed, branch, "", 0o755);
         for entry in fs::read_dir(bed.on(branch, "")).expect("a listing") {
             let path = entry.expect("an entry").path();
-            match path.is_dir() && !path.is_symlink() {
-                true => fs::remove_dir_all(path).expect("removal"),
-                false => fs::remove_file(path).expect("removal"),
+            if path.is_dir() && !path.is_symlink() {
+                fs::remove_dir_all(path).expect("removal")
+            } else {
+                fs::remove_file(path).expect("removal")
             }
         }
     }

@@ -175,9 +175,10 @@ impl Storm<'_> {
         let lock = |slot: usize| self.slots[slot].copies.lock().expect("copies");
         if one == other || rng.chance(700) {
             let mut copies = lock(one);
-            match rng.chance(500) {
-                true => self.change_on_branch(rng, one, &mut copies),
-                false => self.change_through_pool(rng, one, &mut copies),
+            if rng.chance(500) {
+                self.change_on_branch(rng, one, &mut copies)
+            } else {
+                self.change_through_pool(rng, one, &mut copies)
             }
             return;
         }
@@ -188,9 +189,10 @@ impl Storm<'_> {
             held.swap(0, 1);
         }
         let [(_, from), (_, to)] = &mut held[..] else { unreachable!("two were locked") };
-        match rng.chance(600) {
-            true => self.rename_on_branch(rng.index(2), (one, from), (other, to)),
-            false => self.rename_through_pool((one, from), (other, to)),
+        if rng.chance(600) {
+            self.rename_on_branch(rng.index(2), (one, from), (other, to))
+        } else {
+            self.rename_through_pool((one, from), (other, to))
         }
     }
 

@@ -185,9 +185,10 @@ fn writeback() {
             assert_eq!(fs::metadata(dirs.path("a").join("f")).expect("the branch").len(), length);
             at_once == before
         };
-        match gathered {
-            true => assert_eventually("a write is held back", held_back),
-            false => (0..5).for_each(|_| assert!(!held_back())),
+        if gathered {
+            assert_eventually("a write is held back", held_back)
+        } else {
+            (0..5).for_each(|_| assert!(!held_back()))
         }
         drop(file);
         pool.umount();
@@ -203,9 +204,10 @@ fn symlinks() {
         let read =
             || assert_eq!(fs::read_link(pool.path().join("link")).expect("a link"), Path::new("target"));
         let cost = || requests(&dirs, "READLINK", || (0..50).for_each(|_| read()));
-        match on {
-            true => assert_eventually("a link is remembered", || cost() == 0),
-            false => assert_eq!(cost(), 50),
+        if on {
+            assert_eventually("a link is remembered", || cost() == 0)
+        } else {
+            assert_eq!(cost(), 50)
         }
         pool.umount();
     }

@@ -51,9 +51,10 @@ fn table(root: &Path) -> Vec<String> {
         let actors = Actors::start(scope);
         for (kind, mode) in kinds {
             let path = root.join(kind);
-            match kind.ends_with("file") {
-                true => fs::write(&path, "content").unwrap(),
-                false => fs::create_dir(&path).unwrap(),
+            if kind.ends_with("file") {
+                fs::write(&path, "content").unwrap()
+            } else {
+                fs::create_dir(&path).unwrap()
             }
             chown(&path, Some(OWNER), Some(GROUP)).unwrap();
             fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();

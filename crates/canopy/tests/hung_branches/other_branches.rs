@@ -49,9 +49,10 @@ fn names_on_other_branches_are_found_and_those_on_the_hung_branch_time_out() {
         {
             let full = rig.at(path);
             let answer = in_time(move || fs::metadata(full));
-            match found {
-                true => assert!(answer.is_ok_and(|stat| stat.len() == 1), "{path}"),
-                false => assert_timed_out(answer),
+            if found {
+                assert!(answer.is_ok_and(|stat| stat.len() == 1), "{path}")
+            } else {
+                assert_timed_out(answer)
             }
         }
         assert_eq!(names(&rig.at("d")), set(&["a", "c"]));

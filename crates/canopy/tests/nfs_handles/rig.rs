@@ -36,12 +36,11 @@ impl Bed {
     pub(super) fn new(layout: Layout, branches: usize, options: &str) -> Bed {
         let size = if layout.kind == Kind::Tmpfs { 64 << 20 } else { 512 << 20 };
         let disks: Vec<LoopFs> = (0..branches).map(|_| LoopFs::new(layout.kind, size)).collect();
-        let branches = disks.iter().map(|disk| match layout.whole {
-            true => {
+        let branches = disks.iter().map(|disk| {
+            if layout.whole {
                 let _ = fs::remove_dir(disk.path().join("lost+found"));
                 disk.path().to_owned()
-            }
-            false => {
+            } else {
                 fs::create_dir_all(disk.path().join("some/branch")).expect("a branch");
                 disk.path().join("some/branch")
             }

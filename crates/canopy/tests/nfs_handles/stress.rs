@@ -18,16 +18,13 @@ impl Known {
     /// Opens the handle. If that succeeds, it must lead to the file that the handle was made from.
     #[track_caller]
     fn seen(&self, bed: &Bed) -> Result<(), Errno> {
-        match self.is_dir {
-            true => {
-                let mark = format!("{}.mark", self.number);
-                let names = bed.list(&self.handle)?;
-                assert!(names.contains(&mark), "{:?} without {mark}: seed {}", names, seed());
-            }
-            false => {
-                let content = bed.read(&self.handle)?;
-                assert_eq!(content, self.number.to_string(), "seed {}", seed());
-            }
+        if self.is_dir {
+            let mark = format!("{}.mark", self.number);
+            let names = bed.list(&self.handle)?;
+            assert!(names.contains(&mark), "{:?} without {mark}: seed {}", names, seed());
+        } else {
+            let content = bed.read(&self.handle)?;
+            assert_eq!(content, self.number.to_string(), "seed {}", seed());
         }
         Ok(())
     }
@@ -49,9 +46,10 @@ fn no_handle_ever_leads_to_another_file() {
         let (mut files, mut dirs): (HashMap<String, usize>, Vec<(String, usize)>) = Default::default();
         let (mut found, mut stale) = (0, 0);
         for step in 0..600 {
-            let parent = match dirs.is_empty() || rng.below(3) == 0 {
-                true => String::new(),
-                false => format!("{}/", dirs[rng.index(dirs.len())].0),
+            let parent = if dirs.is_empty() || rng.below(3) == 0 {
+                String::new()
+            } else {
+                format!("{}/", dirs[rng.index(dirs.len())].0)
             };
             let name = format!("{parent}n{}", rng.below(12));
             let any_file = |rng: &mut Rng, files: &HashMap<String, usize>| {
@@ -130,9 +128,10 @@ fn no_handle_ever_leads_to_another_file() {
             }
             for _ in 0..3 {
                 let one = &known[rng.index(known.len())];
-                let alive = match one.is_dir {
-                    true => dirs.iter().any(|(_, number)| *number == one.number),
-                    false => files.values().any(|number| *number == one.number),
+                let alive = if one.is_dir {
+                    dirs.iter().any(|(_, number)| *number == one.number)
+                } else {
+                    files.values().any(|number| *number == one.number)
                 };
                 match (one.seen(&bed), alive) {
                     (Ok(()), true) => found += 1,
@@ -145,9 +144,10 @@ fn no_handle_ever_leads_to_another_file() {
         }
         bed.restart();
         for one in &known {
-            let alive = match one.is_dir {
-                true => dirs.iter().any(|(_, number)| *number == one.number),
-                false => files.values().any(|number| *number == one.number),
+            let alive = if one.is_dir {
+                dirs.iter().any(|(_, number)| *number == one.number)
+            } else {
+                files.values().any(|number| *number == one.number)
             };
             let expected = if alive { Ok(()) } else { Err(Errno::STALE) };
             assert_eq!(one.seen(&bed), expected, "{layout:?}, {}, seed {}", one.number, seed());

@@ -34,9 +34,10 @@ fn nothing_remains(bed: &PoolBed, cycles: usize, hang: Duration, clients_wait: b
     let fresh = count();
     let cycle = || {
         bed.disks[1].set_medium(Medium::Hangs);
-        let clients = match clients_wait {
-            true => Others::start(CLIENTS, &theirs),
-            false => Others::start_despite_errors(CLIENTS, &theirs),
+        let clients = if clients_wait {
+            Others::start(CLIENTS, &theirs)
+        } else {
+            Others::start_despite_errors(CLIENTS, &theirs)
         };
         std::thread::sleep(hang);
         bed.disks[1].set_medium(Medium::Healthy);

@@ -60,10 +60,7 @@ fn truncate(path: &Path, size: u64) -> io::Result<()> {
             .arg(size.to_string()),
         PATIENCE,
     );
-    match done.success() {
-        true => Ok(()),
-        false => Err(io::Error::other(done.describe())),
-    }
+    if done.success() { Ok(()) } else { Err(io::Error::other(done.describe())) }
 }
 
 /// Ways to come upon a lease.

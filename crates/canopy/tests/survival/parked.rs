@@ -46,9 +46,10 @@ fn who_waits_for_a_lease_outlives_the_process() {
         let clients = appending(&path);
         let all_wait = || cmd::wait_until(PATIENCE, || parked(&rig.pool, "lease") == CLIENTS as u64);
         assert!(all_wait(), "{}", rig.pool.log());
-        match kill {
-            true => rig.kill(Signal::KILL),
-            false => rig.upgrade().unwrap_or_else(|why| panic!("{why}: {}", rig.pool.log())),
+        if kill {
+            rig.kill(Signal::KILL)
+        } else {
+            rig.upgrade().unwrap_or_else(|why| panic!("{why}: {}", rig.pool.log()))
         }
         assert!(all_wait(), "{} wait after round {round}: {}", parked(&rig.pool, "lease"), rig.pool.log());
         lease::release(holder.as_fd());
@@ -99,15 +100,12 @@ fn who_waits_for_a_move_outlives_the_process() {
         let waited = cmd::wait_until(PATIENCE, || parked(&pool, "move") > 0 || writer.is_finished());
         let moves = !writer.is_finished();
         let before = server(&pool);
-        let as_expected = match kill {
-            true => {
-                send(before, Signal::KILL);
-                cmd::wait_until(PATIENCE, || servers(&pool).iter().any(|&next| next != before))
-            }
-            false => {
-                let done = pool.command(["upgrade".as_ref(), "--force".as_ref(), pool.path().as_os_str()]);
-                done.stderr.contains("a file that is moved") && server(&pool) == before
-            }
+        let as_expected = if kill {
+            send(before, Signal::KILL);
+            cmd::wait_until(PATIENCE, || servers(&pool).iter().any(|&next| next != before))
+        } else {
+            let done = pool.command(["upgrade".as_ref(), "--force".as_ref(), pool.path().as_os_str()]);
+            done.stderr.contains("a file that is moved") && server(&pool) == before
         };
         slow.heal();
         if !as_expected {

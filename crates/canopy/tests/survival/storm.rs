@@ -176,9 +176,10 @@ impl<'a> Client<'a> {
 
     fn rename_file(&mut self, new: &str) -> Step {
         let Some(old) = self.some_file() else { return Ok(()) };
-        let target = match self.rng.chance(500) {
-            true => self.some_file().filter(|target| *target != old).unwrap_or_else(|| new.to_owned()),
-            false => new.to_owned(),
+        let target = if self.rng.chance(500) {
+            self.some_file().filter(|target| *target != old).unwrap_or_else(|| new.to_owned())
+        } else {
+            new.to_owned()
         };
         told("rename", &old, fs::rename(self.path(&old), self.path(&target)))?;
         let bytes = self.files.remove(&old).expect("a known file");
@@ -326,13 +327,10 @@ impl<'a> Client<'a> {
 
     fn check(&self, name: &str) -> Step {
         let found = told("read", name, fs::read(self.path(name)))?;
-        match found == self.files[name] {
-            true => Ok(()),
-            false => Err(format!(
-                "{name} has {} bytes, {} expected, or others",
-                found.len(),
-                self.files[name].len()
-            )),
+        if found == self.files[name] {
+            Ok(())
+        } else {
+            Err(format!("{name} has {} bytes, {} expected, or others", found.len(), self.files[name].len()))
         }
     }
 

@@ -39,9 +39,10 @@ impl ControlGroup {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("canopy-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let version_1 = Path::new("/sys/fs/cgroup/memory");
-        let (top, limit) = match version_1.join("memory.limit_in_bytes").exists() {
-            true => (version_1, "memory.limit_in_bytes"),
-            false => (Path::new("/sys/fs/cgroup"), "memory.max"),
+        let (top, limit) = if version_1.join("memory.limit_in_bytes").exists() {
+            (version_1, "memory.limit_in_bytes")
+        } else {
+            (Path::new("/sys/fs/cgroup"), "memory.max")
         };
         let group = ControlGroup(top.join(name));
         fs::create_dir(&group.0).expect("a control group");

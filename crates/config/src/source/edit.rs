@@ -74,9 +74,8 @@ pub(super) fn toml(text: &str, spec: &Spec, value: &OsStr) -> Result<String, Str
     }
     let old =
         path.map(|path| path.iter().fold(document.as_item_mut(), |item, part| &mut item[part.as_str()]));
-    let new = |old: Option<&Item>| match spec.name == "branches" {
-        true => branches(old, text),
-        false => Ok(Item::Value(scalar(text))),
+    let new = |old: Option<&Item>| {
+        if spec.name == "branches" { branches(old, text) } else { Ok(Item::Value(scalar(text))) }
     };
     match old {
         Some(old) => {
@@ -126,9 +125,10 @@ fn tables(
 /// Returns tiers or rules as tables.
 fn placement_tables(tiers: bool, text: &str) -> Result<Vec<Table>, String> {
     let globs = |globs: &[Pattern]| Value::from(globs.iter().map(Pattern::as_str).collect::<Array>());
-    let placement = match tiers {
-        true => Placement { tiers: placement::parse_tiers(text)?, rules: Vec::new() },
-        false => Placement { tiers: Vec::new(), rules: placement::parse_rules(text)? },
+    let placement = if tiers {
+        Placement { tiers: placement::parse_tiers(text)?, rules: Vec::new() }
+    } else {
+        Placement { tiers: Vec::new(), rules: placement::parse_rules(text)? }
     };
     let of_tiers = placement.tiers.iter().map(|tier| {
         let mut table = Table::new();

@@ -175,9 +175,10 @@ impl Chooser {
         let held = now.saturating_duration_since(self.since);
         self.full = if total < LITTLE_ROOM { self.full + 1 } else { 0 };
         let waits = stuck || (idle < LITTLE_ROOM && begun < PROGRESS && ready);
-        let low = match self.low {
-            true => !waits && self.full < FULL_PERIODS,
-            false => !stuck && begun > 0 && idle >= ROOM && held >= self.pause,
+        let low = if self.low {
+            !waits && self.full < FULL_PERIODS
+        } else {
+            !stuck && begun > 0 && idle >= ROOM && held >= self.pause
         };
         if low != self.low {
             match (self.low, held >= CALM) {

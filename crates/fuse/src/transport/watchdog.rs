@@ -172,10 +172,7 @@ impl<H: Handler> Watchdog<H> {
             if !self.adjust(now).0 && !workers.has_ended() {
                 // Before the request that ends the sleep begins, or it would seem to be as old as the sleep.
                 workers.set_now(now + workers.growth().ticks(QUIET));
-                match unfinished {
-                    true => thread::park_timeout(QUIET),
-                    false => thread::park(),
-                }
+                if unfinished { thread::park_timeout(QUIET) } else { thread::park() }
             }
             workers.set_asleep(false);
         }

@@ -610,12 +610,11 @@ pub(super) struct GroupSample {
 impl GroupSample {
     /// Adds what a worker does. `before` is the tick before which a request of one that is stuck has begun.
     fn add(&mut self, activity: &Activity, before: u64) {
-        match activity.lost {
-            true => self.lost += 1,
-            false => {
-                self.alive += 1;
-                self.stuck += usize::from(activity.is_stuck(before));
-            }
+        if activity.lost {
+            self.lost += 1
+        } else {
+            self.alive += 1;
+            self.stuck += usize::from(activity.is_stuck(before));
         }
         let answered = activity.current.as_ref().is_some_and(|current| current.answered);
         self.given_up += usize::from(activity.lost || answered);

@@ -39,14 +39,15 @@ impl FromStr for ListenAt {
         let address: SocketAddr = text.parse().map_err(|_| {
             "must be 127.0.0.1:PORT, [::1]:PORT or the path of a socket, with a slash".to_owned()
         })?;
-        match address.ip().is_loopback() {
-            true => Ok(ListenAt::Port(address)),
-            false => Err(format!(
+        if address.ip().is_loopback() {
+            Ok(ListenAt::Port(address))
+        } else {
+            Err(format!(
                 "{} is not an address of the loopback interface (listen on 127.0.0.1:{} and let a web server pass \
                  requests on)",
                 address.ip(),
                 address.port()
-            )),
+            ))
         }
     }
 }

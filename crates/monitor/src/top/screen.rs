@@ -37,10 +37,7 @@ impl Line {
         for (style, text) in &self.0 {
             let text = fitted(text, columns);
             columns -= canopy_terminal::width(&text);
-            match colours {
-                true => out.push_str(&canopy_terminal::styled(*style, &text)),
-                false => out.push_str(&text),
-            }
+            if colours { out.push_str(&canopy_terminal::styled(*style, &text)) } else { out.push_str(&text) }
         }
         out
     }

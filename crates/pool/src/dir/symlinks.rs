@@ -89,9 +89,10 @@ impl Symlinks {
     /// Returns the attributes of a name in a directory.
     pub(crate) fn at(self, dir: impl AsFd, name: &[u8]) -> Result<Attr, Errno> {
         let attr = stat::at(&dir, name)?;
-        match attr.is_symlink() && self.mode != FollowSymlinks::Never {
-            true => stat::of(self.pin(dir, name)?.as_fd()),
-            false => Ok(attr),
+        if attr.is_symlink() && self.mode != FollowSymlinks::Never {
+            stat::of(self.pin(dir, name)?.as_fd())
+        } else {
+            Ok(attr)
         }
     }
 
@@ -156,10 +157,7 @@ impl Symlinks {
             if self.pool.is_some() && device(&next, c"").ok() == self.pool {
                 return Err(Errno::LOOP);
             }
-            match stat::of(next.as_fd())?.is_symlink() {
-                true => read(&next, &mut at, &mut parts)?,
-                false => at = next,
-            }
+            if stat::of(next.as_fd())?.is_symlink() { read(&next, &mut at, &mut parts)? } else { at = next }
         }
         let attr = stat::of(at.as_fd())?;
         Ok((at, attr))

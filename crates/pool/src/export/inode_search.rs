@@ -219,9 +219,10 @@ impl SeenInodes {
                 }
             }
             seen.remember(visited);
-            match seen.complete || found.len() < targets.len() {
-                true => ControlFlow::Continue(()),
-                false => ControlFlow::Break(()),
+            if seen.complete || found.len() < targets.len() {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
             }
         })?;
         Ok((seen, found))

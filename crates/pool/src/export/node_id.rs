@@ -74,10 +74,7 @@ impl StableId {
 
     /// Picks one of two pseudo-randomly, so that code that adds a copy can retry until the result stays the same.
     fn tie_break(self, other: StableId) -> StableId {
-        match (self.generation ^ other.generation).count_ones().is_multiple_of(2) {
-            true => self,
-            false => other,
-        }
+        if (self.generation ^ other.generation).count_ones().is_multiple_of(2) { self } else { other }
     }
 }
 

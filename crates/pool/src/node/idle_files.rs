@@ -82,12 +82,11 @@ impl IdleFiles {
             return;
         }
         let mut queue = self.shared.0.lock();
-        let oldest = match open.idle.queued.swap(true, Ordering::Relaxed) {
-            true => None,
-            false => {
-                queue.files.push_back(Arc::clone(open));
-                if queue.files.len() > self.most { queue.pop() } else { None }
-            }
+        let oldest = if open.idle.queued.swap(true, Ordering::Relaxed) {
+            None
+        } else {
+            queue.files.push_back(Arc::clone(open));
+            if queue.files.len() > self.most { queue.pop() } else { None }
         };
         if !std::mem::replace(&mut queue.watching, true) {
             let shared = Arc::downgrade(&self.shared);

@@ -112,12 +112,10 @@ impl BranchSet {
 
     /// Returns the only branch in the set.
     fn only(self, many: bool) -> Option<usize> {
-        match many {
-            false => self.0.is_power_of_two().then(|| self.0.trailing_zeros() as usize),
-            true => usize::try_from(self.0)
-                .ok()
-                .filter(|at| (1..usize::from(u16::MAX)).contains(at))
-                .map(|at| at - 1),
+        if many {
+            usize::try_from(self.0).ok().filter(|at| (1..usize::from(u16::MAX)).contains(at)).map(|at| at - 1)
+        } else {
+            self.0.is_power_of_two().then(|| self.0.trailing_zeros() as usize)
         }
     }
 }

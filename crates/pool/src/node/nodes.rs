@@ -245,9 +245,10 @@ impl Nodes {
 
     /// Returns the inode number that a file had before it moved, if it has moved; by where it is now.
     pub(crate) fn preserved_ino(&self, dev: u64, ino: u64) -> Option<u64> {
-        match self.any_preserved.load(Ordering::Relaxed) {
-            true => self.table.read().preserved.get(&(dev, ino)).copied(),
-            false => None,
+        if self.any_preserved.load(Ordering::Relaxed) {
+            self.table.read().preserved.get(&(dev, ino)).copied()
+        } else {
+            None
         }
     }
 

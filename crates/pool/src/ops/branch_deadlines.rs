@@ -76,9 +76,10 @@ pub fn is_silent(pool: &Pool, node: NodeId, handle: Option<HandleId>) -> bool {
 /// Counts an operation that may hold locks on paths and whose request no longer waits for it (`stuck`), or the end
 /// of such an operation.
 pub fn count_stuck(pool: &Pool, stuck: bool) {
-    match stuck {
-        true => pool.stuck_operations.stuck.fetch_add(1, Ordering::Relaxed),
-        false => pool.stuck_operations.stuck.fetch_sub(1, Ordering::Relaxed),
+    if stuck {
+        pool.stuck_operations.stuck.fetch_add(1, Ordering::Relaxed)
+    } else {
+        pool.stuck_operations.stuck.fetch_sub(1, Ordering::Relaxed)
     };
 }
 

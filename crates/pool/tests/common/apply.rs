@@ -63,15 +63,18 @@ impl Client {
                 let Some(file) = self.files[slot] else { return Ok(Outcome::Skipped) };
                 let nameless = self.attr(file.node, Some(file.handle))?.nlink == 0;
                 let linkable = self.linkable.contains(&file.node);
-                self.make(to, |pool, parent, name| match nameless && !linkable {
-                    true => match ops::names::lookup::lookup(pool, parent, name) {
-                        Ok(entry) => {
-                            ops::names::lookup::forget(pool, entry.node, 1);
-                            Err(canopy_base::error::Error::Exists)
+                self.make(to, |pool, parent, name| {
+                    if nameless && !linkable {
+                        match ops::names::lookup::lookup(pool, parent, name) {
+                            Ok(entry) => {
+                                ops::names::lookup::forget(pool, entry.node, 1);
+                                Err(canopy_base::error::Error::Exists)
+                            }
+                            Err(error) => Err(error),
                         }
-                        Err(error) => Err(error),
-                    },
-                    false => ops::names::link::link(pool, &CALLER, file.node, parent, name),
+                    } else {
+                        ops::names::link::link(pool, &CALLER, file.node, parent, name)
+                    }
                 })?;
                 self.linkable.remove(&file.node);
             }
@@ -132,9 +135,10 @@ impl Client {
                 let figures = answer(ops::attrs::statfs::statfs(&self.pool, node))?;
                 let sane =
                     figures.bavail <= figures.bfree && figures.bfree <= figures.blocks && figures.blocks > 0;
-                return Ok(match sane {
-                    true => Outcome::Number(figures.namemax),
-                    false => Outcome::Broken(format!("{figures:?}")),
+                return Ok(if sane {
+                    Outcome::Number(figures.namemax)
+                } else {
+                    Outcome::Broken(format!("{figures:?}"))
                 });
             }
             Op::Forget => self.forget(),
@@ -263,9 +267,10 @@ impl Client {
         }
         let after = answer(ops::attrs::setattr::setattr(&self.pool, &CALLER, node, with, &set))?;
         let again = self.attr(node, handle)?;
-        match after == again {
-            true => Ok(Outcome::Done),
-            false => Ok(Outcome::Broken(format!("setattr answers {after:?}, getattr {again:?}"))),
+        if after == again {
+            Ok(Outcome::Done)
+        } else {
+            Ok(Outcome::Broken(format!("setattr answers {after:?}, getattr {again:?}")))
         }
     }
 

@@ -43,10 +43,11 @@ pub fn patiently<T>(
 /// Makes a temporary directory, in memory if possible, because the tests make many files.
 pub fn home() -> TempDir {
     let shm = Path::new("/dev/shm");
-    match shm.is_dir() {
-        true => tempfile::Builder::new().prefix("canopy-").tempdir_in(shm),
-        false => tempfile::tempdir(),
-    }
+    (if shm.is_dir() {
+        tempfile::Builder::new().prefix("canopy-").tempdir_in(shm)
+    } else {
+        tempfile::tempdir()
+    })
     .expect("a directory for the branches")
 }
 

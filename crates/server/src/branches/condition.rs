@@ -92,9 +92,10 @@ impl Signs {
         }
         // A disk that answers at once does not lag: the operation itself is long, such as a copy.
         let long = self.answers_prove_little && self.oldest.is_some_and(|oldest| oldest >= HANGS_AFTER);
-        match late(self.asked) || self.oldest.is_some() && late(self.last_took) || long {
-            true => Answers::Late,
-            false => Answers::Promptly,
+        if late(self.asked) || self.oldest.is_some() && late(self.last_took) || long {
+            Answers::Late
+        } else {
+            Answers::Promptly
         }
     }
 }

@@ -210,9 +210,10 @@ impl Topology {
         let mut lines = Vec::new();
         for branch in &going {
             let path = branch.path.clone();
-            let why = match unmounted.contains(&branch.id) {
-                true => "its mount is not there any more".to_owned(),
-                false => branch.health.report().map_or_else(String::new, |illness| illness.to_string()),
+            let why = if unmounted.contains(&branch.id) {
+                "its mount is not there any more".to_owned()
+            } else {
+                branch.health.report().map_or_else(String::new, |illness| illness.to_string())
             };
             lines.push(format!(
                 "branch {}: {why}; the pool goes on without it until it is back",

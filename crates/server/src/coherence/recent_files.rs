@@ -148,10 +148,7 @@ impl Coherence {
                 coherence.drop_due_listings();
                 let idle = coherence.recheck_recent_files();
                 drop(coherence);
-                match idle {
-                    true => thread::park(),
-                    false => thread::park_timeout(RECHECK_INTERVAL),
-                }
+                if idle { thread::park() } else { thread::park_timeout(RECHECK_INTERVAL) }
             }
         })?;
         let _ = self.recent.thread.set(thread.thread().clone());

@@ -291,9 +291,10 @@ impl Control {
         }
         tracing::info!("{key} is now {}", spec.render(&next).unwrap_or_default());
         // With + and - the value says what to change, and must not be applied twice.
-        match key == "branches" {
-            true => self.settings.record(key, next.branches.to_os_string().as_bytes()),
-            false => self.settings.record(key, value),
+        if key == "branches" {
+            self.settings.record(key, next.branches.to_os_string().as_bytes())
+        } else {
+            self.settings.record(key, value)
         }
         self.settings.store(next);
         outcome.map_err(|error| errno_of(&error))

@@ -86,9 +86,10 @@ impl Dispatch {
     /// EOPNOTSUPP where no SELinux is. From ENODATA ls(1) would conclude that the next file may have one, and ask for
     /// each file. EOPNOTSUPP it remembers by device.
     fn without_label(&self, name: &[u8], errno: i32) -> i32 {
-        match errno == Errno::NODATA.raw_os_error() && name == SELINUX_LABEL && !self.selinux {
-            true => Errno::OPNOTSUPP.raw_os_error(),
-            false => errno,
+        if errno == Errno::NODATA.raw_os_error() && name == SELINUX_LABEL && !self.selinux {
+            Errno::OPNOTSUPP.raw_os_error()
+        } else {
+            errno
         }
     }
 

@@ -53,11 +53,10 @@ impl Dispatch {
         };
         let via = Via::with_flags(HandleId(io.handle), io.flags);
         let before = self.appended_before(call, io);
-        let written = match before == io.data.len() && before > 0 {
-            true => Ok(0),
-            false => {
-                ops::data::io::write(&self.pool, via, io.offset + before as u64, &io.data[before..], kind)
-            }
+        let written = if before == io.data.len() && before > 0 {
+            Ok(0)
+        } else {
+            ops::data::io::write(&self.pool, via, io.offset + before as u64, &io.data[before..], kind)
         };
         match written {
             Ok(written) => reply.written((before + written) as u32),
@@ -73,9 +72,10 @@ impl Dispatch {
         mode: u32,
         (offset, length): (u64, u64),
     ) -> Replied {
-        let allocated = match self.resized_before(call, handle, mode) {
-            true => Ok(()),
-            false => ops::data::io::fallocate(&self.pool, handle, mode, offset, length),
+        let allocated = if self.resized_before(call, handle, mode) {
+            Ok(())
+        } else {
+            ops::data::io::fallocate(&self.pool, handle, mode, offset, length)
         };
         done(reply, self.changed(call, allocated))
     }

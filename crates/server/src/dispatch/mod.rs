@@ -81,9 +81,10 @@ impl Handler for Dispatch {
         };
         // Begins before the branches are read, and lives until the answer is given.
         let answer = self.coherence.begin(request.header.pid, operation.locks_directory);
-        match operation.carries_data && answer.ttl().proxy_ioprio {
-            true => ioprio::adopt(request.header.pid),
-            false => ioprio::reset(),
+        if operation.carries_data && answer.ttl().proxy_ioprio {
+            ioprio::adopt(request.header.pid)
+        } else {
+            ioprio::reset()
         }
         let node = convert::node(request.header.node);
         let mut call = Call { node, header: &request.header, answer, noted, begun };

@@ -112,9 +112,10 @@ impl Dispatch {
             }
             (intent, _) => ops::names::rename::rename_noted(&self.pool, &caller, from, to, kind, intent),
         };
-        let renamed = match dir == newdir {
-            true => self.names_changed(call, [dir], renamed),
-            false => self.names_changed(call, [dir, newdir], renamed),
+        let renamed = if dir == newdir {
+            self.names_changed(call, [dir], renamed)
+        } else {
+            self.names_changed(call, [dir, newdir], renamed)
         };
         call.answer.renamed(newdir, newname.as_cstr());
         done(reply, renamed)

@@ -260,10 +260,7 @@ impl Translator<'_> {
             self.outgoing.tell(self.coherence, Change::Name { dir: below.parent, name: &below.name });
             self.outgoing.tell(
                 self.coherence,
-                match below.is_dir {
-                    true => Change::Names(below.node),
-                    false => Change::Attributes(below.node),
-                },
+                if below.is_dir { Change::Names(below.node) } else { Change::Attributes(below.node) },
             );
         }
     }

@@ -151,9 +151,10 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
 }
 
 fn shown(path: &Path, target: &Path, migration: &Migration) -> String {
-    let title = match migration.lines.is_empty() {
-        true => path.shown().to_string(),
-        false => format!("{} -> {}", path.shown(), target.shown()),
+    let title = if migration.lines.is_empty() {
+        path.shown().to_string()
+    } else {
+        format!("{} -> {}", path.shown(), target.shown())
     };
     let mut shown = format!("{}\n", styled(BOLD, &title));
     for (old, new) in &migration.lines {
@@ -214,9 +215,10 @@ fn exchange(args: &MigrateArgs, files: &[PathBuf]) -> Result<(), Error> {
         exchanged += 1;
     }
     if exchanged == 0 {
-        return Err(Error::Refused(match args.switch {
-            true => "there is nothing to put in place (canopy migrate --write writes new files first)".into(),
-            false => "there is nothing to take back (nothing was switched)".into(),
+        return Err(Error::Refused(if args.switch {
+            "there is nothing to put in place (canopy migrate --write writes new files first)".into()
+        } else {
+            "there is nothing to take back (nothing was switched)".into()
         }));
     }
     print("systemd reads them after: systemctl daemon-reload\n");

@@ -85,9 +85,8 @@ fn possible(program: &Program<'_>, words: &[String], last: &str) -> Vec<Word> {
             let typed = last.strip_prefix(&before).unwrap_or(last);
             let branches = || pool.as_deref().map(|pool| (program.branches)(pool)).unwrap_or_default();
             let values = values(program, (command.get_name(), arg), typed, &branches);
-            let whole = |(word, meaning): Word| match word.starts_with(':') {
-                true => (word, meaning),
-                false => (format!("{before}{word}"), meaning),
+            let whole = |(word, meaning): Word| {
+                if word.starts_with(':') { (word, meaning) } else { (format!("{before}{word}"), meaning) }
             };
             values.into_iter().map(whole).collect()
         }

@@ -90,20 +90,20 @@ fn mentioned(command: &str) -> Fate {
             ["umount", "fusermount", "fusermount3", "pkill"].iter().any(|one| name == *one)
         })
     });
-    match command.contains("mergerfs") && !stops {
-        true => {
-            Fate::ByHand("mentions mergerfs inside a script or another command; change it by hand".into())
-        }
-        false => Fate::Stays,
+    if command.contains("mergerfs") && !stops {
+        Fate::ByHand("mentions mergerfs inside a script or another command; change it by hand".into())
+    } else {
+        Fate::Stays
     }
 }
 
 /// Converts the commands of one `ExecStart`, which semicolons separate.
 fn commands(value: &str, program: &str, changes: &mut Vec<Change>) -> Fate {
     let Some(words) = unit::words(value) else {
-        return match value.contains("mergerfs") {
-            true => Fate::ByHand("has a quote that is not closed; change it by hand".into()),
-            false => Fate::Stays,
+        return if value.contains("mergerfs") {
+            Fate::ByHand("has a quote that is not closed; change it by hand".into())
+        } else {
+            Fate::Stays
         };
     };
     let (mut new, mut converted) = (Vec::new(), false);

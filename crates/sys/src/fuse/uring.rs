@@ -290,9 +290,10 @@ impl Entry {
     /// Waits for a completion. The wait does not count as waiting for I/O, of which an idle pool would otherwise show as
     /// much as it has workers (top(1) `wa`).
     fn sleep(&self) -> io::Result<usize> {
-        let flags = match NO_IOWAIT.load(Ordering::Relaxed) {
-            true => ENTER_GETEVENTS | ENTER_NO_IOWAIT,
-            false => ENTER_GETEVENTS,
+        let flags = if NO_IOWAIT.load(Ordering::Relaxed) {
+            ENTER_GETEVENTS | ENTER_NO_IOWAIT
+        } else {
+            ENTER_GETEVENTS
         };
         // SAFETY: nothing is submitted, and there is no argument.
         let done = unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, 1, flags, None) };

@@ -187,9 +187,10 @@ impl Plain {
             Op::Statfs { path } => {
                 let vfs = fstatvfs(self.open(path, OFlags::PATH | OFlags::NOFOLLOW)?)?;
                 let sane = vfs.f_bavail <= vfs.f_bfree && vfs.f_bfree <= vfs.f_blocks && vfs.f_blocks > 0;
-                return Ok(match sane {
-                    true => Outcome::Number(vfs.f_namemax),
-                    false => Outcome::Broken("statfs contradicts itself".into()),
+                return Ok(if sane {
+                    Outcome::Number(vfs.f_namemax)
+                } else {
+                    Outcome::Broken("statfs contradicts itself".into())
                 });
             }
             Op::Forget => {}

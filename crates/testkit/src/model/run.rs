@@ -94,9 +94,10 @@ fn check_refusal(world: &World, op: &Op) -> Result<(), String> {
     let lacks = |branch: &PathBuf| {
         from.is_none_or(|from| branch.join(from).symlink_metadata().is_ok()) && !branch.join(dir).is_dir()
     };
-    match world.branches.iter().any(lacks) {
-        true => Ok(()),
-        false => Err(format!("{op:?} fails with EXDEV, and no branch lacks the directory")),
+    if world.branches.iter().any(lacks) {
+        Ok(())
+    } else {
+        Err(format!("{op:?} fails with EXDEV, and no branch lacks the directory"))
     }
 }
 

@@ -411,9 +411,10 @@ impl Work<'_> {
     /// Removes the surplus copies of one file.
     fn reduce(&mut self, entry: &Entry) {
         // A copy with hard links may have gone with another name since.
-        let now = match entry.copies.iter().any(|copy| copy.stat.st_nlink > 1) {
-            true => look(self.pool, &entry.path).0,
-            false => entry.copies.clone(),
+        let now = if entry.copies.iter().any(|copy| copy.stat.st_nlink > 1) {
+            look(self.pool, &entry.path).0
+        } else {
+            entry.copies.clone()
         };
         if now.len() < 2 {
             return;
@@ -489,10 +490,11 @@ impl Work<'_> {
             let word = if self.args.write { "removed from" } else { "would be removed from" };
             let (path, kept, removed) = (shown(&path), shown(kept), shown(removed));
             let line = format!("{path}: kept on {kept}, {word} {removed} ({})", bytes(surplus.used()));
-            match self.args.write {
-                true => self.progress.tell(&line),
+            if self.args.write {
+                self.progress.tell(&line)
+            } else {
                 // That is what was asked for.
-                false => self.progress.around(|| print(&format!("{line}\n"))),
+                self.progress.around(|| print(&format!("{line}\n")))
             }
         }
     }

@@ -149,9 +149,10 @@ impl Survey<'_> {
             let file = &mut self.found[*index];
             file.names.push(entry.path.clone());
             let branches = |copies: &[FileCopy]| copies.iter().map(|copy| copy.branch).collect::<Vec<_>>();
-            return match branches(&file.copies) == branches(&entry.copies) {
-                true => Ok(()),
-                false => Err("its names have copies on different branches"),
+            return if branches(&file.copies) == branches(&entry.copies) {
+                Ok(())
+            } else {
+                Err("its names have copies on different branches")
             };
         }
         if linked {

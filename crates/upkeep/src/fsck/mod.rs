@@ -216,9 +216,10 @@ fn check(args: &FsckArgs) -> Result<Option<Totals>> {
     if args.fix != FixSource::None && !rustix::process::geteuid().is_root() {
         complain("only root can repair everything");
     }
-    let mountpoint = match filter.is_open() {
-        true => PathBuf::new(),
-        false => mount_of(&start)?.map(|mounted| mounted.mountpoint).unwrap_or_default(),
+    let mountpoint = if filter.is_open() {
+        PathBuf::new()
+    } else {
+        mount_of(&start)?.map(|mounted| mounted.mountpoint).unwrap_or_default()
     };
     let device = fs::metadata(&start).map_err(failed)?.dev();
     // The old programs gave way to no other program.

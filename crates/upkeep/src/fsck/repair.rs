@@ -113,10 +113,7 @@ fn copy_file(other: &FileCopy, source: &FileCopy, stop: &Stop, pace: &mut Pace) 
 /// Copies data, attributes, owner, mode and times.
 fn fill(target: &mut File, source: &FileCopy, stop: &Stop, pace: &mut Pace) -> io::Result<()> {
     let mut from = File::open(Path::new(&format!("/proc/self/fd/{}", source.fd.as_raw_fd())))?;
-    let mut watch = || match stop.is_set() {
-        true => Err(io::Error::other("stopped")),
-        false => Ok(()),
-    };
+    let mut watch = || if stop.is_set() { Err(io::Error::other("stopped")) } else { Ok(()) };
     loop {
         let copied = io::copy(&mut (&mut from).take(AT_ONCE), target)?;
         if copied == 0 {

@@ -123,10 +123,7 @@ impl<'b> HeldCopy<'b> {
         if stays.key() == goes.key() {
             return because("both branches show the same file");
         }
-        let [shared, alone] = match to_remove {
-            true => [Lease::Unwritten, Lease::Alone],
-            false => [Lease::None; 2],
-        };
+        let [shared, alone] = if to_remove { [Lease::Unwritten, Lease::Alone] } else { [Lease::None; 2] };
         Ok([HeldCopy::open(kept, path, stays, shared)?, HeldCopy::open(other, path, goes, alone)?])
     }
 
@@ -215,9 +212,12 @@ impl<'b> HeldCopy<'b> {
             }
             at += length as u64;
             progress.inc(length as u64);
-            pace.keep(length as u64, &mut || match stop.is_set() {
-                true => Err(Kept::Stopped),
-                false => self.check().and_then(|()| other.check()).map_err(Kept::from),
+            pace.keep(length as u64, &mut || {
+                if stop.is_set() {
+                    Err(Kept::Stopped)
+                } else {
+                    self.check().and_then(|()| other.check()).map_err(Kept::from)
+                }
             })?;
         }
         Ok(())
@@ -226,9 +226,10 @@ impl<'b> HeldCopy<'b> {
     /// Fails unless both files were changed at the same time.
     pub(crate) fn require_same_times(&self, other: &HeldCopy<'_>) -> Result<(), Kept> {
         let changed = |stat: &Stat| (stat.st_mtime, stat.st_mtime_nsec);
-        match changed(&self.stat) == changed(&other.stat) {
-            true => Ok(()),
-            false => Err(Kept::Because("the files differ in the time of their last change".into())),
+        if changed(&self.stat) == changed(&other.stat) {
+            Ok(())
+        } else {
+            Err(Kept::Because("the files differ in the time of their last change".into()))
         }
     }
 
@@ -303,10 +304,8 @@ impl<'b> HeldCopy<'b> {
         let may_go = moved.is_ok_and(|now| (now.st_dev, now.st_ino) == (self.stat.st_dev, self.stat.st_ino))
             && lease::holds_alone(self.file.as_fd())
             && stays.is_at_its_name();
-        let done = match may_go {
-            true => rustix::fs::unlinkat(&dir, &aside, AtFlags::empty()),
-            false => Err(Errno::BUSY),
-        };
+        let done =
+            if may_go { rustix::fs::unlinkat(&dir, &aside, AtFlags::empty()) } else { Err(Errno::BUSY) };
         if done.is_err() {
             rustix::fs::renameat_with(&dir, &aside, &dir, name, RenameFlags::NOREPLACE)?;
         }
@@ -340,9 +339,10 @@ impl<'b> HeldCopy<'b> {
             if may_go { Ok(()) } else { swap().and(Err(Errno::BUSY)) }
         });
         // Either the file, or the link that was made for it.
-        let removed = match done.is_ok() || has(&aside, stays) {
-            true => rustix::fs::unlinkat(&dir, &aside, AtFlags::empty()),
-            false => Ok(()),
+        let removed = if done.is_ok() || has(&aside, stays) {
+            rustix::fs::unlinkat(&dir, &aside, AtFlags::empty())
+        } else {
+            Ok(())
         };
         aside::set_times(dir.as_fd(), &before);
         done.and(removed)

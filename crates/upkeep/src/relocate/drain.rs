@@ -65,9 +65,10 @@ pub fn drain(args: &DrainArgs, remove: Remove<'_>) -> Result<()> {
     let run = Run::new(&pool, &args.run)?;
     let kept = if args.run.dry_run { None } else { Some(NoCreation::on(&pool, path)?) };
     let placement = placement(&pool)?;
-    let state = match empty(&run, branch, &placement, &Borders::new(&pool, &placement, args.rules))? {
-        true => "is empty",
-        false => "holds only what belongs to its disk",
+    let state = if empty(&run, branch, &placement, &Borders::new(&pool, &placement, args.rules))? {
+        "is empty"
+    } else {
+        "holds only what belongs to its disk"
     };
     if run.stop.is_set() || args.run.dry_run || !run.filter.is_open() {
         return Ok(());
@@ -121,10 +122,7 @@ fn empty(run: &Run<'_>, branch: usize, placement: &Placement, borders: &Borders<
             stays = job.stays.into_iter().chain(homeless).chain(shared).chain(all.iter().map(late)).collect();
             break;
         }
-        let outcome = match run.args.dry_run {
-            true => Outcome::default(),
-            false => run.mover().run(&all)?,
-        };
+        let outcome = if run.args.dry_run { Outcome::default() } else { run.mover().run(&all)? };
         let moved = outcome.moved.files;
         stays = job.stays.into_iter().chain(homeless).chain(shared).collect();
         // What stayed may go in the next round, and then counts there.

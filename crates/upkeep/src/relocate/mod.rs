@@ -111,10 +111,7 @@ impl<'r> Run<'r> {
     ) -> Result<()> {
         let summary = self.summary_of(command);
         summary.before(steps);
-        let outcome = match self.args.dry_run {
-            true => Outcome::default(),
-            false => self.mover().run(steps)?,
-        };
+        let outcome = if self.args.dry_run { Outcome::default() } else { self.mover().run(steps)? };
         summary.after(steps, &outcome, (stays, bound), self.stop.is_set())
     }
 

@@ -96,9 +96,10 @@ impl Summary<'_> {
         let all = Sum::of(steps);
         let rate = if self.rate == 0 { USUAL_RATE } else { self.rate };
         let time = duration(Duration::from_secs(all.bytes / rate));
-        let _ = match steps.is_empty() {
-            true => writeln!(text, "nothing to {verb}"),
-            false => writeln!(text, "to {verb}: {}, about {time} at {}/s", all.counted(FILES), bytes(rate)),
+        let _ = if steps.is_empty() {
+            writeln!(text, "nothing to {verb}")
+        } else {
+            writeln!(text, "to {verb}: {}, about {time} at {}/s", all.counted(FILES), bytes(rate))
         };
         print(&text);
     }

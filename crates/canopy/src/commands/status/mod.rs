@@ -201,12 +201,11 @@ fn pool(
     let hangs = branches
         .iter()
         .any(|branch| matches!(branch.health, Health::DoesNotAnswer | Health::Asleep | Health::Lagging));
-    let create = match state == State::Serving && !hangs {
-        true => {
-            let query = probe::start("create", &mounted.mountpoint).map_err(probe_start_error)?;
-            probe::answer::<ExplainReport>(query, Instant::now() + PATIENCE).ok()
-        }
-        false => None,
+    let create = if state == State::Serving && !hangs {
+        let query = probe::start("create", &mounted.mountpoint).map_err(probe_start_error)?;
+        probe::answer::<ExplainReport>(query, Instant::now() + PATIENCE).ok()
+    } else {
+        None
     };
     let mut status = PoolStatus {
         mountpoint: OsText::from(mounted.mountpoint.as_path()),

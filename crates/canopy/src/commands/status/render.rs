@@ -51,9 +51,10 @@ fn pool(pool: &PoolStatus, linux: Option<&String>) -> String {
         fact(&mut text, "waiting", &waits(parked));
     }
     if let (Some(kernel), Some(linux)) = (&pool.kernel, linux) {
-        let missing = match kernel.missing.is_empty() {
-            true => "has all features".to_owned(),
-            false => format!("lacks {}", kernel.missing.join(", ")),
+        let missing = if kernel.missing.is_empty() {
+            "has all features".to_owned()
+        } else {
+            format!("lacks {}", kernel.missing.join(", "))
         };
         fact(&mut text, "kernel", &format!("Linux {linux}, FUSE {}: {missing}", kernel.protocol));
     }

@@ -84,11 +84,10 @@ fn pool_state_warning(pool: &PoolStatus) -> Option<Warning> {
 fn gone(branch: &BranchStatus, path: &str, take_out: &str) -> (WarningCode, String, String) {
     let cause = branch.illness.as_ref().map_or("an error", |illness| illness.cause.as_str());
     // ENOTCONN comes from a FUSE filesystem without a daemon.
-    let fix = match cause.contains("Transport endpoint is not connected") {
-        true => format!("the program that serves {path} has ended: umount -l {path}, and start it again"),
-        false => {
-            "look at the disk (dmesg | tail), and mount it again: the pool then uses it again".to_owned()
-        }
+    let fix = if cause.contains("Transport endpoint is not connected") {
+        format!("the program that serves {path} has ended: umount -l {path}, and start it again")
+    } else {
+        "look at the disk (dmesg | tail), and mount it again: the pool then uses it again".to_owned()
     };
     let text = format!("{path} is gone ({cause}): its files are not shown, and nothing is created there");
     (WarningCode::BranchGone, text, format!("{fix}; {take_out}"))
@@ -117,12 +116,13 @@ fn branch_health_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<War
                     format!("{path} does not answer{facts}; operations that need it {outlook}")
                 }
             },
-            match has_deadline(pool, branch) || is_left_out(branch) {
-                true => format!("look at the disk or its network (dmesg | tail); {take_out}"),
-                false => format!(
+            if has_deadline(pool, branch) || is_left_out(branch) {
+                format!("look at the disk or its network (dmesg | tail); {take_out}")
+            } else {
+                format!(
                     "look at the disk or its network (dmesg | tail); {take_out}; canopy set {mount} \
                      branch-timeout=30 makes operations fail instead of waiting"
-                ),
+                )
             },
         ),
         Health::Asleep => (
@@ -160,9 +160,10 @@ fn branch_health_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<War
         ),
         Health::ReadOnly => (
             WarningCode::BranchReadOnly,
-            match branch.facts.as_ref().is_some_and(|facts| facts.read_only) {
-                true => format!("the filesystem of {path} is mounted read-only, though the branch is {mode}"),
-                false => format!("the filesystem of {path} no longer accepts changes, as after an error"),
+            if branch.facts.as_ref().is_some_and(|facts| facts.read_only) {
+                format!("the filesystem of {path} is mounted read-only, though the branch is {mode}")
+            } else {
+                format!("the filesystem of {path} no longer accepts changes, as after an error")
             },
             format!(
                 "see why (dmesg | grep -i remount), then mount -o remount,rw {}; or declare it: {path}=RO",
@@ -210,10 +211,7 @@ fn branch_health_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<War
 
 /// Says of a branch that does not exist yet what the pool does.
 fn awaited(path: &str) -> String {
-    let what = match is_pattern(OsStr::new(path)) {
-        true => "matches no directory yet",
-        false => "is not there yet",
-    };
+    let what = if is_pattern(OsStr::new(path)) { "matches no directory yet" } else { "is not there yet" };
     format!("{path} {what}: the pool runs without it, and adds it as soon as the directory exists")
 }
 

@@ -74,12 +74,11 @@ impl Sorter {
         let (before, at, _) = self.names.select_nth_unstable_by_key(self.most, |name| name.hash);
         let upto = at.hash;
         let lowest = before.iter().map(|name| name.hash).min().unwrap_or(upto);
-        match lowest + DOUBTFUL < upto {
-            true => {
-                self.names.retain(|name| name.hash < upto);
-                self.upto = upto;
-            }
-            false => self.most *= 2,
+        if lowest + DOUBTFUL < upto {
+            self.names.retain(|name| name.hash < upto);
+            self.upto = upto;
+        } else {
+            self.most *= 2
         }
     }
 

@@ -71,10 +71,8 @@ pub(crate) fn seek(dir: BorrowedFd<'_>, place: BranchPosition, mut give: impl Fn
         BranchPosition::Behind(wanted) => {
             let mut found = false;
             while !found {
-                let more = read_names(dir, |raw| match found {
-                    true => give(raw),
-                    false => found = hash(raw.name) == wanted,
-                });
+                let more =
+                    read_names(dir, |raw| if found { give(raw) } else { found = hash(raw.name) == wanted });
                 if !matches!(more, Ok(true)) {
                     break;
                 }

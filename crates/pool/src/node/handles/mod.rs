@@ -115,10 +115,7 @@ impl FileHandle {
 
     /// Returns the flags that the branch's descriptor has now.
     pub(crate) fn fd_flags(&self) -> OFlags {
-        match self.plain.load(Ordering::Relaxed) {
-            true => self.flags - NOT_PLAIN,
-            false => self.flags,
-        }
+        if self.plain.load(Ordering::Relaxed) { self.flags - NOT_PLAIN } else { self.flags }
     }
 
     /// Returns a descriptor for data at exact offsets, aligned or not: this handle's own if its flags allow that,

@@ -47,9 +47,10 @@ impl DirNumbers {
             let (node, number) =
                 (record[NODE].load(Ordering::Acquire), record[NUMBER].load(Ordering::Relaxed));
             let again = node != 0 && numbers.places.insert(NodeId(node), place).is_none();
-            match again {
-                true => drop(numbers.waiting.insert(NodeId(node), number)),
-                false => numbers.free.push(place),
+            if again {
+                numbers.waiting.insert(NodeId(node), number);
+            } else {
+                numbers.free.push(place)
             }
         }
         numbers

@@ -71,14 +71,12 @@ pub fn ioctl(pool: &Pool, caller: &Caller, id: NodeId, command: u32, input: &[u8
         let mut read = |fd: BorrowedFd<'_>| {
             flag_ioctl(beneath::reopen(fd, OFlags::RDONLY | kind)?.as_fd(), ioctl, &mut buffer)
         };
-        match node.is_dir() {
-            true => resolve::places::ask_dir(pool, &branches, &node, trust, func, read)?,
-            false => {
-                let own = resolve::places::primary(pool, &branches, &node)?;
-                let failed =
-                    |errno| node.waits_for_lease(own.branch.record_error(errno, OpKind::Read), false);
-                read(own.fd.as_fd()).map_err(failed)?;
-            }
+        if node.is_dir() {
+            resolve::places::ask_dir(pool, &branches, &node, trust, func, read)?
+        } else {
+            let own = resolve::places::primary(pool, &branches, &node)?;
+            let failed = |errno| node.waits_for_lease(own.branch.record_error(errno, OpKind::Read), false);
+            read(own.fd.as_fd()).map_err(failed)?;
         }
         return Ok(IoctlAnswer { buffer, len: ioctl.size() });
     }

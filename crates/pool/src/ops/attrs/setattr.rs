@@ -131,9 +131,8 @@ fn set_attributes(
     let mut changed = Chosen::new();
     let result =
         change(pool, &branches, node, &places, &mut changed, caller, set, handle.is_some(), with_data);
-    let result = result.and_then(|()| match with_data {
-        true => change_data(pool, &branches, node, caller, handle, set).map(drop),
-        false => Ok(()),
+    let result = result.and_then(|()| {
+        if with_data { change_data(pool, &branches, node, caller, handle, set).map(drop) } else { Ok(()) }
     });
     if result.is_err() {
         for place in changed {
@@ -271,13 +270,14 @@ fn change_data(
     let failed = |errno| file.branch.record_error(errno, OpKind::Change);
     if let Some(size) = set.size {
         let kill = set.kill_suidgid.then_some(caller);
-        let truncated = match handle.is_none() && resolve::generations::knows_copies(pool) {
+        let truncated = if handle.is_none() && resolve::generations::knows_copies(pool) {
             // The file may be open for reading alone, by O_RDONLY | O_TRUNC.
-            true => beneath::reopen(&file.fd, OFlags::WRONLY).and_then(|opened| {
+            beneath::reopen(&file.fd, OFlags::WRONLY).and_then(|opened| {
                 resolve::generations::outdate_others(pool, opened.as_fd())?;
                 truncate(opened.as_fd(), size, kill)
-            }),
-            false => truncate(file.fd.as_fd(), size, kill),
+            })
+        } else {
+            truncate(file.fd.as_fd(), size, kill)
         };
         truncated.map_err(failed)?;
     }

@@ -183,9 +183,10 @@ fn finish_create(
         *slot = Arc::downgrade(&open);
         (open, sharing, room)
     };
-    let shown = match pool.config().inode.uses_path(false) {
-        true => resolve::show(pool, &node, branch, &path(), attr, At::Opened(fd.as_fd())),
-        false => resolve::show(pool, &node, branch, b"", attr, At::Opened(fd.as_fd())),
+    let shown = if pool.config().inode.uses_path(false) {
+        resolve::show(pool, &node, branch, &path(), attr, At::Opened(fd.as_fd()))
+    } else {
+        resolve::show(pool, &node, branch, b"", attr, At::Opened(fd.as_fd()))
     };
     let entry = Entry::new(&node, shown);
     let opened =

@@ -175,9 +175,10 @@ fn write_there(
     done: &mut usize,
 ) -> Result<()> {
     let (own, traffic) = handle.counted_fd();
-    let (fd, held) = match kind.from_cache || !cleared_flags(handle, now).is_empty() {
-        true => (handle.plain_fd()?, OFlags::empty()),
-        false => (own, handle.fd_flags()),
+    let (fd, held) = if kind.from_cache || !cleared_flags(handle, now).is_empty() {
+        (handle.plain_fd()?, OFlags::empty())
+    } else {
+        (own, handle.fd_flags())
     };
     if let Some(caller) = &kind.kill_suidgid {
         drop_set_id_before_write(pool, handle, fd.as_fd(), caller)?;
@@ -207,9 +208,10 @@ fn write_there(
             }
         }
         let at = offset + *done as u64;
-        let written = match extra.is_empty() {
-            true => rustix::io::pwrite(&*fd, rest, at),
-            false => rustix::io::pwritev2(&*fd, &[IoSlice::new(rest)], at, extra),
+        let written = if extra.is_empty() {
+            rustix::io::pwrite(&*fd, rest, at)
+        } else {
+            rustix::io::pwritev2(&*fd, &[IoSlice::new(rest)], at, extra)
         };
         match written {
             // No filesystem should do this. It must neither be tried for ever nor count as written.
@@ -246,10 +248,8 @@ fn drop_set_id_before_write(
 
 pub fn fsync(pool: &Pool, handle: HandleId, data_only: bool) -> Result<()> {
     let handle = pool.files.get(handle)?;
-    let synced = match data_only {
-        true => rustix::fs::fdatasync(&*handle.fd()),
-        false => rustix::fs::fsync(&*handle.fd()),
-    };
+    let synced =
+        if data_only { rustix::fs::fdatasync(&*handle.fd()) } else { rustix::fs::fsync(&*handle.fd()) };
     synced.map_err(|errno| handle.record_error(errno, OpKind::Change))?;
     sync_replacement(pool, &handle.node)
 }

@@ -276,12 +276,13 @@ fn open_unchanged(
             path.windows(b"/.git/".len()).any(|part| part == b"/.git/")
         }),
     };
-    match chosen {
-        true => open_made_writable(fd, flags).map_err(|errno| match errno {
+    if chosen {
+        open_made_writable(fd, flags).map_err(|errno| match errno {
             Errno::AGAIN => errno,
             _ => Errno::ACCESS,
-        }),
-        false => refused,
+        })
+    } else {
+        refused
     }
 }
 

@@ -71,10 +71,11 @@ fn put_copy_over_link(pool: &Pool, node: &Arc<Node>, parent: NodeId, name: &[u8]
     file.check()?;
     copy.replace(name)?;
     let alone = pool.nodes.known(node.id).len() < 2;
-    match alone {
+    if alone {
         // The node takes the copy's inode number: the old one belongs to the other names.
-        true => pool.nodes.moved(node, key, 0),
-        false => pool.nodes.name_removed(parent, name),
+        pool.nodes.moved(node, key, 0)
+    } else {
+        pool.nodes.name_removed(parent, name)
     }
     pool.kernel.load().invalidate_attr(node.id);
     Ok(alone)

@@ -257,10 +257,8 @@ pub(super) fn movable(
     // Without keeping its path in place, as it may take a while; the names are checked again before they change.
     let known = pool.nodes.names(node.id).map(|(dir, name)| join(&dir, &name));
     let names = links::all_names(source.root(), &primary.attr, known)?;
-    let generation = match resolve::generations::knows_copies(pool) {
-        true => generation::read(primary.fd.as_fd())?,
-        false => None,
-    };
+    let generation =
+        if resolve::generations::knows_copies(pool) { generation::read(primary.fd.as_fd())? } else { None };
     let mut old_on = SmallVec::new();
     for name in &names {
         let (dir, name) = split(name);
@@ -447,9 +445,10 @@ fn may_switch(pool: &Pool, node: &Arc<Node>, file: FileKey, reason: Reason) -> R
         return Err(Errno::TXTBSY);
     }
     let separated = |handle: &FileHandle| handle.passthrough && handle.node.key() == Some(file);
-    match reason == Reason::Asked && !pool.files.matching(separated).is_empty() {
-        true => Err(Errno::TXTBSY),
-        false => Ok(()),
+    if reason == Reason::Asked && !pool.files.matching(separated).is_empty() {
+        Err(Errno::TXTBSY)
+    } else {
+        Ok(())
     }
 }
 
@@ -513,9 +512,10 @@ fn prepare(
         let mut dirs = MergedDir::open(Symlinks::NEVER, &branches, dir);
         names::create::bring_dir(pool, &branches, &mut dirs, index, dir).map_err(NotMoved::Branch)?;
     }
-    match stat::of(still.as_fd()).map_err(NotMoved::File)?.key() == file.attr.key() {
-        true => Ok(()),
-        false => Err(NotMoved::File(Errno::AGAIN)),
+    if stat::of(still.as_fd()).map_err(NotMoved::File)?.key() == file.attr.key() {
+        Ok(())
+    } else {
+        Err(NotMoved::File(Errno::AGAIN))
     }
 }
 

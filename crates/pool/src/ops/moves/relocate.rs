@@ -170,16 +170,14 @@ fn relocate_file(
         has_room(pool, target, file.attr.blocks * 512)?;
     }
     let (frozen, leased);
-    let still: &LeasedFile = match what == What::Drop && node.key() != Some(file.attr.key()) {
+    let still: &LeasedFile = if what == What::Drop && node.key() != Some(file.attr.key()) {
         // The node stands for another copy.
-        true => {
-            leased = hold(&file).map_err(leased_by_another)?;
-            &leased
-        }
-        false => {
-            frozen = moves::freeze::freeze(pool, node).map_err(leased_by_another)?;
-            frozen.as_ref()
-        }
+
+        leased = hold(&file).map_err(leased_by_another)?;
+        &leased
+    } else {
+        frozen = moves::freeze::freeze(pool, node).map_err(leased_by_another)?;
+        frozen.as_ref()
     };
     if what == What::Copy {
         resolve::generations::share_generation(pool, still.as_fd()).map_err(|errno| match errno {

@@ -306,18 +306,16 @@ fn holding(branch: &Branch) -> Result<OwnedFd, Errno> {
         other => other?,
     };
     let owner = stat::of(dir.as_fd())?.uid;
-    match owner == rustix::process::geteuid().as_raw() || owner == stat::of(root)?.uid {
-        true => Ok(dir),
-        false => Err(Errno::ACCESS),
+    if owner == rustix::process::geteuid().as_raw() || owner == stat::of(root)?.uid {
+        Ok(dir)
+    } else {
+        Err(Errno::ACCESS)
     }
 }
 
 /// Returns the path in the holding directory for files from a directory.
 fn holding_path(path: &[u8]) -> PoolPath {
-    match path.is_empty() {
-        true => PoolPath::from_slice(HOLDING),
-        false => join(HOLDING, path),
-    }
+    if path.is_empty() { PoolPath::from_slice(HOLDING) } else { join(HOLDING, path) }
 }
 
 /// Returns the name that a file gets in the holding directory, after `attempt` names were found taken.

@@ -52,9 +52,10 @@ pub fn locate(pool: &Pool, id: NodeId) -> Result<Located> {
 pub fn holders(pool: &Pool, id: NodeId, path: &[u8]) -> Vec<Vec<u8>> {
     let _held = pool.using(Uses::node(id));
     let (branches, follow) = (pool.branches.load(), resolve::dirs::follow(pool));
-    let holds = |branch: &&Branch| match path.is_empty() {
-        true => true,
-        false => {
+    let holds = |branch: &&Branch| {
+        if path.is_empty() {
+            true
+        } else {
             let (dir, last) = split(path);
             let found =
                 follow.dir(branch.root(), dir).and_then(|(dir, _)| canopy_branch::fs::stat::at(&dir, last));

@@ -193,9 +193,10 @@ fn entry(
     };
     forget_surplus(pool);
     let at = At::Named(dirs.follow, dirs.get(index).ok_or(Error::Absent)?, name);
-    let attr = match resolve::needs_path(pool, &node) && !attr.is_dir() {
-        true => resolve::show(pool, &node, branch, &join(path, name), attr, at),
-        false => resolve::show(pool, &node, branch, b"", attr, at),
+    let attr = if resolve::needs_path(pool, &node) && !attr.is_dir() {
+        resolve::show(pool, &node, branch, &join(path, name), attr, at)
+    } else {
+        resolve::show(pool, &node, branch, b"", attr, at)
     };
     resolve::generations::remember_number(pool, &node, copies, attr.ino);
     Ok(Entry::new(&node, attr))
@@ -224,13 +225,12 @@ pub fn getattr(pool: &Pool, id: NodeId, handle: Option<HandleId>) -> Result<Attr
     let trust = exact.or_else(|| resolve::places::trust_to_read(pool, &node));
     let _held = pool.using(Uses::node(id));
     let branches = pool.branches.load();
-    match node.is_dir() {
-        true => dir_attr(pool, &branches, &node, trust, exact.is_some()),
-        false => {
-            data::mapped::look_for_mapping(pool, &branches, &node);
-            let found = file_attr(pool, &branches, &node);
-            resolve::generations::or_elsewhere(pool, &branches, &node, found)
-        }
+    if node.is_dir() {
+        dir_attr(pool, &branches, &node, trust, exact.is_some())
+    } else {
+        data::mapped::look_for_mapping(pool, &branches, &node);
+        let found = file_attr(pool, &branches, &node);
+        resolve::generations::or_elsewhere(pool, &branches, &node, found)
     }
 }
 

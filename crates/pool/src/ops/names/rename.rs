@@ -194,9 +194,10 @@ pub fn rename_noted(
         (old, new) = sides(trust)?;
         moves_dir = true;
     }
-    let moved = match moves_dir {
-        true => known_dirs_at(pool, [(parent, name), (new_parent, new_name)]),
-        false => Some(Vec::new()),
+    let moved = if moves_dir {
+        known_dirs_at(pool, [(parent, name), (new_parent, new_name)])
+    } else {
+        Some(Vec::new())
     };
     let result = match kind {
         RenameKind::Exchange => exchange(pool, &branches, &mut old, &mut new, log),
@@ -220,17 +221,17 @@ pub(crate) fn claim_rename<'p>(
     old: (NodeId, &[u8]),
     new: (NodeId, &[u8]),
 ) -> Result<PathGuard<'p>> {
-    let scope = || {
-        let mut scope: Scope = smallvec![];
-        for (parent, name) in [old, new] {
-            scope.push(Changing::name(parent, name));
-            scope.extend(pool.nodes.child(parent, name).map(|node| match node.is_dir() {
-                true => Changing::Below(node.id),
-                false => Changing::Node(node.id),
-            }));
-        }
-        scope
-    };
+    let scope =
+        || {
+            let mut scope: Scope = smallvec![];
+            for (parent, name) in [old, new] {
+                scope.push(Changing::name(parent, name));
+                scope.extend(pool.nodes.child(parent, name).map(|node| {
+                    if node.is_dir() { Changing::Below(node.id) } else { Changing::Node(node.id) }
+                }));
+            }
+            scope
+        };
     loop {
         let wanted = scope();
         let held = pool.claim(&wanted)?;
@@ -524,13 +525,14 @@ pub(crate) fn rename_copy(from: &Side, to: &Side, index: usize, flags: RenameFla
     let (source, target) =
         (from.dirs.get(index).ok_or(Errno::NOENT)?, to.dirs.get(index).ok_or(Errno::NOENT)?);
     let plainly = || rustix::fs::renameat(source, from.name, target, to.name);
-    let done = match flags.is_empty() {
-        true => plainly(),
-        false => match rustix::fs::renameat_with(source, from.name, target, to.name, flags) {
+    let done = if flags.is_empty() {
+        plainly()
+    } else {
+        match rustix::fs::renameat_with(source, from.name, target, to.name, flags) {
             // The filesystem lacks the flag. The pool has already checked that the new name is free.
             Err(Errno::INVAL) if flags == RenameFlags::NOREPLACE => plainly(),
             other => other,
-        },
+        }
     };
     from.dirs.copy_changed(index);
     to.dirs.copy_changed(index);

@@ -38,10 +38,7 @@ use std::time::Duration;
 ///
 /// Errors: `ENOTDIR` if it is not a directory.
 pub fn opendir(pool: &Pool, id: NodeId) -> Result<()> {
-    match pool.nodes.get(id)?.is_dir() {
-        true => Ok(()),
-        false => Err(Error::NotDirectory),
-    }
+    if pool.nodes.get(id)?.is_dir() { Ok(()) } else { Err(Error::NotDirectory) }
 }
 
 /// Passes the entries of a directory to `take`, starting at a position, until `take` returns false because it has
@@ -200,9 +197,10 @@ fn nodes_of(
         if let (Some(attr), Some((Some(branch), within))) = (looked[at], sources.get(source)) {
             resolve::tidy_names(pool, &branches, &node, attr.nlink);
             let place = At::Named(follow, *within, entry.name);
-            let attr = match resolve::needs_path(pool, &node) {
-                true => resolve::show(pool, &node, branch, &join(&path, entry.name), attr, place),
-                false => resolve::show(pool, &node, branch, b"", attr, place),
+            let attr = if resolve::needs_path(pool, &node) {
+                resolve::show(pool, &node, branch, &join(&path, entry.name), attr, place)
+            } else {
+                resolve::show(pool, &node, branch, b"", attr, place)
             };
             entries[at] = Some((Entry::new(&node, attr), node));
         }

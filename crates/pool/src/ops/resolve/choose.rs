@@ -129,11 +129,12 @@ pub(crate) fn shown(pool: &Pool, func: Func, branches: &Branches, copies: &Copie
 /// Looks up the copies of a name that a search function needs: only the first one, if its policy follows the branch
 /// order.
 pub(crate) fn look(pool: &Pool, func: Func, dirs: &MergedDir<'_>, name: &[u8]) -> Copies {
-    match policy::first_only(pool.config().policies.get(func), Category::Search)
+    if policy::first_only(pool.config().policies.get(func), Category::Search)
         && !resolve::generations::knows_copies(pool)
     {
-        true => dirs.first_copy(name),
-        false => resolve::generations::copies(pool, dirs, name),
+        dirs.first_copy(name)
+    } else {
+        resolve::generations::copies(pool, dirs, name)
     }
 }
 
@@ -251,22 +252,18 @@ fn level(
     (presence, space): (bool, SpaceNeed),
 ) -> Vec<BranchView> {
     let opened;
-    let dirs = match at == path {
-        true => whole,
-        false => {
-            opened = MergedDir::open(whole.follow, whole.branches, at);
-            &opened
-        }
+    let dirs = if at == path {
+        whole
+    } else {
+        opened = MergedDir::open(whole.follow, whole.branches, at);
+        &opened
     };
     let view = |(index, branch): (usize, &Arc<Branch>)| {
         let attr = dirs.get(index).filter(|_| presence).and_then(|dir| stat::of(dir).ok());
         let view = view(pool, branch, attr.as_ref(), space);
         // Below a followed symlink, names are created only where the symlink leads. A directory of that path on
         // another branch would not be its target.
-        match whole.by_link && whole.lacks(index) {
-            true => BranchView { mode: Mode::Ro, ..view },
-            false => view,
-        }
+        if whole.by_link && whole.lacks(index) { BranchView { mode: Mode::Ro, ..view } } else { view }
     };
     dirs.branches.iter().enumerate().map(view).collect()
 }

@@ -151,13 +151,12 @@ pub(crate) fn dir_rewritten(pool: &Pool, path: &[u8]) {
 pub(crate) fn follow(pool: &Pool) -> Symlinks {
     let config = pool.config();
     let mode = config.follow_symlinks;
-    let pool = match mode == FollowSymlinks::Never || config.mountpoint.as_os_str().is_empty() {
-        true => None,
-        false => device(rustix::fs::CWD, config.mountpoint.as_path()).ok(),
+    let pool = if mode == FollowSymlinks::Never || config.mountpoint.as_os_str().is_empty() {
+        None
+    } else {
+        device(rustix::fs::CWD, config.mountpoint.as_path()).ok()
     };
-    let symlinkify = match config.symlinkify {
-        true => Symlinkify::After(config.symlinkify_timeout),
-        false => Symlinkify::None,
-    };
+    let symlinkify =
+        if config.symlinkify { Symlinkify::After(config.symlinkify_timeout) } else { Symlinkify::None };
     Symlinks { mode, symlinkify, pool }
 }

@@ -16,10 +16,7 @@ pub(crate) fn seed(
     dev: u64,
     find: impl FnOnce() -> Option<OwnedFd>,
 ) -> BranchSeed {
-    match dev == branch.dev {
-        true => branch.seed,
-        false => branch.seed.within(share(pool, dev, find)),
-    }
+    if dev == branch.dev { branch.seed } else { branch.seed.within(share(pool, dev, find)) }
 }
 
 /// Returns the number that stands for the filesystem on a device that a branch contains.

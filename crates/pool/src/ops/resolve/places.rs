@@ -117,12 +117,11 @@ pub(crate) fn trust_to_change(pool: &Pool, node: &Node) -> Trust {
 /// as the kernel caches its name, and a file is recognized by its key. Must be called before the operation takes a
 /// lock.
 pub(crate) fn trust_to_read(pool: &Pool, node: &Node) -> Trust {
-    match node.is_dir() {
-        true => pool.dir_cache.valid_version(node).or_else(|| resolve::dirs::cache_trust(pool)),
-        false => {
-            resolve::dirs::cache_wanted_dir(pool);
-            None
-        }
+    if node.is_dir() {
+        pool.dir_cache.valid_version(node).or_else(|| resolve::dirs::cache_trust(pool))
+    } else {
+        resolve::dirs::cache_wanted_dir(pool);
+        None
     }
 }
 
@@ -363,11 +362,14 @@ pub(crate) fn change_each(
         let result = change(place).map_err(|errno| place.branch.record_error(errno, OpKind::Change));
         results.push((place.index, result));
     }
-    let shown = || match places.is_nameless() {
-        true => Ok(None),
-        false => resolve::choose::shown(pool, Func::Getattr, branches, &places.copies)
-            .map(Some)
-            .map_err(Error::errno),
+    let shown = || {
+        if places.is_nameless() {
+            Ok(None)
+        } else {
+            resolve::choose::shown(pool, Func::Getattr, branches, &places.copies)
+                .map(Some)
+                .map_err(Error::errno)
+        }
     };
     Ok(aggregate::by_search(&results, shown)?)
 }
@@ -406,9 +408,10 @@ pub(crate) fn ask_dir<T>(
         return asked(&orphan.branch, ask(orphan.fd.as_fd()));
     };
     let dirs = resolve::dirs::dirs_of(pool, branches, node.clone(), &path, trust);
-    let index = match policy::first_only(pool.config().policies.get(func), Category::Search) {
-        true => dirs.first()?,
-        false => resolve::choose::shown(pool, func, branches, &dirs.own())?,
+    let index = if policy::first_only(pool.config().policies.get(func), Category::Search) {
+        dirs.first()?
+    } else {
+        resolve::choose::shown(pool, func, branches, &dirs.own())?
     };
     asked(&branches[index], ask(dirs.get(index).ok_or(Error::Absent)?))
 }
@@ -475,9 +478,10 @@ pub(crate) fn chosen(
 /// Returns the cache version that `chosen` may trust for this function. Must be called before the operation
 /// takes a lock.
 pub(crate) fn trust_to_choose(pool: &Pool, func: Func, node: &Node) -> Trust {
-    match node.is_dir() || resolve::acts_on_own_file(pool, func, &pool.branches.load()) {
-        true => trust_to_read(pool, node),
-        false => resolve::dirs::cache_trust(pool),
+    if node.is_dir() || resolve::acts_on_own_file(pool, func, &pool.branches.load()) {
+        trust_to_read(pool, node)
+    } else {
+        resolve::dirs::cache_trust(pool)
     }
 }
 

@@ -139,9 +139,10 @@ fn choose_branches(args: &InitArgs, lines: &[Line], asks: bool) -> Result<Vec<Fi
     let found = machine::filesystems().map_err(Error::Mounts)?;
     let candidates = proposal::candidates(found);
     print_styled(&format!("{}\n", styled(BOLD, "Disks that are mounted")));
-    match candidates.is_empty() {
-        true => print("  none besides the system disk\n"),
-        false => print(&disks::listing(&candidates)),
+    if candidates.is_empty() {
+        print("  none besides the system disk\n")
+    } else {
+        print(&disks::listing(&candidates))
     }
     let others = disks::not_mounted(lines).map_err(Error::Mounts)?;
     if !others.is_empty() {
@@ -150,11 +151,12 @@ fn choose_branches(args: &InitArgs, lines: &[Line], asks: bool) -> Result<Vec<Fi
     let proposed: Vec<Filesystem> =
         candidates.into_iter().filter(|one| one.left_out.is_none()).map(|one| one.filesystem).collect();
     if !asks {
-        return match proposed.is_empty() {
-            true => Err(Error::Refused(
+        return if proposed.is_empty() {
+            Err(Error::Refused(
                 "no disk is proposed (mount the disks first, or name directories with --branch)".into(),
-            )),
-            false => Ok(proposed),
+            ))
+        } else {
+            Ok(proposed)
         };
     }
     let paths: Vec<String> = proposed.iter().map(|one| one.path.shown().to_string()).collect();
@@ -245,8 +247,9 @@ fn choose_boot(args: &InitArgs, named: &NamedPool, asks: bool) -> Result<Boot, E
 /// with.
 fn default_boot(args: &InitArgs, named: &NamedPool) -> Boot {
     let elsewhere = named.file.parent() != Some(Path::new("/etc/canopy"));
-    match args.fstab_file.as_path() == Path::new(FSTAB) && (elsewhere || !args.fstab_file.exists()) {
-        true => Boot::Nothing,
-        false => Boot::Fstab,
+    if args.fstab_file.as_path() == Path::new(FSTAB) && (elsewhere || !args.fstab_file.exists()) {
+        Boot::Nothing
+    } else {
+        Boot::Fstab
     }
 }

@@ -30,11 +30,10 @@ pub(super) fn refused(path: &Path, branches: &[Filesystem], lines: &[Line]) -> R
     }
     let mounts = mountinfo::list().map_err(Error::Mounts)?;
     if let Some(mounted) = mounts.iter().rev().find(|mounted| mounted.mountpoint == place) {
-        return Ok(Some(match mounted.is_pool() {
-            true => format!("a pool is already mounted at {shown}"),
-            false => {
-                format!("a filesystem is mounted at {shown} ({}), which the pool would hide", mounted.fstype)
-            }
+        return Ok(Some(if mounted.is_pool() {
+            format!("a pool is already mounted at {shown}")
+        } else {
+            format!("a filesystem is mounted at {shown} ({}), which the pool would hide", mounted.fstype)
         }));
     }
     let other =

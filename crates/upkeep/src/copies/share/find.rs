@@ -105,10 +105,8 @@ impl Reader<'_> {
             hasher.update(&buffer[..length]);
             at += length as u64;
             self.progress.inc(length as u64);
-            self.pace.keep(length as u64, &mut || match self.stop.is_set() {
-                true => Err(Kept::Stopped),
-                false => Ok(()),
-            })?;
+            self.pace
+                .keep(length as u64, &mut || if self.stop.is_set() { Err(Kept::Stopped) } else { Ok(()) })?;
         }
         Ok(hasher.finalize())
     }

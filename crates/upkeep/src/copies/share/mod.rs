@@ -148,10 +148,7 @@ impl Work<'_> {
         for item in items.iter().enumerate().filter(|(index, _)| *index != first).map(|(_, item)| item) {
             let used = item.copy.used();
             self.report.equal.add(used);
-            let done = match self.stop.is_set() {
-                true => Err(Kept::Stopped),
-                false => self.pair(&with, item),
-            };
+            let done = if self.stop.is_set() { Err(Kept::Stopped) } else { self.pair(&with, item) };
             match done {
                 Ok(Done::Linked) => {
                     self.report.linked.add(used);
@@ -235,10 +232,11 @@ impl Work<'_> {
                 shown(branch),
                 bytes(item.copy.used())
             );
-            match self.args.write {
-                true => self.reader.progress.tell(&line),
+            if self.args.write {
+                self.reader.progress.tell(&line)
+            } else {
                 // That is what was asked for.
-                false => self.reader.progress.around(|| print(&format!("{line}\n"))),
+                self.reader.progress.around(|| print(&format!("{line}\n")))
             }
         }
     }

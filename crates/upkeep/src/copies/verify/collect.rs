@@ -47,9 +47,10 @@ pub(super) fn collect(
         let known = current(pool, &entry.path, &entry.copies);
         !stop.is_set()
             && !pool.keep.stays(&entry.path)
-            && match known.len() == entry.copies.len() {
-                true => survey.add(entry),
-                false => survey.add(&Entry {
+            && if known.len() == entry.copies.len() {
+                survey.add(entry)
+            } else {
+                survey.add(&Entry {
                     path: entry.path.clone(),
                     copies: entry
                         .copies
@@ -57,7 +58,7 @@ pub(super) fn collect(
                         .filter(|copy| known.contains(&copy.branch))
                         .copied()
                         .collect(),
-                }),
+                })
             }
     })?;
     stop.check()?;

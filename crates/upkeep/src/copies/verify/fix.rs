@@ -125,9 +125,12 @@ fn note_blocks(
             offset += block.len() as u64;
         }
         at += length as u64;
-        pace.keep(length as u64, &mut || match stop.is_set() {
-            true => Err(Kept::Stopped),
-            false => alone.check().and_then(|()| good.check()).map_err(Kept::from),
+        pace.keep(length as u64, &mut || {
+            if stop.is_set() {
+                Err(Kept::Stopped)
+            } else {
+                alone.check().and_then(|()| good.check()).map_err(Kept::from)
+            }
         })?;
     }
     good.check()?;
@@ -197,9 +200,10 @@ pub(super) fn resume(branch: &BranchLink, journal: &Journal, head: &Head) -> Res
         other => other?,
     };
     let alone = Alone::of(file)?;
-    let done = match is_untouched(journal, &alone, head)? {
-        true => write_blocks(journal, &alone, &head.checksum).map(|()| Resumed::Fixed),
-        false => Ok(Resumed::Dropped),
+    let done = if is_untouched(journal, &alone, head)? {
+        write_blocks(journal, &alone, &head.checksum).map(|()| Resumed::Fixed)
+    } else {
+        Ok(Resumed::Dropped)
     };
     if done.is_ok() {
         journal.remove()?;

@@ -123,9 +123,10 @@ impl Work<'_> {
                 };
                 let path = pool.mountpoint.join(&head.path);
                 let place = (path.as_path(), &[branch.path.as_path()][..]);
-                let resumed = match self.reader.writes && branch.gives() {
-                    true => fix::resume(branch, &journal, &head),
-                    false => Err(Kept::Because(String::new())),
+                let resumed = if self.reader.writes && branch.gives() {
+                    fix::resume(branch, &journal, &head)
+                } else {
+                    Err(Kept::Because(String::new()))
                 };
                 match resumed {
                     Ok(Resumed::Fixed) => {
@@ -151,10 +152,7 @@ impl Work<'_> {
         let mut judged: Vec<Judged> = Vec::with_capacity(unit.items.len());
         for (index, item) in unit.items.iter_mut().enumerate() {
             let was_cut_off = self.cut_off.contains(&(item.copy.branch, item.copy.stat.st_ino));
-            let found = match self.stop.is_set() {
-                true => None,
-                false => self.reader.judge(item, was_cut_off),
-            };
+            let found = if self.stop.is_set() { None } else { self.reader.judge(item, was_cut_off) };
             let Some(found) = found else {
                 // Those that have been read count, though nobody compares them.
                 unit.items[index..].iter().for_each(|item| self.report.not_begun.add(item.copy.size()));

@@ -245,9 +245,10 @@ impl<'p> CopyPlanner<'p> {
         let well = |copy: &&FileCopy| self.pool.branches[copy.branch].is_well;
         for copy in entry.copies.iter().filter(well) {
             let is_file = copy.kind() == FileType::RegularFile;
-            let read = match is_file && entry.copies.len() > 1 {
-                true => self.pool.branches[copy.branch].generation(&entry.path),
-                false => Ok(None),
+            let read = if is_file && entry.copies.len() > 1 {
+                self.pool.branches[copy.branch].generation(&entry.path)
+            } else {
+                Ok(None)
             };
             match read {
                 Ok(generation) => holders.push(Holder { branch: copy.branch, generation, is_file }),

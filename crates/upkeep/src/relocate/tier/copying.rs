@@ -79,11 +79,10 @@ impl TierMover<'_> {
         copying.short = still_short(&pool.mountpoint, &plan, &made);
         drop(copying);
         self.count_copies(&made);
-        match is_news {
-            true => {
-                Ok(summary.after(&plan.steps, &made, (&plan.stays, &Bound::default()), self.stop.is_set()))
-            }
-            false => Ok(Ok(())),
+        if is_news {
+            Ok(summary.after(&plan.steps, &made, (&plan.stays, &Bound::default()), self.stop.is_set()))
+        } else {
+            Ok(Ok(()))
         }
     }
 

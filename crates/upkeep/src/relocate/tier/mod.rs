@@ -168,10 +168,7 @@ impl TierMover<'_> {
     /// Plans and makes the moves that are due, and says what has become of them.
     fn round(&self, pool: &PoolLink, placement: &Placement) -> Result<Round> {
         // Copies come first: what has one only may be lost.
-        let copied = match copies::are_wanted(placement) {
-            true => self.copy_all(pool, placement)?,
-            false => Ok(()),
-        };
+        let copied = if copies::are_wanted(placement) { self.copy_all(pool, placement)? } else { Ok(()) };
         if self.stop.is_set() || copies::are_all(placement) {
             return Ok(Round { moved: false, told: copied });
         }
@@ -196,9 +193,10 @@ impl TierMover<'_> {
             if number == 0 || !next.is_empty() {
                 summary.before(&next);
             }
-            let made = match self.args.run.dry_run {
-                true => Outcome::default(),
-                false => run.mover().run_calmly(&next, &|| self.wait(pool, placement, &calm))?,
+            let made = if self.args.run.dry_run {
+                Outcome::default()
+            } else {
+                run.mover().run_calmly(&next, &|| self.wait(pool, placement, &calm))?
             };
             self.count(pool, &made);
             let none_stays = made.stays.is_empty();

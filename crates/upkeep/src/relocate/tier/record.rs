@@ -55,9 +55,12 @@ pub(super) struct CopiesReport {
 /// Returns the directory of records.
 fn directory() -> PathBuf {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    set("CANOPY_RUN_DIR").unwrap_or_else(|| match rustix::process::geteuid().is_root() {
-        true => PathBuf::from("/run/canopy"),
-        false => set("XDG_RUNTIME_DIR").unwrap_or_else(std::env::temp_dir).join("canopy"),
+    set("CANOPY_RUN_DIR").unwrap_or_else(|| {
+        if rustix::process::geteuid().is_root() {
+            PathBuf::from("/run/canopy")
+        } else {
+            set("XDG_RUNTIME_DIR").unwrap_or_else(std::env::temp_dir).join("canopy")
+        }
     })
 }
 
