@@ -216,6 +216,24 @@ fn a_file_that_was_replaced_since_its_lookup_is_found() {
         ops::data::open::release(&pool, opened.handle).unwrap();
         let third = ops::names::lookup::lookup(&pool, NodeId::ROOT, b"f").unwrap().node;
         assert_eq!(ops::names::lookup::getattr(&pool, third, None).unwrap().size, 13);
+        // What has no name left cannot be linked: the file that has its name by now is.
+        let link = |text: &str| {
+            let node = ops::names::lookup::lookup(&pool, NodeId::ROOT, b"f").unwrap().node;
+            replace(text);
+            ops::names::link::link(&pool, &common::ROOT, node, NodeId::ROOT, b"l")
+        };
+        // As the kernel does, once more.
+        let linked = link("fourth").or_else(|_| link("fifth!")).unwrap();
+        let text = std::fs::read_to_string(roots[0].join("l")).unwrap();
+        assert!(["fourth", "fifth!"].contains(&&*text) && linked.attr.nlink == 2, "{text}");
+        // Unless it has other rights, which the kernel has not checked.
+        std::fs::remove_file(roots[0].join("l")).unwrap();
+        let node = ops::names::lookup::lookup(&pool, NodeId::ROOT, b"f").unwrap().node;
+        std::fs::write(roots[0].join("new"), "private").unwrap();
+        common::chmod(&roots[0].join("new"), 0o600);
+        std::fs::rename(roots[0].join("new"), roots[0].join("f")).unwrap();
+        let refused = ops::names::link::link(&pool, &common::ROOT, node, NodeId::ROOT, b"l");
+        assert_eq!(refused.err().map(|error| error.errno()), Some(rustix::io::Errno::STALE));
         // It is kept for a moment only.
         let open = || {
             let held = std::fs::read_dir("/proc/self/fd")

@@ -16,16 +16,66 @@ use canopy_base::ids::NodeId;
 use canopy_branch::branch::health::OpKind;
 use canopy_branch::fs::pinned;
 use canopy_branch::fs::reserved::check_not_reserved;
+use canopy_branch::fs::stat::Attr;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 
+/// How often a link is tried anew with the file that has taken the place of the one before.
+const SUCCESSORS: usize = 8;
+
+/// The directory of each, and the name there; newest first.
+type Names = Vec<(NodeId, Box<[u8]>)>;
+
+enum Linked {
+    Made(Entry),
+    /// The file has lost its names on the branch since the kernel has looked it up. These were its names.
+    Replaced {
+        names: Names,
+        attr: Attr,
+    },
+}
+
 /// Links a file under a new name, on each branch whose copy the policy chooses. A file without a name (`O_TMPFILE`)
 /// gets its first one.
+///
+/// No file system links a file that has no name left. If the old name leads to another file by now, on the branch, that is
+/// linked, as if the link had come after the replacement; but only one with the same rights, because the kernel has checked
+/// those of the file before (`fs.protected_hardlinks`).
 ///
 /// Errors: `EXDEV` if the create policy preserves paths and the branch lacks the directory, unless `link-exdev`
 /// names a substitute.
 pub fn link(pool: &Pool, caller: &Caller, id: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Entry> {
+    let mut linked = link_node(pool, caller, id, new_parent, new_name)?;
+    for _ in 0..SUCCESSORS {
+        let (known, before) = match linked {
+            Linked::Made(entry) => return Ok(entry),
+            Linked::Replaced { names, attr } => (names, attr),
+        };
+        let mut there = known.iter().map(|(parent, name)| names::lookup::lookup(pool, *parent, name));
+        let found = there.find(|found| !matches!(found, Err(Error::Absent))).unwrap_or(Err(Error::Absent))?;
+        let rights = |attr: &Attr| (attr.uid, attr.gid, attr.mode);
+        let again = if rights(&found.attr) == rights(&before) {
+            link_node(pool, caller, found.node, new_parent, new_name)
+        } else {
+            Err(Error::Stale)
+        };
+        names::lookup::forget(pool, found.node, 1);
+        linked = again?;
+    }
+    match linked {
+        Linked::Made(entry) => Ok(entry),
+        Linked::Replaced { .. } => Err(Error::Stale),
+    }
+}
+
+fn link_node(
+    pool: &Pool,
+    caller: &Caller,
+    id: NodeId,
+    new_parent: NodeId,
+    new_name: &[u8],
+) -> Result<Linked> {
     check_not_reserved(new_name)?;
     let _changes = pool.figures.changes();
     let trust = resolve::dirs::cache_trust(pool);
@@ -39,6 +89,12 @@ pub fn link(pool: &Pool, caller: &Caller, id: NodeId, new_parent: NodeId, new_na
     dirs.first()?;
     dirs.copies(new_name).must_be_absent()?;
     let places = resolve::places::places(pool, &branches, &node, trust, Purpose::Attributes)?;
+    if let Some(attr) = places.removed() {
+        let names: Names = pool.nodes.names_in(node.id).map(|(parent, _, name)| (parent.id, name)).collect();
+        if !names.is_empty() {
+            return Ok(Linked::Replaced { names, attr: *attr });
+        }
+    }
     let targets = resolve::places::chosen_places(pool, Func::Link, &branches, &places, false)?;
     let mut results: SmallVec<[aggregate::Outcome; 2]> = SmallVec::new();
     for target in &targets {
@@ -62,13 +118,14 @@ pub fn link(pool: &Pool, caller: &Caller, id: NodeId, new_parent: NodeId, new_na
     }
     match aggregate::link(&results) {
         Err(Errno::XDEV) => {
-            return names::exdev::link_by_symlink(pool, caller, &branches, &node, &path, &mut dirs, new_name);
+            return names::exdev::link_by_symlink(pool, caller, &branches, &node, &path, &mut dirs, new_name)
+                .map(Linked::Made);
         }
         other => other?,
     }
     resolve::generations::note_closed(pool, &path, new_name);
     dirs.follow = dirs.follow.as_node(&node);
-    names::lookup::enter(pool, &branches, new_parent, &path, &dirs, new_name)
+    names::lookup::enter(pool, &branches, new_parent, &path, &dirs, new_name).map(Linked::Made)
 }
 
 /// Returns true if rename and link must not create directories on branches that lack them.

@@ -97,6 +97,11 @@ impl Places {
         self.list.get(at)
     }
 
+    /// Returns the attributes of a file that has lost its last name on the branch.
+    pub(crate) fn removed(&self) -> Option<&Attr> {
+        self.own().filter(|own| self.is_nameless() && own.attr.nlink == 0).map(|own| &own.attr)
+    }
+
     /// Returns true for a file or directory that no name leads to.
     fn is_nameless(&self) -> bool {
         self.copies.found.is_empty()
