@@ -15,7 +15,7 @@ pub trait Kernel: Send + Sync + 'static {
     /// Takes over a file that another process has registered for passthrough under this id, which is still open.
     fn adopt_backing(&self, id: u32) -> Box<dyn BackingFile>;
 
-    /// Returns true if the pool has been notified ([`Pool::name_changed`](crate::pool::Pool::name_changed) and its
+    /// Returns true if the pool has been notified (`ops::external_changes::tell` and its
     /// like) of every change that others made on its branches before this call. False where not every branch is
     /// watched. Called without a lock held.
     fn caught_up(&self) -> bool;

@@ -26,7 +26,7 @@ pub struct Served {
     pub stuck: usize,
     /// How many requests wait in line without a worker.
     pub in_line: usize,
-    /// How often a request was put aside for something that it has to wait for ([`Wait`](super::Wait)).
+    /// How often a request was put aside for something that it has to wait for ([`Wait`](crate::wait::Wait)).
     pub parked: u64,
 }
 

@@ -21,7 +21,7 @@ use rustix::fs::OFlags;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Runs [`lookup`](Self::lookup) for a caller whose open may have been answered with `ESTALE`.
+/// Runs `lookup` for a caller whose open may have been answered with `ESTALE`.
 ///
 /// Errors: also [`Error::Wait`] while a file moves of which such a caller is to get a copy.
 pub fn lookup_for(

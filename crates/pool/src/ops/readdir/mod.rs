@@ -2,8 +2,8 @@
 //!
 //! A listing reads names on demand, one buffer at a time, branch by branch. There is no state per open directory, and
 //! a directory need not be opened to be listed: a position alone says where to resume
-//! ([`position`](crate::dir::listing::position)). The state that makes resuming fast and exact is kept per directory
-//! for some seconds ([`cursor`](crate::dir::listing::cursor), [`parked`](crate::dir::listing::parked)).
+//! (`dir::listing::position`). The state that makes resuming fast and exact is kept per directory
+//! for some seconds (`dir::listing::cursor`, `dir::listing::parked`).
 
 mod fill;
 
