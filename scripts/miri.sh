@@ -24,6 +24,6 @@ interpret() {
 }
 interpret canopy-base
 interpret canopy-sys errno::tests fanotify::tests a_truncated_handle ioctl_numbers a_nul_byte ioctl::fitrim::tests::a_range \
-    ioctl::relocate::tests mountinfo::tests::a_malformed mountinfo::tests::mountinfo_is_parsed page_buf::tests shown::tests \
+    ioctl::relocate::tests::an_argument ioctl::relocate::tests::what_does mountinfo::tests::a_malformed mountinfo::tests::mountinfo_is_parsed page_buf::tests shown::tests \
     lines_of_the_kernel
 echo "miri: no fault"
