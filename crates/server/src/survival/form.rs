@@ -21,7 +21,7 @@ const DEFINITIONS: &[(&str, &str, &[&str])] = &[
     (
         "crates/server/src/survival/in_flight.rs",
         include_str!("in_flight.rs"),
-        &["new", "begin", "detail", "rename"],
+        &["new", "at", "begin", "detail", "rename"],
     ),
     ("crates/server/src/survival/upgrade.rs", include_str!("upgrade.rs"), &["to_word", "from_word"]),
     (

@@ -77,6 +77,31 @@ pub(crate) struct Begun {
     place: usize,
 }
 
+/// What a place holds that a process before has used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Found {
+    Nothing,
+    /// A note that was not finished, or that nobody will ask about.
+    Useless,
+    /// The request with this number.
+    Begun(u64, Begun),
+}
+
+impl Found {
+    fn at(ledger: &Ledger, place: usize) -> Found {
+        let words = &ledger.requests()[place * REQUEST..][..REQUEST];
+        let word = |word: usize| words[word].load(Ordering::Relaxed);
+        match words[UNIQUE].load(Ordering::Acquire) {
+            0 => Found::Nothing,
+            CLAIMED => Found::Useless,
+            _ if word(RUN) + KEPT < ledger.starts() => Found::Useless,
+            unique => {
+                Found::Begun(unique, Begun { began: word(BEGAN).cast_signed(), detail: word(DETAIL), place })
+            }
+        }
+    }
+}
+
 /// The note of a request. It outlives this value, because the request is answered only afterwards.
 pub(crate) struct Noted<'a> {
     ledger: &'a Ledger,
@@ -87,16 +112,11 @@ impl InFlight {
     /// Takes what the processes before have left.
     pub(crate) fn new(ledger: Ledger) -> InFlight {
         let mut left = HashMap::new();
-        for (place, words) in ledger.requests().chunks(REQUEST).enumerate() {
-            let word = |word: usize| words[word].load(Ordering::Relaxed);
-            match words[UNIQUE].load(Ordering::Acquire) {
-                0 => {}
-                CLAIMED => words[UNIQUE].store(0, Ordering::Release),
-                _ if word(RUN) + KEPT < ledger.starts() => words[UNIQUE].store(0, Ordering::Release),
-                unique => {
-                    let begun = Begun { began: word(BEGAN).cast_signed(), detail: word(DETAIL), place };
-                    left.insert(unique, begun);
-                }
+        for place in 0..ledger.requests().len() / REQUEST {
+            match Found::at(&ledger, place) {
+                Found::Nothing => {}
+                Found::Useless => ledger.requests()[place * REQUEST + UNIQUE].store(0, Ordering::Release),
+                Found::Begun(unique, begun) => drop(left.insert(unique, begun)),
             }
         }
         InFlight { ledger, left: Mutex::new(left) }
@@ -233,5 +253,31 @@ mod tests {
         let both = (requests.begin(2, None).unwrap(), requests.begin(4, None).unwrap());
         std::mem::forget(both);
         assert_eq!(InFlight::new(ledger).left.lock().len(), 2);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod model {
+    use super::*;
+    use canopy_sys::process::left_by_the_dead;
+
+    #[test]
+    fn a_note_is_that_of_one_request() {
+        let write = |ledger: &Ledger| {
+            let requests = InFlight { ledger: ledger.clone(), left: Mutex::new(HashMap::new()) };
+            for (unique, detail) in [(10, 7), (12, 8)] {
+                let noted = requests.begin(unique, None).expect("a place");
+                noted.detail(detail);
+                drop(noted);
+                requests.answered();
+            }
+        };
+        let read = |ledger: &Ledger| match Found::at(ledger, 0) {
+            Found::Begun(unique, begun) => Some((unique, begun.detail)),
+            Found::Nothing | Found::Useless => None,
+        };
+        let mut found = left_by_the_dead(|| Ledger::new().expect("memory"), write, read);
+        found.sort_unstable();
+        assert_eq!(found, [None, Some((10, 0)), Some((10, 7)), Some((12, 0)), Some((12, 8))]);
     }
 }
