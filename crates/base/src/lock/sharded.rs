@@ -1,9 +1,13 @@
 //! Values with a copy per thread, so that threads on different processors do not write to the same cache line.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+#[cfg(loom)]
+use loom::{lazy_static, sync::atomic::AtomicUsize, thread_local};
+use std::sync::atomic::Ordering;
+#[cfg(not(loom))]
+use std::{sync::atomic::AtomicUsize, thread_local};
 
 /// The number of shards. With more threads than that, threads share shards.
-pub const COUNT: usize = 16;
+pub const COUNT: usize = if cfg!(loom) { 2 } else { 16 };
 
 /// A value with one copy for each shard.
 #[derive(Default)]
@@ -14,7 +18,12 @@ pub struct Sharded<T>([Shard<T>; COUNT]);
 #[repr(align(128))]
 struct Shard<T>(T);
 
+#[cfg(not(loom))]
 static NEXT: AtomicUsize = AtomicUsize::new(0);
+#[cfg(loom)]
+lazy_static! {
+    static ref NEXT: AtomicUsize = AtomicUsize::new(0);
+}
 thread_local! {
     static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % COUNT;
 }
