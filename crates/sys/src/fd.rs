@@ -53,13 +53,18 @@ pub struct KnownFd {
 
 impl KnownFd {
     /// Returns the descriptor that has this number now; `None` if none has.
+    ///
+    /// No filesystem is asked: the file may be in the very pool that this process is about to serve, or on a branch that does
+    /// not answer.
     #[must_use]
     pub fn now(number: RawFd) -> Option<KnownFd> {
-        // SAFETY: all bytes zero are a valid `stat`.
-        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: writes into `stat` only, and fails for a number without a descriptor.
-        let result = unsafe { libc::fstat(number, &raw mut stat) };
-        (result == 0).then_some(KnownFd { number, device: stat.st_dev, inode: stat.st_ino })
+        // SAFETY: all bytes zero are a valid `statx`.
+        let mut stat: libc::statx = unsafe { std::mem::zeroed() };
+        let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+        // SAFETY: reads the empty path, writes into `stat` only, and fails for a number without a descriptor.
+        let result = unsafe { libc::statx(number, c"".as_ptr(), flags, libc::STATX_INO, &raw mut stat) };
+        let device = u64::from(stat.stx_dev_major) << 32 | u64::from(stat.stx_dev_minor);
+        (result == 0).then_some(KnownFd { number, device, inode: stat.stx_ino })
     }
 }
 
