@@ -128,7 +128,7 @@ mod tests {
         let text = "word ".repeat(60);
         let wrapped = paragraph("  fix: ", &text);
         assert!(wrapped.lines().all(|line| line.len() <= WIDTH), "{wrapped}");
-        assert!(wrapped.lines().skip(1).all(|line| line.starts_with("        word")), "{wrapped}");
+        assert!(wrapped.lines().skip(1).all(|line| line.starts_with("       word")), "{wrapped}");
         assert!(wrapped.starts_with("  fix: word"));
         assert_eq!(wrapped.split_whitespace().count(), 61);
         assert_eq!(paragraph("a ", ""), "a \n");
