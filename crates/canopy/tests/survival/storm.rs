@@ -337,7 +337,17 @@ impl<'a> Client<'a> {
     fn absent(&self, name: &str) -> Step {
         match fs::symlink_metadata(self.path(name)) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            other => Err(format!("{name} is still there: {:?}", other.map(|there| there.len()))),
+            other => {
+                let on: Vec<_> = (0..self.branches.len())
+                    .map(|branch| {
+                        self.branches[branch].join(&self.name).join(name).symlink_metadata().is_ok()
+                    })
+                    .collect();
+                Err(format!(
+                    "{name} is still there: {:?}, on branches {on:?}",
+                    other.map(|there| there.len())
+                ))
+            }
         }
     }
 

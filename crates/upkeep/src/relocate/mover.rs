@@ -385,17 +385,18 @@ impl<'p> Mover<'p> {
 
     fn reason(&self, errno: Errno, to: usize, what: What) -> NotMoved {
         let pool = || self.pool.mountpoint.clone();
+        let target = &self.pool.branches[to];
+        if let (Errno::PERM | Errno::OPNOTSUPP, Some(what)) = (errno, target.loses) {
+            let branch = shown(&target.path);
+            return NotMoved::Stays(format!(
+                "{branch} cannot store all of it: {what} (--lossy moves it anyway)"
+            ));
+        }
         let why = match errno {
             Errno::ACCESS => return NotMoved::Fatal(Error::NotOwner(pool())),
             Errno::NOTTY | Errno::NOSYS => return NotMoved::Fatal(Error::NotCanopy(pool())),
             Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED => {
                 return NotMoved::Fatal(Error::PoolDead(pool()));
-            }
-            Errno::PERM | Errno::OPNOTSUPP if let Some(what) = self.pool.branches[to].loses => {
-                let branch = shown(&self.pool.branches[to].path);
-                return NotMoved::Stays(format!(
-                    "{branch} cannot store all of it: {what} (--lossy moves it anyway)"
-                ));
             }
             Errno::BUSY => "open for writing",
             Errno::NOLCK => LEASED,
