@@ -46,6 +46,24 @@ fn mv_from_the_pool_to_another_disk_leaves_the_file_there() {
     }
 }
 
+/// What was there before the file was opened was not brought since, though all may be in one tick of the clock.
+#[test]
+fn files_that_were_made_together_go_together() {
+    let bed = bed("");
+    let modified = |on: usize, name: &str| fs::metadata(bed.on(on, name)).and_then(|meta| meta.modified());
+    let mut alike = 0;
+    for at in 0..200 {
+        let name = format!("f{at}");
+        canopy_testkit::files::wait_for_clock_tick();
+        (0..2).for_each(|on| fs::write(bed.on(on, &name), "shown").expect("a file"));
+        assert_eq!(content(&bed.at(&name)).as_deref(), Some("shown"));
+        alike += u32::from(modified(0, &name).expect("a time") == modified(1, &name).expect("a time"));
+        fs::remove_file(bed.at(&name)).expect("unlink");
+        assert!(bed.branches_with(&name).is_empty(), "{name}");
+    }
+    assert!(alike > 0, "no two files were written in one tick");
+}
+
 /// What is removed stays removed, unless the very thread that removes it has brought a copy since it opened the file.
 #[test]
 fn only_a_copy_that_the_remover_has_brought_is_spared() {

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const FILES: usize = 1 << 13;
 /// Bits for a thread's number: the kernel has no more than 4 million (`PID_MAX_LIMIT`).
 const THREAD_BITS: u32 = 22;
+/// The longest tick of a kernel's clock, in milliseconds (CONFIG_HZ=100).
+const TICK: u64 = 10;
 
 /// For each place, the time and in the lowest bits the thread, and that combined with the hash of the file: two threads
 /// may write a place at once, and then it says nothing.
@@ -30,6 +32,13 @@ impl LastOpens {
         let place = self.place(hash);
         place[0].store(open, Ordering::Relaxed);
         place[1].store(open ^ hash, Ordering::Relaxed);
+    }
+
+    /// Returns whether an open now and a birth may be of one tick of the clock, which then does not tell what was first.
+    pub(crate) fn may_be_together(birth: (i64, u32)) -> bool {
+        let now = clock_gettime(ClockId::RealtimeCoarse);
+        let time = |sec: i64, nsec: u32| millis(Time { sec, nsec });
+        time(now.tv_sec, now.tv_nsec as u32) <= time(birth.0, birth.1) + TICK
     }
 
     /// Returns whether this thread is known to have opened the file last, and not after this time.

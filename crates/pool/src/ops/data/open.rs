@@ -7,6 +7,7 @@ use crate::node::Node;
 use crate::node::handles::FileHandle;
 use crate::node::open_file::{self, FileLocation, FileUse, IdleState, OpenFile};
 use crate::node::passthrough::{self, OpenFlags, Sharing};
+use crate::node::recent::last_opens::LastOpens;
 use crate::ops::attrs::setattr;
 use crate::ops::data;
 use crate::ops::reserve;
@@ -84,6 +85,7 @@ pub fn open(pool: &Pool, caller: &Caller, id: NodeId, flags: u32, kill_suidgid: 
         None
     };
     data::detach::detach_before_write(pool, caller, &node, flags)?;
+    let has_others = has_other_copies(pool, &node);
     // An open for writing waits until a move of the file has finished.
     let writes = open_file::writes(branch_flags(pool, flags));
     let _stays = if writes { Some(node.pin_location()?) } else { None };
@@ -95,9 +97,24 @@ pub fn open(pool: &Pool, caller: &Caller, id: NodeId, flags: u32, kill_suidgid: 
     resolve::generations::must_be_current(pool, &branches, &node, trust)?;
     let opened = open_node(pool, caller, &branches, &node, flags, kill_suidgid);
     if let Some(key) = node.key() {
-        pool.last_opens.put(key, caller.pid);
+        pool.last_opens.put(key, if has_others { 0 } else { caller.pid });
     }
     resolve::generations::or_elsewhere(pool, &branches, &node, opened)
+}
+
+/// Returns whether other branches hold a name of a file that was made just now. Whoever opens it has not brought them since,
+/// which times alone do not tell.
+fn has_other_copies(pool: &Pool, node: &Node) -> bool {
+    let is_new = node.key().is_some_and(|key| LastOpens::may_be_together(key.birth));
+    if !is_new || pool.branches.load().as_slice().len() < 2 {
+        return false;
+    }
+    let trust = resolve::dirs::cache_trust(pool);
+    let _held = pool.using(Uses::node(node.id));
+    let branches = pool.branches.load();
+    pool.nodes.names_in(node.id).any(|(parent, path, name)| {
+        resolve::dirs::dirs_of(pool, &branches, parent, &path, trust).copies(&name).count() > 1
+    })
 }
 
 pub(crate) fn open_node(
