@@ -22,6 +22,8 @@ pub enum Error {
     #[error(transparent)]
     Monitor(#[from] canopy_monitor::Error),
     #[error(transparent)]
+    Notify(#[from] canopy_notify::Error),
+    #[error(transparent)]
     Setup(#[from] canopy_setup::Error),
     #[error("branches '{instruction}': {why}")]
     Branches { instruction: String, why: String },

@@ -73,6 +73,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Metrics(args) => {
             canopy_monitor::metrics(&args, canopy_server::badge::published_report).map_err(Into::into)
         }
+        Command::Notify(args) => commands::status::notify::run(&args),
         Command::Explain(args) => commands::explain::run(&args),
         Command::CollectInfo(args) => commands::collect_info::run(&args),
         Command::Bench(args) => canopy_bench::run(&args).map_err(Into::into),

@@ -24,6 +24,7 @@ use crate::commands::upgrade::UpgradeArgs;
 use canopy_bench::BenchArgs;
 use canopy_config::source::command_line::Arg;
 use canopy_monitor::{MetricsArgs, TopArgs};
+use canopy_notify::NotifyArgs;
 use canopy_setup::commands::init::InitArgs;
 use canopy_setup::commands::migrate::MigrateArgs;
 use canopy_setup::complete::CompleteArgs;
@@ -65,6 +66,7 @@ pub enum Command {
     Status(StatusArgs),
     Top(TopArgs),
     Metrics(MetricsArgs),
+    Notify(NotifyArgs),
     Explain(ExplainArgs),
     Fsck(FsckArgs),
     CollectInfo(CollectInfoArgs),

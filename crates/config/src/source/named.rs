@@ -16,6 +16,8 @@ use std::path::{Path, PathBuf};
 
 /// The directory with the files of named pools.
 const DIRECTORY: &str = "/etc/canopy";
+/// The name of the file there that says who is told of what goes wrong (`canopy notify`): it describes no pool.
+const NOTIFY: &str = "notify";
 /// The environment variable that names another directory, for tests and for users who cannot write to /etc.
 const VARIABLE: &str = "CANOPY_CONFIG_DIR";
 
@@ -65,7 +67,7 @@ impl NamedPool {
 
     /// Returns the pool of this name, whether or not its file exists.
     pub fn by_name(text: &OsStr) -> Option<NamedPool> {
-        let name = text.to_str().filter(|_| is_name(text))?.to_owned();
+        let name = text.to_str().filter(|text| *text != NOTIFY).filter(|_| is_name(text))?.to_owned();
         Some(NamedPool { file: directory().join(format!("{name}.toml")), name })
     }
 
@@ -88,7 +90,8 @@ impl NamedPool {
 pub fn all() -> Vec<NamedPool> {
     let files = fs::read_dir(directory()).into_iter().flatten().flatten().map(|entry| entry.path());
     let named = |file: PathBuf| {
-        let name = file.file_stem()?.to_str().filter(|_| file::is_toml(&file))?.to_owned();
+        let name =
+            file.file_stem()?.to_str().filter(|name| *name != NOTIFY && file::is_toml(&file))?.to_owned();
         Some(NamedPool { name, file })
     };
     let mut pools: Vec<NamedPool> = files.filter_map(named).collect();

@@ -10,6 +10,8 @@ use crate::placement::{self, quote};
 use std::ffi::OsString;
 use toml_edit::{Document, Item, TableLike, Value};
 
+/// Tables that say who is told of the pool. `canopy notify` reads them.
+const NOTIFY: &str = "notify";
 /// The keys of a branch that is a table.
 const PARTS: [&str; 3] = ["path", "mode", "minfreespace"];
 /// The keys of a tier.
@@ -58,6 +60,9 @@ struct Walk<'t> {
 impl Walk<'_> {
     fn table(&mut self, table: &dyn TableLike, above: &str) {
         for (name, item) in table.iter() {
+            if name == NOTIFY && above.is_empty() {
+                continue;
+            }
             let key = if above.is_empty() { name.to_owned() } else { format!("{above}.{name}") };
             let spec = options::find(&key);
             if spec.is_some_and(|spec| spec.name == "branches") {

@@ -4,6 +4,7 @@
 //! one deadline. So a hung branch is reported as such.
 
 pub mod model;
+pub mod notify;
 mod render;
 mod unmounted;
 mod warnings;

@@ -186,6 +186,11 @@ macro_rules! codes {
         impl WarningCode {
             /// All codes with their words and meanings, for the manual.
             pub const ALL: &[(WarningCode, &str, &str)] = &[$((WarningCode::$variant, $word, $meaning)),+];
+
+            /// Returns its word in JSON.
+            pub fn word(self) -> &'static str {
+                match self { $(WarningCode::$variant => $word),+ }
+            }
         }
     };
 }

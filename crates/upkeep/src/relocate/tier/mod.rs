@@ -137,7 +137,7 @@ impl TierMover<'_> {
             }
             let mountpoint = pool.mountpoint.clone();
             drop(pool);
-            self.finish("waits");
+            self.finish(record::WAITS);
             self.copy_until(begun + LOOK, &mountpoint, &placement)?;
         }
         self.finish("has ended");

@@ -38,6 +38,9 @@ pub(super) struct MoverReport {
     pub copies: Option<CopiesReport>,
 }
 
+/// What a mover does that has nothing to do, in words.
+pub(super) const WAITS: &str = "waits";
+
 /// Files that have fewer copies than a rule wants.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(super) struct CopiesReport {

@@ -1,6 +1,6 @@
 //! The tiers of a pool for `canopy status`.
 
-use super::record::{CopiesReport, MoverReport, mover_report};
+use super::record::{self, CopiesReport, MoverReport, mover_report};
 use canopy_base::text::{bytes, date};
 use canopy_config::placement::{format_move_when, parse_rules, parse_tiers};
 use canopy_control::PoolReport;
@@ -60,6 +60,26 @@ impl TierStatus {
             ("copies", known.map_or_else(|| NO_MOVER.to_owned(), ToString::to_string))
         });
         tiers.chain(copies).chain(self.mover.iter().map(|mover| ("mover", mover.to_string())))
+    }
+}
+
+impl TierStatus {
+    /// Returns what is wrong with copies: each with a word for programs, a text and a fix.
+    pub fn troubles(&self) -> impl Iterator<Item = (&'static str, String, String)> {
+        let runs = self.mover.as_ref().is_some_and(|mover| mover.running);
+        let none = (self.wants_copies && !runs).then(|| {
+            let fix = "canopy tier POOL makes them once, systemctl enable --now canopy-tier@NAME from now on";
+            ("copies-not-made", "a rule wants copies, and nothing makes them".to_owned(), fix.to_owned())
+        });
+        // While it works, the number says nothing.
+        let waiting = self.mover.iter().filter(|mover| mover.running && mover.state == record::WAITS);
+        let short = waiting.filter_map(|mover| mover.copies.as_ref()).find(|copies| copies.short > 0);
+        let short = short.map(|CopiesReport { short, .. }| {
+            let files = if *short == 1 { "1 file has" } else { &format!("{short} files have") };
+            let text = format!("{files} fewer copies than a rule wants, and cannot get more");
+            ("too-few-copies", text, "canopy tier POOL --dry-run says why".to_owned())
+        });
+        none.into_iter().chain(short)
     }
 }
 

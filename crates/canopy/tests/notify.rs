@@ -1,0 +1,249 @@
+//! Messages about pools reach those who are to be told: receivers that speak HTTP and SMTP, a sendmail, and a command.
+
+use canopy_testkit::cmd::{run_within, spawn, wait_until, wait_within};
+use canopy_testkit::{PATIENCE, ScratchDir};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+/// `\0u\0s3cret`, as AUTH PLAIN has it.
+const LOGIN: &str = "AHUAczNjcmV0";
+
+/// What a receiver was sent: for each connection, the lines of the client.
+#[derive(Clone, Default)]
+struct Received(Arc<Mutex<Vec<String>>>);
+
+impl Received {
+    fn all(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+
+    fn has(&self, words: &[&str]) -> bool {
+        self.all().iter().any(|text| words.iter().all(|word| text.contains(word)))
+    }
+}
+
+/// A receiver on a port of its own. It lives as long as the test's process.
+fn receiver(serve: fn(TcpStream) -> std::io::Result<String>) -> (u16, Received) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let (port, received) = (listener.local_addr().expect("an address").port(), Received::default());
+    let into = received.clone();
+    thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            if let Ok(text) = serve(client) {
+                into.0.lock().unwrap().push(text);
+            }
+        }
+    });
+    (port, received)
+}
+
+fn http(client: TcpStream) -> std::io::Result<String> {
+    let (mut text, mut length) = (String::new(), 0);
+    let mut reader = BufReader::new(client.try_clone()?);
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line)?;
+        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap_or(0);
+        }
+        text.push_str(&line);
+        if line.trim().is_empty() {
+            break;
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body)?;
+    text.push_str(&String::from_utf8_lossy(&body));
+    let mut client = client;
+    client.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")?;
+    Ok(text)
+}
+
+fn smtp(mut client: TcpStream) -> std::io::Result<String> {
+    let (mut text, mut in_data) = (String::new(), false);
+    let mut reader = BufReader::new(client.try_clone()?);
+    client.write_all(b"220 test ESMTP\r\n")?;
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 {
+            return Ok(text);
+        }
+        text.push_str(&line);
+        let answer: &[u8] = match line.trim_end() {
+            "." if in_data => {
+                in_data = false;
+                b"250 taken\r\n"
+            }
+            _ if in_data => continue,
+            "DATA" => {
+                in_data = true;
+                b"354 go on\r\n"
+            }
+            "QUIT" => b"221 bye\r\n",
+            line if line.starts_with("EHLO") => b"250-test\r\n250 AUTH PLAIN\r\n",
+            "AUTH PLAIN" => b"334 \r\n",
+            line if line == LOGIN => b"235 welcome\r\n",
+            _ => b"250 ok\r\n",
+        };
+        client.write_all(answer)?;
+        if answer.starts_with(b"221") {
+            return Ok(text);
+        }
+    }
+}
+
+fn script(path: &Path, text: &str) {
+    fs::write(path, format!("#!/bin/sh\n{text}\n")).expect("a script");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("a mode");
+}
+
+fn canopy(scratch: &ScratchDir) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_canopy"));
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("CANOPY_CONFIG_DIR", scratch.path("etc"));
+    command.env("PATH", format!("{}:{path}", scratch.path("bin").display()));
+    command.arg("notify").arg("--file").arg(scratch.path("notify.toml"));
+    command.arg("--fstab-file").arg("/dev/null");
+    command
+}
+
+#[test]
+fn a_trial_reaches_everybody_and_shows_no_secret() {
+    let scratch = ScratchDir::new("canopy-notify", &["etc", "bin"]);
+    let ((web, web_got), (mail, mail_got)) = (receiver(http), receiver(smtp));
+    let at = |name: &str| scratch.path(name).display().to_string();
+    script(&scratch.path("bin/sendmail"), &format!("cat > {}", at("sent")));
+    script(&scratch.path("bin/tell"), &format!("echo \"$CANOPY_SEVERITY $1\" > {0}; cat >> {0}", at("told")));
+    fs::write(scratch.path("secret"), "s3cret\n").unwrap();
+    fs::set_permissions(scratch.path("secret"), fs::Permissions::from_mode(0o600)).unwrap();
+    let secret = at("secret");
+    let text = format!(
+        "[[notify]]\nntfy = 'http://127.0.0.1:{web}/topic'\ntoken-file = '{secret}'\n\
+         [[notify]]\ngotify = 'http://127.0.0.1:{web}/gotify/'\ntoken-file = '{secret}'\n\
+         [[notify]]\nwebhook = 'http://127.0.0.1:{web}/hook'\n\
+         [[notify]]\nmail = 'me@there'\n\
+         [[notify]]\nmail = 'you@there'\nsmtp = 'smtp://127.0.0.1:{mail}'\nuser = 'u'\npassword-file = '{secret}'\n\
+         [[notify]]\ncommand = ['{}', 'two words']\n",
+        at("bin/tell")
+    );
+    fs::write(scratch.path("notify.toml"), &text).unwrap();
+    let done = run_within(canopy(&scratch).arg("test"), PATIENCE);
+    assert!(done.success(), "{}", done.describe());
+    let shown = done.describe();
+    assert_eq!(shown.matches(": sent").count(), 6, "{shown}");
+    assert!(!shown.contains("s3cret"), "{shown}");
+    assert!(web_got.has(&["POST /topic", "Authorization: Bearer s3cret", "this is a trial"]));
+    assert!(web_got.has(&["POST /gotify/message", "X-Gotify-Key: s3cret", "\"priority\":"]));
+    assert!(web_got.has(&["POST /hook", "\"test\":true", "\"code\":\"test\""]));
+    assert!(wait_until(PATIENCE, || mail_got.has(&[
+        LOGIN,
+        "RCPT TO:<you@there>",
+        "Subject: ",
+        "this is a trial"
+    ])));
+    let sent = fs::read_to_string(scratch.path("sent")).unwrap();
+    assert!(
+        sent.starts_with("To: me@there\nSubject: ") && sent.contains("\n\ncanopy notify test: "),
+        "{sent}"
+    );
+    let told = fs::read_to_string(scratch.path("told")).unwrap();
+    assert!(told.starts_with("notice two words\n{"), "{told}");
+
+    // Each that fails says why, and the others are told.
+    script(&scratch.path("bin/tell"), "echo no pigeon >&2; exit 3");
+    fs::set_permissions(scratch.path("secret"), fs::Permissions::from_mode(0o644)).unwrap();
+    let done = run_within(canopy(&scratch).arg("test"), PATIENCE);
+    let shown = done.describe();
+    assert_eq!(done.code(), Some(1), "{shown}");
+    for part in
+        ["can be read by others (chmod 600", "no pigeon", "webhook http://127.0.0.1", "4 of 6 test messages"]
+    {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert_eq!(shown.matches(": sent").count(), 2, "{shown}");
+}
+
+#[test]
+fn a_pool_that_is_not_mounted_is_told_once_and_its_return_once() {
+    let scratch = ScratchDir::new("canopy-notify", &["etc", "bin", "a", "pool"]);
+    let (web, got) = receiver(http);
+    let pool = scratch.path("pool");
+    let file = scratch.path("etc/media.toml");
+    let of_pool = format!(
+        "branches = ['{}']\nmountpoint = '{}'\n[[notify]]\nwebhook = 'http://127.0.0.1:{web}/media'\n",
+        scratch.path("a").display(),
+        pool.display()
+    );
+    fs::write(&file, of_pool).unwrap();
+    let state = scratch.path("state/notify.json");
+    let start = || {
+        let mut command = canopy(&scratch);
+        command.args(["run", "--gather", "1", "--state"]).arg(&state).stderr(Stdio::null());
+        spawn(&mut command).expect("a process")
+    };
+    let end = |mut child: std::process::Child| {
+        kill_process(Pid::from_child(&child), Signal::TERM).expect("it runs");
+        assert!(wait_within(&mut child, PATIENCE).is_some_and(|status| status.success()));
+    };
+    let begins =
+        ["POST /media", "\"code\":\"pool-not-mounted\"", "\"phase\":\"begins\"", "canopy mount media"];
+    let ends = ["\"code\":\"pool-not-mounted\"", "\"phase\":\"ends\""];
+    let child = start();
+    assert!(wait_until(PATIENCE, || got.has(&begins)), "{:?}", got.all());
+    end(child);
+    // Another process goes on where that has stopped.
+    let child = start();
+    let canopy = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_canopy"));
+        run_within(command.args(words).env("CANOPY_CONFIG_DIR", scratch.path("etc")), PATIENCE)
+    };
+    let mounted = canopy(&["mount", "media"]);
+    let told = wait_until(PATIENCE, || got.has(&ends));
+    let unmounted = canopy(&["umount", "media"]);
+    end(child);
+    assert!(mounted.success() && told && unmounted.success(), "{} {:?}", mounted.describe(), got.all());
+    let count =
+        |words: &[&str]| got.all().iter().filter(|text| words.iter().all(|word| text.contains(word))).count();
+    assert_eq!((count(&begins), count(&ends)), (1, 1), "{:?}", got.all());
+}
+
+#[test]
+fn a_message_that_cannot_be_sent_waits() {
+    let scratch = ScratchDir::new("canopy-notify", &["etc", "bin", "a"]);
+    let state = scratch.path("notify.json");
+    fs::write(scratch.path("etc/media.toml"), format!("branches = ['{}']\n", scratch.path("a").display()))
+        .unwrap();
+    script(&scratch.path("bin/tell"), "exit 1");
+    let tell = scratch.path("bin/tell").display().to_string();
+    fs::write(scratch.path("notify.toml"), format!("[[notify]]\ncommand = '{tell}'\n")).unwrap();
+    let mut command = canopy(&scratch);
+    command.args(["run", "--gather", "1", "--state"]).arg(&state).stderr(Stdio::piped());
+    let mut child = spawn(&mut command).expect("a process");
+    let kept = || fs::read_to_string(&state).is_ok_and(|text| text.contains("\"failures\":1"));
+    let waits = wait_until(PATIENCE, kept);
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("it runs");
+    let mut said = String::new();
+    child.stderr.take().expect("a pipe").read_to_string(&mut said).expect("lines");
+    assert!(wait_within(&mut child, PATIENCE).is_some_and(|status| status.success()));
+    assert!(waits && said.contains("was not sent, and will be tried again"), "{said}");
+    assert!(fs::read_to_string(&state).expect("a state").contains("pool-not-mounted"));
+}
+
+#[test]
+fn mistakes_are_told() {
+    let scratch = ScratchDir::new("canopy-notify", &["etc", "bin"]);
+    let done = run_within(canopy(&scratch).arg("test"), PATIENCE);
+    assert_eq!(done.code(), Some(1));
+    assert!(done.describe().contains("nobody is told of anything"), "{}", done.describe());
+    fs::write(scratch.path("notify.toml"), "[[notify]]\nmial = 'x'\n").unwrap();
+    let done = run_within(canopy(&scratch).arg("run"), PATIENCE);
+    assert_eq!(done.code(), Some(1));
+    assert!(done.describe().contains("(did you mean 'mail'?)"), "{}", done.describe());
+}

@@ -1,0 +1,86 @@
+//! Tells people what goes wrong with pools: `canopy notify`.
+//!
+//! A look at all pools gives conditions (`event`), which `tracker` compares with those before. What has begun or ended is
+//! worded (`message`, `mail`), waits in the `outbox` of each `target`, and is handed to what carries it (`deliver`). The
+//! program that serves a pool has no part in it.
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
+mod deliver;
+mod error;
+pub mod event;
+mod mail;
+mod message;
+mod outbox;
+mod run;
+mod target;
+mod tracker;
+
+pub use error::{Error, Result};
+
+use clap::{Args, ValueEnum};
+use event::Seen;
+use std::path::PathBuf;
+
+/// Send a message when something goes wrong with a pool
+#[derive(Args, Debug)]
+#[command(after_help = NOTES)]
+pub struct NotifyArgs {
+    /// What to do
+    #[arg(value_enum, value_name = "run|test", hide_possible_values = true)]
+    pub action: Action,
+    /// Who is told [default: /etc/canopy/notify.toml]
+    #[arg(long, value_name = "FILE", default_value = "/etc/canopy/notify.toml", hide_default_value = true)]
+    pub file: PathBuf,
+    /// What has been told [default: /var/lib/canopy/notify.json]
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "/var/lib/canopy/notify.json",
+        hide_default_value = true
+    )]
+    pub state: PathBuf,
+    /// How long events gather into one message
+    #[arg(long, value_name = "SECONDS", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub gather: u32,
+    /// The fstab to look at
+    #[arg(long, value_name = "FILE", default_value = "/etc/fstab")]
+    pub fstab_file: PathBuf,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
+pub enum Action {
+    /// Look at all pools again and again, and tell.
+    Run,
+    /// Send a message to everybody who is told, to try it.
+    Test,
+}
+
+const NOTES: &str = "\
+'run' looks at all pools until it is stopped, as canopy-notify.service does, and
+sends what 'canopy status' warns of: once when it begins, once when it is over.
+'test' sends a trial to everybody. docs/messages.md explains it all.
+
+/etc/canopy/notify.toml (or the file of a pool, for that pool alone):
+  [[notify]]
+  mail = \"me@example.org\"        # by sendmail; smtp = \"smtps://host:465\"
+  [[notify]]
+  ntfy = \"https://ntfy.sh/TOPIC\" # or gotify, webhook, command
+  least = \"problem\"              # or warning (default), notice
+  repeat = \"daily\"               # again each day while it lasts
+
+Examples:
+  canopy notify test
+  systemctl enable --now canopy-notify";
+
+/// Runs the command. `look` looks at all pools.
+///
+/// # Errors
+/// A mistake in a file; if nobody is to be told; if a test message could not be sent.
+pub fn notify(args: &NotifyArgs, look: &dyn Fn() -> Result<Seen, String>) -> Result<()> {
+    let targets = target::all(&args.file)?;
+    match args.action {
+        Action::Run => run::watch(&targets, &args.state, i64::from(args.gather), look),
+        Action::Test => run::test(&targets),
+    }
+}

@@ -1,0 +1,190 @@
+//! The loop of `canopy notify`: looks, tells, remembers.
+
+use crate::deliver;
+use crate::error::{Error, Result};
+use crate::event::{Condition, Event, Phase, Seen, Severity, Subject};
+use crate::message::Message;
+use crate::outbox::Outbox;
+use crate::target::Target;
+use crate::tracker::Tracker;
+use canopy_base::text::os_error;
+use canopy_sys::shown::Show as _;
+use serde::{Deserialize, Serialize};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// How often pools are looked at while events gather, and at most so many seconds apart.
+const LOOKS: i64 = 10;
+const APART: i64 = 5;
+
+/// What is kept over a restart.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Memory {
+    tracker: Tracker,
+    outbox: Outbox,
+}
+
+/// Looks at pools again and again, until a signal arrives. Events gather for so many seconds.
+pub(crate) fn watch(
+    targets: &[Target],
+    state: &Path,
+    gather: i64,
+    look: &dyn Fn() -> Result<Seen, String>,
+) -> Result<()> {
+    let mut signals =
+        Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(Error::system("cannot wait for signals"))?;
+    let (ends, ended) = channel::<()>();
+    std::thread::spawn(move || {
+        signals.forever().next();
+        drop(ends);
+    });
+    let mut memory = recall(state);
+    memory.outbox.keep(|name| targets.iter().any(|target| target.name() == name));
+    let every = Duration::from_secs((gather / LOOKS).clamp(1, APART).unsigned_abs());
+    let mut blind = false;
+    loop {
+        let now = now();
+        match look() {
+            Ok(seen) => {
+                blind = false;
+                let events = memory.tracker.observe(now, seen, gather);
+                events.iter().for_each(log);
+                for target in targets {
+                    if let Some(message) = message_for(target, now, &events) {
+                        memory.outbox.put(&target.name(), message);
+                    }
+                }
+            }
+            // What was seen last lasts.
+            Err(why) if !blind => {
+                blind = true;
+                say(Severity::Problem, &format!("pools cannot be looked at: {why}"));
+            }
+            Err(_) => {}
+        }
+        // So that no message is sent again by the next one, should this one be killed: at worst a message is sent twice.
+        remember(state, &memory)?;
+        let turns = memory.outbox.send(now, |name, message| {
+            let target = targets.iter().find(|target| target.name() == name);
+            target.map_or(Ok(()), |target| deliver::send(target, message))
+        });
+        for (target, turn) in &turns {
+            match turn {
+                Err(why) => say(
+                    Severity::Problem,
+                    &format!("a message by {target} was not sent, and will be tried again: {why}"),
+                ),
+                Ok(()) => say(Severity::Notice, &format!("messages by {target} are sent again")),
+            }
+        }
+        remember(state, &memory)?;
+        match ended.recv_timeout(every) {
+            Err(RecvTimeoutError::Timeout) => {}
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// Sends a message to each target, to try them. Returns how many could not be sent.
+pub(crate) fn test(targets: &[Target]) -> Result<()> {
+    let subject = Subject { pool: "canopy notify test".into(), code: "test".into(), branch: String::new() };
+    let condition = Condition {
+        subject,
+        severity: Severity::Warning,
+        text: "this is a trial, and nothing is wrong".into(),
+        fix: String::new(),
+    };
+    let event = Event { phase: Phase::Happened, condition, since: now(), comes_and_goes: false };
+    let message = Message { host: host(), at: now(), events: vec![event], test: true, lost: 0 };
+    let mut failed = 0;
+    for target in targets {
+        match deliver::send(target, &message) {
+            Ok(()) => canopy_terminal::print(&format!("{}: sent\n", target.name())),
+            Err(why) => {
+                failed += 1;
+                canopy_terminal::print(&format!("{}: not sent: {why}\n", target.name()));
+            }
+        }
+    }
+    if failed == 0 { Ok(()) } else { Err(Error::NotSent(failed, targets.len())) }
+}
+
+/// Returns what a target is told of these events, if anything.
+fn message_for(target: &Target, now: i64, events: &[Event]) -> Option<Message> {
+    let is_told = |event: &&Event| {
+        // Who has heard of the beginning hears of the end.
+        let severity = if event.phase == Phase::Ends { event.condition.severity } else { event.severity() };
+        target.is_for(&event.condition.subject.pool)
+            && severity >= target.least
+            && (target.repeats || event.phase != Phase::Lasts)
+    };
+    let events: Vec<Event> = events.iter().filter(is_told).cloned().collect();
+    (!events.is_empty()).then(|| Message { host: host(), at: now, events, test: false, lost: 0 })
+}
+
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+fn log(event: &Event) {
+    let condition = &event.condition;
+    let over = if event.phase == Phase::Ends { "over: " } else { "" };
+    say(event.severity(), &format!("{}: {over}{}", condition.subject.pool, condition.text));
+}
+
+/// Writes a line, which the journal takes with its priority (sd-daemon(3)).
+fn say(severity: Severity, line: &str) {
+    let priority = match severity {
+        Severity::Problem => "<3>",
+        Severity::Warning => "<4>",
+        Severity::Notice => "<6>",
+    };
+    let for_journal = std::env::var_os("JOURNAL_STREAM").is_some();
+    canopy_terminal::eprint_line(&format!("{}{line}", if for_journal { priority } else { "" }));
+}
+
+/// Reads what was kept. What cannot be read is begun anew, so that people are told once too often rather than never.
+fn recall(state: &Path) -> Memory {
+    let read = fs::read(state);
+    match read.map(|bytes| serde_json::from_slice(&bytes)) {
+        Ok(Ok(memory)) => memory,
+        Ok(Err(why)) => {
+            say(Severity::Warning, &format!("{} is damaged, and is begun anew: {why}", state.shown()));
+            Memory::default()
+        }
+        Err(why) => {
+            if why.kind() != std::io::ErrorKind::NotFound {
+                say(Severity::Warning, &format!("{}: {}", state.shown(), os_error(&why)));
+            }
+            Memory::default()
+        }
+    }
+}
+
+/// Keeps it, whole or not at all.
+fn remember(state: &Path, memory: &Memory) -> Result<()> {
+    let failed = |why| Error::File { file: state.to_owned(), why };
+    let bytes = serde_json::to_vec(memory).unwrap_or_default();
+    if fs::read(state).is_ok_and(|before| before == bytes) {
+        // No disk wakes for nothing.
+        return Ok(());
+    }
+    if let Some(dir) = state.parent() {
+        fs::create_dir_all(dir).map_err(failed)?;
+    }
+    let new = state.with_extension("new");
+    let mut options = fs::OpenOptions::new();
+    std::os::unix::fs::OpenOptionsExt::mode(options.write(true).create(true).truncate(true), 0o600);
+    options.open(&new).and_then(|mut file| file.write_all(&bytes)).map_err(failed)?;
+    fs::rename(&new, state).map_err(failed)
+}
