@@ -32,7 +32,7 @@ pub struct NotifyArgs {
     /// Who is told [default: /etc/canopy/notify.toml]
     #[arg(long, value_name = "FILE", default_value = "/etc/canopy/notify.toml", hide_default_value = true)]
     pub file: PathBuf,
-    /// What has been told [default: /var/lib/canopy/notify.json]
+    /// What was told [default: /var/lib/canopy/notify.json]
     #[arg(
         long,
         value_name = "FILE",
