@@ -288,7 +288,8 @@ fn locks_are_documented_in_order() {
     let list = |file: &str| fs::read_to_string(root().join(file)).expect("the ranks");
     let (server, pool) = (list("crates/server/src/lock_rank.rs"), list("crates/base/src/lock/rank.rs"));
     // The server's outer locks, the pool's, and the server's innermost locks.
-    let (outer, inner) = server.split_at(server.find("    /// A slot").expect("the first innermost lock"));
+    let (outer, inner) =
+        server.split_at(server.find("    /// Files that were written").expect("the first innermost lock"));
     let ranks = [outer, &pool, inner].concat();
     let ranks = ranks.lines().filter_map(|line| line.trim().strip_suffix(';')?.split_once(" = "));
     let ranks: Vec<String> = ranks.map(|(name, rank)| format!("| {rank} | `{name}` |")).collect();

@@ -174,12 +174,14 @@ impl Notifier {
     /// this node may call it: the kernel does not wait when there is no data to drop, and the caller that waits for the
     /// reply keeps the inode alive (fs/fuse/inode.c fuse_reverse_inval_inode).
     ///
+    /// Returns whether the kernel knows the node.
+    ///
     /// # Errors
-    /// Those of write(2) on the device. A node that the kernel does not know is not an error.
-    pub fn inval_attributes_now(&self, node: NodeId) -> Result<(), Errno> {
+    /// Those of write(2) on the device.
+    pub fn inval_attributes_now(&self, node: NodeId) -> Result<bool, Errno> {
         match send(&self.shared.device, &Message::InvalInode { node: node.0, offset: -1, len: 0 }) {
-            Err(Errno::NOENT) => Ok(()),
-            other => other,
+            Err(Errno::NOENT) => Ok(false),
+            other => other.map(|()| true),
         }
     }
 

@@ -20,8 +20,8 @@ canopy_base::lock_ranks! {
     Conditions = 75;
     /// Branches that are gone.
     GoneBranches = 80;
-    /// A slot of the recent files.
-    RecentFile = 1000;
+    /// Files that were written, of which the kernel has not been notified yet.
+    Untold = 1000;
     /// Listings that the kernel may use.
     DirListings = 1010;
     /// Listings that the kernel keeps by itself.

@@ -83,6 +83,7 @@ pub(crate) fn complete(before: &Survival, coherence: &Coherence) {
     before.ledger.record_recovery();
     // What happened on the branches while nobody served was not seen.
     coherence.invalidate_everything();
+    coherence.expire_left_dirs();
     before.close_groups();
 }
 

@@ -51,6 +51,15 @@ pub fn upgrade_patience() -> Duration {
     USUAL
 }
 
+/// Returns whether the kernel is asked to report writes on branches, which tests hide as before Linux 6.0.
+pub(crate) fn reports_writes() -> bool {
+    #[cfg(feature = "test-switches")]
+    if std::env::var_os("CANOPY_TEST_UNREPORTED_WRITES").is_some() {
+        return false;
+    }
+    true
+}
+
 /// Lets tests have a worker stuck that waits for no branch: in a lookup of the name of the file that this variable names, for
 /// as long as the file exists.
 #[cfg(feature = "test-switches")]

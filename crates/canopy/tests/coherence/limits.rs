@@ -186,7 +186,7 @@ fn the_pool_does_not_notify_the_kernel_of_its_own_changes() {
 }
 
 /// The kernel caches missing names and attributes of recently changed files, and answers without the daemon. Changes of
-/// a file that stays open on the branch produce no event, but still show soon.
+/// a file that stays open on the branch still show.
 #[test]
 fn recent_files_and_missing_names_are_cached() {
     let bed = two_disks(Kind::Tmpfs, "");

@@ -15,3 +15,4 @@ mod random_changes;
 mod rig;
 mod uncached_names;
 mod warm_walks;
+mod written_files;

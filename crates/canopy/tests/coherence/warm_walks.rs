@@ -15,10 +15,10 @@ use std::thread;
 use std::time::Duration;
 
 /// What shows does so because the kernel is told, and not because attributes expire.
-const TOLD: &str = "cache.attr=3600";
+pub(super) const TOLD: &str = "cache.attr=3600";
 
 /// Lists a tree with the attributes of everything in it, as `ls -lR` and `find -newer` do; returns the number of names.
-fn walk(dir: &Path) -> usize {
+pub(super) fn walk(dir: &Path) -> usize {
     let entries: Vec<_> =
         fs::read_dir(dir).expect("a listing").map(|entry| entry.expect("an entry")).collect();
     let below = entries.iter().map(|entry| {
@@ -64,7 +64,7 @@ fn make(bed: &PoolBed, dir: &str, files: usize) {
 }
 
 /// Waits until the directories that were changed on a branch count as quiet again.
-fn settle() {
+pub(super) fn settle() {
     thread::sleep(Duration::from_millis(2300));
 }
 
@@ -104,7 +104,7 @@ fn a_warm_walk_sends_no_request() {
     bed.pool.umount();
 }
 
-/// Attributes expire after ten seconds, and come in bulk with a listing. So a listing expires a little earlier.
+/// Attributes that expire come in bulk with a listing. So a listing expires a little earlier.
 #[test]
 fn a_listing_is_read_anew_when_its_attributes_expire() {
     let bed = open_by(Opens::Kernel, Kind::Tmpfs, "cache.attr=3");

@@ -6,7 +6,7 @@ use super::table::Table;
 use canopy_base::error::Result;
 use canopy_base::ids::{Known, NodeId};
 use canopy_base::path::join;
-use canopy_branch::fs::stat;
+use canopy_branch::fs::stat::{self, FileKey};
 use rustix::fd::BorrowedFd;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -37,6 +37,16 @@ impl KnownTree<'_> {
         let nodes =
             [false, true].into_iter().filter_map(|linked| Some(table.file((attr.key(), linked))?.node.id));
         Ok((nodes.collect(), attr.nlink))
+    }
+
+    /// Returns which file a node is.
+    pub fn key(&self, id: NodeId) -> Option<FileKey> {
+        self.0.get(id).ok()?.key()
+    }
+
+    /// Returns the directories that the kernel knows from a process before this one, and that are not known here yet.
+    pub fn left_dirs(&self) -> Vec<NodeId> {
+        self.0.table.read().left_dirs()
     }
 
     /// Returns all known names below a directory, nearer ones first.

@@ -124,6 +124,14 @@ impl Coherence {
         }
     }
 
+    /// Makes the kernel fetch the attributes and listings of the directories again that it knows from the process before. It
+    /// does not ask for the name of one that is in use, as that of a working directory, before it needs more of it.
+    pub(crate) fn expire_left_dirs(&self) {
+        for dir in ops::external_changes::known(&self.pool).left_dirs() {
+            self.expire_node(dir, true);
+        }
+    }
+
     /// Waits until the kernel has processed the names that it was given; returns false if that takes too long.
     ///
     /// The kernel locks a directory before it sends a request for a name, and holds the lock until it has processed

@@ -15,18 +15,26 @@
 //! without its first page. Whether a listing is incomplete is known here: the kernel asks for position 0 only if it has no
 //! complete listing, and completes it only with an empty answer.
 
+use super::Coherence;
 use super::freshness::{EXTERNAL, ThreadId};
+use super::ttl::SETTLED;
 use crate::lock_rank as rank;
 use canopy_base::ids::NodeId;
 use canopy_base::lock::ranked::Mutex;
 use std::collections::HashMap;
+use std::io;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 /// The most directories that are known. Beyond that, the listings of all are dropped, and read again once.
 const MAX_DIRS: usize = 262_144;
 /// The shortest time for which a listing is kept: they are dropped once a second.
 const LEAST_AGE: Duration = Duration::from_secs(1);
+/// A listing that may be kept for so long is not dropped before it changes: to know all of these costs more than to ask for
+/// attributes one by one once a day.
+const LONG: Duration = Duration::from_secs(3600);
 /// How long an answer may wait for its client thread to be scheduled and process it.
 const IN_FLIGHT: Duration = Duration::from_secs(2);
 
@@ -37,12 +45,17 @@ pub(crate) struct KeptListings {
     /// What is known of the kernel's listings. Of a directory that is missing here, the kernel may have a complete
     /// listing, and no answer is in flight.
     dirs: Mutex<HashMap<NodeId, Known>, rank::KeptListings>,
+    /// The thread that drops listings has nothing to do.
+    idle: AtomicBool,
+    thread: OnceLock<Thread>,
 }
 
 /// What is known of the kernel's listing of a directory.
 struct Known {
     /// It is incomplete: it has begun, and no client has come to its end since.
     is_incomplete: bool,
+    /// Attributes of files that were written a moment ago came with it ([`SETTLED`]).
+    has_young: bool,
     /// When names were last given out that must not be used again: they have changed since, or a branch could not be
     /// read.
     doubtful: Option<Instant>,
@@ -66,7 +79,14 @@ pub(crate) enum Keep {
 
 impl Known {
     fn new(now: Instant) -> Known {
-        Known { is_incomplete: false, doubtful: None, answered: now, completed_by: None, due: None }
+        Known {
+            is_incomplete: false,
+            has_young: false,
+            doubtful: None,
+            answered: now,
+            completed_by: None,
+            due: None,
+        }
     }
 
     /// Returns whether an answer may not have reached the kernel's listing yet.
@@ -87,8 +107,9 @@ impl KeptListings {
     }
 
     /// Records that a client is about to be given names of a directory: the first ones, with when the request for them
-    /// began, or others. Returns whether the listing must be dropped before the answer.
-    pub(crate) fn gives(&self, dir: NodeId, client: ThreadId, first: Option<Instant>) -> bool {
+    /// began, or others. `young`: with attributes of files that were written a moment ago. Returns whether the listing must
+    /// be dropped before the answer.
+    pub(crate) fn gives(&self, dir: NodeId, client: ThreadId, first: Option<Instant>, young: bool) -> bool {
         let now = Instant::now();
         let mut dirs = self.dirs.lock();
         let known = dirs.entry(dir).or_insert_with(|| Known::new(now));
@@ -101,7 +122,9 @@ impl KeptListings {
             drops = known.may_be_in_flight(begun)
                 && known.completed_by.is_some_and(|other| client == EXTERNAL || client != other);
             (known.is_incomplete, known.completed_by, known.due) = (true, None, None);
+            known.has_young = false;
         }
+        known.has_young |= young;
         known.answered = now;
         drops
     }
@@ -130,7 +153,10 @@ impl KeptListings {
         known.completed_by = (!drops).then_some(client);
         known.due = match keep {
             // Before the attributes expire, so that they come with the next listing.
-            Keep::For(age) if !drops => Some(now + age * 9 / 10),
+            Keep::For(age) if !drops => {
+                let age = if known.has_young { age.min(SETTLED) } else { age };
+                (age < LONG).then(|| now + age * 9 / 10)
+            }
             _ => None,
         };
         drops
@@ -175,6 +201,65 @@ impl KeptListings {
     pub(crate) fn is_idle(&self) -> bool {
         self.dirs.lock().values().all(|known| known.is_incomplete)
     }
+
+    /// Wakes the thread that drops listings if it has nothing to do.
+    fn wake(&self) {
+        if self.idle.load(Ordering::SeqCst)
+            && self.idle.swap(false, Ordering::SeqCst)
+            && let Some(thread) = self.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+
+    /// Returns whether the thread may wait until it is woken.
+    fn rests(&self) -> bool {
+        self.idle.store(true, Ordering::SeqCst);
+        let idle = self.is_idle();
+        if !idle {
+            self.idle.store(false, Ordering::SeqCst);
+        }
+        idle
+    }
+}
+
+impl Drop for KeptListings {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.get() {
+            thread.unpark();
+        }
+    }
+}
+
+impl Coherence {
+    /// Starts the thread that drops the listings whose attributes are about to expire. It ends with the pool.
+    pub(super) fn start_dropping_listings(&self) -> io::Result<()> {
+        let weak = self.weak_self.clone();
+        let thread = thread::Builder::new().name("canopy-listings".into()).spawn(move || {
+            loop {
+                let Some(coherence) = weak.upgrade() else { return };
+                coherence.drop_due_listings();
+                let rests = coherence.kept.rests();
+                drop(coherence);
+                if rests { thread::park() } else { thread::park_timeout(LEAST_AGE) }
+            }
+        })?;
+        let _ = self.kept.thread.set(thread.thread().clone());
+        Ok(())
+    }
+
+    /// Makes sure that the thread runs, because a listing will have to be dropped.
+    pub(super) fn wake_dropping(&self) {
+        self.kept.wake();
+    }
+
+    fn drop_due_listings(&self) {
+        for dir in self.kept.take_due(Instant::now()) {
+            if !self.kept.is_incomplete(dir) {
+                self.drop_listing(dir);
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -188,8 +273,8 @@ mod tests {
 
     /// Gives a listing in two answers and its end.
     fn list(kept: &KeptListings, client: ThreadId) -> bool {
-        assert!(!kept.gives(DIR, client, Some(Instant::now())));
-        assert!(!kept.gives(DIR, client, None));
+        assert!(!kept.gives(DIR, client, Some(Instant::now()), false));
+        assert!(!kept.gives(DIR, client, None, false));
         kept.ends(DIR, client, Keep::For(AGE))
     }
 
@@ -201,6 +286,22 @@ mod tests {
         assert!(kept.take_due(begun + AGE * 8 / 10).is_empty() && !kept.is_idle());
         assert_eq!(kept.take_due(begun + AGE), [DIR]);
         assert!(kept.is_idle() && kept.take_due(begun + AGE).is_empty());
+    }
+
+    #[test]
+    fn a_listing_is_dropped_when_the_attributes_of_young_files_in_it_expire() {
+        let (kept, day) = (KeptListings::default(), Duration::from_secs(86_400));
+        let list = |young: bool| {
+            assert!(!kept.gives(DIR, ONE, Some(Instant::now()), young) && !kept.gives(DIR, ONE, None, false));
+            assert!(!kept.ends(DIR, ONE, Keep::For(day)));
+        };
+        let begun = Instant::now();
+        list(false);
+        assert!(kept.take_due(begun + SETTLED).is_empty() && kept.is_idle());
+        list(true);
+        assert_eq!(kept.take_due(Instant::now() + SETTLED), [DIR]);
+        list(false);
+        assert!(kept.take_due(begun + 2 * day).is_empty());
     }
 
     #[test]
@@ -224,7 +325,7 @@ mod tests {
     fn a_change_drops_a_complete_listing_at_once_and_an_incomplete_one_at_its_end() {
         let kept = KeptListings::default();
         assert!(kept.changed(DIR), "there may be a listing of long ago");
-        assert!(!kept.gives(DIR, ONE, Some(Instant::now())));
+        assert!(!kept.gives(DIR, ONE, Some(Instant::now()), false));
         assert!(!kept.changed(DIR) && !kept.changed(DIR));
         assert!(kept.changed(NodeId(8)), "another directory");
         assert!(kept.ends(DIR, ONE, Keep::For(AGE)));
@@ -234,7 +335,7 @@ mod tests {
     #[test]
     fn a_listing_that_nobody_ended_stays_doubtful() {
         let kept = KeptListings::default();
-        assert!(!kept.gives(DIR, ONE, Some(Instant::now())) && !kept.changed(DIR));
+        assert!(!kept.gives(DIR, ONE, Some(Instant::now()), false) && !kept.changed(DIR));
         assert!(kept.is_idle() && kept.take_due(Instant::now() + 100 * AGE).is_empty());
         assert!(list(&kept, OTHER), "it has the names of before");
     }
@@ -242,7 +343,7 @@ mod tests {
     #[test]
     fn doubtful_names_drop_the_listings_that_end_while_they_may_be_in_flight() {
         let kept = KeptListings::default();
-        assert!(!kept.gives(DIR, ONE, Some(Instant::now())) && !kept.gives(DIR, OTHER, None));
+        assert!(!kept.gives(DIR, ONE, Some(Instant::now()), false) && !kept.gives(DIR, OTHER, None, false));
         kept.doubt(DIR);
         assert!(kept.ends(DIR, ONE, Keep::For(AGE)));
         assert!(list(&kept, ONE), "the other client may add its names to this listing");
@@ -256,17 +357,20 @@ mod tests {
     fn a_listing_that_may_be_complete_after_all_is_dropped_when_another_begins() {
         let kept = KeptListings::default();
         assert!(!list(&kept, ONE));
-        assert!(!kept.gives(DIR, ONE, Some(Instant::now())), "the client has the answer that ended it");
+        assert!(
+            !kept.gives(DIR, ONE, Some(Instant::now()), false),
+            "the client has the answer that ended it"
+        );
         let begun = Instant::now();
         assert!(!kept.ends(DIR, ONE, Keep::Always));
         kept.dirs.lock().get_mut(&DIR).unwrap().answered -= IN_FLIGHT;
-        assert!(!kept.gives(DIR, OTHER, Some(Instant::now())), "all have it by now");
+        assert!(!kept.gives(DIR, OTHER, Some(Instant::now()), false), "all have it by now");
         assert!(!kept.ends(DIR, ONE, Keep::Always));
         kept.dirs.lock().get_mut(&DIR).unwrap().answered -= IN_FLIGHT;
-        assert!(kept.gives(DIR, OTHER, Some(begun - IN_FLIGHT)), "a request that took long");
+        assert!(kept.gives(DIR, OTHER, Some(begun - IN_FLIGHT), false), "a request that took long");
         assert!(!kept.ends(DIR, ONE, Keep::Always));
-        assert!(kept.gives(DIR, OTHER, Some(begun)));
-        assert!(!kept.gives(DIR, OTHER, Some(Instant::now())), "it is incomplete now");
+        assert!(kept.gives(DIR, OTHER, Some(begun), false));
+        assert!(!kept.gives(DIR, OTHER, Some(Instant::now()), false), "it is incomplete now");
     }
 
     #[test]

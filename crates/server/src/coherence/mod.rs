@@ -9,7 +9,8 @@
 //!
 //! - `ttl`: the TTLs that the options ask for.
 //! - `freshness`: a TTL of zero for answers that a change has overtaken.
-//! - `recent_files`: rechecks files that may be changing without an event.
+//! - `written_files`: files that are being written without events.
+//! - `untold`: files that were written, of which the kernel has not been notified yet.
 //! - `busy_dirs`: directories in which programs work directly on a branch.
 //! - `dir_listings`: listings that the kernel may reuse, where it asks at each open.
 //! - `kept_listings`: listings that the kernel keeps by itself.
@@ -22,11 +23,13 @@ mod freshness;
 mod in_flight;
 mod invalidate_all;
 mod kept_listings;
-mod recent_files;
 mod ttl;
+mod untold;
+mod written_files;
 
 use canopy_pool::ops;
-pub(crate) use ttl::CacheTtl;
+pub(crate) use ttl::{CacheTtl, Watched};
+pub(crate) use written_files::{SLOTS as WRITTEN_FILES, WrittenFiles};
 
 use crate::settings::Settings;
 use arc_swap::{ArcSwap, Guard};
@@ -42,10 +45,12 @@ use freshness::{CacheKey, Freshness, PendingAnswer, ThreadId};
 use in_flight::{InFlight, InFlightGuard};
 use invalidate_all::Invalidation;
 use kept_listings::{Keep, KeptListings};
-use recent_files::RecentFiles;
+use std::cell::Cell;
 use std::ffi::CStr;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+use ttl::SETTLED;
+use untold::Untold;
 
 /// Decides what the kernel may cache, and invalidates it.
 pub(crate) struct Coherence {
@@ -60,13 +65,14 @@ pub(crate) struct Coherence {
     kept: KeptListings,
     /// Answers in flight for which the kernel holds a directory lock.
     in_flight: InFlight,
-    recent: RecentFiles,
+    written: Arc<WrittenFiles>,
+    untold: Untold,
     busy: BusyDirs,
     invalidation: Invalidation,
 }
 
 impl Coherence {
-    /// Creates the value and starts the thread that rechecks recent files, which ends with the value.
+    /// Creates the value and starts the thread that drops listings, which ends with the value.
     pub(crate) fn start(
         pool: Arc<Pool>,
         settings: Arc<Settings>,
@@ -84,11 +90,12 @@ impl Coherence {
             listings: DirListings::default(),
             kept: KeptListings::default(),
             in_flight: InFlight::default(),
-            recent: RecentFiles::default(),
+            written: Arc::default(),
+            untold: Untold::default(),
             busy: BusyDirs::default(),
             invalidation: Invalidation::default(),
         });
-        coherence.start_rechecks()?;
+        coherence.start_dropping_listings()?;
         Ok(coherence)
     }
 
@@ -97,7 +104,13 @@ impl Coherence {
     pub(crate) fn begin(&self, thread: ThreadId, locks_directory: bool) -> Answer<'_> {
         let in_flight = locks_directory.then(|| self.in_flight.enter());
         let pending = self.freshness.begin(thread);
-        Answer { coherence: self, ttl: self.ttl.load(), pending, _in_flight: in_flight }
+        Answer {
+            coherence: self,
+            ttl: self.ttl.load(),
+            pending,
+            has_young: Cell::new(false),
+            _in_flight: in_flight,
+        }
     }
 
     /// Records that the request that the calling thread serves, if any, has processed events, and has read nothing yet.
@@ -164,13 +177,9 @@ impl Coherence {
         self.busy.record_change(dir);
     }
 
-    /// Drops the listings whose attributes are about to expire.
-    fn drop_due_listings(&self) {
-        for dir in self.kept.take_due(Instant::now()) {
-            if !self.kept.is_incomplete(dir) {
-                self.drop_listing(dir);
-            }
-        }
+    /// Returns the files that are being written without events.
+    pub(crate) fn written_files(&self) -> Arc<WrittenFiles> {
+        Arc::clone(&self.written)
     }
 
     /// Makes the kernel look a name up again. Whatever is mounted on it stays.
@@ -188,11 +197,36 @@ impl Coherence {
                 let _ = self.notifier.inval_inode(wire_node, 0, 0);
                 Ok(())
             }
-            _ => self.notifier.inval_attributes_now(wire_node),
+            _ => self.notifier.inval_attributes_now(wire_node).map(drop),
         };
         if let Err(why) = sent {
             tracing::debug!("cannot invalidate the attributes of {node}: {why}");
         }
+    }
+
+    /// Tells that a file was written. To be followed by [`Coherence::expire_written`].
+    pub(crate) fn file_written(&self, node: NodeId) {
+        let in_flight = self.tell(Change::Attributes(node), Client::Outside);
+        self.untold.add(node, in_flight);
+    }
+
+    /// Makes the kernel fetch the attributes of files again that were written, unless it has been given them since. Returns
+    /// those of which it may be given older ones yet.
+    pub(crate) fn expire_written(&self) -> Vec<NodeId> {
+        let files = self.untold.take().into_iter();
+        // The kernel rejects what is in flight of a node that it knows.
+        files
+            .filter(|&(node, in_flight)| !self.expire_attributes(node) && in_flight)
+            .map(|(node, _)| node)
+            .collect()
+    }
+
+    /// Makes the kernel fetch a node's attributes again. Returns whether it knows the node.
+    fn expire_attributes(&self, node: NodeId) -> bool {
+        let known = self.notifier.inval_attributes_now(wire::NodeId(node.0));
+        known
+            .inspect_err(|why| tracing::debug!("cannot invalidate the attributes of {node}: {why}"))
+            .unwrap_or(true)
     }
 }
 
@@ -211,6 +245,8 @@ pub(crate) struct Answer<'a> {
     coherence: &'a Coherence,
     ttl: Guard<Arc<CacheTtl>>,
     pending: PendingAnswer<'a>,
+    /// It has attributes of a file that was written a moment ago.
+    has_young: Cell<bool>,
     _in_flight: Option<InFlightGuard<'a>>,
 }
 
@@ -227,9 +263,16 @@ impl Answer<'_> {
 
     /// Returns the TTL for attributes in the answer.
     pub(crate) fn attr_ttl(&self, node: NodeId, attr: &Attr) -> Duration {
-        // Tracked first: if the file is closed between the two, the answer is not fresh.
-        let ttl = self.ttl.attr_ttl(&self.coherence.pool, &self.coherence.recent, node, attr);
-        if_fresh(self.pending.record(CacheKey::attributes(node, attr)), ttl)
+        // Asked first: if the file is closed between the two, the answer is not fresh.
+        let ttl = self.ttl.attr_ttl(&self.coherence.pool, &self.coherence.written, node, attr);
+        if attr.is_regular() && ttl == SETTLED {
+            self.has_young.set(true);
+        }
+        let fresh = self.pending.record(CacheKey::attributes(node, attr));
+        if fresh {
+            self.coherence.untold.given(node);
+        }
+        if_fresh(fresh, ttl)
     }
 
     /// Returns the TTLs for a name in the answer and for the attributes that come with it.
@@ -283,7 +326,7 @@ impl Answer<'_> {
             Part::End => coherence.kept.ends(dir, self.thread(), keep),
             Part::First(_) | Part::Later => {
                 let begun = if let Part::First(begun) = part { Some(begun) } else { None };
-                let drops = coherence.kept.gives(dir, self.thread(), begun);
+                let drops = coherence.kept.gives(dir, self.thread(), begun, self.has_young.get());
                 // Checked only now: whoever records a change then finds that a listing has begun.
                 if !is_current() {
                     coherence.kept.doubt(dir);
@@ -294,7 +337,7 @@ impl Answer<'_> {
         if drops {
             coherence.drop_listing(dir);
         }
-        coherence.wake_rechecks();
+        coherence.wake_dropping();
     }
 
     /// Decides about the listing of a directory that is being opened: `None` if the kernel may not cache it, else

@@ -1,7 +1,8 @@
 //! The times to live (TTL) of what the kernel caches.
 
 use super::busy_dirs::BusyDirs;
-use super::recent_files::{self, RecentFiles, age};
+use super::written_files::WrittenFiles;
+use canopy_branch::fs::stat::Time;
 use canopy_config::{AttrOverrides, Config, Timeouts};
 use canopy_pool as pool;
 use canopy_pool::ops;
@@ -27,8 +28,9 @@ pub(crate) struct CacheTtl {
 struct WatchedTtl {
     entry: Duration,
     negative: Duration,
-    /// At most; see [`CacheTtl::attr_ttl`].
     attr: Duration,
+    /// Of a file that was written less than [`SETTLED`] ago: as long as that is ago, but at least this.
+    least_attr: Duration,
     /// Paths in the pool at and below which changes are not watched.
     unwatched: Vec<Vec<u8>>,
 }
@@ -36,27 +38,41 @@ struct WatchedTtl {
 /// The kernel rounds it up to a tick of its clock.
 const TICK: Duration = Duration::from_millis(1);
 
-/// For a name whose changes are watched: the kernel is notified of them.
-const WATCHED_ENTRY: Duration = Duration::from_secs(86_400);
+/// For what is watched: the kernel is notified of changes.
+const WATCHED: Duration = Duration::from_secs(86_400);
+
+/// A file that changes without an event, by stores through a mapping on the branch for one, was written at most this long ago,
+/// or rests. So its attributes are cached no longer than this.
+pub(crate) const SETTLED: Duration = Duration::from_secs(10);
+
+/// What is watched.
+#[derive(Clone, Debug)]
+pub(crate) struct Watched {
+    /// Paths in the pool at and below which changes are not.
+    pub(crate) except: Vec<Vec<u8>>,
+    /// The kernel can be made to drop every negative dentry (Linux 6.16); only the kernel knows which those are.
+    pub(crate) drops_negative: bool,
+    /// Writes are reported, and not only the close (Linux 6.0).
+    pub(crate) writes: bool,
+}
 
 impl CacheTtl {
-    /// Returns the TTLs for a configuration. `watched`: `None` if the branches are not watched. Otherwise the paths
-    /// in the pool that are not, and whether the kernel can be made to drop every negative dentry (Linux 6.16); only
-    /// the kernel knows which those are.
-    pub(crate) fn new(config: &Config, watched: Option<(Vec<Vec<u8>>, bool)>) -> Self {
+    /// Returns the TTLs for a configuration. `watched`: `None` if the branches are not watched.
+    pub(crate) fn new(config: &Config, watched: Option<Watched>) -> Self {
         let Timeouts { attr, entry, negative } = config.timeouts;
         let given = |key: &str, asked: Duration, default: Duration| {
             if config.is_given(key) { asked } else { default }
         };
-        let watched = watched.map(|(unwatched, drops_negative)| WatchedTtl {
-            entry: given("cache.entry", entry, WATCHED_ENTRY),
+        let watched = watched.map(|watched| WatchedTtl {
+            entry: given("cache.entry", entry, WATCHED),
             negative: given(
                 "cache.negative-entry",
                 negative,
-                if drops_negative { WATCHED_ENTRY } else { negative },
+                if watched.drops_negative { WATCHED } else { negative },
             ),
-            attr: given("cache.attr", attr, recent_files::SETTLED),
-            unwatched,
+            attr: given("cache.attr", attr, if watched.writes { WATCHED } else { SETTLED }),
+            least_attr: given("cache.attr", attr, if watched.writes { SETTLED } else { attr }),
+            unwatched: watched.except,
         });
         CacheTtl {
             entry,
@@ -96,28 +112,33 @@ impl CacheTtl {
         }
     }
 
-    /// Returns the TTL of attributes. There is no event while a file is being written, only when it is closed, and a
-    /// file that has just changed is likely to change again. So the TTL of a regular file's attributes is the age of
-    /// its last change, unless the file is rechecked.
+    /// Returns the TTL of attributes. Where no event tells that a file is being written, only that it is closed, one that
+    /// has just changed is likely to change again: the TTL is the age of its last change.
     ///
-    /// Of a file that a mapping of the branch's own file may change, nobody tells: its attributes are not cached, or while
-    /// it changes often, as that of a database, for one tick of the clock by which times of files advance.
+    /// Of a file that is being written, or that a mapping of the branch's own file may change, nobody tells: its attributes
+    /// are not cached, or while it changes often, as that of a database, for one tick of the clock by which times of files
+    /// advance.
     pub(crate) fn attr_ttl(
         &self,
         pool: &pool::Pool,
-        recent: &RecentFiles,
+        written: &WrittenFiles,
         node: canopy_base::ids::NodeId,
         attr: &canopy_branch::fs::stat::Attr,
     ) -> Duration {
-        if attr.is_regular() && ops::data::mapped::changes_unseen(pool, node) {
+        let is_written = || {
+            !written.is_empty()
+                && ops::external_changes::known(pool).key(node).is_none_or(|key| written.may_contain(key))
+        };
+        if attr.is_regular() && (ops::data::mapped::changes_unseen(pool, node) || is_written()) {
             return if age(attr.ctime).is_zero() { TICK } else { Duration::ZERO };
         }
         let Some(watched) = self.watched_at(|| ops::external_changes::known(pool).path(node)) else {
             return self.attr;
         };
-        let unseen = age(attr.ctime).max(self.attr).min(watched.attr);
-        let known = unseen == watched.attr || !attr.is_regular() || recent.track(node, attr);
-        if known { watched.attr } else { unseen }
+        match age(attr.mtime) {
+            age if attr.is_regular() && age < SETTLED => age.max(watched.least_attr).min(watched.attr),
+            _ => watched.attr,
+        }
     }
 
     /// Returns whether the kernel may cache the listing of a directory.
@@ -147,6 +168,12 @@ impl CacheTtl {
         (watched.unwatched.is_empty() || path().is_some_and(|path| !watched.is_unwatched(&path)))
             .then_some(watched)
     }
+}
+
+/// Returns how long ago `time` was, in whole seconds.
+fn age(time: Time) -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse).tv_sec;
+    Duration::from_secs(u64::try_from(now.saturating_sub(time.sec)).unwrap_or_default())
 }
 
 impl WatchedTtl {

@@ -6,7 +6,8 @@
 
 use super::filesystems::Filesystems;
 use super::notifications::{Outgoing, RepeatQueue};
-use crate::coherence::Coherence;
+use super::writers::Writers;
+use crate::coherence::{Coherence, WrittenFiles};
 use canopy_base::ids::NodeId;
 use canopy_policy::{self as policy, Category};
 use canopy_pool::Pool;
@@ -14,11 +15,12 @@ use canopy_pool::coherence::changes::{Change, Client};
 use canopy_pool::config::Func;
 use canopy_pool::ops;
 use canopy_sys::fanotify::{self, Event};
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::mem::MaybeUninit;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The size of a read in bytes: some hundreds of events.
@@ -28,6 +30,7 @@ const BUFFER_SIZE: usize = 32 << 10;
 const MAX_ARRIVED_NAMES: usize = 10_000;
 
 const NAMES: u64 = fanotify::CREATE | fanotify::DELETE | fanotify::MOVED_FROM | fanotify::MOVED_TO;
+const WRITTEN: u64 = fanotify::MODIFY | fanotify::CLOSE_WRITE;
 const MOVED: u64 = fanotify::MOVED_FROM | fanotify::MOVED_TO;
 
 /// How long events gather unread while only the pool itself causes them: the first pause and the longest. A client
@@ -44,8 +47,7 @@ pub(crate) struct EventReader {
     pause: Option<Duration>,
     /// Everything read since the last pause can wait.
     can_pause: bool,
-    /// Files that were closed after writing. Sent by the watch thread, so that no request waits for that.
-    closed_files: HashSet<NodeId>,
+    writers: Writers,
 }
 
 /// What remains in the queue after a read.
@@ -58,7 +60,7 @@ pub(crate) enum Remaining {
 }
 
 impl EventReader {
-    pub(crate) fn new() -> EventReader {
+    pub(crate) fn new(written: Arc<WrittenFiles>) -> EventReader {
         let own_pid = std::process::id().cast_signed();
         EventReader {
             buffer: vec![0; BUFFER_SIZE],
@@ -66,8 +68,13 @@ impl EventReader {
             repeats: RepeatQueue::default(),
             pause: None,
             can_pause: false,
-            closed_files: HashSet::new(),
+            writers: Writers::new(written),
         }
+    }
+
+    /// Has all writes reported again. The caller tells that anything may have changed.
+    pub(crate) fn forget_writers(&mut self, group: Option<Arc<OwnedFd>>) {
+        self.writers.forget(group.as_ref().map(|group| group.as_fd()));
     }
 
     /// Returns whether to pause instead of waiting for events, and how long to wait for anything at all; `None`
@@ -106,12 +113,14 @@ impl EventReader {
             filesystems,
             outgoing: &mut outgoing,
             own_pid: self.own_pid,
+            group,
+            writers: &mut self.writers,
             handled_files: HashSet::new(),
             clone_arrives: false,
         };
         for event in fanotify::events(&self.buffer[..length]) {
             own &= event.pid == self.own_pid;
-            urgent |= event.pid != self.own_pid && event.mask != fanotify::CLOSE_WRITE;
+            urgent |= event.pid != self.own_pid && !only_written(event.mask);
             translator.translate(&event);
         }
         let remaining = match remaining {
@@ -121,10 +130,9 @@ impl EventReader {
         self.can_pause = !urgent && (self.can_pause || length > 0);
         filesystems.close_dirs();
         outgoing.now.send(coherence);
-        self.closed_files.extend(outgoing.closed_files);
         // If the watch thread pauses, it will send them itself soon.
         if most.is_none() || self.pause.is_none() {
-            self.closed_files.drain().for_each(|node| coherence.expire_closed_file(node));
+            coherence.expire_written().into_iter().for_each(|node| outgoing.repeat.node(node, false));
         }
         let now = Instant::now();
         self.repeats.add(now, outgoing.repeat);
@@ -139,6 +147,8 @@ struct Translator<'a> {
     filesystems: &'a mut Filesystems,
     outgoing: &'a mut Outgoing,
     own_pid: i32,
+    group: BorrowedFd<'a>,
+    writers: &'a mut Writers,
     /// Handles of files whose nodes are in `outgoing` already.
     handled_files: HashSet<Vec<u8>>,
     /// The pool has just moved a directory that it had built aside. The second half of that rename is next.
@@ -149,7 +159,9 @@ impl Translator<'_> {
     fn translate(&mut self, event: &Event<'_>) {
         let clone_arrives = std::mem::take(&mut self.clone_arrives);
         let dir_moved = event.mask & fanotify::ONDIR != 0 && event.mask & MOVED != 0;
-        let is_own = event.pid == self.own_pid;
+        let writing = self.writing(event);
+        // Others may write it as well, or have written it, and nothing tells of that.
+        let is_own = event.pid == self.own_pid && matches!(writing, Writing::Reported);
         if is_own && !dir_moved && !self.branches_overlap() {
             return;
         }
@@ -159,7 +171,10 @@ impl Translator<'_> {
             );
             return self.invalidate_all();
         }
-        let Some(place) = event.entry else { return };
+        let Some(place) = event.entry else {
+            // Another name of the file was replaced.
+            return self.file_event(event);
+        };
         self.clone_arrives = is_own
             && event.mask & fanotify::MOVED_FROM != 0
             && canopy_branch::fs::reserved::is_reserved(place.name);
@@ -177,19 +192,53 @@ impl Translator<'_> {
         let result = ops::external_changes::with_tree_locked(self.pool, |moves| -> Result<(), Errno> {
             let dirs = self.filesystems.pool_paths(place.fsid, place.dir, moves)?;
             // All names of a file are one node, whichever name the event has. A rename since then has its own event.
-            let mut found = event.mask & fanotify::ONDIR != 0 || dirs.is_empty();
+            let mut found = event.mask & fanotify::ONDIR != 0;
             for dir in dirs.iter() {
-                found |= self.name_event(dir, place.name, event)? && event.mask == fanotify::CLOSE_WRITE;
+                found |= self.name_event(dir, place.name, event)?
+                    && only_written(event.mask)
+                    && matches!(writing, Writing::Reported);
             }
+            // Also if the directory is outside of the branches: a file may have names inside.
             if !found {
-                self.file_event(place.fsid, event);
+                self.file_event(event);
             }
             Ok(())
         });
+        if let (Writing::Continues(file), Some(target)) = (writing, event.target) {
+            self.writers.mark(self.group, target, file.as_fd());
+        }
         if let Err(errno) = result {
             tracing::warn!("cannot tell where a change has happened: {errno}; all names are looked up again");
             self.invalidate_all();
         }
+    }
+
+    /// Finds out what an event says of a file that is being written.
+    fn writing(&mut self, event: &Event<'_>) -> Writing {
+        let Some(target) = event.target.filter(|_| event.mask & fanotify::ONDIR == 0) else {
+            return Writing::Reported;
+        };
+        if event.mask & fanotify::CLOSE_WRITE != 0 {
+            let open = || self.filesystems.open_handle(target.fsid, target.handle);
+            let ended = self.writers.closed(self.group, target, open);
+            return if ended { Writing::Ended } else { Writing::Reported };
+        }
+        if event.mask & fanotify::MODIFY == 0 || !self.writers.wrote(target) || !self.may_mark() {
+            return Writing::Reported;
+        }
+        if self.writers.is_full() {
+            self.writers.forget(Some(self.group));
+            self.outgoing.tell(self.coherence, Change::Answers);
+        }
+        match self.filesystems.open_handle(target.fsid, target.handle) {
+            Some(file) if self.writers.prepare(target, file.as_fd()) => Writing::Continues(file),
+            _ => Writing::Reported,
+        }
+    }
+
+    /// Returns whether writes of a file may go unreported: not if they may decide which copy is shown.
+    fn may_mark(&self) -> bool {
+        policy::first_only(self.pool.config().policies.get(Func::Getattr), Category::Search)
     }
 
     /// Returns whether a change made through the pool can be visible at a second path, unknown to the pool.
@@ -198,6 +247,7 @@ impl Translator<'_> {
     }
 
     fn invalidate_all(&mut self) {
+        self.writers.forget(Some(self.group));
         self.outgoing.tell(self.coherence, Change::Missed);
         self.outgoing.now.all = true;
         self.outgoing.repeat.all = true;
@@ -240,7 +290,7 @@ impl Translator<'_> {
         match event.target.zip(event.entry) {
             Some((target, place)) if mask & fanotify::MOVED_TO != 0 => {
                 let mut remaining = MAX_ARRIVED_NAMES;
-                if let Some(found) = self.filesystems.open_handle(place.fsid, target) {
+                if let Some(found) = self.filesystems.open_handle(place.fsid, target.handle) {
                     self.directory_arrived(child.node, found.as_fd(), &mut remaining)?;
                 }
             }
@@ -311,20 +361,21 @@ impl Translator<'_> {
     }
 
     fn file_changed(&mut self, node: NodeId, mask: u64) {
-        match mask {
-            fanotify::CLOSE_WRITE => self.outgoing.closed_file(self.coherence, node),
-            _ => self.outgoing.tell(self.coherence, Change::Attributes(node)),
+        if only_written(mask) {
+            self.coherence.file_written(node);
+        } else {
+            self.outgoing.tell(self.coherence, Change::Attributes(node));
         }
     }
 
     /// Handles an event for a file, which may be known by another name.
-    fn file_event(&mut self, fsid: u64, event: &Event<'_>) {
+    fn file_event(&mut self, event: &Event<'_>) {
         let Some(target) = event.target else { return };
-        if event.mask != fanotify::CLOSE_WRITE && !self.handled_files.insert(target.to_vec()) {
+        if !only_written(event.mask) && !self.handled_files.insert(target.handle.to_vec()) {
             return;
         }
         // The file is gone with its last name; its node was found by that.
-        let Some(file) = self.filesystems.open_handle(fsid, target) else { return };
+        let Some(file) = self.filesystems.open_handle(target.fsid, target.handle) else { return };
         match ops::external_changes::known(self.pool).file(file.as_fd()) {
             // A lookup of another name in progress may make the file known with outdated attributes.
             Ok((nodes, links)) if nodes.is_empty() && links > 1 => {
@@ -359,12 +410,19 @@ impl Outgoing {
             Change::Places | Change::Answers | Change::Listings | Change::Missed => {}
         }
     }
+}
 
-    /// Adds a file that was closed after writing. Programs that wrote it through the pool by passthrough cause this event
-    /// too, because they are the ones who close it. Mostly the kernel has been given its attributes since
-    /// (`recent_files`).
-    fn closed_file(&mut self, coherence: &Coherence, node: NodeId) {
-        coherence.file_closed(node);
-        self.closed_files.insert(node);
-    }
+/// What an event says of a file that is being written.
+enum Writing {
+    /// Whatever changes is reported.
+    Reported,
+    /// It goes on: further writes must not be reported.
+    Continues(OwnedFd),
+    /// Further writes were not reported, and it has ended.
+    Ended,
+}
+
+/// Returns whether an event says no more than that a file was written or closed after that.
+fn only_written(mask: u64) -> bool {
+    mask & WRITTEN != 0 && mask & !WRITTEN == 0
 }

@@ -1,6 +1,7 @@
 //! The filesystems of the branches: which are watched, and the paths in the pool of directories on them.
 
 use super::case_folding;
+use crate::test_switches;
 use canopy_branch::branch::{Branch, Branches};
 use canopy_pool::Pool;
 use canopy_pool::ops;
@@ -88,6 +89,8 @@ enum NotWatchable {
 pub(crate) struct Filesystems {
     group: Result<Arc<OwnedFd>, Errno>,
     mounts: Vec<WatchedMount>,
+    /// Writes are reported too, so far as is known; on all filesystems that are watched, or on none.
+    writes: bool,
     unwatched: Vec<Unwatched>,
     /// Paths where other filesystems are mounted on branches.
     covered: Vec<PoolPath>,
@@ -105,6 +108,7 @@ impl Filesystems {
         Filesystems {
             group: fanotify::open().map(Arc::new).map_err(errno_of),
             mounts: Vec::new(),
+            writes: test_switches::reports_writes(),
             unwatched: Vec::new(),
             covered: Vec::new(),
             paths: HashMap::new(),
@@ -134,7 +138,7 @@ impl Filesystems {
                 if !self.mounts.iter().any(|mount| mount.fsid == old.fsid)
                     && let Ok(dir) = open_mark_target(&old.branches[0])
                 {
-                    let _ = fanotify::mark(group.as_fd(), dir.as_fd(), false);
+                    let _ = fanotify::mark(group.as_fd(), dir.as_fd(), false, true);
                 }
             }
         }
@@ -166,7 +170,12 @@ impl Filesystems {
         }
         let handle = file_handle::from_fd(dir.as_fd())?;
         file_handle::open(dir.as_fd(), &handle)?;
-        fanotify::mark(group.as_fd(), marked.as_fd(), true).map_err(errno_of)?;
+        // Where single files cannot be excepted from it, to report writes costs each of them too much.
+        self.writes = self.writes && fanotify::ignore_writes(group.as_fd(), marked.as_fd(), true).is_ok();
+        if self.writes {
+            let _ = fanotify::ignore_writes(group.as_fd(), marked.as_fd(), false);
+        }
+        fanotify::mark(group.as_fd(), marked.as_fd(), true, self.writes).map_err(errno_of)?;
         self.mounts.push(WatchedMount { fsid, mount_id, branches: vec![Arc::clone(branch)], dir: None });
         Ok(())
     }
@@ -182,6 +191,11 @@ impl Filesystems {
         }
         self.group = Err(errno);
         self.paths.clear();
+    }
+
+    /// Returns whether writes are reported, and not only the close.
+    pub(crate) fn reports_writes(&self) -> bool {
+        self.writes
     }
 
     /// Returns the branches that are not watched.

@@ -12,8 +12,9 @@ mod case_folding;
 mod events;
 mod filesystems;
 mod notifications;
+mod writers;
 
-use crate::coherence::{CacheTtl, Coherence};
+use crate::coherence::{CacheTtl, Coherence, Watched};
 use crate::lock_rank as rank;
 use arc_swap::ArcSwap;
 use canopy_base::lock::ranked::{Mutex, MutexGuard};
@@ -109,7 +110,7 @@ impl Watch {
         });
         let mut state = State {
             filesystems,
-            reader: EventReader::new(),
+            reader: EventReader::new(coherence.written_files()),
             pending_events: Arc::clone(&pending_events),
             config: config.clone(),
             drops_negative,
@@ -214,6 +215,8 @@ impl Watch {
     pub(crate) fn reconfigure(&self, config: &Config, branches: &Branches) {
         let mut state = self.state.lock();
         state.config = config.clone();
+        let group = state.filesystems.group();
+        state.reader.forget_writers(group);
         state.filesystems.watch(branches_to_watch(config, branches));
         self.apply(&mut state);
     }
@@ -232,6 +235,7 @@ impl Watch {
     fn stop_watching(&self, errno: Errno) {
         tracing::error!("changes on the branches are not watched any more: {errno}");
         let mut state = self.state.lock();
+        state.reader.forget_writers(None);
         state.filesystems.stop_watching(errno);
         self.apply(&mut state);
         drop(state);
@@ -274,7 +278,18 @@ impl State {
             Some(lines) => lines,
             None => {
                 tracing::debug!("changes on all branches are watched");
-                return CacheTtl::new(&self.config, Some((self.filesystems.covered(), self.drops_negative)));
+                let watched = Watched {
+                    except: self.filesystems.covered(),
+                    drops_negative: self.drops_negative,
+                    writes: self.filesystems.reports_writes(),
+                };
+                if !watched.writes {
+                    tracing::info!(
+                        "the kernel reports a write on a branch when the file is closed (before Linux 6.0), so \
+                         attributes are cached for 10 s"
+                    );
+                }
+                return CacheTtl::new(&self.config, Some(watched));
             }
         };
         for line in &lines {

@@ -24,8 +24,6 @@ pub(crate) struct Notifications {
 #[derive(Default)]
 pub(crate) struct Outgoing {
     pub(crate) now: Notifications,
-    /// Files that were closed after writing. To be sent soon.
-    pub(crate) closed_files: HashSet<NodeId>,
     pub(crate) repeat: Notifications,
 }
 

@@ -21,7 +21,7 @@ pub fn messages(bytes: &[u8]) {
     for event in fanotify::events(bytes) {
         // Reads what is borrowed.
         std::hint::black_box(event.entry.map(|entry| sum(entry.dir) + sum(entry.name)));
-        std::hint::black_box(event.target.map(sum));
+        std::hint::black_box(event.target.map(|target| sum(target.handle)));
     }
     if let Some(relocation) = Relocation::from_bytes(bytes) {
         let again = relocation.to_bytes().expect("what was read can be written");

@@ -323,6 +323,11 @@ impl Table {
         self.recorded = Some(recorded);
     }
 
+    /// Returns the directories that the kernel knows from the process before, and that have no node here yet.
+    pub(crate) fn left_dirs(&self) -> Vec<NodeId> {
+        self.recorded.iter().flat_map(DirNumbers::waiting).map(|(id, _)| id).collect()
+    }
+
     /// Forgets all numbers, because they are computed in another way from now on.
     pub(crate) fn renumber(&mut self, root: u64) {
         self.numbers.clear();
