@@ -6,6 +6,7 @@
 //! their deadline in their workers' place. A worker that comes back late discards its answer, and what the answer held is
 //! released. Requests that do not take long pay for two loads, and for a note of what they may wait for.
 
+use crate::branches::crowded::line_of;
 use crate::branches::liveness::Liveness;
 use crate::branches::stalls::BlockedOn;
 use crate::control;
@@ -15,7 +16,7 @@ use canopy_base::ids::{HandleId, NodeId};
 use canopy_base::lock::ranked::Mutex;
 use canopy_branch::branch::{Branch, BranchId};
 use canopy_fuse::notify::Notifier;
-use canopy_fuse::transport::{Landmarks, Note, Stalled, Verdict};
+use canopy_fuse::transport::{Expected, Note, Stalled, Verdict};
 use canopy_fuse::{Handler, Replied, Reply, Request, Undelivered};
 use canopy_pool::Pool;
 use canopy_pool::ops;
@@ -112,53 +113,12 @@ impl<H: Handler> Handler for Deadline<H> {
         self.inner.handle(request, reply)
     }
 
-    fn landmarks(&self) -> Landmarks {
-        self.inner.landmarks()
-    }
-
     fn undelivered(&self, what: Undelivered) {
         self.inner.undelivered(what);
     }
 
-    fn note(&self, request: &Request<'_>) -> Note {
-        // Other requests about control names are answered at once.
-        if ops::branch_deadlines::longest_deadline(&self.pool).is_none()
-            || request.header.node == control::NODE
-        {
-            return MayBlockOn::Nothing.note();
-        }
-        let files = |handle, other: Option<u64>, long| MayBlockOn::Files {
-            handle: HandleId(handle),
-            other: other.map(HandleId),
-            long,
-        };
-        let may = match Operation::of(request).waits {
-            Waits::Nothing => MayBlockOn::Nothing,
-            Waits::AllBranches => MayBlockOn::Names { long: false },
-            Waits::Names { long, .. } => MayBlockOn::Names { long },
-            Waits::File { handle, other, long } => files(handle, other, long),
-            // Later the handle is gone.
-            Waits::Close { handle } => ops::branch_deadlines::branch_id_of(&self.pool, HandleId(handle))
-                .map_or(MayBlockOn::Nothing, MayBlockOn::Close),
-        };
-        may.note()
-    }
-
-    fn crowded(&self, bound: usize) -> bool {
-        self.liveness.crowded().any(bound)
-    }
-
-    fn line(&self, request: &Request<'_>) -> Option<u64> {
-        let needed = self.liveness.crowded().needed(&self.pool, request)?;
-        // A branch that does not answer refuses it at once.
-        (!is_control(request) && !self.is_silent(needed)).then_some(u64::from(needed.0))
-    }
-
-    fn admits(&self, line: u64, waiting: usize, under_way: usize) -> bool {
-        let branch = BranchId(line as u32);
-        let (crowded, stalls) = (self.liveness.crowded(), self.liveness.stalls());
-        crowded.in_line(branch, waiting);
-        self.is_silent(branch) || crowded.admits(stalls, branch, under_way)
+    fn expect(&self, request: &Request<'_>) -> Expected {
+        Expected { note: self.may_block_on(request).note(), line: self.line(request) }
     }
 
     fn stalled(&self, request: &Stalled) -> Verdict {
@@ -172,7 +132,11 @@ impl<H: Handler> Handler for Deadline<H> {
         };
         let stalls = self.liveness.stalls();
         stalls.stalled(request.unique, request.thread, request.since, file, request.answered);
-        if request.answered || note == MayBlockOn::Nothing {
+        if request.answered {
+            self.give_up(request);
+            return Verdict::Wait(LOOK_AGAIN);
+        }
+        if note == MayBlockOn::Nothing {
             return Verdict::Wait(LOOK_AGAIN);
         }
         let place = stalls.place(request.unique);
@@ -206,32 +170,8 @@ impl<H: Handler> Handler for Deadline<H> {
         Verdict::Answer(Errno::TIMEDOUT.raw_os_error())
     }
 
-    fn given_up(&self, request: &Stalled) {
-        let note = MayBlockOn::from_note(request.note);
-        let branches = match self.liveness.stalls().place(request.unique) {
-            BlockedOn::Branches(branches) => branches,
-            BlockedOn::Unknown | BlockedOn::Thread | BlockedOn::Elsewhere => match note {
-                MayBlockOn::Files { handle, other, .. } => {
-                    self.branch_of(handle, other).map(|branch| branch.id).into_iter().collect()
-                }
-                MayBlockOn::Close(branch) => vec![branch],
-                MayBlockOn::Names { .. } | MayBlockOn::Nothing => Vec::new(),
-            },
-        };
-        let given_up =
-            GivenUp { names: matches!(note, MayBlockOn::Names { .. }), branches: branches.clone() };
-        // Counted before the worker can take it back.
-        if given_up.names {
-            ops::branch_deadlines::count_stuck(&self.pool, true);
-        }
-        self.given_up.lock().insert(request.unique, given_up);
-        for branch in branches {
-            self.liveness.operation_stuck(branch);
-        }
-    }
-
     fn resumed(&self, request: &Request<'_>, late: bool) {
-        self.liveness.stalls().resumed(request.header.unique);
+        self.liveness.resumed(request.header.unique);
         if !late {
             return;
         }
@@ -261,6 +201,65 @@ impl<H: Handler> Deadline<H> {
         let (inner, pool, liveness) = (Arc::clone(inner), Arc::clone(pool), Arc::clone(liveness));
         let (given_up, to_close) = (Mutex::default(), Mutex::default());
         Deadline { inner, pool, liveness, notifier, given_up, to_close }
+    }
+
+    /// Returns what a request may block on.
+    fn may_block_on(&self, request: &Request<'_>) -> MayBlockOn {
+        // Other requests about control names are answered at once.
+        if ops::branch_deadlines::longest_deadline(&self.pool).is_none()
+            || request.header.node == control::NODE
+        {
+            return MayBlockOn::Nothing;
+        }
+        let files = |handle, other: Option<u64>, long| MayBlockOn::Files {
+            handle: HandleId(handle),
+            other: other.map(HandleId),
+            long,
+        };
+        match Operation::of(request).waits {
+            Waits::Nothing => MayBlockOn::Nothing,
+            Waits::AllBranches => MayBlockOn::Names { long: false },
+            Waits::Names { long, .. } => MayBlockOn::Names { long },
+            Waits::File { handle, other, long } => files(handle, other, long),
+            // Later the handle is gone.
+            Waits::Close { handle } => ops::branch_deadlines::branch_id_of(&self.pool, HandleId(handle))
+                .map_or(MayBlockOn::Nothing, MayBlockOn::Close),
+        }
+    }
+
+    /// Returns the line of a crowded branch that a request certainly needs.
+    fn line(&self, request: &Request<'_>) -> Option<u64> {
+        let needed = self.liveness.crowded().needed(&self.pool, request)?;
+        // A branch that does not answer refuses it at once.
+        (!is_control(request) && !self.is_silent(needed)).then(|| line_of(needed))
+    }
+
+    /// Records that a request is answered although its worker is stuck in it.
+    fn give_up(&self, request: &Stalled) {
+        if self.given_up.lock().contains_key(&request.unique) {
+            return;
+        }
+        let note = MayBlockOn::from_note(request.note);
+        let branches = match self.liveness.stalls().place(request.unique) {
+            BlockedOn::Branches(branches) => branches,
+            BlockedOn::Unknown | BlockedOn::Thread | BlockedOn::Elsewhere => match note {
+                MayBlockOn::Files { handle, other, .. } => {
+                    self.branch_of(handle, other).map(|branch| branch.id).into_iter().collect()
+                }
+                MayBlockOn::Close(branch) => vec![branch],
+                MayBlockOn::Names { .. } | MayBlockOn::Nothing => Vec::new(),
+            },
+        };
+        let given_up =
+            GivenUp { names: matches!(note, MayBlockOn::Names { .. }), branches: branches.clone() };
+        // Counted before the worker can take it back.
+        if given_up.names {
+            ops::branch_deadlines::count_stuck(&self.pool, true);
+        }
+        self.given_up.lock().insert(request.unique, given_up);
+        for branch in branches {
+            self.liveness.operation_stuck(branch);
+        }
     }
 
     /// Returns whether a request would wait for a branch that does not answer.

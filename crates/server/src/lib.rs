@@ -30,6 +30,7 @@ pub mod error;
 pub mod fuzz;
 mod interrupts;
 mod kernel_link;
+mod landmarks;
 mod lock_rank;
 pub mod log;
 pub mod negotiate;

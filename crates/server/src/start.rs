@@ -14,6 +14,7 @@ use crate::dispatch::Dispatch;
 use crate::error::Error;
 use crate::interrupts::Interrupts;
 use crate::kernel_link::KernelLink;
+use crate::landmarks;
 use crate::log;
 use crate::negotiate;
 use crate::progress::Progress;
@@ -163,7 +164,7 @@ fn start_over(
         Arc::clone(&watch),
     ));
     topology.remember_gone(lost);
-    let liveness = Liveness::start(&pool).map_err(Error::Thread)?;
+    let liveness = Liveness::start(&pool, session.lines()).map_err(Error::Thread)?;
     let watch_thread = WatchThread::start(Arc::clone(&watch)).map_err(Error::Thread)?;
     topology.apply_access_times_at_start(&plan.config);
     monitor::start(&topology).map_err(Error::Thread)?;
@@ -190,6 +191,8 @@ fn start_over(
         in_flight: ledger.clone().map(InFlight::new),
         takes_over: before.is_some(),
     });
+    let known = Arc::clone(&pool);
+    session.set_landmarks(move || landmarks::find(&known));
     let handler = Arc::new(Deadline::new(&dispatch, &pool, &liveness, session.notifier()));
     if !plan.replaces && mounted.is_some() {
         // Before the first client, who may change options at once.

@@ -16,8 +16,8 @@ use crate::notify::{Capabilities, Notifier, Sender};
 use crate::request::{Dialect, Header, Op, Request};
 use crate::transport::uring::{Parameter, Rings};
 use crate::transport::{
-    Gate, LowWorkers, ServedRequests, ThreadStart, UringUnavailable, WorkerGrowth, WorkerPriority,
-    write_header,
+    FindLandmarks, Gate, Landmarks, Lines, LowWorkers, ServedRequests, ThreadStart, UringUnavailable,
+    WorkerGrowth, WorkerPriority, write_header,
 };
 
 const OUT_HEADER: usize = size_of::<abi::OutHeader>();
@@ -32,6 +32,8 @@ pub struct Session {
     pub(super) priority: WorkerPriority,
     pub(super) low: LowWorkers,
     pub(super) served: ServedRequests,
+    pub(super) lines: Lines,
+    pub(super) landmarks: Option<Box<FindLandmarks>>,
     pub(super) resident: bool,
     pub(super) gate: Arc<Gate>,
     pub(super) thread_start: Option<Box<ThreadStart>>,
@@ -109,7 +111,7 @@ impl Session {
         let sender = Sender::start(Arc::clone(&device), capabilities).map_err(SessionError::Start)?;
         let SessionOptions { growth, worker_priority: priority, resident, .. } = *options;
         let (low, served, gate) = (LowWorkers::default(), ServedRequests::default(), Arc::default());
-        let thread_start = None;
+        let (lines, landmarks, thread_start) = (Lines::default(), None, None);
         Ok(Session {
             device,
             agreed,
@@ -119,6 +121,8 @@ impl Session {
             priority,
             low,
             served,
+            lines,
+            landmarks,
             resident,
             gate,
             thread_start,
@@ -129,6 +133,12 @@ impl Session {
     /// similar settings.
     pub fn on_thread_start(&mut self, call: impl Fn(usize) + Send + Sync + 'static) {
         self.thread_start = Some(Box::new(call));
+    }
+
+    /// Sets what finds what the transport may ask the kernel about. It is called while requests wait for a disk, so it must not
+    /// access a disk itself.
+    pub fn set_landmarks(&mut self, find: impl Fn() -> Landmarks + Send + Sync + 'static) {
+        self.landmarks = Some(Box::new(find));
     }
 
     /// Returns the result of the negotiation.
@@ -165,6 +175,12 @@ impl Session {
     #[must_use]
     pub fn served_requests(&self) -> ServedRequests {
         self.served.clone()
+    }
+
+    /// Returns the lines in which its requests wait without a worker.
+    #[must_use]
+    pub fn lines(&self) -> Lines {
+        self.lines.clone()
     }
 
     /// Returns the session's descriptor, for a process that [adopts](Session::adopt) it.

@@ -14,8 +14,8 @@ use crate::negotiate::Agreed;
 use crate::notify::Notifier;
 use crate::transport::uring::Rings;
 use crate::transport::{
-    DevWorker, FirstRequest, GroupSpawner, Handler, Held, Spawned, Transport, UringUnavailable, Watchdog,
-    WorkerPriority, WorkerSlot, WorkerThread, Workers, WorkersEnd,
+    DevWorker, FirstRequest, GroupSpawner, Handler, Held, Landmarks, Spawned, Transport, UringUnavailable,
+    Watchdog, WorkerPriority, WorkerSlot, WorkerThread, Workers, WorkersEnd,
 };
 
 /// A connection being served.
@@ -49,6 +49,7 @@ impl Session {
         let workers = Workers::new(self.growth, self.agreed.max_payload(), groups, Arc::clone(&self.gate));
         self.gate.set_workers(&workers);
         self.served.set(&workers);
+        self.lines.set(&workers);
         if let Some(call) = self.thread_start.take() {
             workers.set_thread_start(call);
         }
@@ -82,7 +83,8 @@ impl Session {
         };
         spawners.insert(0, device);
         let low = (self.priority == WorkerPriority::Auto).then(|| self.low.clone());
-        let watchdog = Watchdog::start(&workers, &self.device, &handler, spawners, started, low);
+        let landmarks = self.landmarks.take().unwrap_or_else(|| Box::new(Landmarks::default));
+        let watchdog = Watchdog::start(&workers, &self.device, &handler, spawners, started, landmarks, low);
         let watchdog = watchdog.map_err(SessionError::Start)?;
         Ok(Running { watchdog, session: self, transport })
     }

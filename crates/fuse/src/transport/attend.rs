@@ -5,7 +5,8 @@ use std::thread::sleep;
 
 use super::nudge::is_nudge;
 use super::parked::Park;
-use super::serve::{Handler, Out, Outcome, refuse, report_undelivered, serve, serve_in};
+use super::serve::{Expected, Handler, Out, Outcome, refuse, report_undelivered, serve, serve_in};
+use super::stalled::Note;
 use super::workers::{Claim, Ended, WorkerSlot};
 use crate::request::{Header, Malformed, Request};
 use crate::wait::Attempt;
@@ -20,22 +21,27 @@ pub(super) enum Attended {
     Late,
 }
 
-/// Returns the line in which a request of this size is to wait without a worker, if it is.
-pub(super) fn line_of<H: Handler>(
+/// Returns what the handler says of a request before it is handled. It names a line only if a request of this size can be
+/// put aside.
+pub(super) fn expect<H: Handler>(
     slot: &WorkerSlot,
     request: &Result<Request<'_>, Malformed>,
     size: usize,
     handler: &H,
-) -> Option<u64> {
-    let request = request.as_ref().ok().filter(|request| !is_nudge(request))?;
-    let line = catch_unwind(AssertUnwindSafe(|| handler.line(request))).unwrap_or_default()?;
-    slot.can_hold(size).then_some(line)
+) -> Expected {
+    let Some(request) = request.as_ref().ok().filter(|request| !is_nudge(request)) else {
+        return Expected::default();
+    };
+    let expected = catch_unwind(AssertUnwindSafe(|| handler.expect(request))).unwrap_or_default();
+    Expected { line: expected.line.filter(|_| slot.can_hold(size)), ..expected }
 }
 
 /// A request as it was received.
 pub(super) struct Received {
     /// What it takes to answer it.
     pub(super) claim: Claim,
+    /// What the handler has said of it.
+    pub(super) note: Note,
     /// The memory that it takes while it is put aside, in bytes.
     pub(super) size: usize,
     /// It has waited for a cause before.
@@ -49,13 +55,12 @@ pub(super) fn attend<H: Handler>(
     request: Result<Request<'_>, Malformed>,
     out: Out<'_>,
     handler: &H,
-    Received { claim, size, again }: Received,
+    Received { claim, note, size, again }: Received,
 ) -> Attended {
     let Ok(request) = request else {
         // The error is sent without asking the handler.
         return Attended::Done(serve(header, request, out, handler), claim);
     };
-    let note = catch_unwind(AssertUnwindSafe(|| handler.note(&request))).unwrap_or_default();
     slot.begin(header, note, claim);
     let Out { header: out_header, payload } = out;
     let attempt = Attempt::default();

@@ -12,9 +12,9 @@ use rustix::io::Errno;
 use rustix::param::page_size;
 
 use super::admitted::{Admitted, FirstRequest};
-use super::attend::{Attended, Received, attend, line_of};
+use super::attend::{Attended, Received, attend, expect};
 use super::parked::{Aside, Held};
-use super::serve::{Handler, Out, Outcome, report_undelivered, write_header};
+use super::serve::{Expected, Handler, Out, Outcome, report_undelivered, write_header};
 use super::workers::{Claim, WorkerEnd, WorkerSlot};
 use crate::abi;
 use crate::opcode::{self, Opcode};
@@ -123,9 +123,8 @@ impl<H: Handler> DevWorker<H> {
             }
         };
         let decoded = Request::decode(request, self.dialect);
-        if admitted.is_none()
-            && let Some(line) = line_of(&self.slot, &decoded, len, &*self.handler)
-        {
+        let Expected { note, line } = expect(&self.slot, &decoded, len, &*self.handler);
+        if let Some(line) = line.filter(|_| admitted.is_none()) {
             self.slot.hold(Aside::Line(line), Held::Message(Arc::clone(&self.device), request.into()), len);
             return;
         }
@@ -136,7 +135,7 @@ impl<H: Handler> DevWorker<H> {
         let answer = &mut self.output[self.page - OUT_HEADER..];
         let Some(out) = Out::contiguous(answer) else { return };
         let claim = if header.wants_answer() { Claim::Device } else { Claim::NoAnswer };
-        let received = Received { claim, size: len, again: admitted.is_some_and(Admitted::was_parked) };
+        let received = Received { claim, note, size: len, again: admitted.is_some_and(Admitted::was_parked) };
         let (payload, grants) = match attend(&self.slot, header, decoded, out, &*self.handler, received) {
             Attended::Done(Outcome::Answer { payload, grants, .. }, _) => (payload, grants),
             Attended::Park(_) => {

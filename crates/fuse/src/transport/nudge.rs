@@ -12,7 +12,7 @@
 //! killed, a request that a worker had received would keep that thread, and with it the rings, for ever
 //! ([`canopy_sys::process::child`]).
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 
 use canopy_sys::process::child::Caller;
 
@@ -23,6 +23,22 @@ const NAME: &CStr = c"security.canopy.nudge";
 /// The most children at once. Usually they end at once; but another filesystem may have been mounted over this one, and
 /// may not answer.
 const MOST: usize = 16;
+
+/// What a child process and the transport can ask the kernel about.
+#[derive(Clone, Debug, Default)]
+pub struct Landmarks {
+    /// Some regular files that the kernel most likely knows, such as recent or open ones.
+    pub files: Vec<NodeId>,
+    /// The path of the mounted root. A child process may ask the kernel for something there that this crate answers, so that
+    /// requests which wait in a queue are served; without it they may wait until one is sent on their processor.
+    pub root: Option<CString>,
+    /// The path of a regular file there. Where the kernel knows none, a child process looks it up, so that workers which are no
+    /// longer needed can leave; without it they stay.
+    pub file: Option<CString>,
+}
+
+/// Returns the landmarks as they are now. Called while requests wait for a disk, so it must not access a disk itself.
+pub(crate) type FindLandmarks = dyn Fn() -> Landmarks + Send + Sync;
 
 /// Returns whether a request is one of these.
 pub(super) fn is_nudge(request: &Request<'_>) -> bool {

@@ -1,6 +1,5 @@
 //! Serving one request: decode it, call the handler, build the reply.
 
-use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -27,54 +26,27 @@ pub trait Handler: Send + Sync + 'static {
     /// After a panic the reply is `EIO`.
     fn handle(&self, request: Request<'_>, reply: Reply<'_>) -> Replied;
 
-    /// Returns what the transport may ask the kernel about, to make it send a request. It is called while requests wait for a
-    /// disk, so it must not access a disk itself.
-    fn landmarks(&self) -> Landmarks {
-        Landmarks::default()
-    }
-
     /// Called for each reference in a reply that the kernel did not accept, because the request was aborted or the
     /// filesystem was unmounted. The handler must release it, because the kernel will send neither FORGET nor RELEASE.
     fn undelivered(&self, _what: Undelivered) {}
 
-    /// Returns what [`Handler::stalled`] needs to know of a request. Called before each request is handled, so it must
-    /// cost next to nothing.
-    fn note(&self, _request: &Request<'_>) -> Note {
-        Note::default()
-    }
-
-    /// Returns whether [`Handler::line`] names a line for some requests. Called on the watchdog's thread while workers are
-    /// stuck; at most `bound` of them can be stuck while others are served.
-    fn crowded(&self, _bound: usize) -> bool {
-        false
-    }
-
-    /// Returns the line that a request is to wait in without a worker, because it would only wait for what many requests
-    /// are stuck in already. Called before each request is handled, so it must cost next to nothing while few are stuck.
-    fn line(&self, _request: &Request<'_>) -> Option<u64> {
-        None
-    }
-
-    /// Returns whether one of the requests that wait in a line may leave it while `under_way` earlier ones have not ended.
-    /// Called on the watchdog's thread again and again while requests wait in the line, so it must not wait for a branch.
-    fn admits(&self, _line: u64, _waiting: usize, _under_way: usize) -> bool {
-        true
+    /// Says what is to be known of a request before it is handled. Called before each request, and once more before one that
+    /// has waited, so it must cost next to nothing.
+    fn expect(&self, _request: &Request<'_>) -> Expected {
+        Expected::default()
     }
 
     /// Decides about a request whose worker has been in it for some ticks. Called on the watchdog's thread, which looks
-    /// after all workers, so it must not wait for a branch. Called again and again as the verdict says, also after the
-    /// request was answered in the worker's place; then an [`Verdict::Answer`] has no effect.
+    /// after all workers, so it must not wait for a branch. Called again and again as the verdict says; once more, as
+    /// [`answered`](Stalled::answered), before the answer in the worker's place is sent, and then again and again until the
+    /// worker comes out of it. The worker's own answer is then discarded, and an [`Verdict::Answer`] has no effect.
     fn stalled(&self, _request: &Stalled) -> Verdict {
         Verdict::Wait(Duration::MAX)
     }
 
-    /// Called on the watchdog's thread when a request is about to be answered in its worker's place, as [`Handler::stalled`]
-    /// has decided. The worker's own answer is then discarded.
-    fn given_up(&self, _request: &Stalled) {}
-
     /// Called on the worker's thread when it has come out of a request that [`Handler::stalled`] was asked about, before its
-    /// answer is sent or discarded. `late`: the request was answered in the worker's place, after [`Handler::given_up`] has
-    /// returned, and what its answer refers to has been reported to [`Handler::undelivered`].
+    /// answer is sent or discarded. `late`: the request was answered in the worker's place, [`Handler::stalled`] has returned
+    /// from the call that said so, and what the worker's answer refers to has been reported to [`Handler::undelivered`].
     fn resumed(&self, _request: &Request<'_>, _late: bool) {}
 }
 
@@ -83,36 +55,16 @@ impl<H: Handler + ?Sized> Handler for std::sync::Arc<H> {
         (**self).handle(request, reply)
     }
 
-    fn landmarks(&self) -> Landmarks {
-        (**self).landmarks()
-    }
-
     fn undelivered(&self, what: Undelivered) {
         (**self).undelivered(what);
     }
 
-    fn note(&self, request: &Request<'_>) -> Note {
-        (**self).note(request)
-    }
-
-    fn crowded(&self, bound: usize) -> bool {
-        (**self).crowded(bound)
-    }
-
-    fn line(&self, request: &Request<'_>) -> Option<u64> {
-        (**self).line(request)
-    }
-
-    fn admits(&self, line: u64, waiting: usize, under_way: usize) -> bool {
-        (**self).admits(line, waiting, under_way)
+    fn expect(&self, request: &Request<'_>) -> Expected {
+        (**self).expect(request)
     }
 
     fn stalled(&self, request: &Stalled) -> Verdict {
         (**self).stalled(request)
-    }
-
-    fn given_up(&self, request: &Stalled) {
-        (**self).given_up(request);
     }
 
     fn resumed(&self, request: &Request<'_>, late: bool) {
@@ -120,17 +72,14 @@ impl<H: Handler + ?Sized> Handler for std::sync::Arc<H> {
     }
 }
 
-/// What a child process and the transport can ask the kernel about.
-#[derive(Clone, Debug, Default)]
-pub struct Landmarks {
-    /// Some regular files that the kernel most likely knows, such as recent or open ones.
-    pub files: Vec<NodeId>,
-    /// The path of the mounted root. A child process may ask the kernel for something there that this crate answers, so that
-    /// requests which wait in a queue are served; without it they may wait until one is sent on their processor.
-    pub root: Option<CString>,
-    /// The path of a regular file there. Where the kernel knows none, a child process looks it up, so that workers which are no
-    /// longer needed can leave; without it they stay.
-    pub file: Option<CString>,
+/// What the handler says of a request before it is handled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Expected {
+    /// What [`Handler::stalled`] needs to know of it.
+    pub note: Note,
+    /// The line that it is to wait in without a worker, because it would only wait for what many requests are stuck in
+    /// already ([`Lines`](super::Lines)).
+    pub line: Option<u64>,
 }
 
 /// A reference in a reply that the kernel did not accept.

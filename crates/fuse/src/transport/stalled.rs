@@ -17,7 +17,7 @@ pub struct Stalled {
     pub opcode: u32,
     /// The node in the request header.
     pub node: NodeId,
-    /// What [`Handler::note`](super::Handler::note) returned for the request.
+    /// What [`Handler::expect`](super::Handler::expect) has said of the request.
     pub note: Note,
     /// The worker's thread, as gettid(2) returns it.
     pub thread: i32,

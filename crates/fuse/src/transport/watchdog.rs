@@ -13,10 +13,10 @@ use canopy_sys::sched;
 
 use super::admitted::{Admitted, FirstRequest};
 use super::dev::send_error;
-use super::nudge::Nudges;
+use super::nudge::{FindLandmarks, Landmarks, Nudges};
 use super::parked::{Aside, Waiting};
 use super::priority::{LowWorkers, Priorities};
-use super::serve::{Handler, Landmarks};
+use super::serve::Handler;
 use super::stalled::{Stalled, Verdict};
 use super::worker_thread::{WorkerThread, WorkersEnd};
 use super::workers::{Activity, Claim, GroupSample, Seat, WorkerGrowth, WorkerSlot, Workers};
@@ -59,6 +59,7 @@ pub(crate) struct Watchdog<H> {
     workers: Arc<Workers>,
     device: Arc<OwnedFd>,
     handler: Arc<H>,
+    landmarks: Box<FindLandmarks>,
     groups: Vec<WatchedGroup>,
     /// All threads of workers.
     threads: Vec<WorkerThread>,
@@ -126,6 +127,7 @@ impl<H: Handler> Watchdog<H> {
         handler: &Arc<H>,
         spawners: Vec<GroupSpawner>,
         threads: Vec<WorkerThread>,
+        landmarks: Box<FindLandmarks>,
         low: Option<LowWorkers>,
     ) -> io::Result<JoinHandle<WorkersEnd>> {
         let watched = |(group, spawner): (usize, GroupSpawner)| WatchedGroup {
@@ -141,6 +143,7 @@ impl<H: Handler> Watchdog<H> {
             workers: Arc::clone(workers),
             device: Arc::clone(device),
             handler: Arc::clone(handler),
+            landmarks,
             groups: spawners.into_iter().enumerate().map(watched).collect(),
             number: threads.len(),
             threads,
@@ -219,10 +222,7 @@ impl<H: Handler> Watchdog<H> {
                 self.answer(group, &mut activity, &stalled, errno, room);
                 tick
             }
-            Err(_) => {
-                tracing::error!("the handler panicked over a request that takes long");
-                LONG
-            }
+            Err(_) => panicked(),
         };
         activity.ask_again(now + pause.min(LONG));
         activity.lost && !stalled.answered
@@ -248,9 +248,10 @@ impl<H: Handler> Watchdog<H> {
             _ => {}
         }
         activity.set_answered(errno);
-        // First, so that what it records is known to those who get the answer.
-        if catch_unwind(AssertUnwindSafe(|| self.handler.given_up(stalled))).is_err() {
-            tracing::error!("the handler panicked over a request that is given up");
+        // First, so that what the handler records is known to those who get the answer.
+        let stalled = Stalled { answered: true, ..*stalled };
+        if catch_unwind(AssertUnwindSafe(|| self.handler.stalled(&stalled))).is_err() {
+            panicked();
         }
         if let Some(device) = &activity.device {
             // It fails if the request was aborted or the filesystem was unmounted.
@@ -269,7 +270,7 @@ impl<H: Handler> Watchdog<H> {
         let given_up: usize = samples.iter().map(|sample| sample.given_up).sum();
         let limit = fixed + workers.growth().max_extra;
         let stuck: usize = samples.iter().map(|sample| sample.stuck).sum();
-        let crowded = stuck > 0 && self.is_crowded();
+        let crowded = stuck > 0 && workers.parked().has_lines();
         let mut room = limit.saturating_sub(threads - given_up).min((2 * limit).saturating_sub(threads));
         let seized: usize = self.groups.iter().map(|group| group.seized).sum();
         let mut spare = (2 * limit).saturating_sub(threads + seized);
@@ -309,11 +310,6 @@ impl<H: Handler> Watchdog<H> {
         (flows, !self.nudges.are_none() || self.groups.iter().zip(&samples).any(leaving))
     }
 
-    fn is_crowded(&self) -> bool {
-        let bound = self.workers.growth().max_extra;
-        catch_unwind(AssertUnwindSafe(|| self.handler.crowded(bound))).unwrap_or(false)
-    }
-
     /// If all workers of a group were stuck at once, before requests began to wait in line, starts others, at most `spare`:
     /// they get past the requests that are to wait in line. Returns how many.
     fn keep_some_free(&mut self, index: usize, sample: &GroupSample, spare: usize) -> usize {
@@ -323,21 +319,14 @@ impl<H: Handler> Watchdog<H> {
         (0..started).take_while(|_| self.start_worker(index, &mut 0, &mut None)).count()
     }
 
-    /// Starts workers for requests that were put aside and that the handler admits, at most `room`. Returns whether there were
-    /// any.
+    /// Starts workers for requests that were put aside and may go on, at most `room`. Returns whether there were any.
     fn admit(&mut self, mut room: usize) -> bool {
         let workers = Arc::clone(&self.workers);
-        let (handler, parked) = (Arc::clone(&self.handler), workers.parked());
-        let admits = |line| {
-            let (waiting, under_way) = parked.count_in(line);
-            let admits = || handler.admits(line, waiting, under_way);
-            catch_unwind(AssertUnwindSafe(admits)).unwrap_or(true)
-        };
+        let parked = workers.parked();
         let occupied = parked.occupied();
         for &line in &occupied {
-            // The handler is told how many wait, even if there is no room for them.
-            while admits(line)
-                && room > 0
+            while room > 0
+                && parked.admits(line)
                 && let Some(waiting) = parked.take(Aside::Line(line))
             {
                 if !self.start_for(Aside::Line(line), waiting, &mut room) {
@@ -418,7 +407,7 @@ impl<H: Handler> Watchdog<H> {
                 group.needed = now.saturating_sub(patience - patience.div_ceil(10));
                 let sent = (0..over).take_while(|_| self.poke(index, false)).count();
                 if sent == 0
-                    && let Some(file) = self.handler.landmarks().file
+                    && let Some(file) = (self.landmarks)().file
                 {
                     // The kernel knows it when they are dismissed again.
                     self.nudges.send(&file);
@@ -473,7 +462,7 @@ impl<H: Handler> Watchdog<H> {
             tracing::debug!(%error, cpu = queue, "cannot run on the processor of this queue");
             return false;
         }
-        let Landmarks { files, root, .. } = self.handler.landmarks();
+        let Landmarks { files, root, .. } = (self.landmarks)();
         let sent = files.into_iter().any(|file| {
             self.pokes += 1;
             notify::retrieve_nothing(&self.device, file, self.pokes).is_ok()
@@ -493,6 +482,11 @@ impl<H: Handler> Watchdog<H> {
             );
         }
     }
+}
+
+fn panicked() -> Duration {
+    tracing::error!("the handler panicked over a request that takes long");
+    LONG
 }
 
 #[cfg(test)]

@@ -14,8 +14,8 @@ use canopy_fuse::flags::InitFlags;
 use canopy_fuse::mount::{MountSpec, Mounted, mount};
 use canopy_fuse::notify::Notifier;
 use canopy_fuse::session::SessionError;
-use canopy_fuse::transport::ServedRequests;
 use canopy_fuse::transport::uring::{Parameter, turn_on};
+use canopy_fuse::transport::{Lines, ServedRequests};
 use canopy_fuse::{Handler, KernelLimits, Session, SessionOptions, Transport};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
@@ -102,6 +102,7 @@ pub struct Served<H: Handler> {
     pub agreed: canopy_fuse::Agreed,
     pub transport: Transport,
     pub requests: ServedRequests,
+    pub lines: Lines,
     mounted: Option<Mounted>,
     thread: Option<JoinHandle<Result<(), SessionError>>>,
 }
@@ -133,6 +134,7 @@ impl<H: Handler> Served<H> {
         let mut session = Session::negotiate(device, &options, limits).unwrap();
         let (agreed, notifier) = (*session.agreed(), session.notifier());
         let (handler, requests) = (Arc::new(make(&mut session)), session.served_requests());
+        let lines = session.lines();
         let running = session.serve(Arc::clone(&handler), threads).unwrap();
         let transport = running.transport().clone();
         let offered = limits.minor >= 42 && limits.mask.contains(InitFlags::OVER_IO_URING);
@@ -144,6 +146,7 @@ impl<H: Handler> Served<H> {
             agreed,
             transport,
             requests,
+            lines,
             mounted: Some(mounted),
             thread: Some(thread),
         }

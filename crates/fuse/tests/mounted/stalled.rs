@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use canopy_fuse::flags::OpenFlags;
 use canopy_fuse::request::{NodeId, Op};
-use canopy_fuse::transport::{Landmarks, Note, Stalled, Verdict, WorkerGrowth, uring};
+use canopy_fuse::transport::{Expected, Landmarks, Stalled, Verdict, WorkerGrowth, uring};
 use canopy_fuse::{Handler, KernelLimits, Opcode, Replied, Reply, Request, SessionOptions, Undelivered};
 
 use super::common::memory::{Memory, options};
@@ -110,16 +110,13 @@ impl Handler for Stuck {
         self.memory.handle(request, reply)
     }
 
-    fn landmarks(&self) -> Landmarks {
-        Landmarks { files: vec![NodeId(2)], ..Landmarks::default() }
-    }
-
     fn undelivered(&self, what: Undelivered) {
         self.memory.undelivered(what);
     }
 
-    fn note(&self, request: &Request<'_>) -> Note {
-        [request.header.unique, !request.header.unique, u64::from(may_get_stuck(request))]
+    fn expect(&self, request: &Request<'_>) -> Expected {
+        let note = [request.header.unique, !request.header.unique, u64::from(may_get_stuck(request))];
+        Expected { note, line: None }
     }
 
     fn stalled(&self, request: &Stalled) -> Verdict {
@@ -129,16 +126,17 @@ impl Handler for Stuck {
             // On a busy machine, any request may take long.
             return Verdict::Wait(LONG);
         }
-        self.seen.lock().unwrap().push(*request);
+        let mut seen = self.seen.lock().unwrap();
+        let known = |seen: &Stalled| seen.unique == request.unique && seen.answered;
+        if request.answered && !seen.iter().any(known) {
+            self.given_up.fetch_add(1, Ordering::SeqCst);
+        }
+        seen.push(*request);
+        drop(seen);
         if request.since < self.patience {
             return Verdict::Wait(self.patience - request.since);
         }
         Verdict::Answer(TIMEDOUT)
-    }
-
-    fn given_up(&self, request: &Stalled) {
-        assert!(!request.answered);
-        self.given_up.fetch_add(1, Ordering::SeqCst);
     }
 
     fn resumed(&self, request: &Request<'_>, late: bool) {
@@ -167,7 +165,10 @@ fn served_with(point: &Path, patience: Duration, growth: WorkerGrowth, refuses: 
         seen: Mutex::default(),
     };
     let served =
-        Served::start(point, &SessionOptions { growth, ..options() }, KernelLimits::NONE, 4, |_| stuck);
+        Served::start(point, &SessionOptions { growth, ..options() }, KernelLimits::NONE, 4, |session| {
+            session.set_landmarks(|| Landmarks { files: vec![NodeId(2)], ..Landmarks::default() });
+            stuck
+        });
     fs::write(point.join(FILE), "x").unwrap();
     for number in 0..STUCK {
         fs::create_dir(point.join(format!("dir{number}"))).unwrap();

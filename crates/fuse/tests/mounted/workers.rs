@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use canopy_fuse::request::{NodeId, Op};
-use canopy_fuse::transport::{Landmarks, Transport, WorkerGrowth, uring};
+use canopy_fuse::transport::{Expected, Landmarks, Limits, Transport, WorkerGrowth, uring};
 use canopy_fuse::wait::Wait;
 use canopy_fuse::{Handler, KernelLimits, Replied, Reply, Request, SessionOptions};
 
@@ -20,6 +20,9 @@ const WAITING: usize = 12;
 
 /// Workers over `/dev/fuse` at the start.
 const THREADS: usize = 4;
+
+/// The line of lookups of names that begin with "slow".
+const LINE: u64 = 7;
 
 /// The first file that is created.
 const FILE: NodeId = NodeId(2);
@@ -62,22 +65,12 @@ impl Handler for Gated {
         self.memory.handle(request, reply)
     }
 
-    fn landmarks(&self) -> Landmarks {
-        Landmarks { files: vec![FILE], ..Landmarks::default() }
-    }
-
-    fn line(&self, request: &Request<'_>) -> Option<u64> {
-        let Op::Lookup { name } = request.op else { return None };
+    fn expect(&self, request: &Request<'_>) -> Expected {
+        let Op::Lookup { name } = request.op else { return Expected::default() };
         let crowded = self.waiting.load(Ordering::SeqCst) >= self.crowded_from.load(Ordering::SeqCst);
         let waits = crowded && name.as_bytes().starts_with(b"slow");
         self.lined_up.fetch_add(usize::from(waits), Ordering::SeqCst);
-        waits.then_some(7)
-    }
-
-    fn admits(&self, line: u64, waiting_in_line: usize, under_way: usize) -> bool {
-        assert!(line == 7 && waiting_in_line > 0);
-        let waiting = self.waiting.load(Ordering::SeqCst);
-        waiting.max(under_way) < self.crowded_from.load(Ordering::SeqCst)
+        Expected { line: waits.then_some(LINE), ..Expected::default() }
     }
 }
 
@@ -104,6 +97,7 @@ fn served(point: &Path, growth: WorkerGrowth) -> Served<Gated> {
     let options = SessionOptions { growth, ..options() };
     let served = Served::start(point, &options, KernelLimits::NONE, THREADS, |session| {
         let workers = Arc::clone(&gated.workers);
+        session.set_landmarks(|| Landmarks { files: vec![FILE], ..Landmarks::default() });
         session.on_thread_start(move |_| _ = workers.fetch_add(1, Ordering::SeqCst));
         gated
     });
@@ -235,8 +229,14 @@ fn requests_in_line_wait_without_a_worker() {
     let served = served(scratch.path(), growth);
     let handler = &served.handler;
     handler.crowded_from.store(AT_ONCE, Ordering::SeqCst);
+    let limit = |number| {
+        served.lines.limit(Limits { any: true, usual: 0, lines: [(LINE, number)].into() });
+    };
+    assert_eq!(served.lines.bound(), AT_ONCE);
     for round in 0..3 {
         handler.open(false);
+        // None may follow those that wait at their workers.
+        limit(0);
         let before = handler.lined_up.load(Ordering::SeqCst);
         let clients = start_slow(scratch.path());
         wait_until("some slow requests neither wait nor are in line", || {
@@ -251,7 +251,11 @@ fn requests_in_line_wait_without_a_worker() {
         wait_until("another request waits too", || other.is_finished());
         other.join().unwrap();
         assert!(clients.iter().all(|client| !client.is_finished()), "round {round}");
+        assert!(served.lines.waiting(LINE) > 0 && served.lines.waiting(LINE + 1) == 0);
         handler.open(true);
+        thread::sleep(Duration::from_millis(50));
+        assert!(served.lines.waiting(LINE) > 0, "round {round}: they go on without leave");
+        limit(AT_ONCE);
         wait_until("a request in line is not served", || clients.iter().all(JoinHandle::is_finished));
         clients.into_iter().for_each(|client| client.join().unwrap());
     }

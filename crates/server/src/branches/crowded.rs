@@ -4,79 +4,70 @@
 //! take all of them, each branch that requests wait for gets a share. Only requests that certainly need a branch wait in
 //! its line: those on files that are open there, and on directories that no other branch has.
 
-use super::stalls::{Stalls, Waiting};
+use super::stalls::Waiting;
 use crate::lock_rank as rank;
 use crate::translate::operation::{Changes, Operation, Waits};
 use canopy_base::ids::{HandleId, NodeId};
 use canopy_base::lock::ranked::Mutex;
 use canopy_branch::branch::BranchId;
 use canopy_fuse::Request;
+use canopy_fuse::transport::Limits;
 use canopy_pool::Pool;
 use canopy_pool::ops;
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
-
-pub(crate) struct Crowded {
-    /// How many requests can be stuck at once.
-    bound: AtomicUsize,
-    /// Whether any branch is crowded.
-    any: AtomicBool,
-    state: Mutex<State, rank::Crowded>,
-}
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[derive(Default)]
-struct State {
-    branches: HashSet<BranchId>,
-    /// How many requests were in the lines of branches, and when that was.
-    in_line: HashMap<BranchId, (usize, Instant)>,
+pub(crate) struct Crowded {
+    /// Whether any branch is crowded.
+    any: AtomicBool,
+    branches: Mutex<HashSet<BranchId>, rank::Crowded>,
 }
 
-/// The number of requests in a line is reported this often at least.
-const REPORTED_WITHIN: Duration = Duration::from_millis(500);
+/// Returns the number of a branch's line.
+pub(crate) fn line_of(branch: BranchId) -> u64 {
+    branch.0.into()
+}
 
-impl Default for Crowded {
-    fn default() -> Crowded {
-        Crowded { bound: AtomicUsize::new(usize::MAX), any: AtomicBool::new(false), state: Mutex::default() }
-    }
+/// Returns how many requests may be stuck in a branch if requests wait for this many branches, and `bound` can be stuck at
+/// once. The shares of all of them leave room for another one.
+fn share(bound: usize, branches: usize) -> usize {
+    (bound / (branches + 1)).max(1)
 }
 
 impl Crowded {
-    /// Returns whether any branch is crowded. `bound`: how many requests can be stuck at once while others are served.
-    pub(crate) fn any(&self, bound: usize) -> bool {
-        self.bound.store(bound, Ordering::Relaxed);
+    /// Returns whether any branch is crowded.
+    pub(super) fn any(&self) -> bool {
         self.any.load(Ordering::Relaxed)
     }
 
-    /// Returns how many requests may be stuck in a branch if requests wait for this many branches. The shares of all of
-    /// them leave room for another one.
-    fn share(&self, branches: usize) -> usize {
-        (self.bound.load(Ordering::Relaxed) / (branches + 1)).max(1)
-    }
-
-    /// Updates which branches are crowded. One stays crowded until half of its share is free, so that its line empties.
-    pub(super) fn update(&self, waiting: &HashMap<BranchId, Waiting>) {
-        let share = self.share(waiting.len());
-        let State { branches, in_line } = &mut *self.state.lock();
+    /// Updates which branches are crowded, and returns the limits of all lines. One stays crowded until half of its share is
+    /// free, so that its line empties. `bound`: how many requests can be stuck at once while others are served. The line of a
+    /// branch that `is_silent` has no limit, because its requests are refused at once.
+    pub(super) fn update(
+        &self,
+        waiting: &HashMap<BranchId, Waiting>,
+        bound: usize,
+        is_silent: impl Fn(BranchId) -> bool,
+    ) -> Limits {
+        let share = share(bound, waiting.len().max(1));
+        // Those that are under way may be counted twice. So a line keeps between half of the share and all of it busy.
+        let limit = |(id, waiting): (&BranchId, &Waiting)| {
+            let limit = if is_silent(*id) { usize::MAX } else { share.saturating_sub(waiting.requests) };
+            (line_of(*id), limit)
+        };
+        let lines = waiting.iter().map(limit).collect();
+        let mut branches = self.branches.lock();
         branches.retain(|id| waiting.get(id).is_some_and(|waiting| waiting.requests > share / 2));
         branches.extend(waiting.iter().filter(|(_, waiting)| waiting.requests >= share).map(|(id, _)| *id));
-        in_line.retain(|_, (_, reported)| reported.elapsed() < REPORTED_WITHIN);
-        self.any.store(!branches.is_empty(), Ordering::Relaxed);
-    }
-
-    /// Records how many requests are in the line of a branch.
-    pub(crate) fn in_line(&self, branch: BranchId, requests: usize) {
-        self.state.lock().in_line.insert(branch, (requests, Instant::now()));
-    }
-
-    /// Returns how many requests are in the line of a branch.
-    pub(super) fn count_in_line(&self, branch: BranchId) -> usize {
-        self.state.lock().in_line.get(&branch).map_or(0, |(requests, _)| *requests)
+        let any = !branches.is_empty();
+        self.any.store(any, Ordering::Relaxed);
+        Limits { any, usual: share, lines }
     }
 
     /// Returns the crowded branch that a request certainly needs. Costs one atomic load while there is none.
     pub(crate) fn needed(&self, pool: &Pool, request: &Request<'_>) -> Option<BranchId> {
-        if !self.any.load(Ordering::Relaxed) {
+        if !self.any() {
             return None;
         }
         let operation = Operation::of(request);
@@ -90,46 +81,51 @@ impl Crowded {
             }
             (Waits::Names { handle: None, .. }, _) => ops::branch_deadlines::only_branch_of(pool, NodeId(request.header.node.0)),
         }?;
-        self.state.lock().branches.contains(&branch).then_some(branch)
-    }
-
-    /// Returns whether another request of a branch's line may go on while so many of that line are under way.
-    pub(crate) fn admits(&self, stalls: &Stalls, branch: BranchId, under_way: usize) -> bool {
-        let waiting = stalls.waiting();
-        let stuck = waiting.get(&branch).map_or(0, |waiting| waiting.requests);
-        // Those that are under way may be counted twice. So a line keeps between half of the share and all of it busy.
-        stuck + under_way < self.share(waiting.len().max(1))
+        self.branches.lock().contains(&branch).then_some(branch)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Instant;
 
-    fn crowded(crowded: &Crowded, requests: &[(u32, usize)]) -> Vec<u32> {
+    /// Returns which branches are crowded, and the limits of these lines, when so many requests are stuck in each.
+    fn update(crowded: &Crowded, bound: usize, requests: &[(u32, usize)]) -> (Vec<u32>, Vec<(u64, usize)>) {
         let waiting = |(id, requests): &(u32, usize)| {
             (BranchId(*id), Waiting { requests: *requests, since: Instant::now() })
         };
-        crowded.update(&requests.iter().map(waiting).collect());
-        let mut ids: Vec<u32> = crowded.state.lock().branches.iter().map(|id| id.0).collect();
+        let limits = crowded.update(&requests.iter().map(waiting).collect(), bound, |branch| branch.0 == 9);
+        let mut ids: Vec<u32> = crowded.branches.lock().iter().map(|id| id.0).collect();
         ids.sort_unstable();
-        assert_eq!(crowded.any.load(Ordering::Relaxed), !ids.is_empty());
-        ids
+        assert_eq!((crowded.any(), limits.any), (!ids.is_empty(), !ids.is_empty()));
+        assert_eq!(limits.usual, share(bound, requests.len().max(1)));
+        let mut lines: Vec<(u64, usize)> = limits.lines.into_iter().collect();
+        lines.sort_unstable();
+        (ids, lines)
     }
 
     #[test]
     fn a_branch_is_crowded_until_half_of_its_share_is_free() {
         let state = Crowded::default();
-        assert_eq!(crowded(&state, &[(1, 100_000)]), [0; 0]);
-        assert!(!state.any(256));
+        let crowded = |bound, requests: &[_]| update(&state, bound, requests).0;
+        assert_eq!(crowded(usize::MAX, &[(1, 100_000)]), [0; 0]);
         for (requests, expected) in [(127, false), (128, true), (65, true), (64, false), (127, false)] {
-            assert_eq!(crowded(&state, &[(1, requests)]), [1; 1][..usize::from(expected)], "{requests}");
+            assert_eq!(crowded(256, &[(1, requests)]), [1; 1][..usize::from(expected)], "{requests}");
         }
         // Two branches that hang leave workers for others, too.
-        assert_eq!(crowded(&state, &[(1, 85), (2, 84)]), [1]);
-        assert_eq!(crowded(&state, &[(1, 43), (2, 85), (3, 1)]), [1, 2]);
-        assert_eq!(crowded(&state, &[]), [0; 0]);
-        assert!(!state.any(1));
-        assert_eq!(crowded(&state, &[(1, 1)]), [1]);
+        assert_eq!(crowded(256, &[(1, 85), (2, 84)]), [1]);
+        assert_eq!(crowded(256, &[(1, 43), (2, 85), (3, 1)]), [1, 2]);
+        assert_eq!(crowded(256, &[]), [0; 0]);
+        assert_eq!(crowded(1, &[(1, 1)]), [1]);
+    }
+
+    #[test]
+    fn a_line_may_have_what_is_left_of_its_branchs_share() {
+        let state = Crowded::default();
+        assert_eq!(update(&state, 256, &[]).1, []);
+        assert_eq!(update(&state, 256, &[(1, 28)]).1, [(1, 100)]);
+        assert_eq!(update(&state, 256, &[(1, 128)]).1, [(1, 0)]);
+        assert_eq!(update(&state, 256, &[(1, 200), (9, 200)]).1, [(1, 0), (9, usize::MAX)]);
     }
 }

@@ -9,12 +9,13 @@
 //! stuck on it has ended.
 
 use super::condition::{Answers, Condition, DiskHistory, HANGS_AFTER, Signs};
-use super::crowded::Crowded;
+use super::crowded::{Crowded, line_of};
 use super::probe::{ProbeState, Question};
 use super::stalls::{Stalls, Waiting};
 use crate::lock_rank as rank;
 use canopy_base::lock::ranked::Mutex;
 use canopy_branch::branch::{Branch, BranchId};
+use canopy_fuse::transport::Lines;
 use canopy_pool::Pool;
 use canopy_pool::ops;
 use canopy_sys::shown::Show as _;
@@ -27,6 +28,8 @@ pub(crate) struct Liveness {
     pool: Arc<Pool>,
     stalls: Stalls,
     crowded: Crowded,
+    /// Where requests wait without a worker.
+    lines: Lines,
     probes: Mutex<HashMap<BranchId, Arc<Probe>>, rank::Probes>,
     silent: AtomicUsize,
     /// How many questions were asked.
@@ -59,11 +62,12 @@ const LOOK_AT_DISKS_EVERY: Duration = Duration::from_secs(20);
 
 impl Liveness {
     /// Also starts the thread that checks the branches, which ends with the value.
-    pub(crate) fn start(pool: &Arc<Pool>) -> std::io::Result<Arc<Liveness>> {
+    pub(crate) fn start(pool: &Arc<Pool>, lines: Lines) -> std::io::Result<Arc<Liveness>> {
         let liveness = Arc::new(Liveness {
             pool: Arc::clone(pool),
             stalls: Stalls::new(pool),
             crowded: Crowded::default(),
+            lines,
             probes: Mutex::default(),
             silent: AtomicUsize::new(0),
             questions: AtomicU64::new(0),
@@ -143,12 +147,29 @@ impl Liveness {
         }
     }
 
+    /// Records that a worker has come out of a request that was stuck.
+    pub(crate) fn resumed(&self, unique: u64) {
+        self.stalls.resumed(unique);
+        // Another of the line may take its place at once.
+        if self.crowded.any() {
+            self.limit_lines(&self.stalls.waiting());
+        }
+    }
+
+    /// Tells the transport how many of each line may go on.
+    fn limit_lines(&self, waiting: &HashMap<BranchId, Waiting>) {
+        let branches = ops::settings::branches(&self.pool);
+        let answers = |id| branches.by_id(id).is_some_and(|branch| !branch.is_silent());
+        let limits = self.crowded.update(waiting, self.lines.bound(), |id| !answers(id));
+        self.lines.limit(limits);
+    }
+
     /// Checks all branches. Returns the time until the next check.
     fn check(self: &Arc<Self>, memory: &mut Memory) -> Duration {
         let now = Instant::now();
         let mut pause = self.stalls.look().unwrap_or(Duration::from_secs(1));
         let waiting = self.stalls.waiting();
-        self.crowded.update(&waiting);
+        self.limit_lines(&waiting);
         if memory.looked_at_disks.is_none_or(|last| now.duration_since(last) >= LOOK_AT_DISKS_EVERY) {
             memory.looked_at_disks = Some(now);
             let branches = ops::settings::branches(&self.pool);
@@ -189,7 +210,7 @@ impl Liveness {
                     answers: signs.answers(),
                     quiet: signs.quiet(),
                     requests: of_branch.map_or(0, |waiting| waiting.requests)
-                        + self.crowded.count_in_line(probe.branch.id),
+                        + self.lines.waiting(line_of(probe.branch.id)),
                     deadline,
                     disks,
                 };

@@ -7,7 +7,7 @@
 
 mod access_times;
 pub(crate) mod condition;
-mod crowded;
+pub(crate) mod crowded;
 pub(crate) mod liveness;
 pub(crate) mod monitor;
 pub(crate) mod pending;

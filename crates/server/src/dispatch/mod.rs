@@ -19,17 +19,13 @@ use crate::translate::operation::Operation;
 use crate::watch::Watch;
 use canopy_base::error::Error;
 use canopy_base::ids::{HandleId, NodeId};
-use canopy_control::control_file;
-use canopy_fuse::request::{self as wire, Header};
-use canopy_fuse::transport::Landmarks;
+use canopy_fuse::request::Header;
 use canopy_fuse::{Handler, Op, Replied, Reply, Request, Undelivered};
 use canopy_pool::coherence::changes::Change;
 use canopy_pool::ops;
 use canopy_pool::{Caller, Pool};
 use canopy_sys::thread::ioprio;
 use rustix::io::Errno;
-use std::ffi::CString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
 /// The request handler of one pool.
@@ -94,17 +90,6 @@ impl Handler for Dispatch {
             return replied.after(self.interrupts.signal());
         }
         replied
-    }
-
-    fn landmarks(&self) -> Landmarks {
-        let files =
-            ops::external_changes::some_files(&self.pool).into_iter().map(|node| wire::NodeId(node.0));
-        let mountpoint = &self.pool.config().mountpoint;
-        Landmarks {
-            files: files.chain([control::NODE]).collect(),
-            root: CString::new(mountpoint.as_os_str().as_bytes()).ok(),
-            file: CString::new(control_file(mountpoint).into_os_string().into_vec()).ok(),
-        }
     }
 
     fn undelivered(&self, what: Undelivered) {

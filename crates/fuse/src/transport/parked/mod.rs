@@ -1,12 +1,13 @@
 //! Requests that wait without a worker, in line or for a cause.
 //!
 //! A request that is stuck occupies a worker, and the number of workers is limited. When the handler knows that a request
-//! would wait for what many others are stuck in already ([`Handler::line`](super::Handler::line)), its worker puts it
-//! aside and is free for others. The watchdog starts a worker for it once the handler admits it.
+//! would wait for what many others are stuck in already ([`Handler::expect`](super::Handler::expect)), its worker puts it
+//! aside and is free for others. The watchdog starts a worker for it once the limit of its line ([`Limits`]) allows it.
 //!
 //! A request that has come upon something to wait for before it has changed anything ([`Reply::later`](crate::Reply::later))
 //! is put aside in the same way, under its own number, and handled once more when its turn comes (`turns`).
 
+mod limits;
 mod turns;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -22,6 +23,7 @@ use crate::request::Header;
 use crate::wait::{Cause, Signal, Wait};
 use turns::Turns;
 
+pub use limits::Limits;
 pub(super) use turns::Park;
 
 /// The most memory that the requests in line may take, in bytes. Beyond it, requests occupy workers.
@@ -90,6 +92,7 @@ struct State {
     lines: BTreeMap<u64, Line>,
     parked: HashMap<u64, Waiting>,
     memory: usize,
+    limits: Limits,
 }
 
 impl Parked {
@@ -195,6 +198,22 @@ impl Parked {
                 state.lines.remove(&line);
             }
         }
+    }
+
+    /// Sets how many requests of each line may be under way.
+    pub(super) fn limit(&self, limits: Limits) {
+        self.state.lock().limits = limits;
+    }
+
+    /// Returns whether there are lines that requests are sent to.
+    pub(super) fn has_lines(&self) -> bool {
+        self.state.lock().limits.any
+    }
+
+    /// Returns whether one of the requests that wait in a line may leave it.
+    pub(super) fn admits(&self, line: u64) -> bool {
+        let state = self.state.lock();
+        state.lines.get(&line).is_some_and(|of_line| of_line.under_way < state.limits.of(line))
     }
 
     /// Returns the lines in which requests wait.

@@ -16,7 +16,7 @@ use crate::abi;
 use crate::opcode::Opcode;
 use crate::request::{Dialect, Header, Malformed, Request};
 use crate::transport::admitted::Admitted;
-use crate::transport::attend::{Attended, Received, attend, line_of};
+use crate::transport::attend::{Attended, Received, attend, expect};
 use crate::transport::parked::{Aside, Held};
 use crate::transport::serve::{Handler, Out, Outcome, report_undelivered, write_header};
 use crate::transport::workers::{Claim, WorkerEnd, WorkerSlot};
@@ -201,12 +201,13 @@ impl<H: Handler> Worker<H> {
             if carried < len { Err(Malformed::Length) } else { request }
         };
         let (slot, handler) = (&self.slot, &*self.handler);
-        let line_of = |request: &_| match admitted {
-            None => line_of(slot, request, HEADER + carried, handler),
-            Some(_) => None,
+        let expect = |request: &_| {
+            let expected = expect(slot, request, HEADER + carried, handler);
+            (expected.note, expected.line.filter(|_| admitted.is_none()))
         };
         let again = admitted.as_ref().is_some_and(Admitted::was_parked);
-        let received = |window| Received { claim: Claim::Entry(window), size: HEADER + carried, again };
+        let received =
+            |window, note| Received { claim: Claim::Entry(window), note, size: HEADER + carried, again };
         let attended = match Header::decode(&first) {
             Ok((head, _)) if head.opcode() == Some(Opcode::NotifyReply) => {
                 if slot.leave_if_surplus() {
@@ -217,10 +218,11 @@ impl<H: Handler> Worker<H> {
             Ok((head, _)) if head.opcode() == Some(Opcode::Write) => {
                 let out = Out { header: out, payload: &mut self.aside };
                 let request = decode(&payload[..carried]);
-                if let Some(line) = line_of(&request) {
+                let (note, line) = expect(&request);
+                if let Some(line) = line {
                     return Ok(Served::Held { aside: Aside::Line(line), window, carried });
                 }
-                let attended = attend(slot, head, request, out, handler, received(window));
+                let attended = attend(slot, head, request, out, handler, received(window, note));
                 if let Attended::Done(Outcome::Answer { payload: len, .. }, _) = attended {
                     payload[..len].copy_from_slice(&self.aside[..len]);
                 }
@@ -230,11 +232,12 @@ impl<H: Handler> Worker<H> {
                 let input = &mut self.input[..carried];
                 input.copy_from_slice(&payload[..carried]);
                 let request = decode(input);
-                if let Some(line) = line_of(&request) {
+                let (note, line) = expect(&request);
+                if let Some(line) = line {
                     return Ok(Served::Held { aside: Aside::Line(line), window, carried });
                 }
                 let out = Out { header: out, payload: &mut *payload };
-                let attended = attend(slot, head, request, out, handler, received(window));
+                let attended = attend(slot, head, request, out, handler, received(window, note));
                 if let Attended::Park(_) = attended {
                     // It is handled once more, and the reply may have been begun.
                     payload[..carried].copy_from_slice(&self.input[..carried]);
