@@ -178,7 +178,7 @@ fn start_over(
         served: session.served_requests(),
         security,
         ledger: ledger.clone(),
-        gate: session.gate(),
+        pause: session.pause(),
     };
     let control = Control::new(topology, pending, Arc::clone(&liveness), connection);
     let dispatch = Arc::new(Dispatch {

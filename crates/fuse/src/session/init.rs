@@ -16,7 +16,7 @@ use crate::notify::{Capabilities, Notifier, Sender};
 use crate::request::{Dialect, Header, Op, Request};
 use crate::transport::uring::{Parameter, Rings};
 use crate::transport::{
-    FindLandmarks, Gate, Landmarks, Lines, LowWorkers, ServedRequests, ThreadStart, UringUnavailable,
+    FindLandmarks, Landmarks, Lines, LowWorkers, Pause, ServedRequests, ThreadStart, UringUnavailable,
     WorkerGrowth, WorkerPriority, write_header,
 };
 
@@ -35,7 +35,7 @@ pub struct Session {
     pub(super) lines: Lines,
     pub(super) landmarks: Option<Box<FindLandmarks>>,
     pub(super) resident: bool,
-    pub(super) gate: Arc<Gate>,
+    pub(super) pause: Arc<Pause>,
     pub(super) thread_start: Option<Box<ThreadStart>>,
 }
 
@@ -110,7 +110,7 @@ impl Session {
         let capabilities = Capabilities::new(agreed.minor, agreed.offered);
         let sender = Sender::start(Arc::clone(&device), capabilities).map_err(SessionError::Start)?;
         let SessionOptions { growth, worker_priority: priority, resident, .. } = *options;
-        let (low, served, gate) = (LowWorkers::default(), ServedRequests::default(), Arc::default());
+        let (low, served, pause) = (LowWorkers::default(), ServedRequests::default(), Arc::default());
         let (lines, landmarks, thread_start) = (Lines::default(), None, None);
         Ok(Session {
             device,
@@ -124,7 +124,7 @@ impl Session {
             lines,
             landmarks,
             resident,
-            gate,
+            pause,
             thread_start,
         })
     }
@@ -165,10 +165,10 @@ impl Session {
         self.low.clone()
     }
 
-    /// Returns the gate before the handler.
+    /// Returns what keeps requests from beginning for a while.
     #[must_use]
-    pub fn gate(&self) -> Arc<Gate> {
-        Arc::clone(&self.gate)
+    pub fn pause(&self) -> Arc<Pause> {
+        Arc::clone(&self.pause)
     }
 
     /// Returns what its workers count, at any time.

@@ -46,8 +46,8 @@ impl Session {
         let over_uring = Arc::new(AtomicBool::new(false));
         let queues = rings.as_ref().map_or(0, Rings::queues);
         let groups = 1 + usize::from(queues);
-        let workers = Workers::new(self.growth, self.agreed.max_payload(), groups, Arc::clone(&self.gate));
-        self.gate.set_workers(&workers);
+        let workers = Workers::new(self.growth, self.agreed.max_payload(), groups, Arc::clone(&self.pause));
+        self.pause.set_workers(&workers);
         self.served.set(&workers);
         self.lines.set(&workers);
         if let Some(call) = self.thread_start.take() {
@@ -126,7 +126,7 @@ impl Starter {
             Some(FirstRequest { held: Held::Message(device, _), .. }) => Arc::clone(device),
             _ => self.device_for(number),
         };
-        let (handler, over_uring, seat) = (Arc::clone(handler), Arc::clone(over_uring), slot.seat());
+        let (handler, over_uring, state) = (Arc::clone(handler), Arc::clone(over_uring), slot.state());
         let worker =
             DevWorker::new(device, handler, self.agreed.dialect(), max_write, payload, over_uring, slot)?;
         let resident = self.resident;
@@ -137,7 +137,7 @@ impl Starter {
             }
             worker.run(number, first)
         };
-        WorkerThread::start(name, seat, (worker, first.take()), run).map_err(|((_, kept), error)| {
+        WorkerThread::start(name, state, (worker, first.take()), run).map_err(|((_, kept), error)| {
             *first = kept;
             error
         })

@@ -1,22 +1,22 @@
-//! Handling a request at a worker's seat, where the watchdog may answer it first; or putting it aside.
+//! Handling a request, which the watchdog may answer first; or putting it aside.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::sleep;
 
-use super::nudge::is_nudge;
 use super::parked::Park;
 use super::serve::{Expected, Handler, Out, Outcome, refuse, report_undelivered, serve, serve_in};
 use super::stalled::Note;
-use super::workers::{Claim, Ended, WorkerSlot};
+use super::wake_queue::is_wake_call;
+use super::workers::{Ended, ReplyToken, WorkerSlot};
 use crate::request::{Header, Malformed, Request};
 use crate::wait::Attempt;
 
 /// How a request was handled.
 pub(super) enum Attended {
     /// The worker is to send the answer.
-    Done(Outcome, Claim),
+    Done(Outcome, ReplyToken),
     /// It is to be put aside.
-    Park(Claim),
+    Park(ReplyToken),
     /// It was answered in the worker's place, and what the worker has answered is taken back.
     Late,
 }
@@ -29,7 +29,7 @@ pub(super) fn expect<H: Handler>(
     size: usize,
     handler: &H,
 ) -> Expected {
-    let Some(request) = request.as_ref().ok().filter(|request| !is_nudge(request)) else {
+    let Some(request) = request.as_ref().ok().filter(|request| !is_wake_call(request)) else {
         return Expected::default();
     };
     let expected = catch_unwind(AssertUnwindSafe(|| handler.expect(request))).unwrap_or_default();
@@ -39,7 +39,7 @@ pub(super) fn expect<H: Handler>(
 /// A request as it was received.
 pub(super) struct Received {
     /// What it takes to answer it.
-    pub(super) claim: Claim,
+    pub(super) token: ReplyToken,
     /// What the handler has said of it.
     pub(super) note: Note,
     /// The memory that it takes while it is put aside, in bytes.
@@ -55,13 +55,13 @@ pub(super) fn attend<H: Handler>(
     request: Result<Request<'_>, Malformed>,
     out: Out<'_>,
     handler: &H,
-    Received { claim, note, size, again }: Received,
+    Received { token, note, size, again }: Received,
 ) -> Attended {
     let Ok(request) = request else {
         // The error is sent without asking the handler.
-        return Attended::Done(serve(header, request, out, handler), claim);
+        return Attended::Done(serve(header, request, out, handler), token);
     };
-    slot.begin(header, note, claim);
+    slot.begin(header, note, token);
     let Out { header: out_header, payload } = out;
     let attempt = Attempt::default();
     let outcome = loop {
@@ -75,22 +75,22 @@ pub(super) fn attend<H: Handler>(
         }
     };
     let waits = matches!(outcome, Outcome::Later(_));
-    let Ended { claim, stalled } = slot.end((!waits).then_some(outcome.errno()));
-    if !waits && again || waits && claim.is_none() {
+    let Ended { token, stalled } = slot.end((!waits).then_some(outcome.errno()));
+    if !waits && again || waits && token.is_none() {
         slot.unparked(header.unique);
     }
     if stalled {
-        if let (None, Outcome::Answer { payload: len, grants, .. }) = (&claim, outcome) {
+        if let (None, Outcome::Answer { payload: len, grants, .. }) = (&token, outcome) {
             report_undelivered(handler, grants, &payload[..len]);
         }
-        if catch_unwind(AssertUnwindSafe(|| handler.resumed(&request, claim.is_none()))).is_err() {
+        if catch_unwind(AssertUnwindSafe(|| handler.resumed(&request, token.is_none()))).is_err() {
             tracing::error!(unique = header.unique, "the handler panicked over a request that took long");
         }
         slot.done();
     }
-    match claim {
-        Some(claim) if waits => Attended::Park(claim),
-        Some(claim) => Attended::Done(outcome, claim),
+    match token {
+        Some(token) if waits => Attended::Park(token),
+        Some(token) => Attended::Done(outcome, token),
         None => Attended::Late,
     }
 }

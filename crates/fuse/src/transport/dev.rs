@@ -15,7 +15,7 @@ use super::admitted::{Admitted, FirstRequest};
 use super::attend::{Attended, Received, attend, expect};
 use super::parked::{Aside, Held};
 use super::serve::{Expected, Handler, Out, Outcome, report_undelivered, write_header};
-use super::workers::{Claim, WorkerEnd, WorkerSlot};
+use super::workers::{ReplyToken, WorkerEnd, WorkerSlot};
 use crate::abi;
 use crate::opcode::{self, Opcode};
 use crate::request::{Dialect, Header, Op, Request};
@@ -71,7 +71,7 @@ impl<H: Handler> DevWorker<H> {
     /// Serves `first`, which was read from the same device; without it, until the connection ends. Each request in a line
     /// has such a worker of its own, which must not stay: there may be more of them, one after the other, than workers.
     pub(crate) fn run(mut self, number: usize, first: Option<FirstRequest>) -> WorkerEnd {
-        self.slot.sit_down(number, Some(Arc::clone(&self.device)));
+        self.slot.attach_thread(number, Some(Arc::clone(&self.device)));
         if let Some(FirstRequest { held: Held::Message(_, message), admitted }) = first {
             let start = self.page - WRITE_DATA;
             self.input[start..start + message.len()].copy_from_slice(&message);
@@ -134,8 +134,8 @@ impl<H: Handler> DevWorker<H> {
         };
         let answer = &mut self.output[self.page - OUT_HEADER..];
         let Some(out) = Out::contiguous(answer) else { return };
-        let claim = if header.wants_answer() { Claim::Device } else { Claim::NoAnswer };
-        let received = Received { claim, note, size: len, again: admitted.is_some_and(Admitted::was_parked) };
+        let token = if header.wants_answer() { ReplyToken::Device } else { ReplyToken::NoAnswer };
+        let received = Received { token, note, size: len, again: admitted.is_some_and(Admitted::was_parked) };
         let (payload, grants) = match attend(&self.slot, header, decoded, out, &*self.handler, received) {
             Attended::Done(Outcome::Answer { payload, grants, .. }, _) => (payload, grants),
             Attended::Park(_) => {

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::nudge::is_nudge;
 use super::stalled::{Note, Stalled, Verdict};
 use super::trace::Trace;
+use super::wake_queue::is_wake_call;
 use crate::abi;
 use crate::opcode;
 use crate::reply::{Content, Granted, Replied, Reply};
@@ -247,7 +247,7 @@ fn call<H: Handler + ?Sized>(
         }
         // It needs no action: the watchdog asks for it only to make the kernel send a request.
         Op::NotifyReply { .. } => return (Content::Nothing, Granted::Nothing),
-        _ if is_nudge(request) => return (Content::Error(ENODATA), Granted::Nothing),
+        _ if is_wake_call(request) => return (Content::Error(ENODATA), Granted::Nothing),
         _ => {}
     }
     let reply = Reply::new(payload, request, rustix::param::page_size(), attempt);

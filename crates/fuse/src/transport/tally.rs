@@ -1,6 +1,6 @@
-//! What workers have answered, counted at their seats.
+//! What workers have answered, counted in their states.
 //!
-//! A worker counts while it holds the lock of its seat, which it takes for each request anyway, in memory that no other
+//! A worker counts while it holds the lock of its state, which it takes for each request anyway, in memory that no other
 //! worker writes to. So counting costs a few instructions, and no cache line travels.
 //!
 //! Two readings of the clock would cost more than everything else here. So only some requests are timed, chosen by chance:

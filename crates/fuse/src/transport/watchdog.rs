@@ -13,13 +13,13 @@ use canopy_sys::sched;
 
 use super::admitted::{Admitted, FirstRequest};
 use super::dev::send_error;
-use super::nudge::{FindLandmarks, Landmarks, Nudges};
 use super::parked::{Aside, Waiting};
 use super::priority::{LowWorkers, Priorities};
 use super::serve::Handler;
 use super::stalled::{Stalled, Verdict};
+use super::wake_queue::{FindLandmarks, Landmarks, WakeCalls};
 use super::worker_thread::{WorkerThread, WorkersEnd};
-use super::workers::{Activity, Claim, GroupSample, Seat, WorkerGrowth, WorkerSlot, Workers};
+use super::workers::{Activity, GroupSample, ReplyToken, WorkerGrowth, WorkerSlot, WorkerState, Workers};
 use crate::notify;
 
 /// After this time without a request the watchdog sleeps until the next one.
@@ -68,7 +68,7 @@ pub(crate) struct Watchdog<H> {
     number: usize,
     /// How many notifications it has sent.
     pokes: u64,
-    nudges: Nudges,
+    wake_calls: WakeCalls,
     /// Requests that are to be handled once more and have no worker yet, each with the tick since when.
     due: Vec<(u64, u64)>,
     /// Whether it has warned that there are too few workers.
@@ -149,7 +149,7 @@ impl<H: Handler> Watchdog<H> {
             threads,
             ends: WorkersEnd::default(),
             pokes: 0,
-            nudges: Nudges::default(),
+            wake_calls: WakeCalls::default(),
             due: Vec::new(),
             scarce: false,
             priorities: low.and_then(|low| Priorities::new(workers.groups(), low)),
@@ -192,8 +192,8 @@ impl<H: Handler> Watchdog<H> {
         loop {
             let now = Instant::now();
             for group in 0..self.groups.len() {
-                for seat in self.workers.sample(group, now).due {
-                    self.ask(group, &seat, now, false);
+                for state in self.workers.sample(group, now).due {
+                    self.ask(group, &state, now, false);
                 }
             }
             WorkerThread::collect(&mut self.threads, &mut self.ends);
@@ -208,9 +208,9 @@ impl<H: Handler> Watchdog<H> {
 
     /// Asks the handler about the request of a worker that is stuck, and does what it says. Returns whether the worker has
     /// lost its entry, for which another one is to be started; not without `room` for one.
-    fn ask(&mut self, group: usize, seat: &Seat, now: Instant, room: bool) -> bool {
+    fn ask(&mut self, group: usize, state: &WorkerState, now: Instant, room: bool) -> bool {
         let tick = self.workers.growth().tick;
-        let mut activity = seat.lock();
+        let mut activity = state.lock();
         // The worker may have begun another request by now.
         if !activity.is_due(self.workers.stuck_before(), now) {
             return false;
@@ -231,16 +231,16 @@ impl<H: Handler> Watchdog<H> {
     /// Answers a request in the worker's place, if it has an answer and that has not happened yet.
     fn answer(&mut self, group: usize, activity: &mut Activity, stalled: &Stalled, errno: i32, room: bool) {
         let ended = self.workers.has_ended();
-        let claim = match activity.claim() {
-            Some(Some(Claim::Entry(_))) if !room && !ended => return,
-            Some(claim @ Some(Claim::Device | Claim::Entry(_))) => claim,
+        let token = match activity.token() {
+            Some(Some(ReplyToken::Entry(_))) if !room && !ended => return,
+            Some(token @ Some(ReplyToken::Device | ReplyToken::Entry(_))) => token,
             _ => return,
         };
-        match claim.take() {
-            Some(Claim::Entry(window)) if !ended => match self.groups[group].seize(window, errno) {
+        match token.take() {
+            Some(ReplyToken::Entry(window)) if !ended => match self.groups[group].seize(window, errno) {
                 Ok(()) => activity.lost = true,
                 Err((window, why)) => {
-                    *claim = Some(Claim::Entry(window));
+                    *token = Some(ReplyToken::Entry(window));
                     self.scarce(&why.to_string());
                     return;
                 }
@@ -276,8 +276,8 @@ impl<H: Handler> Watchdog<H> {
         let mut spare = (2 * limit).saturating_sub(threads + seized);
         let too_many = threads > limit;
         for (index, sample) in samples.iter_mut().enumerate() {
-            for seat in std::mem::take(&mut sample.due) {
-                if self.ask(index, &seat, now, spare > 0) {
+            for state in std::mem::take(&mut sample.due) {
+                if self.ask(index, &state, now, spare > 0) {
                     spare -= 1;
                     (sample.alive, sample.stuck) = (sample.alive - 1, sample.stuck.saturating_sub(1));
                 }
@@ -297,7 +297,7 @@ impl<H: Handler> Watchdog<H> {
         let room = limit.saturating_sub(stuck.saturating_sub(answered));
         let waits = self.admit(room.min((2 * limit).saturating_sub(threads)));
         WorkerThread::collect(&mut self.threads, &mut self.ends);
-        self.nudges.collect();
+        self.wake_calls.collect();
         if threads <= fixed {
             self.scarce = false;
         }
@@ -307,7 +307,7 @@ impl<H: Handler> Watchdog<H> {
         let leaving = |(group, sample): (&WatchedGroup, &GroupSample)| {
             group.spawner.can_leave && sample.alive > group.fixed
         };
-        (flows, !self.nudges.are_none() || self.groups.iter().zip(&samples).any(leaving))
+        (flows, !self.wake_calls.are_none() || self.groups.iter().zip(&samples).any(leaving))
     }
 
     /// If all workers of a group were stuck at once, before requests began to wait in line, starts others, at most `spare`:
@@ -410,7 +410,7 @@ impl<H: Handler> Watchdog<H> {
                     && let Some(file) = (self.landmarks)().file
                 {
                     // The kernel knows it when they are dismissed again.
-                    self.nudges.send(&file);
+                    self.wake_calls.send(&file);
                 }
             }
         } else {
@@ -467,7 +467,7 @@ impl<H: Handler> Watchdog<H> {
             self.pokes += 1;
             notify::retrieve_nothing(&self.device, file, self.pokes).is_ok()
         });
-        let sent = sent || any && root.is_some_and(|root| self.nudges.send(&root));
+        let sent = sent || any && root.is_some_and(|root| self.wake_calls.send(&root));
         if queue.is_some() {
             sched::unpin();
         }

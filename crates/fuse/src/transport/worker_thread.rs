@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::workers::{Seat, WorkerEnd};
+use super::workers::{WorkerEnd, WorkerState};
 
 /// Size of a worker's stack, in bytes. Only what is used of it takes memory.
 const STACK: usize = 1 << 20;
@@ -15,7 +15,7 @@ const STACK: usize = 1 << 20;
 /// The thread of a worker.
 pub(crate) struct WorkerThread {
     thread: JoinHandle<WorkerEnd>,
-    seat: Arc<Seat>,
+    state: Arc<WorkerState>,
 }
 
 /// How the workers of a connection have ended.
@@ -31,7 +31,7 @@ impl WorkerThread {
     /// Starts a thread that runs `worker`. Where that is not possible, gives the worker back.
     pub(crate) fn start<W: Send + 'static>(
         name: String,
-        seat: Arc<Seat>,
+        state: Arc<WorkerState>,
         worker: W,
         run: impl FnOnce(W) -> WorkerEnd + Send + 'static,
     ) -> Result<WorkerThread, (W, io::Error)> {
@@ -43,7 +43,7 @@ impl WorkerThread {
             worker.map_or(WorkerEnd::Dismissed, run)
         };
         match thread::Builder::new().name(name).stack_size(STACK).spawn(take_over) {
-            Ok(thread) => Ok(WorkerThread { thread, seat }),
+            Ok(thread) => Ok(WorkerThread { thread, state }),
             Err(error) => match handover.lock().take() {
                 Some(worker) => Err((worker, error)),
                 None => unreachable!("only the thread takes it, and there is none"),
@@ -64,6 +64,6 @@ impl WorkerThread {
 
     /// Returns whether nobody waits for the thread, because its request was answered in its place.
     pub(super) fn is_given_up(&self) -> bool {
-        self.seat.is_given_up()
+        self.state.is_given_up()
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! A request that waits for a disk blocks its worker. If all workers were blocked, no request would be served. So a watchdog
 //! samples the workers while there are requests, and when some have been in one request for several ticks, it starts as
-//! many others. Requests do not change threads. When a request begins, its worker puts down at its [`Seat`] which one it
-//! is, since which tick, and what it takes to answer it ([`Claim`]). It takes the claim back before it sends the answer.
-//! The watchdog may take the claim first, if the handler wants the request to be answered in the worker's place. So each
+//! many others. Requests do not change threads. When a request begins, its worker notes in its [`WorkerState`] which one it
+//! is, since which tick, and what it takes to answer it ([`ReplyToken`]). It takes the token back before it sends the answer.
+//! The watchdog may take the token first, if the handler wants the request to be answered in the worker's place. So each
 //! request is answered once.
 //!
 //! Workers that serve the same requests form a group: io_uring has a group for each processor's queue, and `/dev/fuse` is
@@ -28,8 +28,8 @@ use canopy_sys::thread::ioprio;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 
-use super::gate::Gate;
 use super::parked::{Aside, Held, Park, Parked, Waiting};
+use super::pause::Pause;
 use super::stalled::{Note, Stalled};
 use super::tally::{Sampler, Tally};
 use crate::request::Header;
@@ -88,7 +88,7 @@ pub(crate) struct Workers {
     watchdog: OnceLock<Thread>,
     groups: Vec<Group>,
     parked: Parked,
-    gate: Arc<Gate>,
+    pause: Arc<Pause>,
     thread_start: OnceLock<Box<ThreadStart>>,
 }
 
@@ -99,8 +99,8 @@ pub(crate) type ThreadStart = dyn Fn(usize) + Send + Sync;
 #[derive(Default)]
 struct Group {
     /// One for each worker.
-    seats: Mutex<Vec<Arc<Seat>>>,
-    /// What the workers have answered that have left. Changes with the seats locked, so that nothing is missing from a sum
+    states: Mutex<Vec<Arc<WorkerState>>>,
+    /// What the workers have answered that have left. Changes with the states locked, so that nothing is missing from a sum
     /// of both.
     departed: Mutex<Tally>,
     /// How many workers are to leave.
@@ -111,7 +111,7 @@ struct Group {
 
 /// Where a worker and the watchdog meet. It has two cache lines of its own, because processors fetch them in pairs.
 #[repr(align(128))]
-pub(crate) struct Seat(Mutex<Activity>);
+pub(crate) struct WorkerState(Mutex<Activity>);
 
 /// What a worker does.
 pub(super) struct Activity {
@@ -140,7 +140,7 @@ pub(super) struct Current {
     /// When it began, if it is timed.
     began: Option<Instant>,
     /// What it takes to answer it; `None` once it is or was answered.
-    claim: Option<Claim>,
+    token: Option<ReplyToken>,
     /// It was answered in the worker's place.
     answered: bool,
     pub(super) asked: Option<Asked>,
@@ -157,7 +157,7 @@ pub(super) struct Asked {
 }
 
 /// What it takes to answer a request.
-pub(crate) enum Claim {
+pub(crate) enum ReplyToken {
     /// The worker's device.
     Device,
     /// The window of the entry that holds it.
@@ -170,28 +170,28 @@ pub(crate) enum Claim {
 pub(crate) struct WorkerSlot {
     workers: Arc<Workers>,
     group: usize,
-    seat: Arc<Seat>,
+    state: Arc<WorkerState>,
 }
 
 /// How a request has ended for its worker.
 pub(crate) struct Ended {
     /// What it takes to answer it; `None` if it was answered in the worker's place.
-    pub(crate) claim: Option<Claim>,
+    pub(crate) token: Option<ReplyToken>,
     /// Whether the handler was asked about it meanwhile.
     pub(crate) stalled: bool,
 }
 
 impl WorkerSlot {
-    /// Returns the worker's seat.
-    pub(crate) fn seat(&self) -> Arc<Seat> {
-        Arc::clone(&self.seat)
+    /// Returns the worker's state.
+    pub(crate) fn state(&self) -> Arc<WorkerState> {
+        Arc::clone(&self.state)
     }
 
-    /// Gives the seat to the calling thread, the worker's number `number`, which reads requests from `device` if they do not
+    /// Makes the calling thread the worker's, with this number, which reads requests from `device` if they do not
     /// come over io_uring.
-    pub(crate) fn sit_down(&self, number: usize, device: Option<Arc<OwnedFd>>) {
+    pub(crate) fn attach_thread(&self, number: usize, device: Option<Arc<OwnedFd>>) {
         {
-            let mut activity = self.seat.0.lock();
+            let mut activity = self.state.0.lock();
             ioprio::settle();
             activity.thread = rustix::thread::gettid().as_raw_nonzero().get();
             activity.device = device;
@@ -202,15 +202,15 @@ impl WorkerSlot {
     }
 
     /// Marks the worker as busy with a request until [`WorkerSlot::end`].
-    pub(crate) fn begin(&self, header: Header, note: Note, claim: Claim) {
+    pub(crate) fn begin(&self, header: Header, note: Note, token: ReplyToken) {
         let latest = self.workers.tick.load(Ordering::Relaxed);
         {
-            let mut activity = self.seat.0.lock();
-            // Who closes the gate looks at the seats afterwards, so either it sees this request, or the request waits.
-            while self.workers.gate.is_closed() {
+            let mut activity = self.state.0.lock();
+            // Who begins a pause looks at the states afterwards, so either it sees this request, or the request waits.
+            while self.workers.pause.is_on() {
                 drop(activity);
-                self.workers.gate.wait();
-                activity = self.seat.0.lock();
+                self.workers.pause.wait();
+                activity = self.state.0.lock();
             }
             activity.latest = latest;
             activity.begun += 1;
@@ -219,14 +219,14 @@ impl WorkerSlot {
                 header,
                 note,
                 began,
-                claim: Some(claim),
+                token: Some(token),
                 answered: false,
                 asked: None,
                 ended: false,
             });
         }
-        // Either the watchdog sees the seat taken before it sleeps, or this thread sees that it sleeps: they have locked
-        // the seat one after the other.
+        // Either the watchdog sees the request before it sleeps, or this thread sees that it sleeps: they have locked
+        // the state one after the other.
         if self.workers.asleep.load(Ordering::SeqCst) {
             self.workers.wake();
         }
@@ -235,10 +235,10 @@ impl WorkerSlot {
     /// Ends a request, before its answer with this errno, or 0, is sent; with `None` it is not answered yet. If the handler was
     /// asked about it, the worker stays busy until [`WorkerSlot::done`].
     pub(crate) fn end(&self, errno: Option<i32>) -> Ended {
-        let mut activity = self.seat.0.lock();
+        let mut activity = self.state.0.lock();
         let Activity { current: now, tally, .. } = &mut *activity;
-        let Some(current) = &mut *now else { return Ended { claim: None, stalled: false } };
-        let (claim, stalled) = (current.claim.take(), current.asked.is_some());
+        let Some(current) = &mut *now else { return Ended { token: None, stalled: false } };
+        let (token, stalled) = (current.token.take(), current.asked.is_some());
         let opcode = current.header.opcode;
         if let Some(errno) = errno
             && !current.answered
@@ -252,12 +252,12 @@ impl WorkerSlot {
         if !stalled {
             *now = None;
         }
-        Ended { claim, stalled }
+        Ended { token, stalled }
     }
 
     /// Marks the worker as idle.
     pub(crate) fn done(&self) {
-        self.seat.0.lock().current = None;
+        self.state.0.lock().current = None;
     }
 
     /// Returns whether a request of this size can be put aside.
@@ -300,11 +300,11 @@ impl WorkerSlot {
         if group.surplus.load(Ordering::Relaxed) == 0 {
             return false;
         }
-        let mut seats = group.seats.lock();
+        let mut states = group.states.lock();
         #[allow(deprecated, reason = "Rust 1.88 lacks try_update, its new name")]
         let left = group.surplus.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
         if left.is_ok() {
-            group.remove(&mut seats, &self.seat);
+            group.remove(&mut states, &self.state);
         }
         left.is_ok()
     }
@@ -318,13 +318,13 @@ impl WorkerSlot {
 impl Drop for WorkerSlot {
     fn drop(&mut self) {
         let group = &self.workers.groups[self.group];
-        group.remove(&mut group.seats.lock(), &self.seat);
+        group.remove(&mut group.states.lock(), &self.state);
     }
 }
 
-impl Seat {
-    fn new() -> Seat {
-        Seat(Mutex::new(Activity {
+impl WorkerState {
+    fn new() -> WorkerState {
+        WorkerState(Mutex::new(Activity {
             thread: 0,
             device: None,
             latest: 0,
@@ -390,9 +390,9 @@ impl Activity {
         }
     }
 
-    /// The claim to the worker's request.
-    pub(super) fn claim(&mut self) -> Option<&mut Option<Claim>> {
-        self.current.as_mut().map(|current| &mut current.claim)
+    /// What it takes to answer the worker's request.
+    pub(super) fn token(&mut self) -> Option<&mut Option<ReplyToken>> {
+        self.current.as_mut().map(|current| &mut current.token)
     }
 
     /// Records that the worker's request is answered in its place, with this errno or 0.
@@ -405,7 +405,12 @@ impl Activity {
 }
 
 impl Workers {
-    pub(crate) fn new(growth: WorkerGrowth, payload: usize, groups: usize, gate: Arc<Gate>) -> Arc<Workers> {
+    pub(crate) fn new(
+        growth: WorkerGrowth,
+        payload: usize,
+        groups: usize,
+        pause: Arc<Pause>,
+    ) -> Arc<Workers> {
         let max_extra = growth.max_extra.min(MAX_EXTRA_MEMORY / payload.max(1));
         Arc::new(Workers {
             growth: WorkerGrowth { max_extra, ..growth },
@@ -416,7 +421,7 @@ impl Workers {
             watchdog: OnceLock::new(),
             groups: std::iter::repeat_with(Group::default).take(groups).collect(),
             parked: Parked::default(),
-            gate,
+            pause,
             thread_start: OnceLock::new(),
         })
     }
@@ -428,9 +433,9 @@ impl Workers {
 
     /// Adds a worker to a group.
     pub(crate) fn slot(self: &Arc<Workers>, group: usize) -> WorkerSlot {
-        let seat = Arc::new(Seat::new());
-        self.groups[group].seats.lock().push(Arc::clone(&seat));
-        WorkerSlot { workers: Arc::clone(self), group, seat }
+        let state = Arc::new(WorkerState::new());
+        self.groups[group].states.lock().push(Arc::clone(&state));
+        WorkerSlot { workers: Arc::clone(self), group, state }
     }
 
     /// Requests without a worker.
@@ -473,13 +478,13 @@ impl Workers {
 
     /// Returns the number of workers in a group.
     pub(super) fn count(&self, group: usize) -> usize {
-        self.groups[group].seats.lock().len()
+        self.groups[group].states.lock().len()
     }
 
     /// Returns whether a worker serves a request.
     pub(super) fn any_busy(&self) -> bool {
-        let busy = |seat: &Arc<Seat>| seat.0.lock().current.is_some();
-        self.groups.iter().any(|group| group.seats.lock().iter().any(busy))
+        let busy = |state: &Arc<WorkerState>| state.0.lock().current.is_some();
+        self.groups.iter().any(|group| group.states.lock().iter().any(busy))
     }
 
     /// Samples the workers of a group.
@@ -512,10 +517,10 @@ impl Workers {
         let (mut tally, mut sum) = (Tally::default(), GroupSample::default());
         let before = self.stuck_before();
         for group in &self.groups {
-            let seats = group.seats.lock();
+            let states = group.states.lock();
             tally.add(&group.departed.lock());
-            for seat in &*seats {
-                let activity = seat.0.lock();
+            for state in &*states {
+                let activity = state.0.lock();
                 tally.add(&activity.tally);
                 sum.add(&activity, before);
             }
@@ -525,15 +530,15 @@ impl Workers {
 
     /// Returns whether a worker of a group waits for its processor, or runs.
     pub(super) fn any_runnable(&self, group: usize) -> bool {
-        let seats = self.groups[group].seats.lock();
-        seats.iter().any(|seat| sched::is_runnable(seat.0.lock().thread))
+        let states = self.groups[group].states.lock();
+        states.iter().any(|state| sched::is_runnable(state.0.lock().thread))
     }
 
     /// Returns whether at least `count` workers of a group wait for something in their requests, other than a processor.
     pub(super) fn waits_in(&self, group: usize, count: usize) -> bool {
         let threads: Vec<i32> = {
-            let seats = self.groups[group].seats.lock();
-            seats.iter().filter_map(|seat| seat.0.lock().serving_thread()).collect()
+            let states = self.groups[group].states.lock();
+            states.iter().filter_map(|state| state.0.lock().serving_thread()).collect()
         };
         // To look costs most.
         threads.len() >= count
@@ -543,17 +548,17 @@ impl Workers {
     /// Sets the priority of the workers of a group, including those that have joined since the last call, and returns how
     /// many have the low one now.
     pub(super) fn set_low(&self, group: usize, low: bool) -> usize {
-        let seats = self.groups[group].seats.lock();
-        let set = |seat: &&Arc<Seat>| {
-            let mut activity = seat.0.lock();
-            // A seat leaves the list before its thread ends.
+        let states = self.groups[group].states.lock();
+        let set = |state: &&Arc<WorkerState>| {
+            let mut activity = state.0.lock();
+            // A state leaves the list before its thread ends.
             let settled = activity.thread == 0 || activity.low == low;
             if !settled && sched::set_idle_only(activity.thread, low).is_ok() {
                 activity.low = low;
             }
             activity.low
         };
-        seats.iter().filter(set).count()
+        states.iter().filter(set).count()
     }
 
     #[cold]
@@ -604,7 +609,7 @@ pub(super) struct GroupSample {
     /// How many requests the workers have begun that it has now.
     pub(super) begun: u64,
     /// Those whose requests the handler is to be asked about.
-    pub(super) due: Vec<Arc<Seat>>,
+    pub(super) due: Vec<Arc<WorkerState>>,
 }
 
 impl GroupSample {
@@ -628,28 +633,28 @@ impl GroupSample {
 impl Group {
     fn sample(&self, before: u64, now: Instant) -> GroupSample {
         let mut sample = GroupSample::default();
-        for seat in &*self.seats.lock() {
-            let activity = seat.0.lock();
+        for state in &*self.states.lock() {
+            let activity = state.0.lock();
             sample.add(&activity, before);
             if activity.is_due(before, now) {
-                sample.due.push(Arc::clone(seat));
+                sample.due.push(Arc::clone(state));
             }
         }
         sample
     }
 
-    /// Removes a worker's seat, if it is still there, and keeps what it has counted.
-    fn remove(&self, seats: &mut Vec<Arc<Seat>>, seat: &Arc<Seat>) {
-        if let Some(at) = seats.iter().position(|other| Arc::ptr_eq(other, seat)) {
-            self.departed.lock().add(&seat.0.lock().tally);
-            seats.swap_remove(at);
+    /// Removes a worker's state, if it is still there, and keeps what it has counted.
+    fn remove(&self, states: &mut Vec<Arc<WorkerState>>, state: &Arc<WorkerState>) {
+        if let Some(at) = states.iter().position(|other| Arc::ptr_eq(other, state)) {
+            self.departed.lock().add(&state.0.lock().tally);
+            states.swap_remove(at);
         }
     }
 
     /// Dismisses all but `kept` workers.
     fn shrink(&self, kept: usize) {
-        let seats = self.seats.lock();
-        let alive = seats.iter().filter(|seat| !seat.0.lock().lost).count();
+        let states = self.states.lock();
+        let alive = states.iter().filter(|state| !state.0.lock().lost).count();
         self.surplus.store(alive.saturating_sub(kept), Ordering::Relaxed);
     }
 }
@@ -666,7 +671,7 @@ mod tests {
     fn a_worker_is_stuck_after_several_ticks_in_one_request() {
         let workers = Workers::new(WorkerGrowth::default(), 1 << 20, 1, Arc::default());
         let (slot, _other) = (workers.slot(0), workers.slot(0));
-        let begin = || slot.begin(HEADER, Note::default(), Claim::Device);
+        let begin = || slot.begin(HEADER, Note::default(), ReplyToken::Device);
         let sample = || {
             let sample = workers.sample(0, Instant::now());
             (sample.alive, sample.stuck, sample.busy)
@@ -678,7 +683,7 @@ mod tests {
             begin();
             assert_eq!(sample(), (2, 0, true));
             workers.set_now(tick);
-            assert!(slot.end(Some(0)).claim.is_some());
+            assert!(slot.end(Some(0)).token.is_some());
         }
         begin();
         workers.set_now(16);
@@ -693,38 +698,38 @@ mod tests {
     fn either_the_worker_or_the_watchdog_gets_the_claim() {
         let workers = Workers::new(WorkerGrowth::default(), 1 << 20, 1, Arc::default());
         let slot = workers.slot(0);
-        slot.begin(HEADER, [1, 2, 3], Claim::Device);
+        slot.begin(HEADER, [1, 2, 3], ReplyToken::Device);
         workers.set_now(20);
         let now = Instant::now();
         let mut due = workers.sample(0, now).due;
-        let seat = due.pop().expect("a stuck worker");
-        assert!(due.is_empty() && !seat.is_given_up());
-        let first = seat.lock().stalled(now).unwrap();
+        let state = due.pop().expect("a stuck worker");
+        assert!(due.is_empty() && !state.is_given_up());
+        let first = state.lock().stalled(now).unwrap();
         assert_eq!(
             (first.unique, first.note, first.since, first.answered),
             (7, [1, 2, 3], Duration::ZERO, false)
         );
         // The handler is asked again when it wants to be.
         let later = now + Duration::from_secs(2);
-        seat.lock().ask_again(later);
+        state.lock().ask_again(later);
         assert!(workers.sample(0, now).due.is_empty());
         assert_eq!(workers.sample(0, later).due.len(), 1);
-        assert!(matches!(seat.lock().claim().and_then(Option::take), Some(Claim::Device)));
-        seat.lock().set_answered(110);
-        assert!(seat.is_given_up());
-        let second = seat.lock().stalled(later).unwrap();
+        assert!(matches!(state.lock().token().and_then(Option::take), Some(ReplyToken::Device)));
+        state.lock().set_answered(110);
+        assert!(state.is_given_up());
+        let second = state.lock().stalled(later).unwrap();
         assert_eq!((second.since, second.answered), (Duration::from_secs(2), true));
         let ended = slot.end(Some(5));
-        assert!(ended.claim.is_none() && ended.stalled);
+        assert!(ended.token.is_none() && ended.stalled);
         // The worker is still busy: it takes its answer back.
         let sample = workers.sample(0, later);
         assert_eq!((sample.stuck, sample.due.len()), (1, 0));
         slot.done();
         assert_eq!(workers.sample(0, later).stuck, 0);
         // The next request is the worker's own again.
-        slot.begin(HEADER, Note::default(), Claim::Device);
+        slot.begin(HEADER, Note::default(), ReplyToken::Device);
         let ended = slot.end(Some(5));
-        assert!(ended.claim.is_some() && !ended.stalled);
+        assert!(ended.token.is_some() && !ended.stalled);
     }
 
     #[test]
@@ -732,7 +737,7 @@ mod tests {
         let workers = Workers::new(WorkerGrowth::default(), 1 << 20, 2, Arc::default());
         let (first, second) = (workers.slot(0), workers.slot(1));
         for (slot, errno) in [(&first, 0), (&first, 2), (&second, 0)] {
-            slot.begin(HEADER, Note::default(), Claim::Device);
+            slot.begin(HEADER, Note::default(), ReplyToken::Device);
             assert_eq!(workers.served().1.under_way, 1);
             slot.end(Some(errno));
         }
@@ -756,9 +761,9 @@ mod tests {
     fn an_answer_in_a_workers_place_counts_once() {
         let workers = Workers::new(WorkerGrowth::default(), 1 << 20, 1, Arc::default());
         let slot = workers.slot(0);
-        slot.begin(HEADER, Note::default(), Claim::Device);
-        let seat = slot.seat();
-        seat.lock().set_answered(110);
+        slot.begin(HEADER, Note::default(), ReplyToken::Device);
+        let state = slot.state();
+        state.lock().set_answered(110);
         let failed = || {
             let (tally, sample) = workers.served();
             (tally.kinds()[0].1.answered, tally.errors(), sample.under_way)

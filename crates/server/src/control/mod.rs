@@ -411,9 +411,9 @@ impl Control {
         }
         // Patterns may match other directories when the command line is read again.
         self.settings.record("branches", self.settings.config().branches.to_os_string().as_bytes());
-        let (gate, hands_over) = (Arc::clone(&self.connection.gate), Arc::clone(&self.hands_over));
+        let (pause, hands_over) = (Arc::clone(&self.connection.pause), Arc::clone(&self.hands_over));
         let wait = move || {
-            survival::hand_over(&gate, &ledger);
+            survival::hand_over(&pause, &ledger);
             hands_over.store(false, Ordering::Relaxed);
         };
         let started = thread::Builder::new().name("handover".into()).spawn(wait);

@@ -18,7 +18,7 @@ use canopy_control::{
     WaitReport,
 };
 use canopy_fuse::flags::InitFlags;
-use canopy_fuse::transport::{Gate, LowWorkers, ServedRequests};
+use canopy_fuse::transport::{LowWorkers, Pause, ServedRequests};
 use canopy_fuse::{Agreed, Transport, abi};
 use canopy_policy::Exclusion;
 use canopy_pool::config::Func;
@@ -45,7 +45,7 @@ pub(crate) struct Connection {
     /// If the pool is to outlive this process.
     pub(crate) ledger: Option<Ledger>,
     /// What keeps requests from beginning when another program takes over.
-    pub(crate) gate: Arc<Gate>,
+    pub(crate) pause: Arc<Pause>,
 }
 
 /// What carries the requests, and the number of threads.

@@ -2,7 +2,7 @@
 
 use super::Ledger;
 use canopy_base::text::os_error;
-use canopy_fuse::transport::Gate;
+use canopy_fuse::transport::Pause;
 use canopy_sys::errno;
 use rustix::io::Errno;
 use rustix::process::{Signal, getpid, kill_process};
@@ -79,12 +79,12 @@ impl fmt::Display for Refusal {
 
 /// Ends this process while no request is under way, so that its keeper has another program take over. Returns if there is
 /// no such moment.
-pub(crate) fn hand_over(gate: &Gate, ledger: &Ledger) {
+pub(crate) fn hand_over(pause: &Pause, ledger: &Ledger) {
     for attempt in 0..ATTEMPTS {
         if attempt > 0 {
             sleep(BETWEEN);
         }
-        if gate.close_within(PATIENCE) {
+        if pause.begin_within(PATIENCE) {
             ledger.record_handover();
             // Without a cleanup, which belongs to a pool that ends.
             let _ = kill_process(getpid(), Signal::KILL);

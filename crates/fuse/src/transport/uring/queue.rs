@@ -169,7 +169,7 @@ impl<H: Handler> Queue<H> {
         number: usize,
         slot: WorkerSlot,
     ) -> Result<(WorkerThread, Receiver<Joined>), Box<NotStarted>> {
-        let seat = slot.seat();
+        let state = slot.state();
         let buffers = PageBuf::new(self.payload).and_then(|input| Ok((input, PageBuf::new(page_size())?)));
         let (input, aside) = match buffers {
             Ok(buffers) => buffers,
@@ -191,7 +191,7 @@ impl<H: Handler> Queue<H> {
         let (report, joined) = channel();
         let name = format!("canopy-q{}-{number}", self.number);
         let run = move |(worker, mode): (Worker<H>, _)| worker.run(number, mode, &report);
-        match WorkerThread::start(name, seat, (worker, mode), run) {
+        match WorkerThread::start(name, state, (worker, mode), run) {
             Ok(thread) => Ok((thread, joined)),
             Err(((worker, mode), error)) => Err(Box::new(NotStarted { entry: worker.entry, mode, error })),
         }

@@ -19,7 +19,7 @@ use crate::transport::admitted::Admitted;
 use crate::transport::attend::{Attended, Received, attend, expect};
 use crate::transport::parked::{Aside, Held};
 use crate::transport::serve::{Handler, Out, Outcome, report_undelivered, write_header};
-use crate::transport::workers::{Claim, WorkerEnd, WorkerSlot};
+use crate::transport::workers::{ReplyToken, WorkerEnd, WorkerSlot};
 
 const OUT_HEADER: usize = size_of::<abi::OutHeader>();
 /// The offsets of `op_in` and `ring_ent_in_out` in `fuse_uring_req_header`.
@@ -92,7 +92,7 @@ impl<H: Handler> Worker<H> {
     pub(super) fn run(mut self, number: usize, mode: JoinMode, report: &Sender<Joined>) -> WorkerEnd {
         // Before what the session calls at the start of a thread, which may change the affinity.
         pin(self.queue);
-        self.slot.sit_down(number, None);
+        self.slot.attach_thread(number, None);
         let gate = match &mode {
             JoinMode::Initial(gate) => Some(Arc::clone(gate)),
             JoinMode::Extra | JoinMode::Parked(..) | JoinMode::Held(..) => None,
@@ -207,13 +207,13 @@ impl<H: Handler> Worker<H> {
         };
         let again = admitted.as_ref().is_some_and(Admitted::was_parked);
         let received =
-            |window, note| Received { claim: Claim::Entry(window), note, size: HEADER + carried, again };
+            |window, note| Received { token: ReplyToken::Entry(window), note, size: HEADER + carried, again };
         let attended = match Header::decode(&first) {
             Ok((head, _)) if head.opcode() == Some(Opcode::NotifyReply) => {
                 if slot.leave_if_surplus() {
                     return Ok(Served::Kept(window));
                 }
-                Attended::Done(Outcome::NoReply, Claim::Entry(window))
+                Attended::Done(Outcome::NoReply, ReplyToken::Entry(window))
             }
             Ok((head, _)) if head.opcode() == Some(Opcode::Write) => {
                 let out = Out { header: out, payload: &mut self.aside };
@@ -244,13 +244,13 @@ impl<H: Handler> Worker<H> {
                 }
                 attended
             }
-            Err(_) => Attended::Done(Outcome::NoReply, Claim::Entry(window)),
+            Err(_) => Attended::Done(Outcome::NoReply, ReplyToken::Entry(window)),
         };
         drop(admitted);
-        if let Attended::Park(Claim::Entry(window)) = attended {
+        if let Attended::Park(ReplyToken::Entry(window)) = attended {
             return Ok(Served::Held { aside: Aside::Parked(commit_id), window, carried });
         }
-        let Attended::Done(outcome, Claim::Entry(window)) = attended else { return Ok(Served::Lost) };
+        let Attended::Done(outcome, ReplyToken::Entry(window)) = attended else { return Ok(Served::Lost) };
         let (len, grants) = match outcome {
             Outcome::Answer { payload, grants, .. } => (payload, Some(grants)),
             // No process waits for a reply, but the entry must be committed.

@@ -41,15 +41,15 @@ pub struct Landmarks {
 pub(crate) type FindLandmarks = dyn Fn() -> Landmarks + Send + Sync;
 
 /// Returns whether a request is one of these.
-pub(super) fn is_nudge(request: &Request<'_>) -> bool {
+pub(super) fn is_wake_call(request: &Request<'_>) -> bool {
     request.header.node == NodeId::ROOT && matches!(request.op, Op::Getxattr { name, .. } if name == NAME)
 }
 
 /// The children that have not ended.
 #[derive(Default)]
-pub(super) struct Nudges(Vec<Caller>);
+pub(super) struct WakeCalls(Vec<Caller>);
 
-impl Nudges {
+impl WakeCalls {
     /// Has a child ask for the attribute of a file, from the processors of this thread. If the file is the mounted root, that
     /// is a request; if another, the kernel knows it then. Returns whether there is a child that tries.
     pub(super) fn send(&mut self, path: &CStr) -> bool {
