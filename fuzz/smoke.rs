@@ -21,3 +21,17 @@ pub(crate) fn smoke(target: &str, check: fn(&[u8])) {
     }
     assert!(seeds > 0, "{} has seeds", dir.display());
 }
+
+/// A test for each of the crate's targets, named as it is.
+macro_rules! seeds_and_what_is_near_them {
+    ($($target:ident),+) => {
+        mod seeds {
+            $(
+                #[test]
+                fn $target() {
+                    super::smoke::smoke(stringify!($target), super::$target);
+                }
+            )+
+        }
+    };
+}

@@ -39,15 +39,9 @@ pub fn files(bytes: &[u8]) {
 }
 
 #[cfg(test)]
+#[macro_use]
 #[path = "../../../fuzz/smoke.rs"]
 mod smoke;
 
 #[cfg(test)]
-mod tests {
-    #[test]
-    fn seeds_and_what_is_near_them() {
-        super::smoke::smoke("options", super::options);
-        super::smoke::smoke("placements", super::placements);
-        super::smoke::smoke("files", super::files);
-    }
-}
+seeds_and_what_is_near_them!(options, placements, files);

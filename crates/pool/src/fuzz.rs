@@ -48,15 +48,9 @@ pub fn branch_lists(bytes: &[u8]) {
 }
 
 #[cfg(test)]
+#[macro_use]
 #[path = "../../../fuzz/smoke.rs"]
 mod smoke;
 
 #[cfg(test)]
-mod tests {
-    #[test]
-    fn seeds_and_what_is_near_them() {
-        super::smoke::smoke("marks", super::marks);
-        super::smoke::smoke("handles", super::handles);
-        super::smoke::smoke("branch_lists", super::branch_lists);
-    }
-}
+seeds_and_what_is_near_them!(marks, handles, branch_lists);

@@ -17,13 +17,9 @@ pub fn tables(bytes: &[u8]) {
 }
 
 #[cfg(test)]
+#[macro_use]
 #[path = "../../../fuzz/smoke.rs"]
 mod smoke;
 
 #[cfg(test)]
-mod tests {
-    #[test]
-    fn seeds_and_what_is_near_them() {
-        super::smoke::smoke("tables", super::tables);
-    }
-}
+seeds_and_what_is_near_them!(tables);

@@ -11,13 +11,9 @@ pub fn checksums(bytes: &[u8]) {
 }
 
 #[cfg(test)]
+#[macro_use]
 #[path = "../../../fuzz/smoke.rs"]
 mod smoke;
 
 #[cfg(test)]
-mod tests {
-    #[test]
-    fn seeds_and_what_is_near_them() {
-        super::smoke::smoke("checksums", super::checksums);
-    }
-}
+seeds_and_what_is_near_them!(checksums);

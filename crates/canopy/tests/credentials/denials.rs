@@ -1,7 +1,7 @@
 //! Operations that must fail, and with which error: tables run on ext4 and on pools.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::thread;
@@ -162,7 +162,9 @@ fn remove_operations(dir: &Path) -> String {
 fn restore(dir: &Path) {
     for (name, mode) in [("f006", 0o006), ("f060", 0o060), ("f666", 0o666)] {
         let path = dir.join(name);
-        fs::write(&path, "content").unwrap();
+        // O_CREAT of a file that is there is refused in a sticky directory, even to root (fs.protected_regular).
+        let there = File::options().write(true).truncate(true).open(&path);
+        there.or_else(|_| File::create_new(&path)).unwrap().write_all(b"content").unwrap();
         chown(&path, Some(OWNER), Some(GROUP)).unwrap();
         fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
     }

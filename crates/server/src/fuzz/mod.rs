@@ -6,13 +6,9 @@ pub fn records(bytes: &[u8]) {
 }
 
 #[cfg(test)]
+#[macro_use]
 #[path = "../../../../fuzz/smoke.rs"]
 mod smoke;
 
 #[cfg(test)]
-mod tests {
-    #[test]
-    fn seeds_and_what_is_near_them() {
-        super::smoke::smoke("records", super::records);
-    }
-}
+seeds_and_what_is_near_them!(records);

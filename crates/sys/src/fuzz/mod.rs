@@ -43,15 +43,9 @@ pub fn patterns(bytes: &[u8]) {
 }
 
 #[cfg(test)]
+#[macro_use]
 #[path = "../../../../fuzz/smoke.rs"]
 mod smoke;
 
 #[cfg(test)]
-mod tests {
-    #[test]
-    fn seeds_and_what_is_near_them() {
-        super::smoke::smoke("proc_texts", super::proc_texts);
-        super::smoke::smoke("messages", super::messages);
-        super::smoke::smoke("patterns", super::patterns);
-    }
-}
+seeds_and_what_is_near_them!(proc_texts, messages, patterns);
