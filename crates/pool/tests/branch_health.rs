@@ -173,15 +173,8 @@ const CHANGES: &[Case] = &[
     }),
     // Created on the other branch instead.
     ("create", &[Opcode::Create], false, |s| {
-        let (made, opened) = ops::data::create::create(
-            &s.pool,
-            &ROOT,
-            NodeId::ROOT,
-            b"new",
-            0o644,
-            OFlags::RDWR.bits(),
-            false,
-        )?;
+        let (made, opened) =
+            ops::data::create::create(&s.pool, &ROOT, NodeId::ROOT, b"new", 0o644, OFlags::RDWR.bits())?;
         s.forget(made);
         ops::data::open::release(&s.pool, opened.handle)
     }),

@@ -92,7 +92,7 @@ fn without_free_descriptors_listing_removing_and_truncating_still_work() {
     }
 
     for round in 0..3 {
-        let created = ops::data::create::create(pool, &ROOT, dir, b"new", 0o644, create, false);
+        let created = ops::data::create::create(pool, &ROOT, dir, b"new", 0o644, create);
         assert_eq!(created.map(drop).map_err(errno), Err(Errno::MFILE), "{round}");
         assert!(!made.on(0, "deep/new").exists() && !made.on(1, "deep/new").exists());
         assert_eq!(

@@ -87,7 +87,7 @@ const CHANGES: &[Change] = &[
     ("create", |made, dir| {
         let flags = OFlags::RDWR.bits();
         let (_, opened) =
-            ops::data::create::create(&made.pool, &ROOT, dir, b"created", 0o644, flags, false).unwrap();
+            ops::data::create::create(&made.pool, &ROOT, dir, b"created", 0o644, flags).unwrap();
         ops::data::open::release(&made.pool, opened.handle).unwrap();
     }),
     ("link", |made, dir| {

@@ -99,7 +99,7 @@ fn used_files_leave_no_entries() {
     for round in 0..MANY {
         let [one, two, three] = ["a", "b", "c"].map(|letter| format!("{letter}{round}").into_bytes());
         let (file, opened) =
-            ops::data::create::create(pool, caller, NodeId::ROOT, &one, 0o644, open, false).expect("create");
+            ops::data::create::create(pool, caller, NodeId::ROOT, &one, 0o644, open).expect("create");
         let kind = WriteKind { from_cache: false, kill_suidgid: None };
         ops::data::io::write(pool, canopy_pool::Via::with_flags(opened.handle, open), 0, b"x", kind)
             .expect("write");
@@ -134,7 +134,7 @@ fn names_that_come_and_go_on_the_branch_leave_no_entries() {
     let pool = &*made.pool;
     let open = OFlags::RDWR.bits();
     let (file, opened) =
-        ops::data::create::create(pool, &ROOT, NodeId::ROOT, b"f", 0o644, open, false).expect("create");
+        ops::data::create::create(pool, &ROOT, NodeId::ROOT, b"f", 0o644, open).expect("create");
     let branch = usize::from(!made.on(0, "f").exists());
     let kept: Vec<String> = (0..70).map(|number| format!("kept{number}")).collect();
     for round in 0..MANY {
@@ -247,5 +247,40 @@ fn a_file_that_was_replaced_since_its_lookup_is_found() {
             assert!(begun.elapsed().as_secs() < 60, "replaced files stay open");
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
+    }
+}
+
+/// As above, with a name that changes places with another one, so that the file that was looked up still has a name.
+#[test]
+fn a_file_that_was_exchanged_since_its_lookup_is_found() {
+    for branches in [1, 2] {
+        let home = common::home();
+        let roots: Vec<_> = (0..branches).map(|number| home.path().join(number.to_string())).collect();
+        roots.iter().for_each(|root| std::fs::create_dir(root).unwrap());
+        let pool = common::over(&roots, &vec![Rw; branches], Config::default());
+        std::fs::write(roots[0].join("f"), "first").unwrap();
+        std::fs::write(roots[0].join("g"), "second, longer").unwrap();
+        let exchange = || {
+            let (one, two) = (roots[0].join("f"), roots[0].join("g"));
+            let kind = rustix::fs::RenameFlags::EXCHANGE;
+            rustix::fs::renameat_with(rustix::fs::CWD, one, rustix::fs::CWD, two, kind).unwrap();
+        };
+        let lookup = || ops::names::lookup::lookup(&pool, NodeId::ROOT, b"f").unwrap();
+        let first = lookup();
+        assert!(!first.brief);
+        exchange();
+        let gone = ops::names::lookup::getattr(&pool, first.node, None).map(|_| ());
+        assert_eq!(gone.map_err(|error| error.errno()), Err(rustix::io::Errno::STALE));
+        let second = lookup();
+        exchange();
+        assert_eq!(ops::names::lookup::getattr(&pool, second.node, None).unwrap().size, 14);
+        let write = rustix::fs::OFlags::RDWR.bits();
+        let opened = ops::data::open::open(&pool, &common::ROOT, second.node, write, false).unwrap();
+        assert_eq!(ops::data::io::write(&pool, opened.handle, 0, b"SECOND", Default::default()).unwrap(), 6);
+        ops::data::open::release(&pool, opened.handle).unwrap();
+        assert_eq!(std::fs::read_to_string(roots[0].join("g")).unwrap(), "SECOND, longer");
+        // The kernel may not keep such a name, so the thread's next operation sees what it leads to by then.
+        assert!(second.brief);
+        assert_eq!(lookup().attr.size, 5);
     }
 }

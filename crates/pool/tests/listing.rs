@@ -382,7 +382,7 @@ fn readdirplus_omits_nodes_that_the_kernel_knows() {
     assert!(others(&nodes_of(FOR_LONG), &[]) <= 1);
     // A new name, one that changed on the branch, and one that is open for writing.
     let created =
-        ops::data::create::create(&made.pool, &common::ROOT, dir, b"new", 0o644, 1, false).expect("a file");
+        ops::data::create::create(&made.pool, &common::ROOT, dir, b"new", 0o644, 1).expect("a file");
     ops::data::open::release(&made.pool, created.1.handle).expect("closed");
     ops::external_changes::tell(&made.pool, Change::Attributes(node("0.5")), Client::Outside);
     let opened = ops::data::open::open(&made.pool, &common::ROOT, node("1.7"), 2, false).expect("open");

@@ -54,7 +54,7 @@ fn without_openat2_the_pool_works_and_nothing_leaves_a_branch() {
     let deep = walk(&pool, &["one", "two", "three"]).expect("a directory");
     let flags = (OFlags::RDWR | OFlags::CREATE | OFlags::EXCL).bits();
     let (new, opened) =
-        ops::data::create::create(&pool, &CALLER, deep.node, b"new", 0o644, flags, false).expect("create");
+        ops::data::create::create(&pool, &CALLER, deep.node, b"new", 0o644, flags).expect("create");
     ops::data::open::release(&pool, opened.handle).expect("release");
     let one = walk(&pool, &["one"]).expect("a directory");
     ops::names::rename::rename(&pool, &CALLER, deep.node, b"new", one.node, b"moved", RenameKind::Replace)

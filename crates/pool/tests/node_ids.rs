@@ -20,7 +20,7 @@ use std::sync::Arc;
 fn make_file(pool: &Pool, name: &str) -> Entry {
     let flags = (OFlags::CREATE | OFlags::RDWR).bits();
     let (entry, opened) =
-        ops::data::create::create(pool, &ROOT, NodeId::ROOT, name.as_bytes(), 0o644, flags, false).unwrap();
+        ops::data::create::create(pool, &ROOT, NodeId::ROOT, name.as_bytes(), 0o644, flags).unwrap();
     ops::data::open::release(pool, opened.handle).unwrap();
     entry
 }
@@ -88,8 +88,7 @@ fn copies_made_within_a_tick_do_not_change_the_id_of_a_directory() {
             let flags = (OFlags::CREATE | OFlags::RDWR).bits();
             let name = format!("f{file}");
             let (entry, opened) =
-                ops::data::create::create(&pool, &ROOT, dir.node, name.as_bytes(), 0o644, flags, false)
-                    .unwrap();
+                ops::data::create::create(&pool, &ROOT, dir.node, name.as_bytes(), 0o644, flags).unwrap();
             ops::data::open::release(&pool, opened.handle).unwrap();
             ops::names::lookup::forget(&pool, entry.node, 1);
         }

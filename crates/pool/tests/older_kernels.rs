@@ -117,16 +117,10 @@ fn set_group_id_is_dropped_for_callers_outside_the_directorys_group() {
                             0o100_000 | mode,
                             (0, 0),
                         ),
-                        "create" => ops::data::create::create(
-                            &made.pool,
-                            &caller,
-                            parent,
-                            name,
-                            mode,
-                            O_CREAT_EXCL,
-                            false,
-                        )
-                        .map(opened),
+                        "create" => {
+                            ops::data::create::create(&made.pool, &caller, parent, name, mode, O_CREAT_EXCL)
+                                .map(opened)
+                        }
                         _ => ops::data::create::tmpfile(&made.pool, &caller, parent, mode, O_WRONLY)
                             .map(opened),
                     };

@@ -129,9 +129,9 @@ impl Worker<'_> {
         let (dir, name, pool) = (self.dir()?, self.name(), self.pool);
         let mut flags = OFlags::RDWR;
         flags.set(OFlags::EXCL, self.rng.chance(500));
-        let made = self.inodes.exclusive(&[dir], || {
-            ops::data::create::create(pool, &ROOT, dir, name, 0o644, flags.bits(), false)
-        })?;
+        let made = self
+            .inodes
+            .exclusive(&[dir], || ops::data::create::create(pool, &ROOT, dir, name, 0o644, flags.bits()))?;
         let node = self.count_lookup(made.0);
         self.files.push((node, made.1.handle));
         Ok(())
@@ -381,7 +381,6 @@ fn a_policy_that_changes_refuses_no_creation() {
                 number.to_string().as_bytes(),
                 0o644,
                 flags,
-                false,
             )?;
             ops::data::open::release(&made.pool, opened.handle)?;
             ops::names::lookup::forget(&made.pool, entry.node, 1);

@@ -12,7 +12,7 @@ use rustix::fs::{
     symlinkat, unlinkat, utimensat,
 };
 
-use super::rig::{Actors, EVERYBODY, GROUP, OWNER, Places, ROOT, STRANGER, THE_OWNER, outcome};
+use super::rig::{Actors, EVERYBODY, GROUP, OWNER, Places, ROOT, STRANGER, THE_OWNER, fresh, outcome};
 
 const WAYS: [&str; 3] = ["", "passthrough.io=off,cache.files=full", "posix-acl=true"];
 
@@ -309,4 +309,37 @@ fn revoking_access_to_a_directory_revokes_access_below_it() {
         });
         cells
     });
+}
+
+/// The kernel opens without a check what a create request has opened. So no such request opens what appeared on the branch since
+/// the kernel has looked the name up.
+#[test]
+fn no_create_opens_what_the_caller_may_not() {
+    let places = Places::new();
+    let on_branch = fresh(&places.branches()[0]);
+    let pool = places.pool("cache.negative-entry=3600,cache.coherence=timeout");
+    let dir = pool.path().join(on_branch.file_name().unwrap());
+    thread::scope(|scope| {
+        let actors = Actors::start(scope);
+        for (name, mode, expected) in
+            [("private", 0o600, "EACCES"), ("readable", 0o644, "EACCES"), ("open", 0o666, "ok")]
+        {
+            let path = dir.join(name);
+            let missing = path.clone();
+            assert_eq!(actors.act(STRANGER, move || outcome(fs::metadata(missing))), "ENOENT");
+            let there = on_branch.join(name);
+            fs::write(&there, "content").unwrap();
+            fs::set_permissions(&there, PermissionsExt::from_mode(mode)).unwrap();
+            for flags in [OFlags::empty(), OFlags::TRUNC] {
+                let path = path.clone();
+                let flags = flags | OFlags::CREATE | OFlags::RDWR;
+                let opened = actors
+                    .act(STRANGER, move || outcome(openat(CWD, path, flags, Mode::from_raw_mode(0o644))));
+                assert_eq!(opened, expected, "{name}, {flags:?}");
+            }
+            let left = if expected == "ok" { "" } else { "content" };
+            assert_eq!(fs::read_to_string(&there).unwrap(), left, "{name}");
+        }
+    });
+    pool.umount();
 }

@@ -336,19 +336,14 @@ impl Client {
             Some(entry) if entry.attr.is_symlink() => return Err(Errno::LOOP),
             Some(entry) if entry.attr.is_dir() => return Err(Errno::ISDIR),
             Some(entry) if !entry.attr.is_regular() => return Err(Errno::NXIO),
-            // Another client created the file after the kernel's lookup, so CREATE opens it.
-            Some(_) if create == Create::Missing && self.once_in(3) => {
+            // Another client created the file after the kernel's lookup: an ordinary open follows.
+            Some(entry) if create == Create::Missing && self.once_in(3) => {
                 let flags = (flags | OFlags::CREATE).bits();
-                let (entry, opened) = answer(ops::data::create::create(
-                    &self.pool,
-                    &CALLER,
-                    parent,
-                    name.as_bytes(),
-                    mode,
-                    flags,
-                    false,
-                ))?;
-                (self.count_lookup(entry).node, opened)
+                let refused =
+                    ops::data::create::create(&self.pool, &CALLER, parent, name.as_bytes(), mode, flags);
+                assert_eq!(refused.err().map(|error| error.errno()), Some(Errno::EXIST));
+                let flags = flags & !OFlags::CREATE.bits();
+                (entry.node, answer(ops::data::open::open(&self.pool, &CALLER, entry.node, flags, false))?)
             }
             Some(entry) => (
                 entry.node,
@@ -364,7 +359,6 @@ impl Client {
                     name.as_bytes(),
                     mode,
                     flags.bits(),
-                    false,
                 );
                 let (entry, opened) = answer(made)?;
                 self.count_lookup(entry);

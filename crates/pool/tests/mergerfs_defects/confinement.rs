@@ -114,8 +114,7 @@ fn new_files_belong_to_the_caller() {
     client.count_lookup(ops::names::create::symlink(&made.pool, &USER, dir, b"link", b"target").unwrap());
     client
         .count_lookup(ops::names::create::mknod(&made.pool, &USER, dir, b"fifo", 0o010_666, (0, 0)).unwrap());
-    let (entry, opened) =
-        ops::data::create::create(&made.pool, &USER, dir, b"file", 0o666, 0, false).unwrap();
+    let (entry, opened) = ops::data::create::create(&made.pool, &USER, dir, b"file", 0o666, 0).unwrap();
     client.count_lookup(entry);
     ops::data::open::release(&made.pool, opened.handle).unwrap();
     for (name, mode) in [("dir", 0o755), ("link", 0o777), ("fifo", 0o644), ("file", 0o644)] {

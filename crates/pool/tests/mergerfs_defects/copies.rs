@@ -264,8 +264,7 @@ fn mknod_of_a_regular_file_makes_one_copy() {
     let entry = ops::names::create::mknod(&made.pool, &ROOT, NodeId::ROOT, b"f", 0o100_644, (0, 0)).unwrap();
     client.count_lookup(entry);
     let (entry, opened) =
-        ops::data::create::create(&made.pool, &ROOT, NodeId::ROOT, b"g", 0o644, OFlags::EXCL.bits(), false)
-            .unwrap();
+        ops::data::create::create(&made.pool, &ROOT, NodeId::ROOT, b"g", 0o644, OFlags::EXCL.bits()).unwrap();
     client.count_lookup(entry);
     ops::data::open::release(&made.pool, opened.handle).unwrap();
     let held: usize = (0..3).map(|branch| names_on(made.on(branch, "")).len()).sum();
@@ -314,10 +313,7 @@ fn climbing_policies_end_at_the_root() {
         fs::create_dir_all(made.on(0, "a/b")).unwrap();
         let mut client = made.client();
         let dir = client.walk("a/b").unwrap().node;
-        assert_eq!(
-            errno(ops::data::create::create(&made.pool, &ROOT, dir, b"f", 0o644, 0, false)),
-            Errno::ROFS
-        );
+        assert_eq!(errno(ops::data::create::create(&made.pool, &ROOT, dir, b"f", 0o644, 0)), Errno::ROFS);
         client.end().unwrap();
     }
 }

@@ -80,7 +80,7 @@ fn cloned_directories_have_all_attributes_and_take_new_files() {
     let is_frozen = rustix::fs::ioctl_setflags(&frozen, IFlags::IMMUTABLE).is_ok();
     let mut client = made.client();
     let dir = client.walk("d/e").unwrap().node;
-    let (entry, opened) = ops::data::create::create(&made.pool, &USER, dir, b"f", 0o666, 0, false).unwrap();
+    let (entry, opened) = ops::data::create::create(&made.pool, &USER, dir, b"f", 0o666, 0).unwrap();
     client.count_lookup(entry);
     ops::data::open::release(&made.pool, opened.handle).unwrap();
     if is_frozen {
@@ -143,7 +143,7 @@ fn concurrent_clones_make_one_directory() {
             scope.spawn(move || {
                 let dir = made.client().walk("a/b/c/d").unwrap().node;
                 let name = format!("f{thread}");
-                ops::data::create::create(&made.pool, &ROOT, dir, name.as_bytes(), 0o644, 0, false).unwrap();
+                ops::data::create::create(&made.pool, &ROOT, dir, name.as_bytes(), 0o644, 0).unwrap();
             });
         }
     });
@@ -259,8 +259,7 @@ fn trees_deeper_than_path_max_work() {
     }
     let bottom = at[at.len() - 1];
     let (entry, opened) =
-        ops::data::create::create(&made.pool, &ROOT, bottom, b"f", 0o644, OFlags::RDWR.bits(), false)
-            .unwrap();
+        ops::data::create::create(&made.pool, &ROOT, bottom, b"f", 0o644, OFlags::RDWR.bits()).unwrap();
     write(&made.pool, opened.handle, "deep");
     ops::data::open::release(&made.pool, opened.handle).unwrap();
     // The same tree in a pool that creates on the other branch has to clone sixty directories.

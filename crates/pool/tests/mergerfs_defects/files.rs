@@ -38,7 +38,7 @@ fn create_succeeds_after_an_open_file_is_removed_on_its_branch() {
     fs::remove_file(made.on(0, "f")).unwrap();
     let flags = (OFlags::RDWR | OFlags::CREATE | OFlags::EXCL).bits();
     let (entry, opened) =
-        ops::data::create::create(&made.pool, &ROOT, NodeId::ROOT, b"f", 0o644, flags, false).unwrap();
+        ops::data::create::create(&made.pool, &ROOT, NodeId::ROOT, b"f", 0o644, flags).unwrap();
     client.count_lookup(entry);
     assert_ne!(entry.node, old);
     write(&made.pool, opened.handle, "new");
@@ -175,8 +175,7 @@ fn names_have_at_most_255_bytes() {
     );
     assert_eq!(names(&made.pool, NodeId::ROOT), [longest.as_str()]);
     let dir = client.walk(&longest).unwrap().node;
-    let create =
-        |name: &str| ops::data::create::create(&made.pool, &ROOT, dir, name.as_bytes(), 0o644, 0, false);
+    let create = |name: &str| ops::data::create::create(&made.pool, &ROOT, dir, name.as_bytes(), 0o644, 0);
     assert_eq!(errno(create(&longer)), Errno::NAMETOOLONG);
     let (entry, opened) = create(&longest).unwrap();
     client.count_lookup(entry);

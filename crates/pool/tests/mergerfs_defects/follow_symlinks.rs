@@ -95,7 +95,7 @@ fn creating_in_a_followed_directory_creates_in_its_target() {
         let dir = client.walk("dir").unwrap().node;
         let flags = (OFlags::WRONLY | OFlags::CREATE).bits();
         let (entry, opened) =
-            ops::data::create::create(&made.pool, &USER, dir, b"new", 0o644, flags, false).unwrap();
+            ops::data::create::create(&made.pool, &USER, dir, b"new", 0o644, flags).unwrap();
         client.count_lookup(entry);
         write(&made.pool, opened.handle, "made");
         ops::data::open::release(&made.pool, opened.handle).unwrap();

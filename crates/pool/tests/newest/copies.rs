@@ -107,8 +107,7 @@ impl Bed {
     /// Creates a file through the pool.
     fn create(&self, path: &str, text: &str) {
         let (dir, name) = self.place(path);
-        let (_, opened) =
-            ops::data::create::create(self.pool(), &ROOT, dir, name, 0o644, WRITE, false).unwrap();
+        let (_, opened) = ops::data::create::create(self.pool(), &ROOT, dir, name, 0o644, WRITE).unwrap();
         self.write_in(opened.handle, text);
         ops::data::open::release(self.pool(), opened.handle).unwrap();
     }

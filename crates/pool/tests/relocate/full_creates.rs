@@ -10,7 +10,7 @@ const WAYS: [(&str, Make); 5] = [
     ("create", |pool, name| {
         let flags = (OFlags::RDWR | OFlags::CREATE | OFlags::EXCL).bits();
         let (entry, opened) =
-            ops::data::create::create(pool, &common::ROOT, NodeId::ROOT, name, 0o644, flags, false)?;
+            ops::data::create::create(pool, &common::ROOT, NodeId::ROOT, name, 0o644, flags)?;
         ops::data::open::release(pool, opened.handle)?;
         Ok(entry.node)
     }),

@@ -7,11 +7,11 @@ use crate::test_switches;
 use crate::translate::convert;
 use canopy_base::error::Error;
 use canopy_fuse::abi::{self, EntryOut};
-use canopy_fuse::flags::OpenInFlags;
 use canopy_fuse::request::{self as wire, Create, Name, Tmpfile};
 use canopy_fuse::{Replied, Reply};
 use canopy_pool::ops;
 use canopy_pool::{Entry, RenameKind};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 const RENAME_NOREPLACE: u32 = 1;
@@ -122,7 +122,6 @@ impl Dispatch {
     }
 
     pub(super) fn create(&self, call: &Call<'_>, reply: Reply<'_>, create: &Create<'_>) -> Replied {
-        let kill = create.open_flags.contains(OpenInFlags::KILL_SUIDGID);
         let (caller, name) = (call.caller(create.umask), create.name);
         self.close_unanswered(call);
         let made = ops::data::create::create(
@@ -132,9 +131,14 @@ impl Dispatch {
             name.as_bytes(),
             create.mode,
             create.flags,
-            kill,
         );
-        let made = self.created_before(call, create, made);
+        let made = self.created_before(call, create, made).map_err(|error| match error {
+            // The kernel has taken the name for absent. It checks no rights to a file that a create request has opened, so it
+            // has to look the name up again, and then sends an ordinary open.
+            Error::Exists if OFlags::from_bits_retain(create.flags as _).contains(OFlags::EXCL) => error,
+            Error::Exists => Error::Stale,
+            other => other,
+        });
         match self.names_changed(call, [call.node], made) {
             Ok((entry, opened)) => {
                 let (flags, backing) = convert::travel(&opened.travel);

@@ -7,7 +7,7 @@ use super::{Call, Dispatch};
 use crate::survival::in_flight::{Begun, Noted};
 use crate::translate::convert;
 use crate::translate::operation::Operation;
-use canopy_base::error::Result;
+use canopy_base::error::{Error, Result};
 use canopy_base::ids::{HandleId, NodeId};
 use canopy_fuse::request::{Create, Name, WriteIo};
 use canopy_fuse::{Op, Request};
@@ -101,7 +101,7 @@ impl Dispatch {
         made
     }
 
-    /// As `made_before`, for a request that also opens the file.
+    /// As `made_before`, for a request that also opens the file. The kernel checks no rights to it, so it has to be the caller's.
     pub(super) fn created_before(
         &self,
         call: &Call<'_>,
@@ -110,6 +110,10 @@ impl Dispatch {
     ) -> Result<(Entry, Opened)> {
         let Err(error) = made else { return made };
         let entry = self.made_before(call, create.name, None, Err(error))?;
+        if entry.attr.uid != call.header.uid {
+            ops::names::lookup::forget(&self.pool, entry.node, 1);
+            return Err(Error::Exists);
+        }
         let opened = ops::data::open::open(&self.pool, &call.caller(0), entry.node, create.flags, false);
         opened
             .map(|opened| (entry, opened))

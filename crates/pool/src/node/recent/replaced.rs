@@ -1,10 +1,12 @@
 //! Files that stay open for a moment because their names may be replaced, on the branch, before the kernel uses them.
 //!
-//! The kernel looks a name up, then sends the operation. If the name leads to another file by then, and the one before is gone,
-//! the answer is ESTALE, and the kernel tries once more. A name that is replaced all the time would make that fail, too. So
+//! The kernel looks a name up, then sends the operation. If the name leads to another file by then, the answer is ESTALE, and the
+//! kernel tries once more. A name that is replaced, or exchanged with another one, all the time would make that fail, too. So
 //! once an operation has met this, files that its thread then looks up are kept open until their operations must have come. These
-//! act on the file whose attributes the kernel has checked, as if they had come before the name was replaced. A file that still
-//! has a name somewhere was moved and not replaced, so they do not act on that.
+//! act on the file whose attributes the kernel has checked, as if they had come before the name was replaced.
+//!
+//! The kernel may not cache what was looked up so: the thread's next operation looks the name up again, and does not act on a file
+//! that the thread itself has moved away meanwhile.
 
 use crate::node::Orphan;
 use canopy_base::lock::rank;
@@ -18,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// For how long an operation of a thread that has met a file that is gone counts as tried again. The kernel looks the name up
 /// again at once.
-const HOLD: Duration = Duration::from_millis(200);
+const HOLD: Duration = Duration::from_secs(1);
 
 /// The most files that are kept.
 const MOST: usize = 256;
@@ -64,17 +66,18 @@ impl ReplacedFiles {
         }
     }
 
-    /// Keeps a file that a thread has looked up.
-    pub(crate) fn keep(&self, thread: u32, key: FileKey, file: Orphan) {
+    /// Keeps a file that a thread has looked up, if an operation of it has met one that is gone. Returns whether it is kept.
+    pub(crate) fn keep(&self, thread: u32, key: FileKey, file: Orphan) -> bool {
         let mut queue = self.0.queue.lock();
         let again = |(since, other): &(Instant, u32)| *other == thread && since.elapsed() < HOLD;
         if !self.are_kept() || !queue.met.iter().any(again) {
-            return;
+            return false;
         }
         let oldest = if queue.files.len() == MOST { queue.files.pop_front() } else { None };
         queue.files.push_back((Instant::now(), thread, key, Arc::new(file)));
         drop(queue);
         drop(oldest);
+        true
     }
 
     /// Returns a file that a thread has just looked up.

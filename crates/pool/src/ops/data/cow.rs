@@ -70,16 +70,6 @@ pub(crate) fn break_link(pool: &Pool, caller: &Caller, id: NodeId, flags: u32) -
     Ok(())
 }
 
-/// Does the same for a create request that has found an existing file.
-pub(crate) fn break_created(pool: &Pool, caller: &Caller, node: &Node, nlink: u32, flags: u32) -> Result<()> {
-    let writes = open_file::writes(OFlags::from_bits_retain(flags as _));
-    if pool.config().link_cow && writes && nlink > 1 && node.opened().is_none() {
-        send_back(pool, caller, node.id)
-    } else {
-        Ok(())
-    }
-}
-
 fn send_back(pool: &Pool, caller: &Caller, id: NodeId) -> Result<()> {
     if pool.pending_cow.take(caller.pid, id) || !looks_up_again(caller) {
         return Ok(());

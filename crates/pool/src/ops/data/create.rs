@@ -29,7 +29,9 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Creates a file and opens it. Without `O_EXCL`, opens the file if it exists.
+/// Creates a file and opens it.
+///
+/// Errors: `EEXIST` if there is something of that name, also without `O_EXCL`: the kernel has checked nobody's rights to that.
 pub fn create(
     pool: &Pool,
     caller: &Caller,
@@ -37,42 +39,13 @@ pub fn create(
     name: &[u8],
     mode: u32,
     flags: u32,
-    kill_suidgid: bool,
 ) -> Result<(Entry, Opened)> {
     let _changes = pool.figures.changes();
     let trust = resolve::dirs::cache_trust(pool);
     let _held = pool.using(Uses::name(parent, name));
     let branches = pool.branches.load();
     let (path, mut dirs) = resolve::dirs::dirs(pool, &branches, parent, trust)?;
-    let chosen = match names::create::room_for(pool, Func::Create, &path, &dirs, name, &[]) {
-        Err(Error::Exists) if flags & OFlags::EXCL.bits() == 0 => {
-            let entry = names::lookup::enter(pool, &branches, parent, &path, &dirs, name)?;
-            let node = pool.nodes.get(entry.node)?;
-            let stays = node.location_lock().try_read();
-            let opened = match entry.attr.is_regular() {
-                // ESTALE makes the kernel send an ordinary open, which may wait or detach the node.
-                true if stays.is_none() || data::detach::must_detach(pool, &node, flags) => Err(Error::Stale),
-                true => {
-                    data::cow::break_created(pool, caller, &node, entry.attr.nlink, flags).and_then(|()| {
-                        data::open::open_node(pool, caller, &branches, &node, flags, kill_suidgid)
-                    })
-                }
-                false if node.is_dir() => Err(Error::IsDirectory),
-                // Makes the kernel look the name up again and act on its type.
-                false => Err(Error::Stale),
-            };
-            return match opened {
-                Ok(opened) => {
-                    Ok((Entry { attr: names::lookup::file_attr(pool, &branches, &node)?, ..entry }, opened))
-                }
-                Err(error) => {
-                    names::lookup::forget(pool, entry.node, 1);
-                    Err(error)
-                }
-            };
-        }
-        other => other?,
-    };
+    let chosen = names::create::room_for(pool, Func::Create, &path, &dirs, name, &[])?;
     let flags = data::open::branch_flags(pool, flags) - OFlags::TRUNC;
     let create = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let (index, fd) = open_new(pool, caller, &branches, &mut dirs, (&path, name), &chosen, |dir| {

@@ -39,12 +39,6 @@ pub(crate) fn detach_before_write(pool: &Pool, caller: &Caller, node: &Arc<Node>
     Err(Error::Stale)
 }
 
-/// Returns whether [`Self::detach_before_write`] would detach the node. For an open that already holds locks and
-/// has to start over without them.
-pub(crate) fn must_detach(pool: &Pool, node: &Arc<Node>, flags: u32) -> bool {
-    read_past_daemon(pool, node, flags).is_some()
-}
-
 /// Returns the node's open file if others read it by passthrough and a handle with these flags must not use it.
 fn read_past_daemon(pool: &Pool, node: &Arc<Node>, flags: u32) -> Option<Arc<OpenFile>> {
     let flags = OFlags::from_bits_retain(flags as _);

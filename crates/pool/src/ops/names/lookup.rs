@@ -114,16 +114,19 @@ pub(crate) fn enter_as(
         };
         let entry = entry(pool, branches, parent, path, dirs, name, &copies, index, dir)?;
         tries += 1;
-        if !pool.replaced.are_kept() || tries > KEEP_TRIES || keep(pool, branches, dirs, name, &copies, index)
-        {
+        if !pool.replaced.are_kept() || tries > KEEP_TRIES {
             return Ok(entry);
         }
-        forget(pool, entry.node, 1);
+        match keep(pool, branches, dirs, name, &copies, index) {
+            // Whatever the thread does next looks the name up again, so only this operation acts on what is kept.
+            Some(kept) => return Ok(Entry { brief: entry.brief || kept, ..entry }),
+            None => forget(pool, entry.node, 1),
+        }
     }
 }
 
-/// Keeps a file that was found under a name for the operation that follows. Returns false if the name leads to another
-/// file by now.
+/// Keeps a file that was found under a name for the operation that follows, if its thread tries again. Returns whether it is
+/// kept, or `None` if the name leads to another file by now.
 fn keep(
     pool: &Pool,
     branches: &Branches,
@@ -131,18 +134,14 @@ fn keep(
     name: &[u8],
     copies: &Copies,
     index: usize,
-) -> bool {
-    let Some((attr, dir)) = copies.get(index).zip(dirs.get(index)) else { return true };
+) -> Option<bool> {
+    let Some((attr, dir)) = copies.get(index).zip(dirs.get(index)) else { return Some(false) };
     if attr.is_dir() {
-        return true;
+        return Some(false);
     }
-    let found = open_as(dir, name, attr.key(), OFlags::PATH);
+    let (fd, _) = open_as(dir, name, attr.key(), OFlags::PATH)?;
     let thread = pool.kernel.load().caller_thread();
-    found
-        .map(|(fd, _)| {
-            pool.replaced.keep(thread, attr.key(), Orphan { branch: branches[index].clone(), fd });
-        })
-        .is_some()
+    Some(pool.replaced.keep(thread, attr.key(), Orphan { branch: branches[index].clone(), fd }))
 }
 
 /// Returns which of several copies of a file is open under this name. While one is open, the name must lead to it,

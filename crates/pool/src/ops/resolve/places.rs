@@ -195,9 +195,7 @@ fn by_names<T>(
     }
     let thread = pool.kernel.load().caller_thread();
     let kept = pool.replaced.find(thread, key).map(|kept| Ok((stat::of(kept.fd.as_fd())?, kept)));
-    // One that has a name was moved on its branch: the name that the kernel used leads to another.
-    let kept = kept.transpose().map_err(Error::Branch)?.filter(|(attr, _)| attr.nlink == 0);
-    let Some((attr, kept)) = kept else {
+    let Some((attr, kept)) = kept.transpose().map_err(Error::Branch)? else {
         pool.replaced.met(thread);
         return Err(Error::Stale);
     };
