@@ -3,7 +3,7 @@
 
 packages=(nfs-ganesha nfs-ganesha-vfs libnfs-utils fio)
 
-# export_of NUMBER DIRECTORY: its block in the configuration, as docs/exporting.md has it.
+# export_of NUMBER DIRECTORY: its block in the configuration, as docs/programs/nfs.md has it.
 export_of() {
     printf 'EXPORT { Export_Id = %d; Path = %s; Pseudo = %s; Access_Type = RW; Squash = No_Root_Squash; SecType = sys; Protocols = 4; Filesystem_Id = 7.%d; FSAL { Name = VFS; } }\n' \
         "$1" "$2" "$2" "$1"

@@ -15,7 +15,7 @@ suites=(
     base.rename base.rw1 raw.rename raw.chkpath raw.mkdir raw.open raw.read raw.write raw.search raw.seek raw.unlink
 )
 
-# share NAME DIRECTORY: as docs/exporting.md has it.
+# share NAME DIRECTORY: as docs/programs/samba.md has it.
 share() {
     printf '[%s]\n  path = %s\n  read only = no\n  vfs objects = streams_xattr\n  store dos attributes = yes\n  ea support = yes\n' "$1" "$2"
 }
