@@ -139,3 +139,27 @@ fn examples_with_programs_run() {
     let all = std::fs::read_dir(docs().join("programs")).expect("the folder").count();
     assert!(all > 10 && pages.len() == all, "{all} pages, with examples: {pages:?}");
 }
+
+/// Returns the commands that a recording shows.
+fn typed(picture: &str) -> Vec<&str> {
+    let lines = picture.lines().filter_map(|line| line.split_once(">$</text>"));
+    lines
+        .filter_map(|(_, rest)| rest.split_once('>')?.1.split_once("</text>").map(|(command, _)| command))
+        .collect()
+}
+
+/// What the picture of the README shows can be done with this program. Its text is not compared: it tells of kernel and processors.
+#[test]
+fn the_recording_of_the_readme_can_be_made() {
+    let bed = bed(&["out"]);
+    let (script, picture) = (docs().join("../scripts/manual/record.py"), bed.path("out/pool.svg"));
+    let done = run_within(Command::new(script).arg(bed.program()).arg(&picture), 5 * PATIENCE);
+    assert!(done.success(), "{}", done.describe());
+    let read = |path: &Path| std::fs::read_to_string(path).expect("a picture");
+    let (made, shown) = (read(&picture), read(&docs().join("images/pool.svg")));
+    assert!(typed(&made).len() > 5 && made.len() < 30_000, "{made}");
+    assert_eq!(typed(&made), typed(&shown), "run scripts/manual/record.py PROGRAM docs/images/pool.svg");
+    for needle in ["fargo.mkv", ">gone<", "warning:"] {
+        assert!(made.contains(needle) && shown.contains(needle), "no {needle} in {made}");
+    }
+}
