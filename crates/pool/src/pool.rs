@@ -15,6 +15,7 @@ use crate::node::nodes::Nodes;
 use crate::node::recent::last_opens::LastOpens;
 use crate::node::recent::pending_cow::PendingCow;
 use crate::node::recent::replaced::ReplacedFiles;
+use crate::node::rights::Rights;
 use crate::paths::clones::CloneLocks;
 use crate::paths::{PathGuard, Paths, Scope, Uses};
 use arc_swap::{ArcSwap, Guard};
@@ -75,6 +76,7 @@ pub struct Pool {
     pub(crate) last_opens: LastOpens,
     pub(crate) moved: Moved,
     pub(crate) closed: ClosedFiles,
+    pub(crate) rights: Rights,
     pub(crate) nested: NestedFilesystems,
     pub(crate) tick_guard: TickGuard,
     pub(crate) inode_search: InodeSearch,
@@ -122,6 +124,7 @@ impl Pool {
             last_opens: LastOpens::default(),
             moved: Moved::default(),
             closed: ClosedFiles::default(),
+            rights: Rights::default(),
             nested: NestedFilesystems::default(),
             tick_guard: TickGuard::default(),
             inode_search: InodeSearch::default(),

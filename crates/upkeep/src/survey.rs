@@ -1,6 +1,6 @@
 //! Reading a pool's tree from its branches: every name, with the copies of it on each branch.
 
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::pool_link::{PoolLink, is_hidden};
 use canopy_branch::fs::generation;
 use rustix::fs::{AtFlags, Dir, FileType, Stat};
@@ -81,16 +81,29 @@ pub(crate) fn look(pool: &PoolLink, path: &Path) -> (Vec<FileCopy>, Vec<(PathBuf
     (copies, failed)
 }
 
-/// Returns the branches whose copies of a file are up to date, as far as rules with copies know: all, if none do.
+/// Returns the branches whose copies of a file are up to date, as far as rules with copies know: all, if none do, or if one
+/// cannot tell. What cannot be judged is not old.
 pub(crate) fn current(pool: &PoolLink, path: &Path, copies: &[FileCopy]) -> Vec<usize> {
+    match try_current(pool, path, copies) {
+        Ok(current) => current,
+        Err(_) => copies.iter().map(|copy| copy.branch).collect(),
+    }
+}
+
+/// As `current`. Errors: the branch whose copy cannot tell, and why.
+pub(crate) fn try_current(
+    pool: &PoolLink,
+    path: &Path,
+    copies: &[FileCopy],
+) -> Result<Vec<usize>, (usize, Errno)> {
     let read = |copy: &FileCopy| match copy.kind() {
         FileType::RegularFile if copies.len() > 1 => {
-            pool.branches[copy.branch].generation(path).ok().flatten()
+            pool.branches[copy.branch].generation(path).map_err(|errno| (copy.branch, errno))
         }
-        _ => None,
+        _ => Ok(None),
     };
-    let generations: Vec<_> = copies.iter().map(read).collect();
-    generation::current(&generations).map(|at| copies[at].branch).collect()
+    let generations = copies.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    Ok(generation::current(&generations).map(|at| copies[at].branch).collect())
 }
 
 /// Returns the copies that are up to date, on branches that the pool relies on.
@@ -151,7 +164,7 @@ pub(crate) fn walk_all(
     pool: &PoolLink,
     starts: &[PathBuf],
     visit: &mut dyn FnMut(&Entry) -> bool,
-) -> Result<Vec<(PathBuf, Errno)>> {
+) -> crate::error::Result<Vec<(PathBuf, Errno)>> {
     let mut failed = Vec::new();
     for start in starts {
         let (copies, errors) = look(pool, start);

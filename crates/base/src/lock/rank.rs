@@ -23,6 +23,8 @@ lock_ranks! {
     InodeSearch = 150;
     /// A node's `open`. Held over an open: the kernel takes one backing file for each node.
     NodeOpen = 160;
+    /// A right to change copies, or to claim that they are equal: held as long as that takes, without a lock.
+    CopyRight = 165;
     /// All branches, as they are being changed. Held while the change opens the new ones.
     BranchChange = 170;
     /// The node table.
@@ -77,6 +79,8 @@ lock_ranks! {
     DetachedFiles = 570;
     /// Files that may lack a copy.
     ClosedFiles = 575;
+    /// The list of [`CopyRight`]s. Held to change it, and by threads that wait for a change.
+    CopyRights = 577;
     /// The list of [`DirClone`]s. Held to change it, and by threads that wait for a change.
     DirClones = 580;
 }

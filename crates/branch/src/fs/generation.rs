@@ -24,14 +24,14 @@ impl Generation {
     /// Of a copy that is being changed while another one is the newest.
     pub const OUT_OF_DATE: Generation = Generation { number: 0, shared: false };
 
-    pub fn parse(text: &[u8]) -> Generation {
+    /// `None` for what is no generation.
+    pub fn parse(text: &[u8]) -> Option<Generation> {
         let (digits, shared) = match text.strip_suffix(b"+") {
             Some(digits) => (digits, true),
             None => (text, false),
         };
-        let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
-        // Somebody has written something else there: any copy that makes sense is newer.
-        number.map_or(Generation::OUT_OF_DATE, |number| Generation { number, shared })
+        let number = std::str::from_utf8(digits).ok()?.parse().ok()?;
+        Some(Generation { number, shared })
     }
 
     pub fn to_bytes(self) -> Vec<u8> {
@@ -48,14 +48,20 @@ pub fn next(before: u64) -> u64 {
 
 fn parsed(read: Result<usize, Errno>, value: &[u8]) -> Result<Option<Generation>, Errno> {
     match read {
-        Ok(length) => Ok(Some(Generation::parse(value.get(..length).unwrap_or_default()))),
-        Err(Errno::RANGE) => Ok(Some(Generation::OUT_OF_DATE)),
+        // Something else is there. Whether the copy is old nobody knows.
+        Ok(length) => match Generation::parse(value.get(..length).unwrap_or_default()) {
+            None => Err(Errno::BADMSG),
+            parsed => Ok(parsed),
+        },
+        Err(Errno::RANGE) => Err(Errno::BADMSG),
         Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
         Err(errno) => Err(errno),
     }
 }
 
 /// Returns the generation of the file behind a descriptor, for which `O_PATH` is enough; `None` for one that has none.
+///
+/// Errors: any says only that it cannot be read, as `EBADMSG` does of one that makes no sense. Such a copy may be the newest.
 pub fn read(file: BorrowedFd<'_>) -> Result<Option<Generation>, Errno> {
     let mut value = [0; 32];
     parsed(xattr::get(file, ATTRIBUTE, &mut value), &value)
@@ -89,8 +95,12 @@ pub fn share(file: BorrowedFd<'_>, before: Option<Generation>) -> Result<(), Err
     if before.is_some_and(|before| before.shared) {
         return Ok(());
     }
-    let known = before.map(|before| before.number).filter(|number| *number > 0);
-    let number = known.unwrap_or_else(|| next(0));
+    let number = match before {
+        None => next(0),
+        // To be copied makes nothing newer. The number is a name for this content, smaller than that of any change.
+        Some(Generation::OUT_OF_DATE) => next(0) >> 12,
+        Some(before) => before.number,
+    };
     put(file, Generation { number, shared: true })
 }
 
@@ -106,19 +116,18 @@ mod tests {
     use super::*;
 
     fn of(text: &str) -> Option<Generation> {
-        (!text.is_empty()).then(|| Generation::parse(text.as_bytes()))
+        (!text.is_empty()).then(|| Generation::parse(text.as_bytes()).unwrap())
     }
 
     #[test]
     fn the_largest_number_is_current() {
-        let table: [(&[&str], &[usize]); 9] = [
+        let table: [(&[&str], &[usize]); 8] = [
             (&["7"], &[0]),
             (&["", ""], &[0, 1]),
             (&["7+", "7+"], &[0, 1]),
             (&["7+", "8", "7+"], &[1]),
             (&["", "0"], &[1]),
             (&["0", "1", ""], &[1]),
-            (&["nonsense", "3"], &[1]),
             (&["18446744073709551615", "9+"], &[0]),
             (&[], &[]),
         ];
@@ -149,7 +158,20 @@ mod tests {
             assert_eq!(read(file.as_fd()), Ok(Some(generation)));
             assert_eq!(read_at(dir.as_fd(), b"f"), Ok(Some(generation)));
         }
-        xattr::set(file.as_fd(), ATTRIBUTE, &[b'1'; 99], XattrFlags::empty()).unwrap();
-        assert_eq!(read(file.as_fd()), Ok(Some(Generation::OUT_OF_DATE)), "too long to be one");
+        for nonsense in [&b"nonsense"[..], b"", b"+", &[b'1'; 99]] {
+            xattr::set(file.as_fd(), ATTRIBUTE, nonsense, XattrFlags::empty()).unwrap();
+            assert_eq!(read(file.as_fd()), Err(Errno::BADMSG), "{nonsense:?}");
+        }
+    }
+
+    /// What was marked as out of date gets a number by which its copies know each other, and stays older than any change.
+    #[test]
+    fn to_be_copied_makes_nothing_newer() {
+        let home = tempfile::tempdir_in("/dev/shm").unwrap();
+        let file = std::fs::File::create(home.path().join("f")).unwrap();
+        let changed = next(0);
+        share(file.as_fd(), Some(Generation::OUT_OF_DATE)).unwrap();
+        let copied = read(file.as_fd()).unwrap().unwrap();
+        assert!(copied.shared && 0 < copied.number && copied.number < changed, "{copied:?}");
     }
 }

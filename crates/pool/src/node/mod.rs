@@ -23,6 +23,7 @@ pub(crate) mod parts;
 pub(crate) mod passthrough;
 mod readdirplus;
 pub(crate) mod recent;
+pub(crate) mod rights;
 pub(crate) mod surplus;
 pub(crate) mod table;
 

@@ -33,12 +33,12 @@ fn placement(copies: u8) -> Placement {
 }
 
 /// A pool with a rule: files in `d` are to be on two branches.
-struct Bed {
-    made: Made,
+pub(super) struct Bed {
+    pub(super) made: Made,
 }
 
 impl Bed {
-    fn new(branches: usize) -> Bed {
+    pub(super) fn new(branches: usize) -> Bed {
         Bed::with(branches, true)
     }
 
@@ -62,12 +62,12 @@ impl Bed {
         Bed { made }
     }
 
-    fn pool(&self) -> &Pool {
+    pub(super) fn pool(&self) -> &Pool {
         &self.made.pool
     }
 
     /// Looks a path up, from the root.
-    fn find(&self, path: &str) -> Result<canopy_pool::Entry, Error> {
+    pub(super) fn find(&self, path: &str) -> Result<canopy_pool::Entry, Error> {
         let mut at = ops::names::lookup::lookup(
             self.pool(),
             NodeId::ROOT,
@@ -90,14 +90,14 @@ impl Bed {
         }
     }
 
-    fn open(&self, path: &str, flags: u32) -> Result<HandleId, Errno> {
+    pub(super) fn open(&self, path: &str, flags: u32) -> Result<HandleId, Errno> {
         let node = self.find(path).map_err(Error::errno)?.node;
         ops::data::open::open(self.pool(), &ROOT, node, flags, false)
             .map(|opened| opened.handle)
             .map_err(Error::errno)
     }
 
-    fn write_in(&self, handle: HandleId, text: &str) {
+    pub(super) fn write_in(&self, handle: HandleId, text: &str) {
         assert_eq!(
             ops::data::io::write(self.pool(), handle, 0, text.as_bytes(), WriteKind::default()),
             Ok(text.len())
@@ -105,7 +105,7 @@ impl Bed {
     }
 
     /// Creates a file through the pool.
-    fn create(&self, path: &str, text: &str) {
+    pub(super) fn create(&self, path: &str, text: &str) {
         let (dir, name) = self.place(path);
         let (_, opened) = ops::data::create::create(self.pool(), &ROOT, dir, name, 0o644, WRITE).unwrap();
         self.write_in(opened.handle, text);
@@ -113,13 +113,13 @@ impl Bed {
     }
 
     /// Writes the beginning of a file through the pool.
-    fn write(&self, path: &str, text: &str) {
+    pub(super) fn write(&self, path: &str, text: &str) {
         let handle = self.open(path, WRITE).unwrap();
         self.write_in(handle, text);
         ops::data::open::release(self.pool(), handle).unwrap();
     }
 
-    fn read(&self, path: &str) -> String {
+    pub(super) fn read(&self, path: &str) -> String {
         let handle = self.open(path, 0).unwrap();
         let mut bytes = vec![0; 100];
         let length = ops::data::io::read(self.pool(), handle, 0, &mut bytes).unwrap();
@@ -128,7 +128,7 @@ impl Bed {
     }
 
     /// Has the pool copy a file.
-    fn copy(&self, path: &str, from: usize, to: usize) -> Result<(), Errno> {
+    pub(super) fn copy(&self, path: &str, from: usize, to: usize) -> Result<(), Errno> {
         let (dir, name) = self.place(path);
         let [from, to] = [from, to].map(|branch| self.made.branches[branch].as_os_str().as_bytes());
         let wish = Relocation { name, from, to, rate: 0, idle: false, lossy: false, what: What::Copy };
@@ -156,19 +156,19 @@ impl Bed {
         ops::names::link::link(self.pool(), &ROOT, self.node(from), dir, name).unwrap();
     }
 
-    fn rename(&self, from: &str, to: &str, kind: RenameKind) -> Result<(), Errno> {
+    pub(super) fn rename(&self, from: &str, to: &str, kind: RenameKind) -> Result<(), Errno> {
         let ((dir, name), (new_dir, new_name)) = (self.place(from), self.place(to));
         ops::names::rename::rename(self.pool(), &ROOT, dir, name, new_dir, new_name, kind)
             .map_err(Error::errno)
     }
 
-    fn unlink(&self, path: &str) -> Result<(), Errno> {
+    pub(super) fn unlink(&self, path: &str) -> Result<(), Errno> {
         let (dir, name) = self.place(path);
         ops::names::remove::unlink(self.pool(), dir, name).map_err(Error::errno)
     }
 
     /// Leaves only these branches to the pool, as if the disks of the others had been pulled.
-    fn only(&self, branches: &[usize]) {
+    pub(super) fn only(&self, branches: &[usize]) {
         self.modes(&branches.iter().map(|branch| (*branch, Mode::Rw)).collect::<Vec<_>>());
     }
 
@@ -182,16 +182,16 @@ impl Bed {
         ops::settings::set_branches(self.pool(), Branches::open(&list).unwrap());
     }
 
-    fn on(&self, branch: usize, path: &str) -> String {
+    pub(super) fn on(&self, branch: usize, path: &str) -> String {
         fs::read_to_string(self.made.on(branch, path)).unwrap_or_else(|error| error.kind().to_string())
     }
 
-    fn generation(&self, branch: usize, path: &str) -> Option<Generation> {
+    pub(super) fn generation(&self, branch: usize, path: &str) -> Option<Generation> {
         generation(&self.made.on(branch, path))
     }
 
     /// Returns whether two branches hold copies that the pool takes to be the same. They must be.
-    fn are_same(&self, path: &str, one: usize, other: usize) -> bool {
+    pub(super) fn are_same(&self, path: &str, one: usize, other: usize) -> bool {
         let [a, b] = [one, other].map(|branch| self.generation(branch, path).unwrap());
         if a.number != b.number {
             return false;
@@ -209,11 +209,11 @@ impl Bed {
 fn generation(path: &Path) -> Option<Generation> {
     let mut value = [0; 64];
     let length = rustix::fs::getxattr(path, ATTRIBUTE, &mut value).ok()?;
-    Some(Generation::parse(&value[..length]))
+    Generation::parse(&value[..length])
 }
 
 /// A file that two of three branches hold.
-fn copied(bed: &Bed) {
+pub(super) fn copied(bed: &Bed) {
     bed.create("d/f", "first");
     bed.copy("d/f", 0, 1).unwrap();
     assert!(bed.are_same("d/f", 0, 1));
@@ -687,7 +687,7 @@ fn the_steps_of_a_change_may_be_lost_in_any_combination() {
     let second = [("5+", "old"), ("0", "old"), ("0", "new"), ("8+", "new")];
     for (one, held) in first {
         for (other, other_held) in second {
-            let copies = [one, other].map(|text| Some(Generation::parse(text.as_bytes())));
+            let copies = [one, other].map(|text| Generation::parse(text.as_bytes()));
             let current: Vec<usize> = canopy_branch::fs::generation::current(&copies).collect();
             if current.len() == 2 {
                 assert_eq!(held, other_held, "{one} {other}");

@@ -7,3 +7,4 @@ mod common;
 
 mod cached_pages;
 mod copies;
+mod copy_rights;

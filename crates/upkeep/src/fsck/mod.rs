@@ -126,9 +126,11 @@ impl FileCopy {
         FileType::from_raw_mode(self.stat.st_mode)
     }
 
-    fn generation(&self) -> Option<Generation> {
-        let is_file = self.kind() == FileType::RegularFile;
-        is_file.then(|| generation::read(self.fd.as_fd()).ok().flatten()).flatten()
+    fn generation(&self) -> std::result::Result<Option<Generation>, Errno> {
+        match self.kind() {
+            FileType::RegularFile => generation::read(self.fd.as_fd()),
+            _ => Ok(None),
+        }
     }
 
     fn owner_and_mode(&self) -> (u32, u32, u32) {
@@ -136,10 +138,13 @@ impl FileCopy {
     }
 }
 
-/// Leaves those copies that are up to date, as far as rules with copies know: the mover replaces the others.
+/// Leaves those copies that are up to date, as far as rules with copies know: the mover replaces the others. What cannot be
+/// judged stays.
 fn leave_current(copies: &mut Vec<FileCopy>) {
-    if copies.len() > 1 {
-        let generations: Vec<_> = copies.iter().map(FileCopy::generation).collect();
+    let generations: std::result::Result<Vec<_>, Errno> = copies.iter().map(FileCopy::generation).collect();
+    if copies.len() > 1
+        && let Ok(generations) = generations
+    {
         let mut current = generation::current(&generations).peekable();
         let mut at = 0..;
         copies.retain(|_| current.next_if_eq(&at.next().unwrap_or_default()).is_some());

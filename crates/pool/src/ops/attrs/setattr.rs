@@ -244,7 +244,7 @@ fn kill_privileges(pool: &Pool, branches: &Branches, node: &Arc<Node>, caller: &
             return Err(Errno::PERM.into());
         }
         let outdated = resolve::generations::outdate_others(pool, primary.fd.as_fd());
-        outdated.map_err(|errno| node.waits_for_lease(failed(errno), false))?;
+        let _right = outdated.map_err(|errno| node.waits_for_lease(failed(errno), false))?;
         pinned::chmod(primary.fd.as_fd(), mode).map_err(failed)?;
     }
     if primary.attr.is_regular() {
@@ -273,7 +273,7 @@ fn change_data(
         let truncated = if handle.is_none() && resolve::generations::knows_copies(pool) {
             // The file may be open for reading alone, by O_RDONLY | O_TRUNC.
             beneath::reopen(&file.fd, OFlags::WRONLY).and_then(|opened| {
-                resolve::generations::outdate_others(pool, opened.as_fd())?;
+                let _right = resolve::generations::outdate_others(pool, opened.as_fd())?;
                 truncate(opened.as_fd(), size, kill)
             })
         } else {

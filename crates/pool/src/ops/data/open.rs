@@ -235,7 +235,7 @@ fn open_first(pool: &Pool, branches: &Branches, node: &Arc<Node>, flags: OFlags)
             let attr = stat::of(fd.as_fd()).ok().filter(|attr| attr.key() == key && attr.is_regular())?;
             if open_file::writes(flags) {
                 // A failure is told below.
-                resolve::generations::outdate_others(pool, fd.as_fd()).ok()?;
+                drop(resolve::generations::outdate_others(pool, fd.as_fd()).ok()?);
             }
             let fd = Arc::new(branch.reopen_for_read(fd, safe_flags));
             let reads = open_file::only_reads(flags).then_some(key);
@@ -268,9 +268,10 @@ fn open_on_branch(
 ) -> Result<OwnedFd, Errno> {
     // Whoever still waits for a lease has changed nothing: neither this copy nor what is known of the others.
     let file = open_unchanged(pool, node, branch, fd, flags - OFlags::TRUNC)?;
-    if open_file::writes(flags) {
-        resolve::generations::outdate_others(pool, file.as_fd())?;
-    }
+    let _right = match () {
+        () if open_file::writes(flags) => resolve::generations::outdate_others(pool, file.as_fd())?,
+        () => None,
+    };
     if flags.contains(OFlags::TRUNC) { beneath::reopen(fd, flags) } else { Ok(file) }
 }
 

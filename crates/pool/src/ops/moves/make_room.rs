@@ -453,7 +453,10 @@ fn may_switch(pool: &Pool, node: &Arc<Node>, file: FileKey, reason: Reason) -> R
 }
 
 fn switch(pool: &Pool, carry: &mut FileMove<'_>, file: &Movable, target: &Branch) -> Result<(), NotMoved> {
+    // What the copy is to be equal to is looked at once more.
+    let right = pool.rights.to_copy([file.attr.key()]);
     let switched = carry.switch();
+    drop(right);
     for name in &file.names {
         let (dir, name) = split(name);
         resolve::dirs::name_created(pool, dir, name, target.id);

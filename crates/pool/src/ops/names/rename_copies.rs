@@ -16,23 +16,15 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 
 impl Side<'_, '_> {
-    fn generation(&self, index: usize) -> Result<Option<Generation>> {
-        let read =
-            self.dirs.get(index).ok_or(Errno::NOENT).and_then(|dir| generation::read_at(dir, self.name));
-        Ok(read.map_err(|errno| self.dirs.branches[index].record_error(errno, OpKind::Read))?)
-    }
-
     fn pin(&self, index: usize) -> Result<OwnedFd, Errno> {
         self.dirs.follow.pin(self.dirs.get(index).ok_or(Errno::NOENT)?, self.name)
     }
 
     /// Returns the largest number that a copy has; `None` if no copy has any.
-    fn newest(&self) -> Result<Option<u64>> {
-        let mut newest = None;
-        for (index, _) in self.copies.iter().filter(|(_, attr)| attr.is_regular()) {
-            newest = newest.max(self.generation(index)?.map(|generation| generation.number));
-        }
-        Ok(newest)
+    fn newest(&self) -> Option<u64> {
+        let files = self.copies.iter().filter(|(_, attr)| attr.is_regular());
+        let read = |(index, _)| generation::read_at(self.dirs.get(index)?, self.name).ok().flatten();
+        files.filter_map(read).map(|generation| generation.number).max()
     }
 
     /// Gives copies that are the same a new number, which is larger than `before`.
@@ -64,12 +56,23 @@ pub(super) fn prepare_copies(
     new: &Side<'_, '_>,
     chosen: &mut Choice,
 ) -> Result<()> {
-    let (before, replaced) = (old.newest()?, new.newest()?);
+    let (before, replaced) = (old.newest(), new.newest());
     let wants = || pool.config().placement.copies(&join(&new.path, new.name)) > 1;
     if before.is_none() && replaced.is_none() && !wants() {
         return Ok(());
     }
+    // Since they were looked at, one may have been opened for writing: it alone is the newest then.
+    let files = old.copies.iter().filter(|(_, attr)| attr.is_regular()).map(|(_, attr)| attr.key());
+    let _right = pool.rights.to_copy(files);
+    old.copies.current = None;
+    let (dirs, name) = (&old.dirs, old.name);
+    resolve::generations::compare_generations(pool, dirs.branches, &mut old.copies, |_, index| {
+        generation::read_at(dirs.get(index).ok_or(Errno::NOENT)?, name)
+    });
     if let Some(current) = old.copies.current.take() {
+        if current.is_empty() {
+            return Err(old.copies.missing());
+        }
         let is_old = |(index, _): &(usize, &Attr)| !current.contains(index);
         let stale: SmallVec<[usize; 2]> = old.copies.iter().filter(is_old).map(|(index, _)| index).collect();
         for index in stale {
@@ -107,7 +110,7 @@ pub(super) fn prepare_exchange(pool: &Pool, old: &Side<'_, '_>, new: &Side<'_, '
     };
     let both = sole(old).zip(sole(new)).filter(|((one, _), (other, _))| one == other);
     let Some(((index, old_is_file), (_, new_is_file))) = both else { return Err(Error::Invalid) };
-    let before = old.newest()?.max(new.newest()?);
+    let before = old.newest().max(new.newest());
     for (side, other, is_file) in [(old, new, old_is_file), (new, old, new_is_file)] {
         let wants = || pool.config().placement.copies(&join(&other.path, other.name)) > 1;
         if is_file && (before.is_some() || wants()) {

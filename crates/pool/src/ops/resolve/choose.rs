@@ -118,6 +118,10 @@ pub(crate) fn shown(pool: &Pool, func: Func, branches: &Branches, copies: &Copie
             &preferred
         }
     };
+    if !copies.any() {
+        // One of them may be the newest, and cannot tell.
+        return Err(copies.missing());
+    }
     if policy::first_only(policy, Category::Search) {
         return copies.first().ok_or(Error::Absent);
     }

@@ -6,6 +6,7 @@ use super::Place;
 use super::places::{Chosen, Places, Purpose};
 use crate::dir::merged::{Copies, MergedDir, Trust};
 use crate::node::Node;
+use crate::node::rights::{CopyRight, WriteRight};
 use crate::ops::resolve;
 use crate::pool::Pool;
 use canopy_base::error::{Error, Result, is_illness};
@@ -23,7 +24,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// A change of all current copies of a file, which may end at any step on any disk.
+/// A change of all current copies of a file, which may end at any step on any disk. Its [`CopyRight`] is that of its [`Change`].
 ///
 /// The first copy gets a larger number and changes. Each of the others is marked as out of date, changes, and gets a number
 /// that is larger still; last of all, the first gets it too. Each filesystem keeps the order of its own steps, whatever
@@ -91,7 +92,7 @@ pub(crate) fn knows_copies(pool: &Pool) -> bool {
 /// Looks up a name on each branch, and finds out which copies are current.
 pub(crate) fn copies(pool: &Pool, dirs: &MergedDir<'_>, name: &[u8]) -> Copies {
     let mut copies = dirs.copies(name);
-    compare_generations(pool, &mut copies, |_, index| {
+    compare_generations(pool, dirs.branches, &mut copies, |_, index| {
         generation::read_at(dirs.get(index).ok_or(Errno::NOENT)?, name)
     });
     copies
@@ -104,13 +105,15 @@ pub(crate) fn pinned_copies(
     name: &[u8],
 ) -> (Copies, SmallVec<[OwnedFd; 1]>) {
     let (mut copies, pinned) = dirs.pinned_copies(name);
-    compare_generations(pool, &mut copies, |at, _| generation::read(pinned[at].as_fd()));
+    compare_generations(pool, dirs.branches, &mut copies, |at, _| generation::read(pinned[at].as_fd()));
     (copies, pinned)
 }
 
-/// Finds out which of several copies are current. `read` gets the position of a copy and the index of its branch.
-pub(super) fn compare_generations(
+/// Finds out which of several copies are current: none, as long as one of them cannot tell. `read` gets the position of a
+/// copy and the index of its branch.
+pub(crate) fn compare_generations(
     pool: &Pool,
+    branches: &Branches,
     copies: &mut Copies,
     read: impl Fn(usize, usize) -> Result<Option<Generation>, Errno>,
 ) {
@@ -118,61 +121,100 @@ pub(super) fn compare_generations(
         return;
     }
     let mut known: SmallVec<[(usize, Option<Generation>); 4]> = SmallVec::new();
+    let mut unreadable = false;
     for (at, (index, attr)) in copies.found.iter().enumerate() {
-        // A branch that cannot tell may hold an old copy.
         match if attr.is_regular() { read(at, *index) } else { Ok(None) } {
             Ok(generation) => known.push((*index, generation)),
-            Err(errno) => drop(copies.error.get_or_insert(errno)),
+            Err(errno) => {
+                let branch = &branches.as_slice()[*index];
+                copies.error.get_or_insert(branch.record_error(errno, OpKind::Read));
+                // Nobody waits for a branch that fails as a whole.
+                unreadable |= branch.health.is_well();
+            }
         }
     }
     let generations: SmallVec<[_; 4]> = known.iter().map(|(_, generation)| *generation).collect();
-    if generations.iter().any(Option::is_some) {
+    if unreadable {
+        // It may be the newest, or old.
+        copies.current = Some(SmallVec::new());
+    } else if generations.iter().any(Option::is_some) {
         copies.current = Some(generation::current(&generations).map(|at| known[at].0).collect());
     }
 }
 
-/// Prepares a change of a file's current copies. `None` if only this copy can have its number, or none was ever made.
-pub(super) fn begin_round<'p>(
-    pool: &Pool,
+/// A change of a file's copies that is about to happen. Nobody makes them differ, or copies them, before it is dropped.
+#[derive(Default)]
+pub(super) struct Change<'p> {
+    _right: Option<CopyRight<'p>>,
+    /// Which copies change one after the other. `None` if only this copy can have its number, or none was ever made.
+    pub(super) round: Option<(Round, Chosen<'p>)>,
+}
+
+/// Prepares a change of a file's current copies.
+///
+/// Errors: `ESTALE` if another copy has become newer since they were looked at.
+pub(super) fn begin_change<'p>(
+    pool: &'p Pool,
     places: &'p Places,
     chosen: &[&'p Place],
-) -> Result<Option<(Round, Chosen<'p>)>> {
+) -> Result<Change<'p>> {
     if !knows_copies(pool) {
-        return Ok(None);
+        return Ok(Change::default());
     }
-    let Some(own) = places.own().filter(|own| own.attr.is_regular()) else { return Ok(None) };
+    let Some(own) = places.own().filter(|own| own.attr.is_regular()) else { return Ok(Change::default()) };
     let Some(&first) = chosen.iter().find(|place| place.index == own.index).or(chosen.first()) else {
-        return Ok(None);
+        return Ok(Change::default());
     };
-    let read = generation::read(first.fd.as_fd());
-    let read = read.map_err(|errno| first.branch.record_error(errno, OpKind::Read))?;
-    let Some(before) = read.filter(|before| before.shared) else { return Ok(None) };
+    let right = pool.rights.to_copy(chosen.iter().map(|place| place.attr.key()));
+    let before = generation::read(first.fd.as_fd()).ok().flatten();
+    let Some(before) = before.filter(|before| before.shared) else {
+        return Ok(Change { _right: Some(right), round: None });
+    };
+    let mut order = Chosen::from_slice(&[first]);
+    for &other in chosen.iter().filter(|place| place.index != first.index) {
+        match generation::read(other.fd.as_fd()) {
+            Ok(Some(read)) if read.number > before.number => return Err(Error::Stale),
+            Ok(read) if read == Some(before) => order.push(other),
+            // It is out of date, or will be.
+            _ => {}
+        }
+    }
     let number = generation::next(before.number);
-    let others = chosen.iter().filter(|place| place.index != first.index).copied();
-    let order = std::iter::once(first).chain(others).collect();
-    Ok(Some((Round { before, first: number, last: number.saturating_add(1) }, order)))
+    let round = Round { before, first: number, last: number.saturating_add(1) };
+    Ok(Change { _right: Some(right), round: Some((round, order)) })
 }
 
 /// Makes all other copies of a file out of date, on whatever disk they are, before its data change.
 ///
 /// The new number is on disk when this returns: fdatasync(2) of data that are written later would not wait for it, and
-/// after a power cut the old copies would seem to be the same as this one.
+/// after a power cut the old copies would seem to be the same as this one. From then on, nobody claims that others are equal
+/// but the mover, which an open descriptor keeps away; without one, the right is held for the change.
 ///
 /// Errors: `EAGAIN`, before anything has changed, while a lease keeps a pinned file from being opened. So whoever opens the
 /// file does that first.
-pub(crate) fn outdate_others(pool: &Pool, file: BorrowedFd<'_>) -> Result<(), Errno> {
-    if knows_copies(pool)
-        && let Some(Generation { number, shared }) = generation::read(file)?
-        // One that was being changed, when the newest was lost, is that now.
-        && (shared || number == Generation::OUT_OF_DATE.number)
-    {
-        generation::put(file, Generation { number: generation::next(number), shared: false })?;
+pub(crate) fn outdate_others<'p>(
+    pool: &'p Pool,
+    file: BorrowedFd<'_>,
+) -> Result<Option<WriteRight<'p>>, Errno> {
+    if !knows_copies(pool) {
+        return Ok(None);
     }
-    Ok(())
+    let right = pool.rights.to_write(stat::of(file)?.key());
+    let before = match generation::read(file) {
+        Ok(None) => return Ok(Some(right)),
+        // One that was being changed, when the newest was lost, is that now.
+        Ok(Some(before)) if before.shared || before.number == Generation::OUT_OF_DATE.number => before.number,
+        Ok(Some(_)) => return Ok(Some(right)),
+        // The pool shows this one.
+        Err(_) => 0,
+    };
+    generation::put(file, Generation { number: generation::next(before), shared: false })?;
+    Ok(Some(right))
 }
 
 /// Says that another branch may get a copy of a file with the same number. This is on disk when it returns.
 pub(crate) fn share_generation(pool: &Pool, file: BorrowedFd<'_>) -> Result<(), Errno> {
+    let _right = pool.rights.to_copy([stat::of(file)?.key()]);
     match generation::read(file)? {
         None if !knows_copies(pool) => Ok(()),
         before => generation::share(file, before),
@@ -202,7 +244,7 @@ pub(crate) fn begin_generation(
     if !config.placement.knows_copies() || config.placement.copies(&join(dir, name)) < 2 {
         return Ok(());
     }
-    if generation::read(file)?.is_some() {
+    if !matches!(generation::read(file), Ok(None)) {
         return Ok(());
     }
     match generation::write(file, Generation { number: generation::next(0), shared: false }) {

@@ -358,8 +358,9 @@ pub(crate) fn change_each(
     mut change: impl FnMut(&Place) -> Result<(), Errno>,
 ) -> Result<()> {
     let mut results: SmallVec<[(Option<usize>, Outcome); 2]> = SmallVec::new();
-    if let Some((round, order)) = resolve::generations::begin_round(pool, places, chosen)? {
-        return round.run(&order, change);
+    let copies = resolve::generations::begin_change(pool, places, chosen)?;
+    if let Some((round, order)) = &copies.round {
+        return round.run(order, change);
     }
     for place in chosen {
         let result = change(place).map_err(|errno| place.branch.record_error(errno, OpKind::Change));

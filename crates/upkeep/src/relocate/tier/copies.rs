@@ -325,7 +325,7 @@ mod tests {
     }
 
     fn holder(branch: usize, generation: &str) -> Holder {
-        let generation = (!generation.is_empty()).then(|| Generation::parse(generation.as_bytes()));
+        let generation = (!generation.is_empty()).then(|| Generation::parse(generation.as_bytes()).unwrap());
         Holder { branch, generation, is_file: true }
     }
 
