@@ -46,12 +46,20 @@ fn what_changes_beside_an_open_for_writing_makes_no_two_contents_of_one_number()
             }
         });
         for name in &names {
-            let known = bed.find(name).unwrap().node;
+            let mut known = bed.find(name).unwrap().node;
             together.wait();
-            if let Ok(opened) = ops::data::open::open(bed.pool(), &ROOT, known, WRITE, false) {
-                bed.write_in(opened.handle, "NEW NEW NEW");
-                ops::data::open::release(bed.pool(), opened.handle).unwrap();
-            }
+            let opened = loop {
+                match ops::data::open::open(bed.pool(), &ROOT, known, WRITE, false) {
+                    // The kernel looks the name up again, which may have changed.
+                    Err(Error::Stale) => {
+                        let found = bed.find(name).or_else(|_| bed.find(&format!("{name}.new")));
+                        known = found.map_or(known, |found| found.node);
+                    }
+                    opened => break opened.unwrap(),
+                }
+            };
+            bed.write_in(opened.handle, "NEW NEW NEW");
+            ops::data::open::release(bed.pool(), opened.handle).unwrap();
         }
     });
     for (at, name) in names.iter().enumerate() {
