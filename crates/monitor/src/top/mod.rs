@@ -2,6 +2,7 @@
 //!
 //! One thread draws. The others wait: for keys, for signals, and for the answers of the pool, which may take long.
 
+mod bars;
 mod rates;
 mod screen;
 mod view;
@@ -63,12 +64,13 @@ pub fn top(args: &TopArgs, published: Published) -> Result<()> {
     forward_signals(sender.clone())?;
     forward_keys(sender.clone());
     look_again_and_again(Observer::new(pool.clone(), published, SPACE_COUNTS), sender);
+    let glyphs = bars::Glyphs::of_terminal();
     let (mut history, mut helps) = (History::default(), false);
     let name = OsText::from(pool.as_path());
     let ended = |why: io::Error| Error::System { what: "the terminal is gone", why };
     loop {
         let size = screen.size();
-        let lines = if helps { view::help() } else { view::pool(&name, &history, size) };
+        let lines = if helps { view::help() } else { view::pool(&name, &history, glyphs, size) };
         screen.draw(&lines, size).map_err(ended)?;
         match events.recv() {
             // Ctrl-C, as a key.

@@ -9,8 +9,15 @@ use std::time::Duration;
 /// are timed.
 const KEPT: usize = 11;
 
+/// For how many looks the number of operations is remembered.
+const REMEMBERED: usize = 120;
+
 #[derive(Default)]
-pub(super) struct History(VecDeque<Observation>);
+pub(super) struct History {
+    looks: VecDeque<Observation>,
+    /// Operations per second, the newest last.
+    speeds: Vec<f64>,
+}
 
 /// What an operation has done.
 #[derive(Clone, PartialEq, Debug)]
@@ -38,6 +45,8 @@ pub(super) struct BranchRate {
     pub(super) path: String,
     pub(super) condition: Condition,
     pub(super) available: Option<u64>,
+    /// The share of its space that users cannot fill any more.
+    pub(super) used: Option<f64>,
     /// Opens, reads and writes that came to the daemon.
     pub(super) operations: Option<f64>,
     pub(super) read_bytes: Option<f64>,
@@ -51,20 +60,32 @@ pub(super) struct BranchRate {
 
 impl History {
     pub(super) fn add(&mut self, observation: Observation) {
-        self.0.push_back(observation);
-        if self.0.len() > KEPT {
-            self.0.pop_front();
+        self.looks.push_back(observation);
+        if self.looks.len() > KEPT {
+            self.looks.pop_front();
+        }
+        let rates = self.operations().into_iter().map(|operation| operation.per_second);
+        if let Some(speed) = rates.sum::<Option<f64>>().filter(|_| self.looks.len() > 1) {
+            self.speeds.push(speed);
+        }
+        if self.speeds.len() > REMEMBERED {
+            self.speeds.remove(0);
         }
     }
 
+    /// Returns how many operations there were in each second, the newest last.
+    pub(super) fn speeds(&self) -> &[f64] {
+        &self.speeds
+    }
+
     pub(super) fn last(&self) -> Option<&Observation> {
-        self.0.back()
+        self.looks.back()
     }
 
     /// Returns the last look and the one before.
     fn last_two(&self) -> Option<(&Observation, Option<&Observation>)> {
-        let before = self.0.len().checked_sub(2).and_then(|index| self.0.get(index));
-        Some((self.0.back()?, before))
+        let before = self.looks.len().checked_sub(2).and_then(|index| self.looks.get(index));
+        Some((self.looks.back()?, before))
     }
 
     /// Returns what operations have done, the most frequent first.
@@ -72,7 +93,7 @@ impl History {
         let Some((now, before)) = self.last_two() else { return Vec::new() };
         let Some(metrics) = metrics_of(now) else { return Vec::new() };
         let since = before.and_then(|before| Some((elapsed(before, now), metrics_of(before)?)));
-        let oldest = self.0.iter().find_map(metrics_of);
+        let oldest = self.looks.iter().find_map(metrics_of);
         let rate = |now: &OperationReport| {
             let more = |count: fn(&OperationReport) -> u64| {
                 let (seconds, before) = since?;
@@ -128,6 +149,11 @@ impl History {
                     path: branch.path.one_line(),
                     condition: Condition::of(branch),
                     available: seen.space.as_ref().map(|space| space.available),
+                    used: seen
+                        .space
+                        .as_ref()
+                        .filter(|space| space.size > 0)
+                        .map(|space| space.size.saturating_sub(space.available) as f64 / space.size as f64),
                     operations: more(|traffic| {
                         traffic.opens + traffic.passed_opens + traffic.reads + traffic.writes
                     }),
@@ -299,7 +325,8 @@ mod tests {
         let branch = &history.branches()[0];
         assert_eq!((branch.operations, branch.read_bytes), (Some(4.0), Some(2000.0)));
         assert_eq!((branch.disk_read_bytes, branch.disk_written_bytes), (Some(1000.0), Some(0.0)));
-        assert_eq!((branch.busy, branch.available), (Some(0.5), Some(50)));
+        assert_eq!((branch.busy, branch.available, branch.used), (Some(0.5), Some(50), Some(0.5)));
+        assert_eq!(history.speeds(), [60.0]);
 
         // Another process has taken over, and counts from zero.
         history.add(look(after(3), vec![operation("read", 5, 0, [0, 0, 0, 5])], 1, Duration::from_secs(1)));
@@ -315,6 +342,6 @@ mod tests {
         for second in 0..100 {
             history.add(look(begun + Duration::from_secs(second), vec![], second, Duration::ZERO));
         }
-        assert_eq!(history.0.len(), KEPT);
+        assert_eq!((history.looks.len(), history.speeds.len()), (KEPT, 99));
     }
 }

@@ -1,9 +1,10 @@
 //! What `canopy top` shows.
 
+use super::bars::Glyphs;
 use super::rates::{BranchRate, History, OperationRate};
 use super::screen::Line;
 use crate::observe::{Condition, Observation};
-use anstyle::{Effects, Style};
+use anstyle::{AnsiColor, Effects, Style};
 use canopy_control::OsText;
 use canopy_terminal::{BAD, BOLD, WARNING, bytes, fitted, width};
 use std::time::Duration;
@@ -30,6 +31,7 @@ q, Ctrl-C   quit
 ?           this help; any key leaves it
 
 Branches
+  USED      its share of the space, where the terminal is wide
   OP/S      opens, reads and writes that came to the daemon
   READ/S    bytes that the daemon has read for clients; likewise WRITE/S.
             What passthrough carries does not come to the daemon
@@ -51,7 +53,12 @@ pub(super) fn help() -> Vec<Line> {
 }
 
 /// Returns the lines for a pool. There may be more than rows.
-pub(super) fn pool(mountpoint: &OsText, history: &History, (columns, rows): (usize, usize)) -> Vec<Line> {
+pub(super) fn pool(
+    mountpoint: &OsText,
+    history: &History,
+    glyphs: Glyphs,
+    (columns, rows): (usize, usize),
+) -> Vec<Line> {
     let mut lines = vec![title(mountpoint, columns)];
     match history.last() {
         None => lines.push(Line::plain("looking ...")),
@@ -61,9 +68,10 @@ pub(super) fn pool(mountpoint: &OsText, history: &History, (columns, rows): (usi
         Some(now) => {
             let (operations, branches) = (history.operations(), history.branches());
             lines.extend(summary(now, &operations));
+            lines.extend(speeds(history.speeds(), glyphs, columns));
             lines.push(Line::default());
             let room = rows.saturating_sub(lines.len());
-            lines.extend(tables(&branches, &operations, columns, room));
+            lines.extend(tables(&branches, &operations, glyphs, columns, room));
         }
     }
     lines
@@ -107,11 +115,17 @@ fn summary(now: &Observation, operations: &[OperationRate]) -> Vec<Line> {
 }
 
 /// Returns the tables of branches and operations, in so many rows. The operations get at least a third.
-fn tables(branches: &[BranchRate], operations: &[OperationRate], columns: usize, rows: usize) -> Vec<Line> {
+fn tables(
+    branches: &[BranchRate],
+    operations: &[OperationRate],
+    glyphs: Glyphs,
+    columns: usize,
+    rows: usize,
+) -> Vec<Line> {
     let most = (rows.saturating_sub(3) * 2 / 3).max(1);
-    let mut lines = vec![heading("BRANCH", &BRANCH_COLUMNS, columns)];
+    let mut lines = vec![branch_heading(columns)];
     let shown = if branches.len() > most { most - 1 } else { branches.len() };
-    lines.extend(branches[..shown].iter().map(|one| branch(one, columns)));
+    lines.extend(branches[..shown].iter().map(|one| branch(one, glyphs, columns)));
     if shown < branches.len() {
         lines.push(Line::plain(format!("{} more (a higher terminal shows them)", branches.len() - shown)));
     }
@@ -121,7 +135,36 @@ fn tables(branches: &[BranchRate], operations: &[OperationRate], columns: usize,
     lines
 }
 
-fn branch(branch: &BranchRate, columns: usize) -> Line {
+/// Returns the line with the operations of the last minutes, once there are some.
+fn speeds(speeds: &[f64], glyphs: Glyphs, columns: usize) -> Option<Line> {
+    let most = speeds.iter().copied().fold(0.0, f64::max);
+    let (before, after) = ("op/s ", format!("  most {}", rate(Some(most))));
+    let room = columns.saturating_sub(before.len() + after.len());
+    let shown = glyphs.history(speeds, room);
+    (speeds.len() > 1)
+        .then(|| Line(vec![(Style::new(), before.into()), (HISTORY, shown), (Style::new(), after)]))
+}
+
+const HISTORY: Style = AnsiColor::Cyan.on_default();
+
+/// How wide the bar of a branch is on a terminal of so many columns, with the blanks around it. None without room.
+fn bar_width(columns: usize) -> Option<usize> {
+    match columns {
+        0..104 => None,
+        104..150 => Some(12),
+        _ => Some(24),
+    }
+}
+
+fn branch_heading(columns: usize) -> Line {
+    let names: Vec<String> = BRANCH_COLUMNS.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let bar = bar_width(columns);
+    let (first, rest) = parts("BRANCH", &names, &BRANCH_COLUMNS, columns - bar.map_or(0, |bar| bar + 2));
+    let used = bar.map_or_else(String::new, |bar| format!("  {:<bar$}", "USED"));
+    Line::styled(HEADING, format!("{first}{used}{rest}"))
+}
+
+fn branch(branch: &BranchRate, glyphs: Glyphs, columns: usize) -> Line {
     let rates = [branch.read_bytes, branch.written_bytes, branch.disk_read_bytes, branch.disk_written_bytes];
     let [read, written, disk_read, disk_written] = rates.map(|rate| or_dash(rate, |rate| bytes(rate as u64)));
     let cells = [
@@ -139,7 +182,12 @@ fn branch(branch: &BranchRate, columns: usize) -> Line {
         Condition::Lagging | Condition::Asleep | Condition::Awaited => WARNING,
         Condition::Hung | Condition::ReadOnly | Condition::Failing | Condition::Gone => BAD,
     };
-    Line::styled(style, row(&branch.path, &cells, &BRANCH_COLUMNS, columns))
+    let Some(bar) = bar_width(columns) else {
+        return Line::styled(style, row(&branch.path, &cells, &BRANCH_COLUMNS, columns));
+    };
+    let (first, rest) = parts(&branch.path, &cells, &BRANCH_COLUMNS, columns - bar - 2);
+    let drawn = branch.used.map_or_else(|| (style, " ".repeat(bar)), |used| glyphs.bar(used, bar));
+    Line(vec![(style, format!("{first}  ")), drawn, (style, rest)])
 }
 
 fn operation(operation: &OperationRate, columns: usize) -> Line {
@@ -186,16 +234,23 @@ fn dropped(others: &[(&str, usize)], columns: usize) -> Vec<&'static str> {
 /// Returns a row of a table: the first cell takes the width that the others leave, and loses its beginning if that is not
 /// enough.
 fn row(first: &str, cells: &[String], others: &[(&str, usize)], columns: usize) -> String {
+    let (first, rest) = parts(first, cells, others, columns);
+    first + &rest
+}
+
+/// Returns the first cell of a row, and the others.
+fn parts(first: &str, cells: &[String], others: &[(&str, usize)], columns: usize) -> (String, String) {
     let dropped = dropped(others, columns);
     let kept = |name: &str| !dropped.contains(&name);
     let taken: usize = others.iter().filter(|(name, _)| kept(name)).map(|(_, width)| width + 1).sum();
     let room = columns.saturating_sub(taken).max(LEAST_ROOM);
     let first = shortened(first, room);
-    let mut text = format!("{first}{:1$}", "", room - width(&first));
+    let first = format!("{first}{:1$}", "", room - width(&first));
+    let mut text = String::new();
     for (cell, (_, width)) in cells.iter().zip(others).filter(|(_, (name, _))| kept(name)) {
         text.push_str(&format!(" {cell:>width$}"));
     }
-    text
+    (first, text)
 }
 
 /// Returns the end of a text that is too long: of a path, that is what tells it from others.
@@ -266,6 +321,7 @@ mod tests {
             path: path.into(),
             condition,
             available: Some(3 << 40),
+            used: Some(0.97),
             operations: Some(123_456.7),
             read_bytes: Some(1e9),
             written_bytes: None,
@@ -304,7 +360,7 @@ mod tests {
             errors_per_second: None,
             times: None,
         };
-        let lines = tables(&branches, &vec![operation; 30], 80, 20);
+        let lines = tables(&branches, &vec![operation; 30], Glyphs::Ascii, 80, 20);
         let shown: Vec<String> = lines.iter().map(text).collect();
         assert!(shown.iter().take(20).all(|line| width(line) <= 80), "{shown:#?}");
         assert_eq!(width(&shown[0]), 80);
@@ -317,8 +373,34 @@ mod tests {
         let operations = shown.iter().take(20).filter(|line| line.contains("range_64")).count();
         assert!(operations >= 5, "{shown:#?}");
         // All fit a higher terminal.
-        let high = tables(&branches, &[], 80, 80);
+        let high = tables(&branches, &[], Glyphs::Ascii, 80, 80);
         assert!(high.iter().any(|line| text(line).contains("/disk39 ")));
+    }
+
+    #[test]
+    fn a_wide_terminal_has_bars() {
+        let gone = example("/mnt/disk1", Condition::Gone);
+        for (columns, bar) in [(80, None), (120, Some(12)), (200, Some(24))] {
+            let lines = tables(std::slice::from_ref(&gone), &[], Glyphs::Ascii, columns, 20);
+            for line in &lines[..2] {
+                assert_eq!(width(&text(line)), columns, "{columns}: {}", text(line));
+            }
+            let Line(pieces) = &lines[1];
+            let bars: Vec<_> = pieces.iter().filter(|(_, text)| text.starts_with("##")).collect();
+            assert_eq!(bars.first().map(|(style, text)| (*style, text.len())), bar.map(|bar| (BAD, bar)));
+            assert!(pieces.iter().all(|(style, _)| *style == BAD), "what is gone is red");
+            assert_eq!(text(&lines[0]).contains("USED"), bar.is_some());
+        }
+    }
+
+    #[test]
+    fn the_history_fits() {
+        let many: Vec<f64> = (0..500).map(f64::from).collect();
+        for columns in [60, 80, 200] {
+            let line = speeds(&many, Glyphs::Blocks, columns).map(|line| text(&line)).unwrap_or_default();
+            assert!(width(&line) == columns && line.ends_with("most 499"), "{columns}: {line}");
+        }
+        assert!(speeds(&[1.0], Glyphs::Blocks, 80).is_none());
     }
 
     #[test]
