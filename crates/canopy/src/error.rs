@@ -56,7 +56,7 @@ pub enum Error {
     NoBranch { branch: PathBuf, pool: PathBuf, branches: String },
     #[error("no branch of {path} would be left (to end the pool: canopy umount {path})", path = .0.shown())]
     LastBranch(PathBuf),
-    #[error("nothing was changed, because nobody confirmed it (give --yes, or run it at a terminal)")]
+    #[error("nothing was changed, because nobody said yes (--yes does it without asking)")]
     NotAsked,
     #[error(
         "this list would remove {} from {pool} (to add: canopy add {pool} {added}; to replace the whole list: --yes)",

@@ -7,6 +7,7 @@ pub mod commands;
 pub mod control_client;
 pub mod daemon;
 pub mod error;
+pub mod exit;
 pub mod mount;
 pub mod mount_lookup;
 pub mod terminal;
@@ -22,11 +23,6 @@ use daemon::handover::Handover;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
-
-/// Exit status for a usage error.
-const USAGE: u8 = 2;
-/// The same for fsck(8).
-const FSCK_USAGE: u8 = 16;
 
 /// Runs the program under any of its names. Every error is one line on stderr.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -47,8 +43,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             }
             terminal::eprint_line(&text::one_line(&line));
             return match invocation {
-                Invocation::Canopy => ExitCode::from(USAGE),
-                Invocation::Fsck => ExitCode::from(FSCK_USAGE),
+                Invocation::Canopy => ExitCode::from(exit::USAGE),
+                Invocation::Fsck => ExitCode::from(exit::FSCK_USAGE),
                 // In mount(8), 2 means something else; mergerfs only uses 1.
                 _ => ExitCode::FAILURE,
             };
@@ -74,6 +70,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             canopy_monitor::metrics(&args, canopy_server::badge::published_report).map_err(Into::into)
         }
         Command::Notify(args) => commands::status::notify::run(&args),
+        Command::Log(args) => {
+            canopy_monitor::log(&args, canopy_server::badge::servers_of).map_err(Into::into)
+        }
         Command::Explain(args) => commands::explain::run(&args),
         Command::CollectInfo(args) => commands::collect_info::run(&args),
         Command::Bench(args) => canopy_bench::run(&args).map_err(Into::into),
@@ -131,7 +130,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             if !daemon::background::is_child() {
                 error.lines().iter().for_each(|line| terminal::eprint_line(line));
             }
-            ExitCode::FAILURE
+            exit::of(&error)
         }
     }
 }

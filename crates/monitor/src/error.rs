@@ -25,6 +25,10 @@ pub enum Error {
     NoSocket(PathBuf),
     #[error("{} is in use by another process (choose another path)", .0.shown())]
     SocketInUse(PathBuf),
+    #[error("{} cannot be read: {} (sudo canopy log)", .path.shown(), os_error(.why))]
+    Log { path: PathBuf, why: io::Error },
+    #[error("the messages are in several places, so one pool must be named: {0} (canopy log --follow POOL)")]
+    SeveralLogs(String),
     #[error("{what}: {}", os_error(.why))]
     System { what: &'static str, why: io::Error },
 }

@@ -1,4 +1,4 @@
-//! Looks at running pools from outside, as any process can: `canopy metrics` and `canopy top`.
+//! Looks at running pools from outside, as any process can: `canopy metrics`, `canopy top` and `canopy log`.
 //!
 //! Whatever a disk or a daemon may not answer is asked by a child process with a deadline ([`probe`]), so that a command
 //! neither hangs nor stays behind.
@@ -10,12 +10,14 @@ mod error;
 mod exporter;
 mod exposition;
 pub mod families;
+mod log;
 mod metrics;
 mod observe;
 pub mod probe;
 mod top;
 
 pub use error::{Error, Result};
+pub use log::{LogArgs, Servers, log};
 pub use metrics::{MetricsArgs, metrics};
 pub use observe::{BranchSpace, DaemonFigures, Published};
 pub use top::{TopArgs, top};

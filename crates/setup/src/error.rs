@@ -6,6 +6,9 @@ use std::io;
 pub enum Error {
     #[error("{0}")]
     Refused(String),
+    /// What was not done, and how it is done without a question.
+    #[error("nothing was {0}, because nobody said yes ({1})")]
+    NotAgreed(&'static str, &'static str),
     #[error("the mounted filesystems cannot be listed: {0}")]
     Mounts(io::Error),
 }

@@ -61,6 +61,8 @@ pub enum Error {
     Damaged { damaged: u64, differing: u64 },
     #[error("not read: {unread}; damaged files: {damaged}, paths whose copies differ: {differing}")]
     Unread { unread: u64, damaged: u64, differing: u64 },
+    #[error("nothing was changed, because nobody said yes (--yes does it without asking)")]
+    NotAgreed,
     #[error("Stopped. Nothing is lost; run the same command to continue.")]
     Stopped,
     #[error("{what}: {why}")]

@@ -9,6 +9,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod columns;
+mod consent;
 mod copies;
 mod error;
 mod filter;
@@ -31,6 +32,7 @@ mod stop;
 mod survey;
 mod tools;
 
+pub use consent::ConsentArgs;
 pub use copies::{DedupArgs, DupArgs, VerifyArgs, dedup, dup, verify};
 pub use error::{Error, Result};
 pub use filter::{Filter, FilterArgs};

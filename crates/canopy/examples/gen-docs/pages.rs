@@ -9,10 +9,16 @@ use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 use std::fmt::Write as _;
 use std::io;
 
+#[path = "policies.rs"]
+mod policies;
+#[path = "sections.rs"]
+mod sections;
+
 const COMMAND: &str = "cargo run -p canopy --example gen-docs";
 
 /// Returns the path of each page, relative to the root of the repository, and its content.
 pub(super) fn all() -> io::Result<Vec<(String, String)>> {
+    policies::check();
     let mut pages = vec![("docs/options.md".to_owned(), options_page())];
     let whole = cli::definition();
     pages.push(("man/canopy.8".to_owned(), main_page(&whole)?));
@@ -68,7 +74,7 @@ fn options_page() -> String {
         let help = cell(&option.help);
         let _ = writeln!(page, "| {names} | {values} | {default} | {runtime} | {since} | {help} |");
     }
-    let policies = policies(&entries);
+    let policies = policies::markdown();
     let (no_effect, unlisted): (Vec<_>, Vec<_>) = entries
         .iter()
         .filter(|option| option.ignored)
@@ -83,7 +89,7 @@ fn options_page() -> String {
         .collect();
     let _ = write!(
         page,
-        "\n## Policies\n\n{policies}. `canopy explain` shows which branches a policy would choose now, and why.\n\n\
+        "\n## Policies\n\n{policies}\n\
          ## Unlisted options\n\n`canopy options` leaves these out:\n\n{unlisted}\n\
          ## Accepted, without effect\n\nOptions of older setups: {}.\n",
         no_effect.join(", ")
@@ -94,12 +100,6 @@ fn options_page() -> String {
 fn is_policy(option: &OptionEntry) -> bool {
     option.name.starts_with("category.")
         || (option.name.starts_with("func.") && option.name != "func.readdir")
-}
-
-/// Returns the names of all policies.
-fn policies(entries: &[OptionEntry]) -> String {
-    let option = entries.iter().find(|option| is_policy(option));
-    option.and_then(|option| option.accepts.clone()).unwrap_or_default()
 }
 
 fn code(text: &str) -> String {
@@ -141,11 +141,14 @@ fn page(command: clap::Command, name: &str) -> Man {
 
 fn command_page(command: clap::Command, name: &str) -> io::Result<String> {
     // The synopsis has the name with a blank, the title and the index have it with a dash.
-    let usage = command.clone().bin_name(name.replacen('-', " ", 1));
+    let sections = sections::of(&command);
+    let usage = command.after_help(sections.notes.clone()).bin_name(name.replacen('-', " ", 1));
     let mut out = Vec::new();
     page(usage.display_name(name.to_owned()), name).render(&mut out)?;
     let text = String::from_utf8_lossy(&out).replace(".SH EXTRA", ".SH NOTES");
-    Ok(format!("{text}.SH \"SEE ALSO\"\ncanopy(8)\n"))
+    let mut roff = Roff::new();
+    sections.write(&mut roff);
+    Ok(format!("{text}{}.SH \"SEE ALSO\"\ncanopy(8)\n", roff.to_roff()))
 }
 
 fn heading(roff: &mut Roff, text: &str) {
@@ -240,11 +243,13 @@ fn mount_options(roff: &mut Roff) {
     heading(roff, "POLICIES");
     paragraph(
         roff,
-        &format!(
-            "{}. canopy-explain(8) shows which branches a policy would choose now, and why.",
-            policies(&entries)
-        ),
+        "A policy chooses among the branches that may take a file: those of mode RW that are not read-only and have at \
+         least minfreespace. The first four suit most pools. canopy-explain(8) shows which branches a policy would choose \
+         now, and why.",
     );
+    for (name, meaning) in policies::terms() {
+        term(roff, vec![bold(name)], &meaning);
+    }
 }
 
 fn for_programs(roff: &mut Roff) {
@@ -319,7 +324,14 @@ fn files(roff: &mut Roff) {
         "Marks a directory as a branch even if nothing is mounted there.",
     );
     heading(roff, "EXIT STATUS");
-    paragraph(roff, "0: success. 1: failure. 2: an error in the command line.");
+    for (status, meaning) in sections::MEANINGS {
+        term(roff, vec![bold(status.to_string())], &format!("{meaning}."));
+    }
+    paragraph(
+        roff,
+        "canopy-fsck(8) has the statuses of fsck(8), and canopy-verify(8) one more. Under the names of mergerfs, a mistake \
+         in the command line is 1.",
+    );
     heading(roff, "SEE ALSO");
     roff.text([roman("fstab(5), mount(8), getfattr(1)")]);
 }

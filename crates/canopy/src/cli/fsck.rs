@@ -48,6 +48,7 @@ pub(super) fn of_tool(args: OldFsck) -> FsckArgs {
         Some(OldFix::Newest) => FixSource::Newest,
         Some(OldFix::Nonroot) => FixSource::Nonroot,
     };
+    let fix = Some(fix);
     FsckArgs { path: Some(args.dir), fix, same_size: args.size, as_mergerfs: true, ..FsckArgs::default() }
 }
 
@@ -91,15 +92,24 @@ mod tests {
     fn own_options() {
         let args = fsck("fsck.mergerfs /pool");
         assert_eq!(
-            (args.fix, args.check_size, args.copy_file, args.by_fsck),
+            (args.fix.unwrap_or_default(), args.check_size, args.copy_file, args.by_fsck),
             (FixSource::None, false, false, false)
         );
         let args = fsck("fsck.mergerfs --fix newest --check-size true --copy-file true /pool");
-        assert_eq!((args.fix, args.check_size, args.copy_file), (FixSource::Newest, true, true));
+        assert_eq!(
+            (args.fix.unwrap_or_default(), args.check_size, args.copy_file),
+            (FixSource::Newest, true, true)
+        );
         let args = fsck("fsck.mergerfs --check-size --fix=largest --copy-file false /pool");
-        assert_eq!((args.fix, args.check_size, args.copy_file), (FixSource::Largest, true, false));
+        assert_eq!(
+            (args.fix.unwrap_or_default(), args.check_size, args.copy_file),
+            (FixSource::Largest, true, false)
+        );
         let args = fsck("fsck.mergerfs -v -s -f nonroot /pool");
-        assert_eq!((args.fix, args.check_size, args.verbose), (FixSource::Nonroot, true, true));
+        assert_eq!(
+            (args.fix.unwrap_or_default(), args.check_size, args.verbose),
+            (FixSource::Nonroot, true, true)
+        );
         for words in
             ["fsck.mergerfs", "fsck.mergerfs --fix oldest /pool", "fsck.mergerfs --check-size=x /pool"]
         {
@@ -114,7 +124,7 @@ mod tests {
     fn options_of_fsck_8_are_ignored() {
         for words in ["-a /d1:/d2", "-A -p /d1:/d2", "-C0 -y /d1:/d2", "-f -C /d1:/d2", "-T -n /d1:/d2 -V"] {
             let args = fsck(&format!("fsck.mergerfs {words}"));
-            assert!(args.by_fsck && args.fix == FixSource::None, "{words}");
+            assert!(args.by_fsck && args.fix.is_none(), "{words}");
             assert_eq!(args.path.as_deref(), Some(std::path::Path::new("/d1:/d2")), "{words}");
         }
         assert!(fsck("fsck.mergerfs -A").path.is_none());

@@ -23,7 +23,7 @@ use crate::commands::umount::UmountArgs;
 use crate::commands::upgrade::UpgradeArgs;
 use canopy_bench::BenchArgs;
 use canopy_config::source::command_line::Arg;
-use canopy_monitor::{MetricsArgs, TopArgs};
+use canopy_monitor::{LogArgs, MetricsArgs, TopArgs};
 use canopy_notify::NotifyArgs;
 use canopy_setup::commands::init::InitArgs;
 use canopy_setup::commands::migrate::MigrateArgs;
@@ -67,6 +67,7 @@ pub enum Command {
     Top(TopArgs),
     Metrics(MetricsArgs),
     Notify(NotifyArgs),
+    Log(LogArgs),
     Explain(ExplainArgs),
     Fsck(FsckArgs),
     CollectInfo(CollectInfoArgs),

@@ -7,17 +7,20 @@ use super::mount::MountArgs;
 use super::set::{self, Persistence};
 use crate::control_client::ControlClient;
 use crate::error::Error;
-use crate::terminal::{print, print_styled};
+use crate::terminal::{print, print_json, print_styled};
 use canopy_base::text::{bytes, one_line};
 use canopy_branch::branch::{BranchList, BranchSpec, Mode};
 use canopy_config::Config;
 use canopy_config::source;
+use canopy_control::OsText;
+use canopy_setup::commands::ask::confirm;
 use canopy_sys::shown::Show as _;
 use canopy_upkeep::OnlyThere;
 use clap::{Args, ValueEnum};
+use serde::Serialize;
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::io::{BufRead as _, IsTerminal as _};
+use std::io::IsTerminal as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
@@ -58,8 +61,11 @@ pub struct ChangeArgs {
     #[arg(short = 'n', long)]
     pub dry_run: bool,
     /// Do not ask, even if files disappear from the pool
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "dry_run")]
     pub yes: bool,
+    /// Print JSON, for programs; asks nothing
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Add branches to a running pool
@@ -229,14 +235,20 @@ impl<'c> Change<'c> {
     fn make(&self, after: BranchList, parse_cmdline: ParseCmdline) -> Result<(), Error> {
         let place = one_line(&self.client.mountpoint().to_string_lossy());
         let before = &self.before.branches;
+        let mut report = self.args.json.then(|| Report::of(self.client.mountpoint(), before, &after));
         if *before == after {
-            print(&format!("{place}: nothing changes\n"));
+            match report {
+                Some(report) => print_json(&report),
+                None => print(&format!("{place}: nothing changes\n")),
+            }
             return Ok(());
         }
         if after.is_empty() {
             return Err(Error::LastBranch(self.client.mountpoint().to_owned()));
         }
-        print_styled(&difference(&place, before, &after));
+        if report.is_none() {
+            print_styled(&difference(&place, before, &after));
+        }
         let stays = |path: &Path| after.iter().any(|spec| spec.path == path);
         let going: Vec<PathBuf> =
             before.iter().map(|spec| spec.path.clone()).filter(|path| !stays(path)).collect();
@@ -245,17 +257,36 @@ impl<'c> Change<'c> {
         } else {
             canopy_upkeep::only_there(self.client.mountpoint(), &going)?
         };
-        if out_of_sight.files > 0 {
-            print(&warning(&place, &going, &out_of_sight));
+        let hides = out_of_sight.files > 0;
+        match &mut report {
+            Some(report) => {
+                report.out_of_sight = OutOfSight {
+                    files: out_of_sight.files,
+                    bytes: out_of_sight.bytes,
+                    all: out_of_sight.is_all,
+                };
+            }
+            None if hides => print(&warning(&place, &going, &out_of_sight)),
+            None => {}
         }
-        if self.args.dry_run {
+        if self.args.dry_run || hides && !self.args.yes && report.is_some() {
+            report.iter().for_each(print_json);
+            return if self.args.dry_run { Ok(()) } else { Err(Error::NotAsked) };
+        }
+        if hides && !self.args.yes {
+            agree()?;
+        }
+        let done = set::branches(self.pool, &after.to_os_string(), !self.args.no_persist, parse_cmdline)?;
+        if let Some(mut report) = report {
+            report.changed = true;
+            report.file = match &done {
+                Persistence::InFile(file) => Some(file.as_path().into()),
+                Persistence::UntilUnmount => None,
+            };
+            print_json(&report);
             return Ok(());
         }
-        if out_of_sight.files > 0 && !self.args.yes && !agreed()? {
-            print("nothing has changed\n");
-            return Ok(());
-        }
-        match set::branches(self.pool, &after.to_os_string(), !self.args.no_persist, parse_cmdline)? {
+        match done {
             Persistence::InFile(file) => {
                 print(&format!("changed, also in {}\n", one_line(&file.to_string_lossy())))
             }
@@ -268,6 +299,46 @@ impl<'c> Change<'c> {
             ),
         }
         Ok(())
+    }
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report {
+    pool: OsText,
+    before: Vec<OsText>,
+    after: Vec<OsText>,
+    out_of_sight: OutOfSight,
+    /// Whether the change was made.
+    changed: bool,
+    /// The config file that was changed as well.
+    file: Option<OsText>,
+}
+
+/// Files that only branches hold which go.
+#[derive(Serialize)]
+struct OutOfSight {
+    files: u64,
+    bytes: u64,
+    /// Counting was not cut short.
+    all: bool,
+}
+
+impl Report {
+    fn of(pool: &Path, before: &BranchList, after: &BranchList) -> Report {
+        let each = |list: &BranchList| {
+            let alone =
+                list.iter().map(|spec| [spec.clone()].into_iter().collect::<BranchList>().to_os_string());
+            alone.map(|spec| OsText::from(Path::new(&spec))).collect()
+        };
+        Report {
+            pool: pool.into(),
+            before: each(before),
+            after: each(after),
+            out_of_sight: OutOfSight { files: 0, bytes: 0, all: true },
+            changed: false,
+            file: None,
+        }
     }
 }
 
@@ -322,16 +393,10 @@ fn warning(place: &str, going: &[PathBuf], only: &OnlyThere) -> String {
 /// Asks at a terminal.
 ///
 /// # Errors
-/// If there is none.
-fn agreed() -> Result<bool, Error> {
-    let stdin = std::io::stdin();
-    if !stdin.is_terminal() || !std::io::stdout().is_terminal() {
-        return Err(Error::NotAsked);
-    }
-    print("Go on? [y/N] ");
-    let mut answer = String::new();
-    let read = stdin.lock().read_line(&mut answer);
-    Ok(read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes"))
+/// If there is none, or the answer is not yes.
+fn agree() -> Result<(), Error> {
+    let can_ask = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    if can_ask && confirm("Go on?")? { Ok(()) } else { Err(Error::NotAsked) }
 }
 
 #[cfg(test)]

@@ -3,7 +3,10 @@
 use crate::control_client::ControlClient;
 use crate::error::Error;
 use crate::terminal;
+use canopy_control::OsText;
 use clap::Args;
+use serde::Serialize;
+use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -16,6 +19,16 @@ pub struct GetArgs {
     pub mount: PathBuf,
     /// An option, or version, pid, srcmounts [default: all]
     pub key: Option<String>,
+    /// Print JSON, for programs
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report {
+    pool: OsText,
+    values: BTreeMap<String, String>,
 }
 
 const NOTES: &str = "\
@@ -30,6 +43,16 @@ Examples:
 
 pub fn run(args: &GetArgs) -> Result<(), Error> {
     let pool = ControlClient::at(&args.mount)?;
+    if args.json {
+        let keys = args.key.clone().map_or_else(|| pool.keys(), |key| Ok(vec![key]))?;
+        let mut values = BTreeMap::new();
+        for key in keys {
+            let value = pool.get(&key)?.to_string_lossy().into_owned();
+            values.insert(key, value);
+        }
+        terminal::print_json(&Report { pool: OsText::from(pool.mountpoint()), values });
+        return Ok(());
+    }
     let mut text = Vec::new();
     match &args.key {
         Some(key) => text.extend_from_slice(pool.get(key)?.as_bytes()),

@@ -1,6 +1,6 @@
 //! `canopy migrate`.
 
-use super::{assert_plain, bed};
+use super::{assert_plain, at_terminal, bed};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
@@ -14,7 +14,9 @@ fn fstab_is_written_beside_and_can_be_taken_back() {
     );
     bed.write("fstab", &old);
     fs::set_permissions(bed.path("fstab"), fs::Permissions::from_mode(0o640)).unwrap();
-    let shown = bed.stdout("migrate @fstab");
+    let done = bed.run("migrate @fstab");
+    assert_eq!(done.code(), Some(3), "{}", done.describe());
+    let shown = bed.stdout("migrate @fstab --dry-run");
     assert_plain(&shown);
     for needle in [
         "frob is left out",
@@ -66,6 +68,31 @@ fn fstab_is_written_beside_and_can_be_taken_back() {
     let names = fs::read_dir(bed.dir()).unwrap().map(|entry| entry.unwrap().file_name());
     let kept = names.filter(|name| name.to_string_lossy().starts_with("fstab.canopy-")).count();
     assert_eq!(kept, 4);
+}
+
+/// In one step: with `--yes`, or at a terminal after a question.
+#[test]
+fn a_yes_changes_the_files_themselves() {
+    let bed = bed(&["a", "pool"]);
+    bed.write("pool.ini", "minfreespace=0\n");
+    let [a, pool, ini] = ["a", "pool", "pool.ini"].map(|name| bed.path(name).display().to_string());
+    let old = format!("# mine\n{a} {pool} fuse.mergerfs config={ini} 0 0\n");
+    bed.write("fstab", &old);
+    let report = bed.run("migrate @fstab --json");
+    let json: serde_json::Value = serde_json::from_str(&report.stdout).unwrap();
+    assert_eq!(json["files"].as_array().unwrap().len(), 2, "{}", report.describe());
+    let text = || fs::read_to_string(bed.path("fstab")).unwrap();
+    let (status, shown) = at_terminal(&bed, "migrate @fstab", &[("[y/N]", "n\n")], &[]);
+    assert!(status == Some(3) && text() == old, "{status:?} {shown}");
+    let (status, shown) = at_terminal(&bed, "migrate @fstab", &[("[y/N]", "y\n")], &[]);
+    assert!(status == Some(0) && text().contains(" canopy config="), "{status:?} {shown}");
+    assert!(!bed.path("fstab.canopy").exists() && bed.path("pool.toml").exists());
+    bed.stdout("migrate @fstab --undo");
+    assert_eq!(text(), old);
+    bed.stdout("migrate @fstab --yes");
+    assert!(text().contains(" canopy config="));
+    bed.stdout("migrate @fstab --undo");
+    assert_eq!(text(), old);
 }
 
 #[test]

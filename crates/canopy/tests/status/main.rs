@@ -4,6 +4,7 @@
 
 mod explain;
 mod hung_branch;
+mod json;
 mod metrics;
 mod output;
 mod rig;

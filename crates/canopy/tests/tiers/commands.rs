@@ -370,8 +370,8 @@ fn a_killed_move_leaves_enough_copies() {
     println!("{cut} of {kills} killed before their end");
     assert!(cut > 0, "none was killed before its end");
     // The daemon closes what the test has read, and drops what it has made for a command that is gone.
-    let done = || run(&mover, "dedup --write").success();
-    assert!(wait_until(PATIENCE, done), "{}", run(&mover, "dedup --write").describe());
+    let done = || run(&mover, "dedup --yes").success();
+    assert!(wait_until(PATIENCE, done), "{}", run(&mover, "dedup --yes").describe());
     assert!(names.iter().all(|name| mover.bed.branches_with(name).len() == 2));
     mover.bed.pool.umount();
 }

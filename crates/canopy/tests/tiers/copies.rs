@@ -369,7 +369,7 @@ fn a_killed_daemon_leaves_the_newest_copy() {
     assert!(done.success(), "{}", done.describe());
     // A third branch may have what is out of date, or a copy that was to replace another.
     let mut dedup = Command::new(BINARY);
-    let done = run_within(dedup.arg("dedup").arg(mover.bed.pool.path()).arg("--write"), PATIENCE);
+    let done = run_within(dedup.arg("dedup").arg(mover.bed.pool.path()).arg("--yes"), PATIENCE);
     assert!(done.success(), "{}", done.describe());
     for (number, version) in written.iter().enumerate() {
         assert_eq!(same_on(&mover, &name(number)).len(), 2, "{}", name(number));
@@ -406,20 +406,21 @@ fn other_commands_know_what_a_rule_wants() {
     canopy(&["dup", pool, path, "--copies", "3"]);
     assert_eq!(same_on(&mover, "photos/a").len(), 3);
     // Dedup leaves two.
-    canopy(&["dedup", pool, "--write"]);
+    canopy(&["dedup", pool, "--yes"]);
     assert_eq!(same_on(&mover, "photos/a").len(), 2);
     canopy(&["dup", pool, path, "--copies", "3"]);
     fs::write(path, "second").unwrap();
     let which: Value = serde_json::from_str(&canopy(&["which", path, "--json"])).unwrap();
-    let old = which[0]["copies"].as_array().unwrap().iter().filter(|copy| copy["old"] == true).count();
+    let old =
+        which["paths"][0]["copies"].as_array().unwrap().iter().filter(|copy| copy["old"] == true).count();
     assert_eq!(old, 2, "{which:#}");
     assert!(canopy(&["which", path]).contains("\nold "), "{}", canopy(&["which", path]));
     // Old copies stay as long as there are too few others, and go then.
-    canopy(&["dedup", pool, "--write"]);
+    canopy(&["dedup", pool, "--yes"]);
     assert_eq!(mover.bed.branches_with("photos/a").len(), 2);
     canopy(&["verify", pool]);
     assert_eq!(files_of(&mover.json(&["--once"]), "copied"), 1);
-    canopy(&["dedup", pool, "--write"]);
+    canopy(&["dedup", pool, "--yes"]);
     assert_eq!(same_on(&mover, "photos/a").len(), 2);
     assert_eq!(fs::read_to_string(path).unwrap(), "second");
     assert!(

@@ -194,8 +194,8 @@ const WAYS: [(&str, &str, &[&str], &[usize]); 6] = [
     ("drain", "f", &["{0}", "--eager"], &[0]),
     ("consolidate", "d/f", &["{d}"], &[0]),
     ("dup", "f", &["{f}", "--copies", "2"], &[1]),
-    ("dedup", "f", &["{f}", "--write", "--keep", "newest"], &[0, 1]),
-    ("dedup", "f", &["{f}", "--write", "--keep", "smallest"], &[0, 1]),
+    ("dedup", "f", &["{f}", "--yes", "--keep", "newest"], &[0, 1]),
+    ("dedup", "f", &["{f}", "--yes", "--keep", "smallest"], &[0, 1]),
 ];
 
 /// A client that has a file open sees what others write to it by name, whatever has moved or copied the file, or was refused

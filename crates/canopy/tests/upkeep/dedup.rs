@@ -56,20 +56,20 @@ fn equal_copies_go_only_with_write() {
     assert_eq!((planned["dry_run"].as_bool(), count(&planned, "removed")), (Some(true), 3));
     assert_eq!(held(&rig, "d/all"), ["a", "b", "c"]);
     let only = rig.at("d").display().to_string();
-    let done = report(&dedup(&rig, &["--json", "--write", &only]));
+    let done = report(&dedup(&rig, &["--json", "--yes", &only]));
     assert_eq!((count(&done, "removed"), count(&done, "stayed")), (2, 0));
     assert_eq!((held(&rig, "d/all"), held(&rig, "two")), (vec!["a"], vec!["b", "c"]));
     let changed = fs::metadata(rig.on("b", "d")).unwrap().modified().unwrap();
     assert_eq!(changed, UNIX_EPOCH + Duration::from_secs(1_000_000_000), "the pool shows no change");
     let branch = rig.scratch.path("c").display().to_string();
-    let done = dedup(&rig, &["--keep", &branch, "--write"]);
+    let done = dedup(&rig, &["--keep", &branch, "--yes"]);
     assert!(done.success() && done.stdout.contains("removed: 1 copy"), "{}", done.describe());
     assert_eq!((held(&rig, "two"), held(&rig, "d/alone")), (vec!["c"], vec!["b"]));
     for path in [".mergerfs.branch", "lost+found/f"] {
         assert_eq!(held(&rig, path), ["a", "b", "c"], "{path}");
     }
     assert_eq!(fs::read(rig.at("d/all")).unwrap(), vec![7; 3 * MIB]);
-    assert_eq!(count(&json(&dedup(&rig, &["--json", "--write"])), "surplus"), 0);
+    assert_eq!(count(&json(&dedup(&rig, &["--json", "--yes"])), "surplus"), 0);
     rig.pool.umount();
 }
 
@@ -96,7 +96,7 @@ fn copies_that_differ_go_only_by_a_rule_and_by_name() {
             fs::File::open(rig.on(branch, path)).unwrap().set_modified(time).unwrap();
         }
     }
-    let done = dedup(&rig, &["--json", "--write"]);
+    let done = dedup(&rig, &["--json", "--yes"]);
     assert_eq!(done.code(), Some(1), "{}", done.describe());
     let told = report(&done);
     assert_eq!((count(&told, "removed"), count(&told, "stayed")), (0, 5));
@@ -104,12 +104,12 @@ fn copies_that_differ_go_only_by_a_rule_and_by_name() {
         assert!(done.stdout.contains(&why), "{why}: {}", done.describe());
     }
     assert!(done.stdout.contains("the copies differ, or have other names"), "{}", done.describe());
-    let refused = dedup(&rig, &["--differing", "--write"]);
+    let refused = dedup(&rig, &["--differing", "--yes"]);
     assert!(!refused.success() && refused.stderr.contains("--keep"), "{}", refused.describe());
     for path in paths {
         assert_eq!(held(&rig, path), ["a", "b"], "{path}");
     }
-    let done = report(&dedup(&rig, &["--differing", "--keep", "newest", "--write", "--json"]));
+    let done = report(&dedup(&rig, &["--differing", "--keep", "newest", "--yes", "--json"]));
     assert_eq!((count(&done, "removed"), count(&done, "stayed")), (4, 1));
     assert_eq!(held(&rig, "content"), ["b"]);
     for path in ["size", "mode", "attribute"] {
@@ -138,7 +138,7 @@ fn copies_with_hard_links_go_together() {
     drop(file);
     let mut reader = fs::File::open(rig.at("d/same")).unwrap();
     let writer = fs::OpenOptions::new().append(true).open(rig.at("writer")).unwrap();
-    let done = dedup(&rig, &["--keep", rig.on("b", "").to_str().unwrap(), "--write"]);
+    let done = dedup(&rig, &["--keep", rig.on("b", "").to_str().unwrap(), "--yes"]);
     assert!(!done.success() && done.stdout.contains("the copies differ in content"), "{}", done.describe());
     assert!(done.stdout.contains("open for writing"), "{}", done.describe());
     // The copy that a program reads in passthrough stays as long as it does.
@@ -163,7 +163,7 @@ fn the_rules_choose_by_time_and_size() {
             let time = UNIX_EPOCH + Duration::from_secs(seconds);
             fs::File::open(rig.on(branch, "f")).unwrap().set_modified(time).unwrap();
         }
-        let done = dedup(&rig, &["--keep", rule, "--differing", "--write"]);
+        let done = dedup(&rig, &["--keep", rule, "--differing", "--yes"]);
         assert!(done.success(), "{}", done.describe());
         assert_eq!(held(&rig, "f"), [expected], "{rule}");
         rig.pool.umount();
@@ -180,7 +180,7 @@ fn a_copy_that_is_open_stays() {
         }
     }
     let keep: PathBuf = rig.scratch.path("b");
-    let args = ["--keep", keep.to_str().expect("text"), "--write"];
+    let args = ["--keep", keep.to_str().expect("text"), "--yes"];
     let file = rig.at("f").display().to_string();
     let run = || dedup(&rig, &[args[0], args[1], args[2], &file]);
     for write in [false, true] {
@@ -216,7 +216,7 @@ fn the_emptiest_disk_keeps_its_copy() {
     for branch in [0, 1] {
         put(&bed, branch, "f", "content");
     }
-    let done = on_pool(&bed, "dedup", ["--keep", "emptiest", "--write"]);
+    let done = on_pool(&bed, "dedup", ["--keep", "emptiest", "--yes"]);
     assert!(done.success(), "{}", done.describe());
     assert_eq!(bed.branches_with("f"), [1]);
 }
@@ -242,7 +242,7 @@ fn no_write_is_lost_beside_it() {
             written[file] += 1;
         }
     };
-    let run = || dedup(&rig, &["--keep", &keep, "--write", "--json"]);
+    let run = || dedup(&rig, &["--keep", &keep, "--yes", "--json"]);
     std::thread::scope(|scope| {
         let command = scope.spawn(|| (0..4).for_each(|_| drop(report(&run()))));
         // Backwards, so that the two meet.
@@ -282,19 +282,19 @@ fn a_copy_that_a_killed_command_has_set_aside_is_taken_up() {
     let planned = report(&dedup(&rig, &["--json"]));
     assert_eq!((count(&planned, "removed"), aside.exists()), (1, true));
     let reader = fs::File::open(&aside).expect("open");
-    let done = dedup(&rig, &["--write"]);
+    let done = dedup(&rig, &["--yes"]);
     assert!(done.code() == Some(1) && done.stdout.contains("open in a program"), "{}", done.describe());
     assert!(aside.exists());
     drop(reader);
     // Also for the file alone.
-    let done = dedup(&rig, &["f", "--write"]);
+    let done = dedup(&rig, &["f", "--yes"]);
     assert!(done.success() && done.stdout.contains("removed: 1 copy"), "{}", done.describe());
     assert_eq!((held(&rig, "f"), aside.exists()), (vec!["a"], false));
     // A client had found it before it was set aside, and has written it since.
     put();
     let aside = set_aside(&rig, "a");
     fs::OpenOptions::new().append(true).open(&aside).expect("open").write_all(b", new").expect("write");
-    let done = dedup(&rig, &["--write"]);
+    let done = dedup(&rig, &["--yes"]);
     assert!(done.code() == Some(1) && done.stdout.contains("was put back"), "{}", done.describe());
     assert_eq!((held(&rig, "f"), aside.exists()), (vec!["a", "b"], false));
     assert_eq!(fs::read_to_string(rig.at("f")).expect("read"), "content, new");
@@ -303,14 +303,14 @@ fn a_copy_that_a_killed_command_has_set_aside_is_taken_up() {
     let aside = set_aside(&rig, "a");
     rig.put("a", "f", "content");
     // The daemon may close late what was read.
-    let run = || dedup(&rig, &["--write"]);
+    let run = || dedup(&rig, &["--yes"]);
     assert!(wait_until(PATIENCE, || run().success()), "{}", run().describe());
     assert_eq!((held(&rig, "f"), aside.exists()), (vec!["a"], false));
     // Nothing tells what it was.
     put();
     let aside = set_aside(&rig, "b");
     fs::remove_file(rig.at("f")).expect("unlink");
-    let done = dedup(&rig, &["--write"]);
+    let done = dedup(&rig, &["--yes"]);
     assert!(done.code() == Some(1) && done.stdout.contains("has its name any more"), "{}", done.describe());
     assert!(aside.exists());
     fs::remove_file(aside).expect("unlink");
@@ -324,12 +324,12 @@ fn ctrl_c_ends_it_in_the_middle_of_a_file() {
     for branch in [0, 1] {
         put(&bed, branch, "large", vec![3; 4 * MIB]);
     }
-    let line = format!("dedup {} --write --bwlimit 1K", bed.pool.path().display());
+    let line = format!("dedup {} --yes --bwlimit 1K", bed.pool.path().display());
     let (status, shown) = interrupted_at_terminal(&line, "1.00 MiB/4.00 MiB");
     assert_eq!(status, Some(1), "{shown}");
     assert!(shown.contains("not begun: 1 copy (4.0M); surplus: 1 copy (4.0M)"), "{shown}");
     assert_eq!(bed.branches_with("large"), [0, 1]);
-    let done = on_pool(&bed, "dedup", ["--write", "--eager"]);
+    let done = on_pool(&bed, "dedup", ["--yes", "--eager"]);
     assert!(done.success(), "{}", done.describe());
     assert_eq!(bed.branches_with("large"), [0]);
 }
@@ -383,7 +383,7 @@ fn killed_at_any_time_it_goes_on_the_next_time() {
             }
         }
         let mut command = Command::new(BINARY);
-        command.arg("dedup").arg(bed.pool.path()).args(["--write", "-q"]);
+        command.arg("dedup").arg(bed.pool.path()).args(["--yes", "-q"]);
         let mut child = command.stdin(Stdio::null()).spawn().expect("canopy");
         let gone = rng.index(FILES);
         // Once it has begun.
@@ -395,7 +395,7 @@ fn killed_at_any_time_it_goes_on_the_next_time() {
         assert!((0..FILES).all(|file| here(&file) > 0), "round {round}");
         left += unfinished(&bed);
         // The daemon may close a file late.
-        let done = || on_pool(&bed, "dedup", ["--write"]);
+        let done = || on_pool(&bed, "dedup", ["--yes"]);
         assert!(wait_until(PATIENCE, || done().success()), "round {round}: {}", done().describe());
         for file in 0..FILES {
             let path = format!("d/f{file}");

@@ -206,7 +206,8 @@ fn a_terminal_shows_progress_and_is_asked() {
         let mut child = command.spawn().expect("script");
         // Kept open: at its end, the terminal would hang up.
         let mut typed = child.stdin.take().expect("stdin");
-        writeln!(typed, "{answer}").expect("write");
+        // The first question is whether files move.
+        write!(typed, "y\n{answer}\n").expect("write");
         let status = wait_within(&mut child, 2 * PATIENCE);
         if status.is_none() {
             child.kill().expect("kill");
@@ -245,7 +246,7 @@ fn files_of_a_disk_stay_on_it() {
     let (branch, pool) = (bed.on(0, ""), bed.pool.path().to_owned());
     let there = |path: &str| bed.on(0, path).exists();
     assert!(on_pool(&bed, "balance", ["--to", "1%"]).success());
-    assert!(on_pool(&bed, "dedup", ["--write"]).success());
+    assert!(on_pool(&bed, "dedup", ["--yes"]).success());
     let moved = on_pool(
         &bed,
         "move",

@@ -126,7 +126,7 @@ fn later_changes_act_on_copies_as_documented() {
     fs::rename(bed.at("f"), bed.at("g")).expect("rename");
     assert_eq!((bed.branches_with("f"), bed.branches_with("g")), (vec![], vec![0, 1, 2]));
     // As docs/upkeep.md says how to renew copies.
-    let dedup = || on_pool(&bed, "dedup", ["g", "--keep", "newest", "--differing", "--write"]);
+    let dedup = || on_pool(&bed, "dedup", ["g", "--keep", "newest", "--differing", "--yes"]);
     // The daemon may close a file late.
     assert!(wait_until(PATIENCE, || dedup().success()), "{}", dedup().describe());
     assert!(on_pool(&bed, "dup", ["g"]).success());

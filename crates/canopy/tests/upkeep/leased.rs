@@ -44,10 +44,10 @@ fn commands_leave_a_leased_file_and_say_why() {
     let to = bed.on(2, "").display().to_string();
     refused(&bed, 0, "one", "move", &["one", "--to", &to]);
     refused(&bed, 0, "one", "dup", &["one"]);
-    refused(&bed, 0, "one", "verify", &["one", "--write"]);
+    refused(&bed, 0, "one", "verify", &["one", "--yes"]);
     for leased in [0, 1] {
         let kept = bed.on(0, "").display().to_string();
-        refused(&bed, leased, "twice", "dedup", &["--keep", &kept, "--write"]);
+        refused(&bed, leased, "twice", "dedup", &["--keep", &kept, "--yes"]);
     }
     // Afterwards nothing is in the way.
     let done = on_pool(&bed, "move", ["one", "--to", &to]);

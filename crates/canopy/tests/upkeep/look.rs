@@ -41,8 +41,8 @@ fn which_shows_copies_and_how_they_differ() {
     assert!(done.stdout.contains("/films: directory, 2 copies, alike\n"), "{}", done.stdout);
 
     let report = json(&canopy(["which".as_ref(), "--json".as_ref(), twice.as_os_str()]));
-    assert_eq!(report[0]["differ"], json!(["size", "mtime"]));
-    let copies = report[0]["copies"].as_array().expect("copies");
+    assert_eq!(report["paths"][0]["differ"], json!(["size", "mtime"]));
+    let copies = report["paths"][0]["copies"].as_array().expect("copies");
     assert_eq!(copies[1]["path"], Value::from(rig.on("b", "films/twice").to_str()));
     let found = fs::metadata(rig.on("b", "films/twice")).expect("a file");
     for (key, expected) in [
@@ -63,7 +63,7 @@ fn which_shows_copies_and_how_they_differ() {
     }
     fs::set_permissions(rig.on("a", "films/once"), fs::Permissions::from_mode(0o600)).expect("chmod");
     let report = json(&canopy(["which".as_ref(), "--json".as_ref(), rig.at("films/once").as_os_str()]));
-    assert_eq!(report[0]["differ"], json!(["mode"]));
+    assert_eq!(report["paths"][0]["differ"], json!(["mode"]));
     rig.pool.umount();
 }
 
@@ -72,7 +72,10 @@ fn which_looks_at_symlinks_themselves_and_tells_what_is_missing() {
     let rig = films();
     symlink("films/twice", rig.on("a", "link")).expect("symlink");
     let report = json(&canopy(["which".as_ref(), "--json".as_ref(), rig.at("link").as_os_str()]));
-    assert_eq!((&report[0]["type"], &report[0]["copies"][0]["shown"]), (&json!("symlink"), &Value::Null));
+    assert_eq!(
+        (&report["paths"][0]["type"], &report["paths"][0]["copies"][0]["shown"]),
+        (&json!("symlink"), &Value::Null)
+    );
     let done = canopy(["which".into(), rig.at("none"), rig.at("films/once")]);
     assert_eq!(done.code(), Some(1), "{}", done.describe());
     assert!(done.stdout.contains("films/once: file, 1 copy"), "the others are shown: {}", done.describe());

@@ -4,6 +4,7 @@
 
 mod acceptance;
 mod busy;
+mod consent;
 mod dedup;
 mod drain;
 mod dup;

@@ -164,7 +164,7 @@ fn ctrl_c_at_a_terminal_ends_the_move_of_a_large_file() {
     put(&bed, 0, "large", vec![7; 24 * MIB]);
     let before = tree(&bed);
     let (pool, to) = (bed.pool.path().display(), bed.on(1, ""));
-    let line = format!("move {pool} large --to {} --bwlimit 1K", to.display());
+    let line = format!("move {pool} large --to {} --bwlimit 1K --yes", to.display());
     // The first slice, and then the limit holds.
     let (status, shown) = interrupted_at_terminal(&line, "4.00 MiB/24.00 MiB");
     assert_eq!(status, Some(1), "{shown}");

@@ -90,17 +90,24 @@ pub(super) fn on_pool<S: AsRef<OsStr>>(
 /// the terminal has shown.
 #[track_caller]
 pub(super) fn interrupted_at_terminal(line: &str, progress: &str) -> (Option<i32>, String) {
-    with_terminal(line, Some(progress))
+    with_terminal(line, &[(progress, "\x03")])
 }
 
 /// Runs `canopy LINE` at a terminal. Returns the exit status, and all that the terminal has shown.
 #[track_caller]
 pub(super) fn at_terminal(line: &str) -> (Option<i32>, String) {
-    with_terminal(line, None)
+    with_terminal(line, &[])
+}
+
+/// Runs `canopy LINE` at a terminal, and types an answer to each question. Returns the exit status, and all that the terminal has
+/// shown.
+#[track_caller]
+pub(super) fn answering(line: &str, answers: &[(&str, &str)]) -> (Option<i32>, String) {
+    with_terminal(line, answers)
 }
 
 #[track_caller]
-fn with_terminal(line: &str, progress: Option<&str>) -> (Option<i32>, String) {
+fn with_terminal(line: &str, typed: &[(&str, &str)]) -> (Option<i32>, String) {
     let home = ScratchDir::new("canopy-terminal-", &[]);
     let screen = home.dir().join("screen");
     // `exec`, because a shell that waits for the command would also get the signal, and might die of it.
@@ -110,9 +117,10 @@ fn with_terminal(line: &str, progress: Option<&str>) -> (Option<i32>, String) {
     let mut child = command.stdout(File::create(&screen).expect("a file")).spawn().expect("script");
     let mut keyboard = child.stdin.take().expect("stdin");
     let shown = || String::from_utf8_lossy(&std::fs::read(&screen).expect("the screen")).into_owned();
-    let seen = progress.is_none_or(|progress| wait_until(PATIENCE, || shown().contains(progress)));
-    if progress.is_some() {
-        keyboard.write_all(b"\x03").expect("Ctrl-C");
+    let mut seen = true;
+    for (awaited, keys) in typed {
+        seen &= wait_until(PATIENCE, || shown().contains(awaited));
+        keyboard.write_all(keys.as_bytes()).expect("a key");
     }
     let status = wait_within(&mut child, PATIENCE);
     if status.is_none() {

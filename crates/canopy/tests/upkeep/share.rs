@@ -68,12 +68,12 @@ fn equal_files_share_blocks_and_stay_files_of_their_own() {
     assert_eq!((count(&planned, "linked"), count(&planned, "stayed")), (6, 3), "{planned:#}");
     assert!(planned["stays"][0]["why"].as_str().unwrap().starts_with("its filesystem has no reflinks"));
     assert!(used(&bed, 0).abs_diff(space[0]) < 1 << 20);
-    let done = report(&on_pool(&bed, "dedup", ["--link", "reflink", "--json", "--write"]));
+    let done = report(&on_pool(&bed, "dedup", ["--link", "reflink", "--json", "--yes"]));
     assert_eq!((count(&done, "linked"), count(&done, "stayed")), (6, 3), "{done:#}");
     assert!(space[0] - used(&bed, 0) > 17 << 20, "{} and {}", space[0], used(&bed, 0));
     assert!(wait_until(PATIENCE, || space[1].saturating_sub(used(&bed, 1)) > 17 << 20));
     before.assert_same(&Tree::capture_with(bed.pool.path(), Fields::all()));
-    let again = report(&on_pool(&bed, "dedup", ["b0", "b1", "--link", "reflink", "--json", "--write"]));
+    let again = report(&on_pool(&bed, "dedup", ["b0", "b1", "--link", "reflink", "--json", "--yes"]));
     assert_eq!((count(&again, "linked"), count(&again, "already")), (0, 6), "{again:#}");
     // A write to one of them reaches no other.
     fs::write(bed.at("b0/d1/equal"), "new").unwrap();
@@ -88,7 +88,7 @@ fn a_file_that_is_written_shares_nothing() {
         same(&bed, 0, path, vec![5; MIB]);
         same(&bed, 1, &format!("e{path}"), vec![5; MIB]);
     }
-    let run = |how: &str| on_pool(&bed, "dedup", ["--link", how, "--json", "--write"]);
+    let run = |how: &str| on_pool(&bed, "dedup", ["--link", how, "--json", "--yes"]);
     // Over the pool, and on the branch.
     let writer = File::options().append(true).open(bed.at("b")).unwrap();
     let reader = File::open(bed.on(1, "eb")).unwrap();
@@ -131,7 +131,7 @@ fn files_that_differ_in_metadata_do_not_become_one() {
     let dir = fs::metadata(bed.on(0, "z")).unwrap().modified().unwrap();
     let plan = on_pool(&bed, "dedup", ["--link", "hard"]);
     assert!(plan.stdout.contains("/z/equal: would be a link of "), "{}", plan.describe());
-    let done = on_pool(&bed, "dedup", ["--link", "hard", "--write"]);
+    let done = on_pool(&bed, "dedup", ["--link", "hard", "--yes"]);
     assert_eq!(done.code(), Some(1), "{}", done.describe());
     for why in ["owner", "mode", "attributes", "the time of their last change"] {
         assert!(done.stdout.contains(&format!("differ in {why})")), "{why}: {}", done.describe());
@@ -169,7 +169,7 @@ fn killed_at_any_time_it_harms_nothing() {
             same(&bed, 0, &name(file), content(file));
         }
         let mut command = Command::new(BINARY);
-        command.arg("dedup").arg(bed.pool.path()).args(["--link", "hard", "--write", "-q"]);
+        command.arg("dedup").arg(bed.pool.path()).args(["--link", "hard", "--yes", "-q"]);
         let mut child = command.stdin(Stdio::null()).spawn().expect("canopy");
         let few = FILES - rng.index(FILES - 8);
         // Once it has begun.
@@ -182,7 +182,7 @@ fn killed_at_any_time_it_harms_nothing() {
             |file: usize| fs::read_to_string(bed.at(&name(file))).is_ok_and(|text| text == content(file));
         assert!((0..FILES).all(whole), "round {round}");
         // The daemon may close a file late.
-        let done = || on_pool(&bed, "dedup", ["--link", "hard", "--write"]);
+        let done = || on_pool(&bed, "dedup", ["--link", "hard", "--yes"]);
         assert!(wait_until(PATIENCE, || done().success()), "round {round}: {}", done().describe());
         assert_eq!((inodes().len(), unfinished(&bed)), (4, 0), "round {round}");
         assert!((0..FILES).all(whole), "round {round}");
@@ -209,7 +209,7 @@ fn no_write_is_lost_beside_hard_links() {
         opened.write_all(&[file as u8]).expect("write");
         written[file] += 1;
     };
-    let run = || on_pool(&bed, "dedup", ["--link", "hard", "--write", "--json"]);
+    let run = || on_pool(&bed, "dedup", ["--link", "hard", "--yes", "--json"]);
     std::thread::scope(|scope| {
         let command = scope.spawn(|| report(&run()));
         let links = || fs::metadata(bed.on(0, "f0")).expect("a file").nlink();

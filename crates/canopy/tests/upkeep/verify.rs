@@ -111,7 +111,7 @@ fn checksums_are_stored_only_with_write_and_then_found_right() {
     assert_eq!(words(&bed, &dry, "d/a"), ("missing", ""));
     before.assert_same(&Tree::capture_with(bed.pool.path(), fields()));
     // The sparse file has just been written.
-    let done = verify(&bed, &["--write"]);
+    let done = verify(&bed, &["--yes"]);
     let expected = "files: 3 (33M): 0 sound, 3 without a checksum\nchecksums stored: 3 of 3\n";
     assert!(done.success() && done.stdout == expected, "{}", done.describe());
     let text = format!("{OF_NOTHING} 0 1000000000.000000007");
@@ -124,7 +124,7 @@ fn checksums_are_stored_only_with_write_and_then_found_right() {
     let now = Tree::capture_with(bed.pool.path(), whole);
     let sound = report(&bed, &[], 0);
     assert_eq!((files(&sound, "sound"), files(&sound, "files")), (3, 3));
-    let done = verify(&bed, &["--write"]);
+    let done = verify(&bed, &["--yes"]);
     assert_eq!(done.stdout, "files: 3 (33M): 3 sound\n", "{}", done.describe());
     assert!(verify(&bed, &["--quiet"]).stdout.is_empty());
     now.assert_same(&Tree::capture_with(bed.pool.path(), Fields { xattrs: false, ..fields() }));
@@ -143,7 +143,7 @@ fn rot_is_told_from_changes() {
     for path in ["rotten", "written", "replaced", "touched", "grown"] {
         old(&bed, 0, path, content(2, MIB + 5));
     }
-    assert_eq!(files(&report(&bed, &["--write"], 0), "stored"), 5);
+    assert_eq!(files(&report(&bed, &["--yes"], 0), "stored"), 5);
     rot(&bed.on(0, "rotten"), MIB as u64 + 4);
     // Through the pool and on the branch.
     let file = OpenOptions::new().write(true).open(bed.at("written")).expect("open");
@@ -169,7 +169,7 @@ fn rot_is_told_from_changes() {
     assert!(quiet.stdout.is_empty() && quiet.stderr.contains(&line), "{}", quiet.describe());
     // New checksums for what has changed, and none for what is damaged.
     let kept = xattr::get(bed.on(0, "rotten"), CHECKSUM);
-    let found = report(&bed, &["--write"], 1);
+    let found = report(&bed, &["--yes"], 1);
     assert_eq!((files(&found, "stored"), files(&found, "fixed")), (4, 0));
     assert_eq!(xattr::get(bed.on(0, "rotten"), CHECKSUM), kept);
     let found = report(&bed, &[], 1);
@@ -184,7 +184,7 @@ fn rot_on_the_disk_is_found_and_mended() {
     for branch in [0, 2] {
         old(&bed, branch, "f", &right);
     }
-    assert_eq!(files(&report(&bed, &["--write"], 0), "stored"), 2);
+    assert_eq!(files(&report(&bed, &["--yes"], 0), "stored"), 2);
     bed.disks[2].drop_caches();
     let image = bed.disks[2].image().expect("an image");
     let (head, at) = (&right[MIB..MIB + 512], 512 * 7 + 100);
@@ -202,9 +202,9 @@ fn rot_on_the_disk_is_found_and_mended() {
     let before = fs::metadata(bed.on(2, "f")).expect("metadata");
     let found = report(&bed, &[], 1);
     assert_eq!((files(&found, "sound"), files(&found, "damaged")), (1, 1), "{found}");
-    let from = format!("--write fixes it from {}", bed.disks[0].path().display());
+    let from = format!("--yes fixes it from {}", bed.disks[0].path().display());
     assert_eq!(words(&bed, &found, "f"), ("damaged", from.as_str()));
-    let done = verify(&bed, &["--write"]);
+    let done = verify(&bed, &["--yes"]);
     assert!(done.success() && done.stdout.ends_with("fixed: 1 of 1\n"), "{}", done.describe());
     bed.disks[2].drop_caches();
     assert!(fs::read(bed.on(2, "f")).expect("read") == right);
@@ -228,7 +228,7 @@ fn a_mend_keeps_everything_else_as_it_was() {
     rustix::fs::setxattr(bed.on(0, "d/f"), "user.x", b"value", rustix::fs::XattrFlags::empty()).expect("x");
     fs::set_permissions(bed.on(0, "d/f"), fs::Permissions::from_mode(0o640)).expect("chmod");
     assert!(on_pool(&bed, "dup", [bed.pool.path()]).success());
-    assert_eq!(files(&report(&bed, &["--write"], 0), "stored"), 4);
+    assert_eq!(files(&report(&bed, &["--yes"], 0), "stored"), 4);
     let copy = bed.branches_with("d/f").into_iter().find(|branch| *branch != 0).expect("a copy");
     let trees = || [0, copy].map(|branch| Tree::capture_with(bed.on(branch, ""), fields()));
     let before = trees();
@@ -238,7 +238,7 @@ fn a_mend_keeps_everything_else_as_it_was() {
     for (branch, at) in [(0, 0), (copy, right.len() as u64 - 1)] {
         rot(&bed.on(branch, "d/f"), at);
     }
-    let found = report(&bed, &["--write"], 1);
+    let found = report(&bed, &["--yes"], 1);
     assert_eq!(
         (files(&found, "damaged"), files(&found, "fixed"), found["differing"].as_u64()),
         (2, 0, Some(0))
@@ -250,7 +250,7 @@ fn a_mend_keeps_everything_else_as_it_was() {
         }
     }
     rot(&bed.on(0, "holes"), (8 << 20) + 9);
-    let found = report(&bed, &["--write"], 0);
+    let found = report(&bed, &["--yes"], 0);
     assert_eq!((files(&found, "damaged"), files(&found, "fixed"), files(&found, "sound")), (2, 2, 2));
     assert_eq!(words(&bed, &found, "d/f").0, "fixed");
     for (before, after) in before.iter().zip(&trees()) {
@@ -278,7 +278,7 @@ fn copies_that_differ_are_told() {
     assert_eq!(differing[0]["why"], newest.as_str());
     assert_eq!(differing[0]["branches"].as_array().map(Vec::len), Some(3));
     // Which of them is right, it does not know.
-    let done = verify(&bed, &["--write"]);
+    let done = verify(&bed, &["--yes"]);
     assert!(
         done.code() == Some(1) && done.stdout.contains("paths whose copies differ: 1\n"),
         "{}",
@@ -288,9 +288,9 @@ fn copies_that_differ_are_told() {
     assert_eq!(texts, ["one", "one", "two"]);
     // Checksums are no reason for dedup to keep a copy.
     rustix::fs::removexattr(bed.on(1, "same"), CHECKSUM).expect("removexattr");
-    assert!(on_pool(&bed, "dedup", ["same", "--write"]).success());
+    assert!(on_pool(&bed, "dedup", ["same", "--yes"]).success());
     assert_eq!(bed.branches_with("same"), [0]);
-    let dedup = on_pool(&bed, "dedup", ["f", "--keep", "newest", "--differing", "--write"]);
+    let dedup = on_pool(&bed, "dedup", ["f", "--keep", "newest", "--differing", "--yes"]);
     assert!(dedup.success(), "{}", dedup.describe());
     assert_eq!(files(&report(&bed, &[], 0), "sound"), 2);
 }
@@ -302,12 +302,12 @@ fn what_may_not_be_changed_is_told_and_left() {
     old(&bed, 1, "read-only", "y");
     old(&bed, 2, "f", content(6, 10_000));
     old(&bed, 0, "f", content(6, 10_000));
-    assert_eq!(files(&report(&bed, &["--write", "f"], 0), "stored"), 2);
+    assert_eq!(files(&report(&bed, &["--yes", "f"], 0), "stored"), 2);
     rot(&bed.on(0, "f"), 5000);
     run("chattr", ["+i".as_ref(), bed.on(0, "immutable").as_os_str(), bed.on(0, "f").as_os_str()]);
     let branch = |index: usize, mode: &str| format!("{}={mode}", bed.disks[index].path().display());
     bed.pool.set("branches", &[branch(0, "RW"), branch(1, "RO"), branch(2, "RW")].join(":"));
-    let done = verify(&bed, &["--write", "--json"]);
+    let done = verify(&bed, &["--yes", "--json"]);
     run("chattr", ["-i".as_ref(), bed.on(0, "immutable").as_os_str(), bed.on(0, "f").as_os_str()]);
     assert_eq!(done.code(), Some(1), "{}", done.describe());
     let found = parse(&done);
@@ -318,14 +318,14 @@ fn what_may_not_be_changed_is_told_and_left() {
     assert_eq!((files(&found, "missing"), files(&found, "stored"), files(&found, "fixed")), (2, 0, 0));
     assert_eq!(unfinished(&bed), 0);
     // Without the checksum, which they cannot store, these are fine.
-    let found = report(&bed, &["--write"], 0);
+    let found = report(&bed, &["--yes"], 0);
     assert_eq!((files(&found, "fixed"), files(&found, "stored")), (1, 1));
     // Root only, as far as files of others are concerned.
     let mut user = as_user(1000, 1000, &[], BINARY);
     fs::set_permissions(bed.on(2, "f"), fs::Permissions::from_mode(0o600)).expect("chmod");
     user.arg("verify").arg(bed.pool.path());
     let done = run_within(&mut user, PATIENCE);
-    assert!(done.code() == Some(2) && done.stderr.contains("not read: "), "{}", done.describe());
+    assert!(done.code() == Some(4) && done.stderr.contains("not read: "), "{}", done.describe());
 }
 
 #[test]
@@ -338,7 +338,7 @@ fn a_filesystem_without_attributes_is_told_once() {
         fs::write(ramfs.path().join(file), "text").expect("write");
     }
     fs::write(scratch.path("a").join("f"), "TEXT").expect("write");
-    let all = ["verify".as_ref(), pool.path().as_os_str(), "--write".as_ref()];
+    let all = ["verify".as_ref(), pool.path().as_os_str(), "--yes".as_ref()];
     let done = canopy(all);
     assert_eq!(done.code(), Some(1), "{}", done.describe());
     let line = format!("note: {} (its filesystem has no user attributes, so", ramfs.path().display());
@@ -366,12 +366,12 @@ fn what_a_disk_cannot_read_is_told() {
         let fixed = ["verify".as_ref(), pool.path().as_os_str(), "--json".as_ref()];
         canopy(fixed.into_iter().chain(args.iter().map(AsRef::as_ref)))
     };
-    let stored = parse(&run(&["f", "--write"]));
+    let stored = parse(&run(&["f", "--yes"]));
     assert_eq!(files(&stored, "stored"), 2, "{stored}");
     disk.set(Fault::Fail(Errno::IO), &[Opcode::Read]);
-    for (args, from) in [(&[][..], "--write fixes it from "), (&["--write"], "not fixed: ")] {
+    for (args, from) in [(&[][..], "--yes fixes it from "), (&["--yes"], "not fixed: ")] {
         let done = run(args);
-        assert_eq!(done.code(), Some(2), "{}", done.describe());
+        assert_eq!(done.code(), Some(4), "{}", done.describe());
         let found = parse(&done);
         let parts = ["sound", "damaged", "unread", "fixed"].map(|part| files(&found, part));
         assert_eq!(parts, [1, 1, 1, 0], "{found}");
@@ -381,7 +381,7 @@ fn what_a_disk_cannot_read_is_told() {
         assert!(why.starts_with("Input/output error") && why.contains(from), "{found}");
     }
     disk.heal();
-    let found = parse(&run(&["--write"]));
+    let found = parse(&run(&["--yes"]));
     assert_eq!((files(&found, "sound"), files(&found, "stored")), (2, 1), "{found}");
     assert!(fs::read(disk.backing_dir().join("f")).expect("read") == right);
     assert_eq!(fs::read_dir(disk.backing_dir()).expect("list").count(), 2, "no journal is left");
@@ -394,9 +394,9 @@ fn an_open_writer_is_left_alone() {
     let bed = disks("");
     old(&bed, 0, "busy", content(7, MIB));
     old(&bed, 0, "slow", content(8, 4 * MIB));
-    assert_eq!(files(&report(&bed, &["--write"], 0), "stored"), 2);
+    assert_eq!(files(&report(&bed, &["--yes"], 0), "stored"), 2);
     let writer = OpenOptions::new().append(true).open(bed.at("busy")).expect("open");
-    let found = report(&bed, &["busy", "--write"], 0);
+    let found = report(&bed, &["busy", "--yes"], 0);
     assert_eq!((files(&found, "in_use"), files(&found, "files")), (1, 1));
     assert_eq!(words(&bed, &found, "busy"), ("in-use", "open for writing"));
     drop(writer);
@@ -440,7 +440,7 @@ fn a_signal_ends_it_at_once() {
     for signal in [Signal::INT, Signal::TERM] {
         let _ = rustix::fs::removexattr(bed.on(0, "first"), CHECKSUM);
         let mut command = Command::new(BINARY);
-        command.arg("verify").arg(bed.pool.path()).args(["--write", "--bwlimit", "1K", "--json"]);
+        command.arg("verify").arg(bed.pool.path()).args(["--yes", "--bwlimit", "1K", "--json"]);
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -455,14 +455,14 @@ fn a_signal_ends_it_at_once() {
         }
         let output = child.wait_with_output().expect("output");
         assert!(begun && status.is_some(), "it goes on");
-        assert_eq!(status.and_then(|status| status.code()), Some(2));
+        assert_eq!(status.and_then(|status| status.code()), Some(4));
         let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         assert_eq!(found["stopped"], json!(true));
         let begun = files(&found, "missing") + files(&found, "sound");
         assert_eq!((files(&found, "files"), begun + files(&found, "not_begun")), (3, 3), "{found}");
         assert!(files(&found, "not_begun") >= 1, "{found}");
     }
-    let found = report(&bed, &["--write"], 0);
+    let found = report(&bed, &["--yes"], 0);
     assert_eq!((files(&found, "sound"), files(&found, "stored")), (1, 2));
     assert_eq!(files(&report(&bed, &[], 0), "sound"), 3);
 }
@@ -472,9 +472,9 @@ fn a_signal_ends_it_at_once() {
 fn a_terminal_shows_progress() {
     let bed = disks("");
     old(&bed, 0, "large", content(10, 4 * MIB));
-    let line = format!("verify {} --bwlimit 1K", bed.pool.path().display());
+    let line = format!("verify {} --bwlimit 1K --dry-run", bed.pool.path().display());
     let (status, shown) = interrupted_at_terminal(&line, "1.00 MiB/4.00 MiB");
-    assert_eq!(status, Some(2), "{shown}");
+    assert_eq!(status, Some(4), "{shown}");
     assert!(shown.contains("files: 1 (4.0M): 0 sound, 1 not begun"), "{shown}");
 }
 
@@ -501,8 +501,8 @@ fn filters_choose_files() {
         assert_eq!(files(&report(&bed, args, 0), "files"), expected, "{args:?}");
     }
     let done = verify(&bed, &["none"]);
-    assert!(done.code() == Some(2) && done.stderr.contains("No such file"), "{}", done.describe());
-    assert_eq!(files(&report(&bed, &["--write", "--include", "*.txt"], 0), "stored"), 1);
+    assert!(done.code() == Some(4) && done.stderr.contains("No such file"), "{}", done.describe());
+    assert_eq!(files(&report(&bed, &["--yes", "--include", "*.txt"], 0), "stored"), 1);
     assert_eq!(xattr::get(bed.on(0, "photos/a.jpg"), CHECKSUM), Err(Errno::NODATA));
 }
 
@@ -511,8 +511,8 @@ fn a_pool_that_is_read_only_is_only_read() {
     let rig = Rig::with(&["a"], |builder| builder.option("ro"));
     rig.put("a", "f", "x");
     let pool = rig.pool.path().as_os_str();
-    let done = canopy(["verify".as_ref(), pool, "--write".as_ref()]);
-    assert!(done.code() == Some(2) && done.stderr.contains("is mounted read-only"), "{}", done.describe());
+    let done = canopy(["verify".as_ref(), pool, "--yes".as_ref()]);
+    assert!(done.code() == Some(4) && done.stderr.contains("is mounted read-only"), "{}", done.describe());
     let found = parse(&canopy(["verify".as_ref(), pool, "--json".as_ref()]));
     assert_eq!(files(&found, "missing"), 1);
     rig.pool.umount();
@@ -538,7 +538,7 @@ fn killed_at_any_time_it_goes_on_the_next_time() {
         }
     }
     fs::hard_link(bed.on(1, "f0"), bed.on(1, "link")).expect("link");
-    assert_eq!(files(&report(&bed, &["--write"], 0), "stored"), 2 * FILES as u64);
+    assert_eq!(files(&report(&bed, &["--yes"], 0), "stored"), 2 * FILES as u64);
     let trees = || [0, 1].map(|branch| Tree::capture_with(bed.on(branch, ""), fields()));
     let before = trees();
     let (mut cut, mut resumed) = (0, 0);
@@ -549,7 +549,7 @@ fn killed_at_any_time_it_goes_on_the_next_time() {
             }
         }
         let mut command = Command::new(BINARY);
-        command.arg("verify").arg(bed.pool.path()).args(["--write", "--eager", "-q"]);
+        command.arg("verify").arg(bed.pool.path()).args(["--yes", "--eager", "-q"]);
         let mut child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("canopy");
         std::thread::sleep(Duration::from_micros(rng.below(250_000)));
         let ended = child.try_wait().expect("wait").is_some();
@@ -558,7 +558,7 @@ fn killed_at_any_time_it_goes_on_the_next_time() {
         cut += u32::from(!ended);
         let dry = parse(&verify(&bed, &["--json"]));
         assert_eq!((files(&dry, "stale"), files(&dry, "missing")), (0, 0), "round {round}: {dry}");
-        let found = report(&bed, &["--write"], 0);
+        let found = report(&bed, &["--yes"], 0);
         resumed += found["resumed"].as_u64().expect("a number");
         for (before, after) in before.iter().zip(&trees()) {
             before.assert_same(after);

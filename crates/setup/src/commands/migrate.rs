@@ -1,20 +1,23 @@
 //! `canopy migrate`: shows what mergerfs's configuration becomes, and writes it beside the old.
 //!
-//! FILE.canopy is the new form of FILE. `--switch` puts it in the place of FILE, if nothing else in FILE has changed since;
+//! The change is shown, and made after a question or with `--yes`. In two steps, `--write` writes FILE.canopy, the new form of
+//! FILE, which may be edited by hand, and `--switch` puts it in the place of FILE, if nothing else in FILE has changed since;
 //! `--undo` takes those lines back, and only those. Each keeps what FILE was. A file of options gets a new name, so nothing
 //! is replaced.
 
+use super::ask::confirm;
 use crate::error::Error;
-use crate::migrate::{self, FOR_BETTER, FOR_WORSE, Migration};
+use crate::migrate::{self, Change, FOR_BETTER, FOR_WORSE, Migration};
 use crate::program;
 use crate::system_file::{self, Edit, cannot};
 use canopy_sys::shown::Show as _;
-use canopy_terminal::{BOLD, paragraph, print, print_styled, styled};
+use canopy_terminal::{BOLD, paragraph, print, print_json, print_styled, styled};
 use clap::Args;
+use serde::Serialize;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -25,15 +28,24 @@ pub struct MigrateArgs {
     /// An fstab, units, option files [default: this machine's]
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Write FILE.canopy beside each file
-    #[arg(long)]
+    /// Show what would be changed, and do nothing
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    /// Do not ask
+    #[arg(short, long, conflicts_with = "dry_run")]
+    pub yes: bool,
+    /// Only write FILE.canopy beside each file, to be edited
+    #[arg(long, conflicts_with_all = ["dry_run", "yes"])]
     pub write: bool,
     /// Put FILE.canopy in the place of FILE
-    #[arg(long, conflicts_with = "write")]
+    #[arg(long, conflicts_with_all = ["write", "dry_run"])]
     pub switch: bool,
-    /// Take back the lines that --switch has changed
-    #[arg(long, conflicts_with_all = ["write", "switch"])]
+    /// Take back the lines that were changed
+    #[arg(long, conflicts_with_all = ["write", "switch", "dry_run"])]
     pub undo: bool,
+    /// Print JSON, for programs
+    #[arg(long, conflicts_with_all = ["write", "switch", "undo", "yes"])]
+    pub json: bool,
 }
 
 const NOTES: &str = "\
@@ -43,9 +55,10 @@ kept, with the date in its name. Exits with 1 if something has to be changed by
 hand.
 
 Examples:
-  canopy migrate                 # looks only
+  canopy migrate                 # shows the changes, and asks
+  canopy migrate --undo          # takes these lines back
   canopy migrate --write         # writes /etc/fstab.canopy and the like
-  canopy migrate --switch        # takes them; --undo takes these lines back";
+  canopy migrate --switch        # puts them in place";
 
 const NEW: &str = ".canopy";
 const UNITS: &str = "/etc/systemd/system";
@@ -53,52 +66,129 @@ const UNITS: &str = "/etc/systemd/system";
 pub fn run(args: &MigrateArgs) -> Result<(), Error> {
     let files = if args.files.is_empty() { files_of_machine() } else { args.files.clone() };
     if args.switch || args.undo {
-        return exchange(args, &files);
+        return exchange(args.switch, &files);
     }
+    let found = look(files)?;
+    let by_hand: usize = found.iter().map(|one| one.migration.by_hand.len()).sum();
+    if args.json {
+        print_json(&Report::of(&found));
+        return told(by_hand);
+    }
+    if found.is_empty() {
+        print("no mergerfs mount found\n");
+        return Ok(());
+    }
+    for one in &found {
+        print_styled(&shown(&one.path, &one.target, &one.migration));
+    }
+    if found.iter().any(|one| one.migration.mounts) && found.len() > by_hand {
+        print_styled(&format!("{}\n", styled(BOLD, "For every pool")));
+        print(&paragraph("  better: ", FOR_BETTER));
+        print(&paragraph("  worse:  ", FOR_WORSE));
+    }
+    let changed: Vec<&Found> = found.iter().filter(|one| !one.migration.lines.is_empty()).collect();
+    if changed.is_empty() {
+        return told(by_hand);
+    }
+    let can_ask = io::stdin().is_terminal() && io::stdout().is_terminal();
+    let goes = args.yes
+        || !args.dry_run
+            && !args.write
+            && can_ask
+            && confirm("\nChange these files? A copy with the date is kept beside each.")?;
+    if !goes && !args.write {
+        print("\nNothing was written.\n");
+        return match (args.dry_run, by_hand) {
+            (false, 0) => {
+                Err(Error::NotAgreed("changed", "--yes does it without asking; --dry-run only shows it"))
+            }
+            _ => told(by_hand),
+        };
+    }
+    for one in &changed {
+        write_new(&one.target, &one.migration.text, &one.path)?;
+    }
+    if args.write {
+        let list: String = changed.iter().map(|one| format!("  {}\n", one.target.shown())).collect();
+        print(&format!(
+            "\nWritten:\n{list}canopy migrate --switch puts them in place; --undo takes these lines back.\n"
+        ));
+        return told(by_hand);
+    }
+    print("\n");
+    // A file of options has got a new name, so nothing takes its place.
+    let replaced = changed.iter().filter(|one| one.target.to_string_lossy().ends_with(NEW));
+    let replaced: Vec<PathBuf> = replaced.map(|one| one.path.clone()).collect();
+    if !replaced.is_empty() {
+        exchange(true, &replaced)?;
+    }
+    told(by_hand)
+}
+
+/// A file that mounts with mergerfs, and what becomes of it.
+struct Found {
+    path: PathBuf,
+    /// Where its new form is written.
+    target: PathBuf,
+    migration: Migration,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report<'f> {
+    files: Vec<FileReport<'f>>,
+}
+
+#[derive(Serialize)]
+struct FileReport<'f> {
+    path: String,
+    /// Where --write writes the new form; null if no line changes.
+    target: Option<String>,
+    lines: Vec<LineReport<'f>>,
+    changes: &'f [Change],
+    by_hand: &'f [String],
+}
+
+#[derive(Serialize)]
+struct LineReport<'f> {
+    old: &'f str,
+    new: &'f str,
+}
+
+impl<'f> Report<'f> {
+    fn of(found: &'f [Found]) -> Report<'f> {
+        let file = |Found { path, target, migration }: &'f Found| FileReport {
+            path: path.shown().to_string(),
+            target: (!migration.lines.is_empty()).then(|| target.shown().to_string()),
+            lines: migration.lines.iter().map(|(old, new)| LineReport { old, new }).collect(),
+            changes: &migration.changes,
+            by_hand: &migration.by_hand,
+        };
+        Report { files: found.iter().map(file).collect() }
+    }
+}
+
+/// Looks through files, and the files of options that they name.
+fn look(files: Vec<PathBuf>) -> Result<Vec<Found>, Error> {
     let program = program::installed();
-    let mut queue = files;
-    let (mut seen, mut written, mut mounts) = (BTreeSet::new(), Vec::new(), false);
-    let (mut found, mut by_hand) = (0, 0);
+    let (mut queue, mut seen, mut found) = (files, BTreeSet::new(), Vec::new());
     while let Some(path) = (!queue.is_empty()).then(|| queue.remove(0)) {
         if !seen.insert(path.clone()) {
             continue;
         }
         let text = system_file::read(&path)?;
         let Some((migration, target)) = migration(&path, &text, &program) else { continue };
-        found += 1;
-        by_hand += migration.by_hand.len();
-        mounts |= migration.mounts;
         // Files of options are named by other lines.
         let named = migration.changes.iter().filter_map(|change| change.old.strip_prefix("config="));
         queue.extend(named.map(PathBuf::from).filter(|file| file.is_file()));
-        print_styled(&shown(&path, &target, &migration));
-        if migration.lines.is_empty() {
-            continue;
-        }
-        if args.write {
-            write_new(&target, &migration.text, &path)?;
-            written.push(target);
-        }
+        found.push(Found { path, target, migration });
     }
-    if found == 0 {
-        print("no mergerfs mount found\n");
-        return Ok(());
-    }
-    if mounts && found > by_hand {
-        print_styled(&format!("{}\n", styled(BOLD, "For every pool")));
-        print(&paragraph("  better: ", FOR_BETTER));
-        print(&paragraph("  worse:  ", FOR_WORSE));
-    }
-    print(&match args.write && !written.is_empty() {
-        true => {
-            let list: String = written.iter().map(|path| format!("  {}\n", path.shown())).collect();
-            format!(
-                "\nWritten:\n{list}canopy migrate --switch puts them in place; --undo takes these lines back.\n"
-            )
-        }
-        false if args.write => "\nNothing was written.\n".into(),
-        false => "\nNothing was written (canopy migrate --write writes new files beside these).\n".into(),
-    });
+    Ok(found)
+}
+
+/// # Errors
+/// If something has to be changed by hand.
+fn told(by_hand: usize) -> Result<(), Error> {
     match by_hand {
         0 => Ok(()),
         1 => Err(Error::Refused("one thing has to be changed by hand (see above)".into())),
@@ -200,13 +290,13 @@ fn write_new(target: &Path, text: &str, like: &Path) -> Result<(), Error> {
 }
 
 /// Puts new lines in place, or the old ones back.
-fn exchange(args: &MigrateArgs, files: &[PathBuf]) -> Result<(), Error> {
+fn exchange(switches: bool, files: &[PathBuf]) -> Result<(), Error> {
     let mut exchanged = 0;
     for path in files {
-        let Some(edit) = (if args.switch { switch(path)? } else { undo(path)? }) else { continue };
+        let Some(edit) = (if switches { switch(path)? } else { undo(path)? }) else { continue };
         print(&edit.shown());
         let kept = edit.apply()?;
-        if args.switch {
+        if switches {
             // It is in place now.
             let new = with_ending(path, NEW);
             fs::remove_file(&new).map_err(|why| cannot("be removed", &new, &why))?;
@@ -215,7 +305,7 @@ fn exchange(args: &MigrateArgs, files: &[PathBuf]) -> Result<(), Error> {
         exchanged += 1;
     }
     if exchanged == 0 {
-        return Err(Error::Refused(if args.switch {
+        return Err(Error::Refused(if switches {
             "there is nothing to put in place (canopy migrate --write writes new files first)".into()
         } else {
             "there is nothing to take back (nothing was switched)".into()

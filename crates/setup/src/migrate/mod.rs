@@ -10,6 +10,7 @@ use crate::unit::continues;
 use canopy_config::options;
 use canopy_config::source::command_line::{pieces, split_group};
 use canopy_config::{Config, source};
+use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -27,7 +28,7 @@ const ALLOW_MISSING: &str = "allow-missing-branches=true";
 const WAS: &str = "#canopy-was:";
 
 /// What becomes of one option.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Change {
     pub old: String,
     /// `None` if it is left out.

@@ -1,5 +1,6 @@
 //! `canopy dedup`: removes all copies of a file but one, or so many.
 
+use crate::consent::{Alone, Consent, ConsentArgs};
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::held::aside::{self, Aside, Verdict};
@@ -45,9 +46,8 @@ pub struct DedupArgs {
     #[arg(long, value_name = "HOW", hide_possible_values = true)]
     #[arg(conflicts_with_all = ["keep", "copies", "differing"])]
     pub link: Option<Link>,
-    /// Do it; without this, only print
-    #[arg(long)]
-    pub write: bool,
+    #[command(flatten)]
+    pub consent: ConsentArgs,
     #[command(flatten)]
     pub manners: ThrottleArgs,
     /// What `mergerfs.dedup` has besides.
@@ -60,7 +60,7 @@ pub struct DedupArgs {
 
 const NOTES: &str = "\
 Copies that differ, are open, or that a rule asks for stay.
-Example: canopy dedup /mnt/pool /mnt/pool/films --keep newest --write";
+Example: canopy dedup /mnt/pool /mnt/pool/films --keep newest";
 
 /// Options of `mergerfs.dedup`.
 #[derive(Clone, Copy, Default, Debug)]
@@ -115,6 +115,9 @@ impl Link {
         }
     }
 }
+
+/// How many copies are listed before the question.
+const SHOWN: u64 = 20;
 
 const COPIES: Unit = ("copy", "copies");
 
@@ -206,6 +209,8 @@ struct CopyReport {
 struct Work<'w> {
     pool: &'w PoolLink,
     args: &'w DedupArgs,
+    /// Whether copies are removed, or only shown.
+    writes: bool,
     rule: Rule,
     /// How many copies the pool's own rules want.
     placement: Placement,
@@ -224,7 +229,8 @@ struct Work<'w> {
 /// Runs the command.
 pub(super) fn dedup(args: &DedupArgs) -> Result<()> {
     let pool = PoolLink::named(&args.pool)?;
-    if pool.is_read_only && args.write {
+    let consent = Consent::of(args.consent, Alone::Shows, &args.manners);
+    if pool.is_read_only && matches!(consent, Consent::Given | Consent::Asked) {
         return Err(Error::PoolReadOnly(pool.mountpoint.clone()));
     }
     report_missing(&pool);
@@ -235,7 +241,7 @@ pub(super) fn dedup(args: &DedupArgs) -> Result<()> {
     let report = Report {
         command: "dedup",
         pool: OsText::from(pool.mountpoint.as_path()),
-        dry_run: !args.write,
+        dry_run: !consent.is_given(),
         stopped: false,
         surplus: Sum::default(),
         removed: Sum::default(),
@@ -247,6 +253,7 @@ pub(super) fn dedup(args: &DedupArgs) -> Result<()> {
     let mut work = Work {
         pool: &pool,
         args,
+        writes: consent.is_given(),
         rule,
         // A daemon of another version has no rules.
         placement: pool.placement().unwrap_or_default(),
@@ -270,6 +277,12 @@ pub(super) fn dedup(args: &DedupArgs) -> Result<()> {
     let manners = &args.manners;
     let size = |entry: &Entry| work.surplus(entry).1.iter().map(FileCopy::size).sum::<u64>();
     let all = found.iter().map(size).sum();
+    if consent == Consent::Asked && !args.old.asks {
+        let is_empty = work.preview(&found, asides.len());
+        let question =
+            if args.differing { "Remove them?" } else { "Compare them, and remove those that are equal?" };
+        work.writes = consent.agrees(question, is_empty, &work.stop)?;
+    }
     work.progress = Progress::new(all, manners.quiet || manners.json);
     for aside in &asides {
         work.take_up(aside);
@@ -281,7 +294,8 @@ pub(super) fn dedup(args: &DedupArgs) -> Result<()> {
         work.reduce(&entry);
     }
     work.progress.finish();
-    work.finish()
+    let is_empty = work.report.removed.files == 0;
+    work.finish().and_then(|()| consent.only_shown(is_empty))
 }
 
 impl Work<'_> {
@@ -320,6 +334,36 @@ impl Work<'_> {
         Ok((found, asides))
     }
 
+    /// Shows the copies that go if they are equal to the one that stays. Returns whether there are none.
+    fn preview(&self, found: &[Entry], asides: usize) -> bool {
+        let (mut sum, mut text) = (Sum::default(), String::new());
+        for entry in found {
+            let (kept, surplus) = self.surplus(entry);
+            let Some(kept) = kept else { continue };
+            for copy in &surplus {
+                sum.add(copy.used());
+                if sum.files <= SHOWN {
+                    let path = shown(&self.pool.mountpoint.join(&entry.path));
+                    let [kept, goes] =
+                        [kept.branch, copy.branch].map(|branch| shown(&self.pool.branches[branch].path));
+                    let _ = writeln!(text, "{path}: kept on {kept}, to be removed from {goes}");
+                }
+            }
+        }
+        if sum.files > SHOWN {
+            let _ = writeln!(text, "... and {} more (--dry-run lists all)", sum.files - SHOWN);
+        }
+        if asides > 0 {
+            let _ = writeln!(text, "begun by an interrupted command: {asides}");
+        }
+        if sum.files > 0 {
+            let word = if self.args.differing { "to remove, equal or not" } else { "to compare and remove" };
+            let _ = writeln!(text, "{word}: {}", sum.counted(COPIES));
+        }
+        print(&text);
+        sum.files == 0 && asides == 0
+    }
+
     /// Finishes the removal of a copy that a killed command has set aside.
     fn take_up(&mut self, aside: &Aside) {
         let used = aside.copy.used();
@@ -331,7 +375,7 @@ impl Work<'_> {
             Ok((_, other)) if !self.pool.branches[other.branch].is_well => {
                 Err("the branch with the other copy is gone or failing".into())
             }
-            Ok((found, other)) => match self.args.write.then(|| aside.settle(branch, &found)) {
+            Ok((found, other)) => match self.writes.then(|| aside.settle(branch, &found)) {
                 Some(Err(errno)) => match Kept::from(errno) {
                     Kept::Because(why) => Err(why),
                     Kept::Stopped => Err("stopped".into()),
@@ -453,11 +497,11 @@ impl Work<'_> {
         if surplus.stat.st_nlink > 1 && !is_old {
             return self.remove_links(entry, kept, surplus);
         }
-        let [stays, goes] = HeldCopy::pair(self.pool, &entry.path, [kept, surplus], self.args.write)?;
+        let [stays, goes] = HeldCopy::pair(self.pool, &entry.path, [kept, surplus], self.writes)?;
         if !self.args.differing && !is_old {
             goes.require_equal(&stays, (&mut self.pace, &self.progress), &self.stop)?;
         }
-        if self.args.write {
+        if self.writes {
             goes.remove_in_favour_of(&stays)?;
         }
         Ok(())
@@ -466,7 +510,7 @@ impl Work<'_> {
     /// Has the daemon remove a copy with hard links, under all names: clients must not see one name of each copy.
     fn remove_links(&mut self, entry: &Entry, kept: &FileCopy, surplus: &FileCopy) -> Result<(), Kept> {
         let [stays, goes] = HeldCopy::pair(self.pool, &entry.path, [kept, surplus], false)?;
-        if !self.args.write {
+        if !self.writes {
             return goes.require_equal(&stays, (&mut self.pace, &self.progress), &self.stop);
         }
         // The daemon compares the content.
@@ -487,10 +531,10 @@ impl Work<'_> {
                 bytes: surplus.used(),
             });
         } else if !self.args.manners.quiet && !self.args.only_totals {
-            let word = if self.args.write { "removed from" } else { "would be removed from" };
+            let word = if self.writes { "removed from" } else { "would be removed from" };
             let (path, kept, removed) = (shown(&path), shown(kept), shown(removed));
             let line = format!("{path}: kept on {kept}, {word} {removed} ({})", bytes(surplus.used()));
-            if self.args.write {
+            if self.writes {
                 self.progress.tell(&line)
             } else {
                 // That is what was asked for.
@@ -506,10 +550,10 @@ impl Work<'_> {
             print_json(report);
         } else if !self.args.manners.quiet {
             let line = |stay: &Stays| format!("stays: {} ({})\n", shown(&stay.path), stay.why);
-            let word = match (self.args.write, self.args.old.is_mergerfs) {
+            let word = match (self.writes, self.args.old.is_mergerfs) {
                 (true, _) => "removed",
                 (false, true) => "to remove, with --execute",
-                (false, false) => "to remove, with --write",
+                (false, false) => "to remove, with --yes",
             };
             let rest = [("stay", report.stayed), ("not begun", report.not_begun)];
             let sums = adds_up(COPIES, (word, report.removed), &rest, ("surplus", report.surplus));

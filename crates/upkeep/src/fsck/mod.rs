@@ -8,6 +8,7 @@ mod leftovers;
 mod repair;
 mod report;
 
+use crate::consent::{Alone, Consent, ConsentArgs, says_yes};
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::manners::ThrottleArgs;
@@ -39,22 +40,18 @@ pub struct FsckArgs {
     #[arg(required = true)]
     pub path: Option<PathBuf>,
     /// Give the others the owner and mode of this copy
-    #[arg(
-        short,
-        long,
-        value_name = "COPY",
-        value_enum,
-        default_value_t,
-        hide_possible_values = true,
-        hide_default_value = true
-    )]
-    pub fix: FixSource,
+    #[arg(short, long, value_name = "COPY", value_enum, default_value_t)]
+    #[arg(hide_possible_values = true, hide_default_value = true)]
+    pub keep: FixSource,
+    /// The same, without a question, as older scripts have it.
+    #[arg(short, long, value_name = "COPY", value_enum, hide = true, conflicts_with_all = ["keep", "dry_run"])]
+    pub fix: Option<FixSource>,
     /// Compare sizes as well
     #[arg(short = 's', long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_value = "false", default_missing_value = "true", value_parser = yes_or_no,
           action = clap::ArgAction::Set, hide_default_value = true)]
     pub check_size: bool,
-    /// With --fix: copy data and attributes as well
+    /// With --keep: copy data and attributes as well
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_value = "false", default_missing_value = "true", value_parser = yes_or_no,
           action = clap::ArgAction::Set, hide_default_value = true)]
@@ -65,6 +62,8 @@ pub struct FsckArgs {
     /// Remove what crashes of other programs have left
     #[arg(long)]
     pub remove_leftovers: bool,
+    #[command(flatten)]
+    pub consent: ConsentArgs,
     #[command(flatten)]
     pub manners: ThrottleArgs,
     /// Called by fsck(8): a path that is not on a pool needs no check.
@@ -89,6 +88,31 @@ pub enum FixSource {
     Nonroot,
 }
 
+impl FsckArgs {
+    /// The copy that the others are changed to match.
+    fn source(&self) -> FixSource {
+        self.fix.unwrap_or(self.keep)
+    }
+
+    /// Returns whether copies may be changed, and leftovers removed.
+    fn consents(&self) -> [Consent; 2] {
+        let is_given = self.consent.yes || self.fix.is_some() || self.as_mergerfs;
+        let given = ConsentArgs { yes: is_given && !self.consent.dry_run, ..self.consent };
+        let repair = match self.source() {
+            FixSource::None => Consent::Refused,
+            // It asks for each file.
+            FixSource::Manual if !self.consent.dry_run => Consent::Given,
+            _ => Consent::of(given, Alone::Shows, &self.manners),
+        };
+        let remove = if self.remove_leftovers {
+            Consent::of(given, Alone::Acts, &self.manners)
+        } else {
+            Consent::Refused
+        };
+        [repair, remove]
+    }
+}
+
 fn yes_or_no(text: &str) -> std::result::Result<bool, String> {
     <bool as canopy_config::values::Value>::parse(text.as_ref()).map_err(|_| "must be true or false".into())
 }
@@ -99,7 +123,7 @@ else the newest), manual (asks for each file), or none (the default).
 
 Exit status: 0 no differences, 1 all repaired, 4 differences left, 8 failed,
 32 stopped.
-Example: canopy fsck --fix newest /pool/films";
+Example: canopy fsck --keep newest /pool/films";
 
 /// Exit statuses of fsck(8).
 const REPAIRED: u8 = 1;
@@ -199,7 +223,7 @@ fn status(args: &FsckArgs, count: &Totals) -> ExitCode {
 /// Walks the tree. Returns `None` if there is nothing to check, as may happen for fsck(8) at boot.
 fn check(args: &FsckArgs) -> Result<Option<Totals>> {
     let Some(path) = args.path.as_deref() else { return Ok(None) };
-    if args.manners.json && args.fix == FixSource::Manual {
+    if args.manners.json && args.source() == FixSource::Manual {
         return Err(Error::AskInJson);
     }
     let filter = Filter::new(&args.manners.filter)?;
@@ -218,7 +242,8 @@ fn check(args: &FsckArgs) -> Result<Option<Totals>> {
             _ => return Err(Error::OnNoPool(start)),
         },
     };
-    if args.fix != FixSource::None && !rustix::process::geteuid().is_root() {
+    let [repair, remove] = args.consents();
+    if repair != Consent::Refused && !rustix::process::geteuid().is_root() {
         complain("only root can repair everything");
     }
     let mountpoint = if filter.is_open() {
@@ -231,10 +256,26 @@ fn check(args: &FsckArgs) -> Result<Option<Totals>> {
     let manners = ThrottleArgs { eager: args.manners.eager || args.as_mergerfs, ..args.manners.clone() };
     let (stop, pace) = (Stop::on_signals()?, Pace::of(&manners));
     let progress = Progress::counting(manners.quiet || manners.json || args.verbose);
-    let mut walk = Walk { args, filter, mountpoint, device, count: Totals::default(), stop, pace, progress };
+    let mut walk = Walk {
+        args,
+        repairs: repair.is_given(),
+        removes: remove.is_given(),
+        asks: [repair, remove].contains(&Consent::Asked),
+        later: Vec::new(),
+        filter,
+        mountpoint,
+        device,
+        count: Totals::default(),
+        stop,
+        pace,
+        progress,
+    };
     walk.check_entry(&start, copies.clone());
     walk.walk_dir(&start, &copies);
     walk.progress.finish();
+    if walk.asks && !walk.stop.is_set() {
+        walk.ask(repair == Consent::Asked, remove == Consent::Asked)?;
+    }
     walk.count.stopped = walk.stop.is_set();
     Ok(Some(walk.count))
 }
@@ -266,6 +307,12 @@ fn all_paths(dir: &Path) -> std::result::Result<Vec<PathBuf>, Errno> {
 
 struct Walk<'a> {
     args: &'a FsckArgs,
+    repairs: bool,
+    removes: bool,
+    /// Whether what is found is asked for in the end.
+    asks: bool,
+    /// What is asked for: paths of the pool with the places of their copies.
+    later: Vec<(PathBuf, Vec<PathBuf>)>,
     filter: Filter,
     /// Where the pool is mounted, if there are filters.
     mountpoint: PathBuf,
@@ -328,6 +375,7 @@ impl Walk<'_> {
 
     /// Compares the copies of one path, and returns the paths of the copies.
     fn check_entry(&mut self, path: &Path, places: Vec<PathBuf>) -> Vec<PathBuf> {
+        let (before, again) = (self.found(), places.clone());
         let mut copies = Vec::new();
         for place in places {
             match FileCopy::at(place.clone()) {
@@ -341,7 +389,44 @@ impl Walk<'_> {
         if self.admits(path, &copies) {
             self.compare(path, &copies);
         }
+        if self.asks && self.found() > before {
+            self.later.push((path.to_owned(), again));
+        }
         paths
+    }
+
+    fn found(&self) -> u64 {
+        self.count.differ + self.count.left.files
+    }
+
+    /// Asks whether what was found is repaired and removed, and does so.
+    fn ask(&mut self, repair: bool, remove: bool) -> Result<()> {
+        let repair = repair && self.count.differ > 0;
+        let remove = remove && self.count.left.files > 0;
+        let question = match (repair, remove) {
+            (true, true) => {
+                format!("Repair {}, and remove what is left of {}?", self.count.differ, self.count.left.files)
+            }
+            (true, false) => format!("Repair them ({})?", self.count.differ),
+            (false, true) => format!("Remove what is left ({})?", self.count.left.files),
+            (false, false) => return Ok(()),
+        };
+        if !says_yes(&question, &self.stop)? {
+            return Ok(());
+        }
+        (self.repairs, self.removes, self.asks) = (self.repairs || repair, self.removes || remove, false);
+        // They are looked at once more, because they may have changed meanwhile.
+        let checked = self.count.checked;
+        self.count = Totals { checked, errors: self.count.errors, ..Totals::default() };
+        for (path, places) in std::mem::take(&mut self.later) {
+            if self.stop.is_set() {
+                break;
+            }
+            self.check_entry(&path, places);
+        }
+        self.count.checked = checked;
+        self.progress.finish();
+        Ok(())
     }
 
     fn compare(&mut self, path: &Path, copies: &[FileCopy]) {
@@ -357,7 +442,8 @@ impl Walk<'_> {
         }
         self.count.differ += 1;
         self.say(&report(path, copies));
-        let repaired = match self.args.fix {
+        let repaired = match self.args.source() {
+            _ if !self.repairs => Ok(None),
             FixSource::Manual => {
                 // Nothing may be drawn over the question.
                 self.progress.finish();
@@ -391,7 +477,7 @@ impl Walk<'_> {
             return;
         }
         let bytes = copies.iter().map(|copy| u64::try_from(copy.stat.st_blocks).unwrap_or(0) * 512).sum();
-        let removed = self.args.remove_leftovers.then(|| leftovers::remove(of, copies));
+        let removed = self.removes.then(|| leftovers::remove(of, copies));
         self.count.left.add(bytes);
         let (word, why) = match &removed {
             Some(Ok(())) => {

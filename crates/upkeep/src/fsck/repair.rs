@@ -22,13 +22,13 @@ pub(super) fn repair(
     stop: &Stop,
     pace: &mut Pace,
 ) -> Result<Option<usize>, String> {
-    if args.fix == FixSource::None {
+    if args.source() == FixSource::None {
         return Ok(None);
     }
     if copies.iter().any(|copy| copy.kind() != copies[0].kind()) {
         return Err("the copies have different types: remove or rename all but one".into());
     }
-    let Some(from) = choose(args.fix, copies, stop) else { return Err("no copy was selected".into()) };
+    let Some(from) = choose(args.source(), copies, stop) else { return Err("no copy was selected".into()) };
     let source = &copies[from];
     let data = args.copy_file && source.kind() == FileType::RegularFile;
     for other in copies {

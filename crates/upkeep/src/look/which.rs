@@ -68,6 +68,12 @@ struct CopyReport {
     links: usize,
 }
 
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report<'r> {
+    paths: &'r [PathReport],
+}
+
 /// Runs the command.
 pub fn which(args: &WhichArgs) -> Result<()> {
     let (mut reports, mut failures) = (Vec::new(), Failures::default());
@@ -95,7 +101,7 @@ pub fn which(args: &WhichArgs) -> Result<()> {
         }
     }
     if args.json {
-        print_json(&reports);
+        print_json(&Report { paths: &reports });
     } else {
         let texts: Vec<String> = reports.iter().map(render).collect();
         print(&texts.join("\n"));

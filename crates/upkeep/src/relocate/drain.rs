@@ -6,6 +6,7 @@ use super::mode::{NoCreation, without};
 use super::mover::{Outcome, Step};
 use super::several;
 use super::{Borders, Bound, RulesArgs, Run, RunArgs, placement, steps};
+use crate::consent::says_yes;
 use crate::error::{Error, Result};
 use crate::output::{print, shown};
 use crate::plan::distribute;
@@ -13,7 +14,7 @@ use crate::pool_link::PoolLink;
 use canopy_policy::placement::Placement;
 use clap::Args;
 use std::ffi::OsStr;
-use std::io::{BufRead, IsTerminal};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 /// Empty a branch, so that its disk can be taken out
@@ -24,7 +25,7 @@ pub struct DrainArgs {
     pub pool: PathBuf,
     /// The branch
     pub branch: PathBuf,
-    /// Then remove it from the pool and its file; do not ask
+    /// Then remove it from the pool and its config file
     #[arg(long)]
     pub remove: bool,
     #[command(flatten)]
@@ -63,14 +64,15 @@ pub fn drain(args: &DrainArgs, remove: Remove<'_>) -> Result<()> {
         );
     }
     let run = Run::new(&pool, &args.run)?;
-    let kept = if args.run.dry_run { None } else { Some(NoCreation::on(&pool, path)?) };
     let placement = placement(&pool)?;
-    let state = if empty(&run, branch, &placement, &Borders::new(&pool, &placement, args.rules))? {
+    let mut kept = run.consent.is_given().then(|| NoCreation::on(&pool, path)).transpose()?;
+    let borders = Borders::new(&pool, &placement, args.rules);
+    let state = if empty(&run, branch, &placement, &borders, &mut kept)? {
         "is empty"
     } else {
         "holds only what belongs to its disk"
     };
-    if run.stop.is_set() || args.run.dry_run || !run.filter.is_open() {
+    if run.stop.is_set() || args.run.consent.dry_run || !run.filter.is_open() {
         return Ok(());
     }
     if args.remove || asks_to_remove(&run, path, state) {
@@ -92,51 +94,81 @@ fn say(run: &Run<'_>, text: &str) {
     }
 }
 
-/// Moves everything off a branch that does not belong to its disk. Returns whether nothing else is there.
+/// Moves everything off a branch that does not belong to its disk, on which nothing is created from then on. Returns whether
+/// nothing else is there.
 ///
 /// # Errors
 /// If something stays.
-fn empty(run: &Run<'_>, branch: usize, placement: &Placement, borders: &Borders<'_>) -> Result<bool> {
+fn empty<'p>(
+    run: &Run<'p>,
+    branch: usize,
+    placement: &Placement,
+    borders: &Borders<'_>,
+    kept: &mut Option<NoCreation<'p>>,
+) -> Result<bool> {
     let summary = run.summary_of("drain");
     let mut total = Outcome::default();
     let mut planned: Vec<Step> = Vec::new();
     let mut stays: Vec<Stays> = Vec::new();
     let mut bound = Bound::default();
     for round in 0..=ROUNDS {
-        let mut job =
-            look_through(run.pool, &[PathBuf::new()], &|index| index == branch, &run.filter, &run.stop)?;
-        let disks = Disks::of(run.pool, &|index| index != branch)?;
-        let Plan { steps, homeless, kept } = plan(&job, &disks, borders, run.pool);
-        bound.kept = kept;
-        bound.belongs = std::mem::take(&mut job.belongs);
-        let (leaving, shared) = several::leave(run.pool, branch, placement, std::mem::take(&mut job.shared))?;
-        let all: Vec<Step> = steps.into_iter().chain(leaving).collect();
+        let mut seen = look(run, branch, placement, borders)?;
         if round == 0 {
-            summary.before(&all);
+            summary.before(&seen.steps);
+            if run.agrees(&seen.steps)? && kept.is_none() {
+                *kept = Some(NoCreation::on(run.pool, &run.pool.branches[branch].path)?);
+                // What was made there while the question was open goes, too.
+                seen = look(run, branch, placement, borders)?;
+            }
         }
+        let Look { job, disks, steps, .. } = seen;
+        bound.kept = seen.kept;
+        bound.belongs = job.belongs;
+        stays = job.stays.into_iter().chain(seen.homeless).collect();
         if round == ROUNDS {
             let late = |step: &Step| Stays {
                 path: run.pool.mountpoint.join(&step.names[0]),
                 why: "it appeared in the meantime".into(),
             };
-            stays = job.stays.into_iter().chain(homeless).chain(shared).chain(all.iter().map(late)).collect();
+            stays.extend(steps.iter().map(late));
             break;
         }
-        let outcome = if run.args.dry_run { Outcome::default() } else { run.mover().run(&all)? };
+        let outcome = if kept.is_some() { run.mover().run(&steps)? } else { Outcome::default() };
         let moved = outcome.moved.files;
-        stays = job.stays.into_iter().chain(homeless).chain(shared).collect();
         // What stayed may go in the next round, and then counts there.
         total = total.followed_by(outcome);
-        planned.extend(all);
-        if !run.args.dry_run && !run.stop.is_set() && run.filter.is_open() {
+        planned.extend(steps);
+        if kept.is_some() && !run.stop.is_set() && run.filter.is_open() {
             stays.extend(empty_dirs(run, &job.dirs, branch, &disks)?);
         }
-        if run.args.dry_run || run.stop.is_set() || moved == 0 {
+        if kept.is_none() || run.stop.is_set() || moved == 0 {
             break;
         }
     }
     summary.after(&planned, &total, (&stays, &bound), run.stop.is_set())?;
     Ok(bound.belongs.is_empty())
+}
+
+/// What is on the branch, and what can go.
+struct Look {
+    job: Job,
+    disks: Disks,
+    steps: Vec<Step>,
+    /// What no branch has room for, and copies that cannot go.
+    homeless: Vec<Stays>,
+    /// What no branch has room for on which rules and tiers want it.
+    kept: Vec<KeptByRule>,
+}
+
+fn look(run: &Run<'_>, branch: usize, placement: &Placement, borders: &Borders<'_>) -> Result<Look> {
+    let mut job =
+        look_through(run.pool, &[PathBuf::new()], &|index| index == branch, &run.filter, &run.stop)?;
+    let disks = Disks::of(run.pool, &|index| index != branch)?;
+    let Plan { mut steps, mut homeless, kept } = plan(&job, &disks, borders, run.pool);
+    let (leaving, shared) = several::leave(run.pool, branch, placement, std::mem::take(&mut job.shared))?;
+    steps.extend(leaving);
+    homeless.extend(shared);
+    Ok(Look { job, disks, steps, homeless, kept })
 }
 
 struct Plan {
@@ -184,19 +216,15 @@ fn empty_dirs(
 
 /// Asks at a terminal whether to remove the branch.
 fn asks_to_remove(run: &Run<'_>, branch: &Path, state: &str) -> bool {
-    let stdin = std::io::stdin();
     if run.args.manners.quiet
         || run.args.manners.json
-        || !stdin.is_terminal()
+        || run.args.consent.yes
+        || !std::io::stdin().is_terminal()
         || !std::io::stdout().is_terminal()
     {
         return false;
     }
     let (branch, pool) = (shown(branch), shown(&run.pool.mountpoint));
-    print(&format!("{branch} {state}. Remove it from {pool} and its config file? [y/N] "));
-    let mut answer = String::new();
-    // A signal does not end the call, but the line that follows it then counts for nothing.
-    stdin.lock().read_line(&mut answer).is_ok()
-        && !run.stop.is_set()
-        && matches!(answer.trim(), "y" | "Y" | "yes")
+    let question = format!("{branch} {state}. Remove it from {pool} and its config file?");
+    says_yes(&question, &run.stop).unwrap_or(false)
 }

@@ -20,6 +20,7 @@ pub use drain::{DrainArgs, Remove, drain};
 pub use tier::{BranchSpace, TierArgs, TierStatus, tier};
 pub use transfer::{MoveArgs, move_files};
 
+use crate::consent::{Alone, Consent, ConsentArgs};
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::held::Kept;
@@ -41,9 +42,8 @@ use summary::Summary;
 /// How a command moves or copies files.
 #[derive(Args, Clone, Debug, Default)]
 pub struct RunArgs {
-    /// Print what would be done, and do nothing
-    #[arg(short = 'n', long)]
-    pub dry_run: bool,
+    #[command(flatten)]
+    pub consent: ConsentArgs,
     /// Also where owners or modes get lost, as on NTFS
     #[arg(long)]
     pub lossy: bool,
@@ -56,6 +56,7 @@ pub(crate) struct Run<'r> {
     pool: &'r PoolLink,
     args: &'r RunArgs,
     action: Action,
+    consent: Consent,
     pub(crate) stop: Stop,
     pub(crate) filter: Filter,
 }
@@ -76,7 +77,8 @@ impl<'r> Run<'r> {
         }
         crate::output::report_missing(pool);
         crate::output::report_lossy(pool);
-        Ok(Run { pool, args, action, stop, filter: Filter::new(&args.manners.filter)? })
+        let consent = Consent::of(args.consent, Alone::Acts, &args.manners);
+        Ok(Run { pool, args, action, consent, stop, filter: Filter::new(&args.manners.filter)? })
     }
 
     fn mover(&self) -> Mover<'_> {
@@ -96,7 +98,12 @@ impl<'r> Run<'r> {
         Mover::new(self.pool, manner, &self.stop)
     }
 
-    /// Says what will be done, does it unless it is a dry run, and says what has become of it.
+    /// Asks whether a plan that has been shown is carried out, if the user decides.
+    fn agrees(&self, steps: &[Step]) -> Result<bool> {
+        self.consent.agrees(self.action.question(), steps.is_empty(), &self.stop)
+    }
+
+    /// Says what will be done, does it if that is agreed to, and says what has become of it.
     pub(crate) fn carry_out(&self, command: &str, steps: &[Step], stays: &[Stays]) -> Result<()> {
         self.carry_out_within(command, steps, stays, &Bound::default())
     }
@@ -111,7 +118,7 @@ impl<'r> Run<'r> {
     ) -> Result<()> {
         let summary = self.summary_of(command);
         summary.before(steps);
-        let outcome = if self.args.dry_run { Outcome::default() } else { self.mover().run(steps)? };
+        let outcome = if self.agrees(steps)? { self.mover().run(steps)? } else { Outcome::default() };
         summary.after(steps, &outcome, (stays, bound), self.stop.is_set())
     }
 
@@ -122,7 +129,7 @@ impl<'r> Run<'r> {
             pool: self.pool,
             json: self.args.manners.json,
             quiet: self.args.manners.quiet,
-            dry_run: self.args.dry_run,
+            dry_run: self.args.consent.dry_run,
             rate: self.args.manners.bwlimit.unwrap_or(0),
         }
     }

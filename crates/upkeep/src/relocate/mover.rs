@@ -39,6 +39,14 @@ pub(crate) enum Action {
 }
 
 impl Action {
+    /// Asks whether a plan that was shown is carried out.
+    pub(super) fn question(self) -> &'static str {
+        match self {
+            Action::Move => "Move them?",
+            Action::Copy => "Copy them?",
+        }
+    }
+
     fn what(self) -> What {
         match self {
             Action::Move => What::Move,

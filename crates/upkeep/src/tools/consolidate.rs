@@ -1,6 +1,7 @@
 //! `mergerfs.consolidate`: for each directory by itself, its files go to the branch with the most free space.
 
 use super::{eager, start};
+use crate::consent::ConsentArgs;
 use crate::error::Result;
 use crate::filter::{Filter, FilterArgs, size};
 use crate::relocate::{
@@ -35,7 +36,8 @@ pub struct OldConsolidate {
 
 pub(super) fn run(args: &OldConsolidate) -> Result<()> {
     let (pool, below) = start(&args.dir)?;
-    let run_args = RunArgs { dry_run: !args.execute, lossy: false, manners: eager(FilterArgs::default()) };
+    let consent = ConsentArgs::executing(args.execute);
+    let run_args = RunArgs { consent, lossy: false, manners: eager(FilterArgs::default()) };
     let run = Run::new(&pool, &run_args)?;
     let dirs = Filter::new(&FilterArgs {
         include_paths: args.include_path.clone(),

@@ -1,6 +1,7 @@
 //! `mergerfs.dedup`: of each file, one copy stays. The old program removed copies that differ as well; these stay.
 
 use super::{eager, start};
+use crate::consent::ConsentArgs;
 use crate::copies::{DedupArgs, Ignore, Old, dedup};
 use crate::error::Result;
 use crate::filter::FilterArgs;
@@ -124,7 +125,7 @@ pub(super) fn run(args: &OldDedup) -> Result<()> {
         copies: 1,
         differing: false,
         link: None,
-        write: args.execute,
+        consent: ConsentArgs::executing(args.execute),
         manners: eager(filter),
         old: Old {
             ignore: args.ignore.last().and_then(|how| how.ignore()),

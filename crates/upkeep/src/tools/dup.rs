@@ -1,6 +1,7 @@
 //! `mergerfs.dup`: more copies of files. The old program overwrote copies that differ; these stay, and are told.
 
 use super::{eager, start};
+use crate::consent::ConsentArgs;
 use crate::copies::{DedupArgs, DupArgs, Old, dedup, dup};
 use crate::error::{Error, Result};
 use crate::filter::FilterArgs;
@@ -47,7 +48,8 @@ pub(super) fn run(args: &OldDup) -> Result<()> {
     let (pool, _) = start(&args.dir)?;
     let filter =
         FilterArgs { include: args.include.clone(), exclude: args.exclude.clone(), ..FilterArgs::default() };
-    let run = RunArgs { dry_run: !args.execute, lossy: false, manners: eager(filter.clone()) };
+    let consent = ConsentArgs::executing(args.execute);
+    let run = RunArgs { consent, lossy: false, manners: eager(filter.clone()) };
     let paths = vec![args.dir.clone()];
     let copied =
         dup(&DupArgs { pool: pool.mountpoint.clone(), paths: paths.clone(), copies: args.count, run });
@@ -69,7 +71,7 @@ pub(super) fn run(args: &OldDup) -> Result<()> {
         copies: args.count,
         differing: false,
         link: None,
-        write: args.execute,
+        consent,
         manners: eager(filter),
         old: Old::default(),
         only_totals: false,

@@ -5,6 +5,7 @@ mod ctl;
 mod dedup;
 mod dup;
 
+use crate::consent::ConsentArgs;
 use crate::error::{Error, Result};
 use crate::filter::{FilterArgs, size};
 use crate::manners::ThrottleArgs;
@@ -144,7 +145,8 @@ fn old_balance(args: &OldBalance) -> Result<()> {
         max_size: args.exclude_gt,
         ..FilterArgs::default()
     };
-    let run = RunArgs { dry_run: false, lossy: false, manners: eager(filter) };
+    // The old program asked nothing.
+    let run = RunArgs { consent: ConsentArgs::executing(true), lossy: false, manners: eager(filter) };
     balance(&BalanceArgs {
         pool: pool.mountpoint.clone(),
         to: args.percentage,

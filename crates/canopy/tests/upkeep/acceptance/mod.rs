@@ -150,7 +150,7 @@ impl Acceptance {
             "drain" => vec![branch(fullest)],
             "consolidate" => [words(&[STILL, "--to"]), vec![branch(fullest + 1)]].concat(),
             "dup" => words(&[STILL, "--copies", "2", "--include", "*.jpg"]),
-            "dedup" | "verify" => words(&[STILL, "--write"]),
+            "dedup" | "verify" => words(&[STILL, "--yes"]),
             "fsck" => words(&["-s"]),
             _ => {
                 // Every file of the disk leaves it.

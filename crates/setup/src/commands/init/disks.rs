@@ -6,11 +6,25 @@ use crate::proposal::Candidate;
 use crate::unused_disks::{Unused, unused};
 use canopy_sys::mountinfo;
 use canopy_sys::shown::Show as _;
-use canopy_terminal::{bytes, paragraph, table};
+use canopy_terminal::{BOLD, bytes, paragraph, styled, table};
 use std::io;
 use std::path::Path;
 
-pub(super) fn listing(candidates: &[Candidate]) -> String {
+/// Lists all disks, with headings.
+pub(super) fn overview(candidates: &[Candidate], lines: &[Line]) -> io::Result<String> {
+    let mounted = match candidates {
+        [] => "  none besides the system disk\n".to_owned(),
+        _ => listing(candidates),
+    };
+    let mut text = format!("{}\n{mounted}", styled(BOLD, "Disks that are mounted"));
+    let others = not_mounted(lines)?;
+    if !others.is_empty() {
+        text.push_str(&format!("\n{}\n{others}", styled(BOLD, "Disks that are not mounted")));
+    }
+    Ok(text)
+}
+
+fn listing(candidates: &[Candidate]) -> String {
     let row = |one: &Candidate| {
         let filesystem = &one.filesystem;
         let disks: Vec<&str> = filesystem.disks.iter().map(String::as_str).collect();
@@ -29,7 +43,7 @@ pub(super) fn listing(candidates: &[Candidate]) -> String {
 }
 
 /// Lists disks that are not mounted: those of fstab, and others, each with what to do.
-pub(super) fn not_mounted(lines: &[Line]) -> io::Result<String> {
+fn not_mounted(lines: &[Line]) -> io::Result<String> {
     let mounts = mountinfo::list()?;
     let mut text = String::new();
     for line in fstab::disks_away(lines, &mounts) {

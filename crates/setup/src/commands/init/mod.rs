@@ -16,7 +16,7 @@ use crate::{proposal, unit};
 use canopy_base::text::os_error;
 use canopy_config::source::named::NamedPool;
 use canopy_sys::shown::Show as _;
-use canopy_terminal::{BOLD, WARNING, paragraph, print, print_styled, styled};
+use canopy_terminal::{BOLD, WARNING, paragraph, print, print_json, print_styled, styled};
 use clap::Args;
 use std::ffi::OsStr;
 use std::fs;
@@ -42,9 +42,15 @@ pub struct InitArgs {
     /// Mounted at boot by: fstab, unit or nothing
     #[arg(long, value_name = "BY", value_enum, hide_possible_values = true)]
     pub boot: Option<Boot>,
+    /// Show what would be written, and do nothing
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
     /// Do not ask; use defaults for whatever is not given
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "dry_run")]
     pub yes: bool,
+    /// Print JSON: what is written (--yes) or would be
+    #[arg(long, conflicts_with = "undo")]
+    pub json: bool,
     /// Take back what init wrote for this pool
     #[arg(long, conflicts_with_all = ["branches", "mountpoint", "way", "boot"])]
     pub undo: bool,
@@ -74,6 +80,17 @@ pub enum Boot {
     Nothing,
 }
 
+impl Boot {
+    /// The word for it on the command line.
+    fn word(self) -> &'static str {
+        match self {
+            Boot::Fstab => "fstab",
+            Boot::Unit => "unit",
+            Boot::Nothing => "nothing",
+        }
+    }
+}
+
 fn parse_way(word: &str) -> Result<Way, String> {
     let words: Vec<&str> = WAYS.iter().map(|way| way.word).collect();
     WAYS.into_iter().find(|way| way.word == word).ok_or_else(|| format!("one of {}", words.join(", ")))
@@ -81,7 +98,7 @@ fn parse_way(word: &str) -> Result<Way, String> {
 
 pub fn run(args: &InitArgs) -> Result<(), Error> {
     let named = named(&args.name)?;
-    let asks = !args.yes && io::stdin().is_terminal();
+    let asks = !args.yes && !args.json && io::stdin().is_terminal();
     if args.undo {
         return plan::undo(args, &named, asks);
     }
@@ -95,8 +112,9 @@ pub fn run(args: &InitArgs) -> Result<(), Error> {
     let lines = fs::read_to_string(&args.fstab_file).map(|text| fstab::parse(&text)).unwrap_or_default();
     let branches = choose_branches(args, &lines, asks)?;
     let min_free = proposal::min_free(&branches);
-    for warning in proposal::warnings(&branches, &lines, min_free) {
-        print_styled(&paragraph(&styled(WARNING, "warning: "), &warning));
+    let warnings = proposal::warnings(&branches, &lines, min_free);
+    for warning in warnings.iter().filter(|_| !args.json) {
+        print_styled(&paragraph(&styled(WARNING, "warning: "), warning));
     }
     let mountpoint = choose_mountpoint(args, &branches, &lines, asks)?;
     let way = choose_way(args, asks)?;
@@ -110,14 +128,33 @@ pub fn run(args: &InitArgs) -> Result<(), Error> {
         ))
     })?;
     let plan = Plan::new(args, named, text, mountpoint, boot, &branches, &lines)?;
-    print_styled(&plan.shown());
-    if asks && !confirm("Write this?")? || !asks && !args.yes {
-        let how = if asks { "as you wish" } else { "--yes writes it" };
-        return Err(Error::Refused(format!("nothing was written ({how})")));
+    if args.json {
+        if args.yes {
+            plan.write()?;
+        }
+        print_json(&plan.report(args.yes, &branches, &pool, &warnings));
+        return told(args);
     }
-    plan.write()?;
+    print_styled(&plan.shown());
+    if args.dry_run {
+        return Ok(());
+    }
+    if asks && !confirm("Write this?")? || !asks && !args.yes {
+        return Err(NOT_WRITTEN);
+    }
+    if let Some(kept) = plan.write()? {
+        print(&format!("the old fstab was kept as {}\n", kept.shown()));
+    }
     print_styled(&format!("\n{}\n{}", styled(BOLD, "Next"), plan.next_steps()));
     Ok(())
+}
+
+const NOT_WRITTEN: Error = Error::NotAgreed("written", "--yes writes it without asking");
+
+/// # Errors
+/// If nothing was written although that was asked.
+fn told(args: &InitArgs) -> Result<(), Error> {
+    if args.yes || args.dry_run { Ok(()) } else { Err(NOT_WRITTEN) }
 }
 
 /// Returns the pool of a name that is the same word everywhere: in a shell, a path, a unit and fstab.
@@ -138,15 +175,8 @@ fn choose_branches(args: &InitArgs, lines: &[Line], asks: bool) -> Result<Vec<Fi
     }
     let found = machine::filesystems().map_err(Error::Mounts)?;
     let candidates = proposal::candidates(found);
-    print_styled(&format!("{}\n", styled(BOLD, "Disks that are mounted")));
-    if candidates.is_empty() {
-        print("  none besides the system disk\n")
-    } else {
-        print(&disks::listing(&candidates))
-    }
-    let others = disks::not_mounted(lines).map_err(Error::Mounts)?;
-    if !others.is_empty() {
-        print_styled(&format!("\n{}\n{others}", styled(BOLD, "Disks that are not mounted")));
+    if !args.json {
+        print_styled(&disks::overview(&candidates, lines).map_err(Error::Mounts)?);
     }
     let proposed: Vec<Filesystem> =
         candidates.into_iter().filter(|one| one.left_out.is_none()).map(|one| one.filesystem).collect();

@@ -6,6 +6,7 @@ use crate::at_boot;
 use crate::error::Error;
 use crate::fstab::{self, Line};
 use crate::machine::Filesystem;
+use crate::pool_file::PoolFile;
 use crate::system_file::{self, Edit, cannot};
 use canopy_config::Config;
 use canopy_config::source::file;
@@ -13,6 +14,7 @@ use canopy_config::source::named::NamedPool;
 use canopy_sys::mountinfo;
 use canopy_sys::shown::Show as _;
 use canopy_terminal::{BOLD, print, print_styled, styled};
+use serde::Serialize;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -72,7 +74,34 @@ impl Plan {
         shown
     }
 
-    pub(super) fn write(&self) -> Result<(), Error> {
+    /// Returns what `--json` prints.
+    pub(super) fn report<'p>(
+        &'p self,
+        written: bool,
+        branches: &'p [Filesystem],
+        pool: &'p PoolFile,
+        warnings: &'p [String],
+    ) -> Report<'p> {
+        let file = |(path, text): &'p (PathBuf, String)| FileReport { path: path.shown().to_string(), text };
+        Report {
+            name: &self.name,
+            written,
+            branches: branches.iter().map(|branch| branch.path.shown().to_string()).collect(),
+            mountpoint: self.mountpoint.shown().to_string(),
+            way: pool.way.word,
+            min_free: pool.min_free,
+            boot: self.boot.word(),
+            files: self.files.iter().map(file).collect(),
+            fstab: self
+                .fstab
+                .as_ref()
+                .map(|edit| FstabReport { path: edit.path.shown().to_string(), difference: edit.shown() }),
+            warnings,
+        }
+    }
+
+    /// Writes all files. Returns where the old fstab is kept, if it has changed.
+    pub(super) fn write(&self) -> Result<Option<PathBuf>, Error> {
         for (path, text) in &self.files {
             let failed = |why| cannot("be written", path, &why);
             fs::create_dir_all(path.parent().unwrap_or(Path::new("/"))).map_err(failed)?;
@@ -83,11 +112,7 @@ impl Plan {
         if !self.mountpoint.exists() {
             fs::create_dir_all(&self.mountpoint).map_err(|why| cannot("be made", &self.mountpoint, &why))?;
         }
-        if let Some(edit) = &self.fstab {
-            let kept = edit.apply()?;
-            print(&format!("{} was kept as {}\n", edit.path.shown(), kept.shown()));
-        }
-        Ok(())
+        self.fstab.as_ref().map(Edit::apply).transpose()
     }
 
     pub(super) fn next_steps(&self) -> String {
@@ -99,6 +124,35 @@ impl Plan {
         };
         format!("{first}  canopy status {place}\n  canopy doctor    # looks for problems\n")
     }
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+pub(super) struct Report<'p> {
+    name: &'p str,
+    /// Whether it was written, or only planned.
+    written: bool,
+    branches: Vec<String>,
+    mountpoint: String,
+    way: &'p str,
+    min_free: u64,
+    boot: &'p str,
+    files: Vec<FileReport<'p>>,
+    fstab: Option<FstabReport>,
+    warnings: &'p [String],
+}
+
+#[derive(Serialize)]
+struct FileReport<'p> {
+    path: String,
+    text: &'p str,
+}
+
+#[derive(Serialize)]
+struct FstabReport {
+    path: String,
+    /// The lines that go and come, behind `-` and `+`.
+    difference: String,
 }
 
 /// Writes a word so that a shell reads it back.
@@ -159,8 +213,7 @@ pub(super) fn undo(args: &InitArgs, named: &NamedPool, asks: bool) -> Result<(),
     }
     print_styled(&shown);
     if asks && !confirm("Take this back? A copy of each file is kept.")? || !asks && !args.yes {
-        let how = if asks { "as you wish" } else { "--yes does it" };
-        return Err(Error::Refused(format!("nothing was taken back ({how})")));
+        return Err(Error::NotAgreed("taken back", "--yes does it without asking"));
     }
     let mut kept = Vec::new();
     if let Some(edit) = &edit {

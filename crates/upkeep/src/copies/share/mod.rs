@@ -3,6 +3,7 @@
 mod find;
 
 use super::dedup::{DedupArgs, Link};
+use crate::consent::{Alone, Consent};
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::held::aside;
@@ -60,6 +61,8 @@ enum Done {
 struct Work<'w> {
     pool: &'w PoolLink,
     args: &'w DedupArgs,
+    /// Whether files are linked, or only shown.
+    writes: bool,
     link: Link,
     stop: &'w Stop,
     reader: Reader<'w>,
@@ -70,7 +73,8 @@ struct Work<'w> {
 /// Runs the command.
 pub(super) fn share(args: &DedupArgs, link: Link) -> Result<()> {
     let pool = PoolLink::named(&args.pool)?;
-    if pool.is_read_only && args.write {
+    let consent = Consent::of(args.consent, Alone::Shows, &args.manners);
+    if pool.is_read_only && matches!(consent, Consent::Given | Consent::Asked) {
         return Err(Error::PoolReadOnly(pool.mountpoint.clone()));
     }
     report_missing(&pool);
@@ -80,12 +84,18 @@ pub(super) fn share(args: &DedupArgs, link: Link) -> Result<()> {
     let starts = if args.paths.is_empty() { vec![PathBuf::new()] } else { apart(&pool, &args.paths)? };
     let looked = find::look(&pool, &starts, &filter, &stop)?;
     let all = looked.groups.iter().flatten().map(|item| item.copy.size()).sum();
+    let files = looked.groups.iter().flatten().count();
+    if consent == Consent::Asked && files > 0 {
+        print(&format!("files of the same size: {files} ({})\n", bytes(all)));
+    }
+    let question = "Compare them, and let equal ones share their space?";
+    let writes = consent.agrees(question, files == 0, &stop)?;
     let progress = Progress::new(all, manners.quiet || manners.json);
     let report = Report {
         command: "dedup",
         pool: OsText::from(pool.mountpoint.as_path()),
         link: link.word(),
-        dry_run: !args.write,
+        dry_run: !writes,
         stopped: false,
         equal: Sum::default(),
         already: Sum::default(),
@@ -96,7 +106,8 @@ pub(super) fn share(args: &DedupArgs, link: Link) -> Result<()> {
         stays: Vec::new(),
     };
     let reader = Reader { pool: &pool, stop: &stop, pace, progress };
-    let mut work = Work { pool: &pool, args, link, stop: &stop, reader, report, stays: looked.failed };
+    let mut work =
+        Work { pool: &pool, args, writes, link, stop: &stop, reader, report, stays: looked.failed };
     work.take_up(&looked.dirs);
     for group in looked.groups {
         match work.reader.divide(group) {
@@ -109,13 +120,14 @@ pub(super) fn share(args: &DedupArgs, link: Link) -> Result<()> {
         }
     }
     work.reader.progress.finish();
-    work.finish()
+    let is_empty = work.report.linked.files == 0;
+    work.finish().and_then(|()| consent.only_shown(is_empty))
 }
 
 impl Work<'_> {
     /// Removes the names that a killed command has left in these directories.
     fn take_up(&mut self, dirs: &[PathBuf]) {
-        if !self.args.write {
+        if !self.writes {
             return;
         }
         for dir in dirs {
@@ -173,7 +185,7 @@ impl Work<'_> {
         if !is_same || now.modified() != with.copy.modified() {
             return Err(Kept::from(Errno::STALE));
         }
-        let [shared, own] = match (self.args.write, self.link) {
+        let [shared, own] = match (self.writes, self.link) {
             (false, _) => [Lease::None; 2],
             (true, Link::Reflink) => [Lease::Unwritten; 2],
             (true, Link::Hard) => [Lease::Unwritten, Lease::Alone],
@@ -190,7 +202,7 @@ impl Work<'_> {
                 held.require_same_times(&with)?;
                 let hidden = Progress::new(0, true);
                 held.require_equal(&with, (&mut self.reader.pace, &hidden), self.stop)?;
-                if self.args.write {
+                if self.writes {
                     held.replace_by_link_of(&with)?;
                 }
                 Ok(Done::Linked)
@@ -202,7 +214,7 @@ impl Work<'_> {
         if held.shares_blocks_of(with)? {
             return Ok(Done::Already);
         }
-        if self.args.write {
+        if self.writes {
             held.share_blocks_of(with, self.stop)?;
         }
         Ok(Done::Linked)
@@ -219,7 +231,7 @@ impl Work<'_> {
                 bytes: item.copy.used(),
             });
         } else if !self.args.manners.quiet {
-            let word = match (self.args.write, self.link) {
+            let word = match (self.writes, self.link) {
                 (true, Link::Reflink) => "shares the blocks of",
                 (false, Link::Reflink) => "would share the blocks of",
                 (true, Link::Hard) => "is a link of",
@@ -232,7 +244,7 @@ impl Work<'_> {
                 shown(branch),
                 bytes(item.copy.used())
             );
-            if self.args.write {
+            if self.writes {
                 self.reader.progress.tell(&line)
             } else {
                 // That is what was asked for.
@@ -248,7 +260,7 @@ impl Work<'_> {
             print_json(report);
         } else if !self.args.manners.quiet {
             let line = |stay: &Stays| format!("stays: {} ({})\n", shown(&stay.path), stay.why);
-            let word = if self.args.write { "linked" } else { "to link, with --write" };
+            let word = if self.writes { "linked" } else { "to link, with --yes" };
             let rest =
                 [("already", report.already), ("stay", report.stayed), ("not begun", report.not_begun)];
             let sums = adds_up(FILES, (word, report.linked), &rest, ("equal to another one", report.equal));

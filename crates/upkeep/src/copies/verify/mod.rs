@@ -9,15 +9,16 @@ mod report;
 #[cfg(any(test, fuzzing))]
 pub(crate) use journal::fuzz;
 
+use crate::consent::{Alone, Consent, ConsentArgs, says_yes};
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::held::Kept;
 use crate::manners::ThrottleArgs;
-use crate::output::report_missing;
+use crate::output::{print, report_missing};
 use crate::pace::Pace;
 use crate::pool_link::PoolLink;
 use crate::progress::Progress;
-use crate::relocate::{Sum, apart};
+use crate::relocate::{FILES, Sum, apart};
 use crate::stop::Stop;
 use blake3::Hash;
 use clap::Args;
@@ -38,17 +39,20 @@ pub struct VerifyArgs {
     /// Files and directories of the pool, instead of all of it
     #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// Store checksums and fix damage; without this, only read
-    #[arg(long)]
-    pub write: bool,
+    #[command(flatten)]
+    pub consent: ConsentArgs,
+    #[arg(long, hide = true, conflicts_with = "dry_run")]
+    pub fix: bool,
     #[command(flatten)]
     pub manners: ThrottleArgs,
 }
 
 const NOTES: &str = "\
-Exit status: 1 if a file is damaged or copies differ, 2 if something was not
+Stores checksums and fixes what is damaged if you say yes; else it only reads.
+
+Exit status: 1 if a file is damaged or copies differ, 4 if something was not
 read.
-Example: canopy verify /mnt/pool /mnt/pool/photos --write";
+Example: canopy verify /mnt/pool /mnt/pool/photos --yes";
 
 /// What the command does, and what it has found.
 struct Work<'w> {
@@ -64,16 +68,25 @@ struct Work<'w> {
 /// Runs the command.
 pub fn verify(args: &VerifyArgs) -> Result<()> {
     let pool = PoolLink::named(&args.pool)?;
-    if pool.is_read_only && args.write {
+    let given = ConsentArgs { yes: args.consent.yes || args.fix, ..args.consent };
+    let consent = Consent::of(given, Alone::Shows, &args.manners);
+    if pool.is_read_only && consent.is_given() {
         return Err(Error::PoolReadOnly(pool.mountpoint.clone()));
     }
     report_missing(&pool);
     let manners = &args.manners;
     let (stop, filter) = (Stop::on_signals()?, Filter::new(&manners.filter)?);
     let starts = if args.paths.is_empty() { vec![PathBuf::new()] } else { apart(&pool, &args.paths)? };
+    let writes = match consent {
+        Consent::Asked if !pool.is_read_only => {
+            let collected = collect(&pool, &starts, &filter, &stop)?;
+            asks_to_write(&collected, &stop)?
+        }
+        _ => consent.is_given(),
+    };
     let reader = Reader {
         pool: &pool,
-        writes: args.write,
+        writes,
         stop: &stop,
         pace: Pace::of(manners),
         progress: Progress::new(0, true),
@@ -83,7 +96,7 @@ pub fn verify(args: &VerifyArgs) -> Result<()> {
         pool: &pool,
         stop: &stop,
         reader,
-        report: Report::new(&pool, !args.write),
+        report: Report::new(&pool, !writes),
         teller: Teller::new(manners.json, manners.quiet),
         cut_off: HashSet::new(),
     };
@@ -102,6 +115,19 @@ pub fn verify(args: &VerifyArgs) -> Result<()> {
         work.verify(unit);
     }
     work.finish()
+}
+
+/// Asks whether files may be changed. Nobody knows which before all have been read, so the question comes first.
+fn asks_to_write(collected: &Collected, stop: &Stop) -> Result<bool> {
+    let mut files = Sum::default();
+    for item in collected.units.iter().flat_map(|unit| &unit.items) {
+        files.add(item.copy.size());
+    }
+    if files.files == 0 {
+        return Ok(true);
+    }
+    print(&format!("to read: {}\n", files.counted(FILES)));
+    says_yes("Store missing checksums, and fix damaged files from a whole copy? (n only reads)", stop)
 }
 
 impl Work<'_> {
@@ -218,7 +244,7 @@ impl Work<'_> {
         let good = &unit.items[good];
         let from = crate::output::shown(&self.pool.branches[good.copy.branch].path);
         if !self.reader.writes {
-            return (What::Damaged, of(&format!("--write fixes it from {from}")));
+            return (What::Damaged, of(&format!("--yes fixes it from {from}")));
         }
         let damaged = &unit.items[index];
         match fix::fix(self.pool, [damaged, good], &checksum, &mut self.reader.pace, self.stop) {

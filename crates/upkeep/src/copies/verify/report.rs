@@ -239,7 +239,7 @@ impl Report {
         let lacking = self.missing.files + self.stale.files;
         if self.dry_run {
             if lacking > 0 {
-                let _ = writeln!(text, "checksums to store, with --write: {lacking}");
+                let _ = writeln!(text, "checksums to store, with --yes: {lacking}");
             }
             return text;
         }

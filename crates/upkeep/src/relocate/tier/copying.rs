@@ -68,8 +68,10 @@ impl TierMover<'_> {
         plan.stays.extend(failed.into_iter().map(stays));
         let summary = run.summary_of("tier");
         // Rounds that find nothing are no news.
-        let is_news =
-            !plan.steps.is_empty() || !plan.stays.is_empty() || self.args.once || self.args.run.dry_run;
+        let is_news = !plan.steps.is_empty()
+            || !plan.stays.is_empty()
+            || self.args.once
+            || self.args.run.consent.dry_run;
         if is_news {
             summary.before(&plan.steps);
         }
@@ -146,7 +148,7 @@ impl TierMover<'_> {
     }
 
     fn make(&self, run: &Run<'_>, plan: &CopyPlan) -> Result<Outcome> {
-        if self.args.run.dry_run || plan.steps.is_empty() {
+        if plan.steps.is_empty() || !run.agrees(&plan.steps)? {
             return Ok(Outcome::default());
         }
         self.tell("makes copies");

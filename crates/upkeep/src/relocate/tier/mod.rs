@@ -28,7 +28,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Move files between tiers, and apply rules: places and copies
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[command(after_help = NOTES)]
 pub struct TierArgs {
     /// The pool's mountpoint or name
@@ -55,6 +55,10 @@ const WALK: Duration = Duration::from_secs(3600);
 
 /// Runs the command.
 pub fn tier(args: &TierArgs) -> Result<()> {
+    let mut args = args.clone();
+    // Who has set tiers and rules wants what they say; only one round is asked for like other commands.
+    args.run.consent.yes |= !args.once && !args.run.consent.dry_run;
+    let args = &args;
     let stop = Stop::on_signals()?;
     let pool = PoolLink::named(&args.pool)?.accepting_losses(args.run.lossy);
     let placement = pool.placement()?;
@@ -62,10 +66,10 @@ pub fn tier(args: &TierArgs) -> Result<()> {
         return Err(Error::NoTiers(pool.mountpoint));
     }
     // A dry run may look while a mover works.
-    let record = if args.run.dry_run { None } else { Some(Record::begin(&pool.mountpoint)?) };
+    let record = if args.run.consent.dry_run { None } else { Some(Record::begin(&pool.mountpoint)?) };
     let (record, stuck) = (RefCell::new(record), RefCell::default());
     let mover = TierMover { args, stop, record, stuck, copying: RefCell::default() };
-    if args.once || args.run.dry_run {
+    if args.once || args.run.consent.dry_run {
         let done = mover.round(&pool, &placement).and_then(|round| round.told);
         mover.finish("has ended");
         return done;
@@ -185,7 +189,8 @@ impl TierMover<'_> {
             self.tell("looks at the pool");
             let (next, left) = self.plan(pool, placement, &run)?;
             // Rounds that find nothing are no news.
-            let is_news = !next.is_empty() || !left.is_empty() || self.args.once || self.args.run.dry_run;
+            let is_news =
+                !next.is_empty() || !left.is_empty() || self.args.once || self.args.run.consent.dry_run;
             if number == 0 && !is_news {
                 return Ok(Round { moved: false, told: Ok(()) });
             }
@@ -193,10 +198,10 @@ impl TierMover<'_> {
             if number == 0 || !next.is_empty() {
                 summary.before(&next);
             }
-            let made = if self.args.run.dry_run {
-                Outcome::default()
-            } else {
+            let made = if number > 0 || run.agrees(&next)? {
                 run.mover().run_calmly(&next, &|| self.wait(pool, placement, &calm))?
+            } else {
+                Outcome::default()
             };
             self.count(pool, &made);
             let none_stays = made.stays.is_empty();

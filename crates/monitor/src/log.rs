@@ -1,0 +1,358 @@
+//! `canopy log`: shows what daemons said, wherever it went: the journal, syslog, or what was their standard error.
+
+use crate::error::{Error, Result};
+use canopy_config::program_name::Name;
+use canopy_config::source::named;
+use canopy_sys::mountinfo::{self, MountEntry};
+use canopy_sys::shown::Show as _;
+use canopy_terminal::{eprint_line, print, print_exactly, print_json};
+use clap::Args;
+use rustix::process::Pid;
+use serde::Serialize;
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Show what the daemons of pools said
+#[derive(Args, Debug)]
+#[command(after_help = NOTES)]
+pub struct LogArgs {
+    /// A pool's mountpoint or name [default: all pools]
+    pub pool: Option<PathBuf>,
+    /// How many lines to show
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 50)]
+    pub lines: usize,
+    /// Go on with new lines as they come
+    #[arg(short, long, conflicts_with = "json")]
+    pub follow: bool,
+    /// Print JSON, for programs
+    #[arg(long)]
+    pub json: bool,
+}
+
+const NOTES: &str = "\
+A daemon in the background writes to the journal, or to syslog if there is none;
+canopy mount -f writes to its standard error. CANOPY_LOG=debug, given when the
+pool is mounted, makes it say more.
+
+Examples:
+  canopy log media
+  canopy log -f";
+
+const JOURNAL: &str = "/run/systemd/journal/socket";
+const SYSLOG: &str = "/dev/log";
+/// Where syslog daemons write what a daemon says.
+const SYSLOG_FILES: [&str; 3] = ["/var/log/syslog", "/var/log/daemon.log", "/var/log/messages"];
+
+/// Where the lines of a daemon are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Place {
+    Journal,
+    Syslog(PathBuf),
+    File(PathBuf),
+    /// They cannot be read there, and why.
+    Elsewhere(String),
+}
+
+/// A place, and the processes whose lines are looked for there; without any, those of all.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Source {
+    place: Place,
+    processes: Vec<u32>,
+}
+
+#[derive(Serialize)]
+struct Report {
+    sources: Vec<SourceReport>,
+}
+
+#[derive(Serialize)]
+struct SourceReport {
+    /// journal, syslog, file or none.
+    kind: &'static str,
+    /// The file, if it is one.
+    file: Option<String>,
+    lines: Vec<String>,
+}
+
+/// Returns the processes that serve a mount.
+pub type Servers = fn(&MountEntry) -> Vec<Pid>;
+
+/// Shows what the daemons said.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn log(args: &LogArgs, servers: Servers) -> Result<()> {
+    let sources = sources(args.pool.as_deref(), servers)?;
+    if let (true, [source]) = (args.follow, sources.as_slice()) {
+        return follow(source, args.lines);
+    }
+    if args.follow {
+        let places: Vec<String> = sources.iter().map(|source| source.place.name()).collect();
+        return Err(Error::SeveralLogs(places.join(", ")));
+    }
+    let mut report = Report { sources: Vec::new() };
+    for source in &sources {
+        report.sources.push(SourceReport {
+            kind: source.place.kind(),
+            file: source.place.file().map(|file| file.shown().to_string()),
+            lines: source.lines(args.lines)?,
+        });
+    }
+    if args.json {
+        print_json(&report);
+        return Ok(());
+    }
+    for (source, shown) in sources.iter().zip(&report.sources) {
+        if sources.len() > 1 {
+            print(&format!("{}:\n", source.place.name()));
+        }
+        match (&source.place, shown.lines.is_empty()) {
+            (Place::Elsewhere(why), _) => eprint_line(why),
+            (place, true) => eprint_line(&format!("there are no messages in {}", place.name())),
+            (_, false) => shown.lines.iter().for_each(|line| print_exactly(format!("{line}\n").as_bytes())),
+        }
+    }
+    Ok(())
+}
+
+/// Returns where to look for what was said of a pool, or of all.
+fn sources(pool: Option<&Path>, servers: Servers) -> Result<Vec<Source>> {
+    let listed = mountinfo::list().map_err(Error::system("cannot read /proc/self/mountinfo"))?;
+    let pools: Vec<MountEntry> = listed.into_iter().filter(MountEntry::is_pool).collect();
+    let Some(pool) = pool else {
+        let mut sources: Vec<Source> = Vec::new();
+        // What daemons have said that have ended since is in the system's log.
+        let ended = std::iter::once(Source { place: system(), processes: Vec::new() });
+        for source in pools.iter().flat_map(|mounted| of_pool(mounted, servers)).chain(ended) {
+            let source = match source.place {
+                Place::File(_) => source,
+                place => Source { place, processes: Vec::new() },
+            };
+            let is_nothing = matches!(source.place, Place::Elsewhere(_)) && !sources.is_empty();
+            if !is_nothing && !sources.contains(&source) {
+                sources.push(source);
+            }
+        }
+        return Ok(sources);
+    };
+    let path = named::mountpoint(pool)?;
+    let place = mountinfo::listed_path(&path).unwrap_or_else(|_| path.clone());
+    match pools.iter().rev().find(|mounted| mounted.mountpoint == place) {
+        Some(mounted) => {
+            let mut sources = of_pool(mounted, servers);
+            // With one pool, what earlier daemons of it have said belongs to it as well.
+            if pools.len() == 1 {
+                let shared = sources.iter_mut().filter(|source| !matches!(source.place, Place::File(_)));
+                shared.for_each(|source| source.processes.clear());
+            }
+            Ok(sources)
+        }
+        None => {
+            eprint_line(&format!(
+                "no pool is mounted at {}, so these are the messages of all pools",
+                path.shown()
+            ));
+            Ok(vec![Source { place: system(), processes: Vec::new() }])
+        }
+    }
+}
+
+/// Returns where the processes of a pool write.
+fn of_pool(mounted: &MountEntry, servers: Servers) -> Vec<Source> {
+    let mut processes: Vec<u32> =
+        servers(mounted).iter().map(|pid| pid.as_raw_nonzero().get().cast_unsigned()).collect();
+    let keepers: Vec<u32> = processes.iter().filter_map(|pid| keeper_of(*pid)).collect();
+    processes.extend(keepers);
+    let Some(server) = processes.first() else {
+        let why = format!(
+            "the daemon of {} cannot be found: it has ended, or belongs to another user (sudo canopy log)",
+            mounted.mountpoint.shown()
+        );
+        return vec![Source { place: Place::Elsewhere(why), processes }];
+    };
+    let stderr = fs::read_link(format!("/proc/{server}/fd/2"));
+    vec![Source { place: stderr.map_or_else(|_| system(), |link| written_to(&link)), processes }]
+}
+
+/// Returns the process that started a server and keeps its pool, if it is one of ours.
+fn keeper_of(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+    let name = fs::read_to_string(format!("/proc/{parent}/comm")).ok()?;
+    Name::from_fstype(name.trim()).map(|_| parent)
+}
+
+/// Returns the place that a standard error leads to.
+fn written_to(link: &Path) -> Place {
+    match link.to_str().unwrap_or_default() {
+        // A daemon in the background has closed it.
+        "/dev/null" => system(),
+        // The journal, if systemd has started it.
+        text if text.starts_with("socket:") => system(),
+        text if text.starts_with("pipe:") => Place::Elsewhere(
+            "the daemon writes to a pipe: the program that started it has the messages (of a container: \
+             docker logs, podman logs)"
+                .into(),
+        ),
+        text if text.starts_with("/dev/") => {
+            Place::Elsewhere(format!("the daemon writes to the terminal {text}"))
+        }
+        text if text.ends_with(" (deleted)") => {
+            Place::Elsewhere(format!("the daemon writes to a file that was removed: {text}"))
+        }
+        _ => Place::File(link.to_owned()),
+    }
+}
+
+/// Returns where a daemon in the background writes.
+fn system() -> Place {
+    if Path::new(JOURNAL).exists() {
+        return Place::Journal;
+    }
+    let file = SYSLOG_FILES.iter().map(Path::new).find(|file| file.exists());
+    match file.filter(|_| Path::new(SYSLOG).exists()) {
+        Some(file) => Place::Syslog(file.to_owned()),
+        None => Place::Elsewhere(
+            "there is neither a journal nor syslog, so daemons in the background log nowhere (canopy mount -f \
+             logs to its standard error)"
+                .into(),
+        ),
+    }
+}
+
+impl Place {
+    fn kind(&self) -> &'static str {
+        match self {
+            Place::Journal => "journal",
+            Place::Syslog(_) => "syslog",
+            Place::File(_) => "file",
+            Place::Elsewhere(_) => "none",
+        }
+    }
+
+    fn file(&self) -> Option<&Path> {
+        match self {
+            Place::Syslog(file) | Place::File(file) => Some(file),
+            Place::Journal | Place::Elsewhere(_) => None,
+        }
+    }
+
+    fn name(&self) -> String {
+        self.file().map_or_else(|| "the journal".into(), |file| file.shown().to_string())
+    }
+}
+
+impl Source {
+    /// Returns the last lines.
+    fn lines(&self, most: usize) -> Result<Vec<String>> {
+        match &self.place {
+            Place::Journal => {
+                let done = self.journalctl(most).output();
+                let done = done.map_err(Error::system("journalctl cannot be run"))?;
+                Ok(String::from_utf8_lossy(&done.stdout).lines().map(str::to_owned).collect())
+            }
+            Place::Syslog(file) | Place::File(file) => {
+                let failed = |why| Error::Log { path: file.clone(), why };
+                let file = File::open(file).map_err(failed)?;
+                let mut last = VecDeque::new();
+                for line in BufReader::new(file).split(b'\n') {
+                    let line = String::from_utf8_lossy(&line.map_err(failed)?).into_owned();
+                    if self.admits(&line) {
+                        last.push_back(line);
+                        if last.len() > most {
+                            last.pop_front();
+                        }
+                    }
+                }
+                Ok(last.into())
+            }
+            Place::Elsewhere(_) => Ok(Vec::new()),
+        }
+    }
+
+    fn journalctl(&self, most: usize) -> Command {
+        let mut command = Command::new("journalctl");
+        command.args(["--no-pager", "--quiet", "--output=short-iso", "-t", "canopy", "-t", "mergerfs"]);
+        command.arg("--lines").arg(most.to_string());
+        command.args(self.processes.iter().map(|pid| format!("_PID={pid}")));
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Returns whether a line is from one of these processes.
+    fn admits(&self, line: &str) -> bool {
+        match (&self.place, self.processes.as_slice()) {
+            (Place::Syslog(_), []) => line.contains(" canopy[") || line.contains(" mergerfs["),
+            (Place::Syslog(_), processes) => processes.iter().any(|pid| {
+                line.contains(&format!(" canopy[{pid}]:")) || line.contains(&format!(" mergerfs[{pid}]:"))
+            }),
+            _ => true,
+        }
+    }
+}
+
+/// Shows the last lines, and new ones as they come, until a signal ends it.
+fn follow(source: &Source, most: usize) -> Result<()> {
+    let failed = Error::system("the log cannot be followed");
+    match &source.place {
+        Place::Journal => Err(failed(source.journalctl(most).arg("--follow").exec())),
+        Place::Elsewhere(why) => {
+            eprint_line(why);
+            Ok(())
+        }
+        Place::Syslog(file) | Place::File(file) => {
+            source.lines(most)?.iter().for_each(|line| print_exactly(format!("{line}\n").as_bytes()));
+            let mut tail = Command::new("tail");
+            tail.args(["-n", "0", "-F"]).arg(file).stdin(Stdio::null()).stdout(Stdio::piped());
+            let mut tail = tail.spawn().map_err(failed)?;
+            let Some(lines) = tail.stdout.take() else { return Ok(()) };
+            for line in BufReader::new(lines).split(b'\n').map_while(Result::ok) {
+                let line = String::from_utf8_lossy(&line).into_owned();
+                if source.admits(&line) {
+                    print_exactly(format!("{line}\n").as_bytes());
+                }
+            }
+            tail.wait().map(drop).map_err(Error::system("the log cannot be followed"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_syslog_are_told_apart() {
+        let of = |processes: &[u32]| Source {
+            place: Place::Syslog("/var/log/syslog".into()),
+            processes: processes.into(),
+        };
+        let line = "Nov 27 14:00:01 host canopy[123]: /pool has ended";
+        assert!(of(&[]).admits(line) && of(&[9, 123]).admits(line));
+        assert!(!of(&[12]).admits(line) && !of(&[23]).admits(line));
+        assert!(!of(&[]).admits("Nov 27 14:00:01 host sshd[123]: canopy"));
+        assert!(of(&[]).admits(&line.replace("canopy", "mergerfs")));
+    }
+
+    #[test]
+    fn standard_error_tells_the_place() {
+        assert_eq!(written_to(Path::new("/srv/log")), Place::File("/srv/log".into()));
+        for elsewhere in ["/dev/pts/3", "pipe:[77]", "/srv/log (deleted)"] {
+            assert!(matches!(written_to(Path::new(elsewhere)), Place::Elsewhere(_)), "{elsewhere}");
+        }
+    }
+
+    #[test]
+    fn the_last_lines_of_a_file_are_shown() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        fs::write(&path, "one\ntwo\nthree\n").unwrap();
+        let source = Source { place: Place::File(path), processes: Vec::new() };
+        assert_eq!(source.lines(2).unwrap(), ["two", "three"]);
+        assert_eq!(source.lines(9).unwrap().len(), 3);
+    }
+}
