@@ -9,7 +9,8 @@ cd "$(dirname "$0")/.."
 readonly BUILD_PACKAGES=(gcc libc6-dev)
 readonly FAST_PACKAGES=(e2fsprogs)
 readonly RUN_PACKAGES=(fuse3 mount util-linux kmod)
-readonly TEST_PACKAGES=(git g++ make pkg-config groff-base xfsprogs btrfs-progs attr acl rsync sqlite3 python3 stress-ng strace fio jq procps shellcheck systemd
+readonly TEST_PACKAGES=(git g++ make pkg-config groff-base xfsprogs btrfs-progs attr acl curl rsync sqlite3 python3 stress-ng strace fio jq procps shellcheck systemd
+    zsh fish
     borgbackup inotify-tools iproute2 python3-yaml restic snapraid syncthing) # the last ones for the examples of the manual
 # Programs from crates.io as name=version, installed into target/tools.
 readonly CARGO_TOOLS=(pjdfstest=0.2.2 fsx=0.3.2 cargo-deny=0.20.2)

@@ -1,4 +1,4 @@
-//! Completions, as bash asks for them.
+//! Completions, as the shells ask for them.
 
 use super::rig::{PATIENCE, bed, foreground};
 use canopy_testkit::CliBed;
@@ -53,4 +53,35 @@ fn bash_completes_what_the_program_knows() {
     assert!(offered(&bed, &["drain", "/no/such", ""]).is_empty() && offered(&bed, &["frob", ""]).is_empty());
     assert!(bed.run("umount @p").success());
     assert!(wait_within(&mut daemon, PATIENCE).is_some_and(|status| status.success()));
+}
+
+/// What the other shells offer, each line a word and perhaps its meaning.
+#[test]
+fn zsh_and_fish_complete_the_same() {
+    let bed = bed();
+    let dist = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/completions");
+    let bin = Path::new(env!("CARGO_BIN_EXE_canopy")).parent().expect("a directory").display().to_string();
+    let path = format!("{bin}:{}", std::env::var("PATH").unwrap_or_default());
+    // What zsh's own functions get.
+    let zsh = "_describe() { print -l -- \"${(@P)2}\" }; _files() { print -- FILES }; compdef() { }; \
+               source \"$1\"; shift; words=(\"$@\"); CURRENT=$#; _canopy";
+    let fish = "source $argv[1]; complete -C \"$argv[2..-1]\"";
+    for (words, expected) in [
+        ("canopy stat", "status"),
+        ("canopy init --way fi", "fill"),
+        ("canopy drain --dry", "--dry-run"),
+        ("canopy fsck --keep larg", "largest"),
+        ("canopy mount -o category.cr", "category.create="),
+        ("canopy help umo", "umount"),
+    ] {
+        for (shell, script, file) in [("zsh", zsh, "_canopy"), ("fish", fish, "canopy.fish")] {
+            let mut command = Command::new(shell);
+            command.args(if shell == "zsh" { &["-f", "-c"][..] } else { &["--no-config", "-c"] }).arg(script);
+            command.args((shell == "zsh").then_some("zsh")).arg(dist.join(file)).args(words.split(' '));
+            let done = run_within(command.env("PATH", &path).current_dir(bed.dir()), PATIENCE);
+            let first = |line: &str| line.split(['\t', ':']).next().map(str::to_owned);
+            let offered: Vec<String> = done.stdout.lines().filter_map(first).collect();
+            assert_eq!(offered, [expected], "{shell}, {words}: {}", done.describe());
+        }
+    }
 }
