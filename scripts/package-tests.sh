@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Tries the packages of scripts/package.sh on bare systems of Debian 12 and Debian 13: the quick start of the manual, word for word;
-# install, mount by fstab, upgrade, replace mergerfs, remove and purge. Then the static program in an empty root, and the container image.
+# install from a repository for apt (scripts/apt-repository.sh), install, mount by fstab, upgrade, replace mergerfs, remove and purge. Then the static program in an empty root, and the container image.
 #   package-tests.sh [debian-12|debian-13|static|image ...]    without a name, all four
 # Environment variables, with their defaults:
 #   BUILD, STATIC_BUILD  built programs, as for package.sh (it builds a release)
 #   BARE_SYSTEMS         a directory that keeps the bare systems for the next run (they are removed at the end)
-# Needs root, debootstrap and lintian, buildah for the image, the mirrors of Debian if there is no bare system yet, and 2 GiB of
+# Needs root, debootstrap, apt-utils, gpg and lintian, buildah for the image, the mirrors of Debian if there is no bare system yet, and 2 GiB of
 # disk.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -23,7 +23,7 @@ for what in "${whats[@]}"; do
     case $what in debian-12 | debian-13 | static | image) ;; *) fail "unknown: $what (debian-12, debian-13, static, image)" ;; esac
 done
 ((EUID == 0)) || fail "needs root, to make the systems and to mount in them"
-for program in debootstrap lintian unshare; do
+for program in apt-ftparchive debootstrap gpg lintian unshare; do
     command -v "$program" >/dev/null || fail "needs $program (apt-get install $program)"
 done
 
@@ -37,7 +37,7 @@ mkdir -p "$bare"
 # inside quick-start: runs the commands of the manual's quick start on a system with three disks.
 # shellcheck disable=SC2317 # another shell calls this function
 inside() {
-    local pid new output disk tries package=/root/packages
+    local pid new output disk tries from package=/root/packages
     export DEBIAN_FRONTEND=noninteractive
     if [[ $1 == quick-start ]]; then
         for disk in 1 2 3; do
@@ -76,6 +76,20 @@ inside() {
     apt() { apt-get -q -y --no-install-recommends "$@"; }
 
     files >/root/before
+    step "install from a repository"
+    mkdir -p /root/sources
+    printf '%s\n' "Types: deb" "URIs: file:$package/apt" "Suites: stable" "Components: main" "Signed-By: $package/apt/canopy.asc" \
+        >/root/sources/canopy.sources
+    from=(-o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts=/root/sources)
+    apt "${from[@]}" update
+    expect "Setting up canopy" apt "${from[@]}" install canopy-mergerfs
+    expect "-2" dpkg-query -W canopy
+    # Without its key, nothing is installed from it.
+    rm "$package/apt/canopy.asc"
+    ! apt "${from[@]}" -o APT::Update::Error-Mode=any update >/dev/null 2>&1 || exit 1
+    apt purge canopy canopy-mergerfs >/dev/null 2>&1
+    apt update >/dev/null
+
     step "install"
     expect "Setting up canopy" apt install "$package"/1/canopy_*.deb
     expect "canopy 0." canopy --version
@@ -166,7 +180,7 @@ inside() {
 }
 
 make_packages() {
-    local revision upstream
+    local revision upstream key
     if [[ -z ${BUILD:-} ]]; then
         VERSION='' OUT=$work/release scripts/package.sh deb static >/dev/null
         BUILD=${CARGO_TARGET_DIR:-target}/release STATIC_BUILD=${CARGO_TARGET_DIR:-target}/$(uname -m)-unknown-linux-gnu/release
@@ -176,6 +190,11 @@ make_packages() {
     for revision in 1 2; do
         VERSION=$upstream-$revision OUT=$work/packages/$revision scripts/package.sh deb >/dev/null
     done
+    key=$work/gnupg
+    install -d -m 700 "$key"
+    GNUPGHOME=$key gpg --batch --quiet --passphrase '' --quick-generate-key test@localhost
+    GNUPGHOME=$key KEY=test@localhost scripts/apt-repository.sh "$work/packages/apt" "$work"/packages/[12]/*.deb >/dev/null
+    GNUPGHOME=$key gpgconf --kill all
     mkdir -p "$work/mergerfs/DEBIAN" "$work/mergerfs/usr/bin"
     echo theirs >"$work/mergerfs/usr/bin/mergerfs"
     printf 'Package: mergerfs\nVersion: 2.40\nArchitecture: all\nMaintainer: nobody <nobody@localhost>\nDescription: a stand-in\n' \

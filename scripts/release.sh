@@ -39,6 +39,7 @@ if git rev-parse -q --verify "refs/tags/v$new" >/dev/null; then
 fi
 text=$(section Unreleased)
 [[ -n $text ]] || fail "CHANGELOG.md has nothing under 'Unreleased': there is nothing to release"
+grep -qx '### Upgrading' <<<"$text" || fail "CHANGELOG.md does not say under '### Upgrading' what to look at, or that there is nothing"
 
 # shellcheck source=scripts/rust.sh
 . scripts/rust.sh
@@ -56,4 +57,5 @@ printf 'Canopy %s\n\n%s\n' "$new" "$text" | git tag --annotate --cleanup=verbati
 echo "The commit and the tag v$new are made. Then:"
 echo "  .ci/run                              # what decides"
 echo "  scripts/package.sh                   # packages with checksums in target/packages"
+echo "  KEY=... scripts/apt-repository.sh DIRECTORY  # adds them to a repository for apt"
 echo "  git push origin HEAD v$new"

@@ -319,3 +319,68 @@ fn every_page_is_in_the_manual() {
     assert_eq!(listed.iter().map(String::as_str).collect::<BTreeSet<_>>(), pages);
     assert_eq!(listed.len(), pages.len(), "a page is listed twice");
 }
+
+/// Files in the manual have the syntax that they say, and no container gets a single disk of a pool.
+#[test]
+fn files_in_the_manual_parse() {
+    let check = r#"
+import sys, tomllib, yaml
+kind, where, text = sys.argv[1:]
+read = (tomllib.loads if kind == "toml" else yaml.safe_load)(text)
+for name, service in (read.get("services", {}).items() if isinstance(read, dict) else ()):
+    disks = [volume for volume in service.get("volumes", []) if str(volume).startswith("/mnt/disk")]
+    assert not disks, f"{where}: {name} has {disks}"
+"#;
+    let (mut parsed, mut faults) = (0, Vec::new());
+    for (path, text) in texts(&["docs", "dist"]) {
+        let name = path.strip_prefix(root()).unwrap_or(&path).to_string_lossy().into_owned();
+        let whole = |ending: &str| path.extension().is_some_and(|found| found == ending);
+        let blocks: Vec<(&str, &str)> = match &name {
+            _ if whole("md") => text
+                .split("\n```")
+                .filter_map(|block| block.split_once('\n'))
+                .filter(|(kind, _)| ["toml", "yaml"].contains(kind))
+                .collect(),
+            _ if whole("toml") => vec![("toml", text.as_str())],
+            _ if whole("yaml") || whole("yml") => vec![("yaml", text.as_str())],
+            _ => Vec::new(),
+        };
+        for (kind, block) in blocks {
+            let mut python = Command::new("python3");
+            python.args(["-c", check, kind, &name, block]);
+            let done = run_within(&mut python, PATIENCE);
+            parsed += 1;
+            if !done.success() {
+                faults.push(format!("{name}: {}\n{block}", done.describe()));
+            }
+        }
+    }
+    assert!(parsed > 20 && faults.is_empty(), "{parsed}, {}", faults.join("\n"));
+}
+
+/// A page can be read in one sitting. Those that are longer are reference, or wait for being split.
+#[test]
+fn pages_are_short() {
+    let long = [
+        "architecture",
+        "caching",
+        "glossary",
+        "locking",
+        "metrics",
+        "options",
+        "reliability",
+        "requests",
+        "survival",
+        "testing",
+        "tiers",
+        "upkeep",
+    ];
+    let mut pages = Vec::new();
+    collect_files(&root().join("docs"), ".md", &mut pages);
+    pages.retain(|page| !page.starts_with(root().join("docs/decisions")));
+    for page in pages {
+        let name = page.file_stem().expect("a name").to_string_lossy().into_owned();
+        let words = fs::read_to_string(&page).expect("a page").split_whitespace().count();
+        assert!(words <= 1200 || long.contains(&name.as_str()), "{name} has {words} words");
+    }
+}

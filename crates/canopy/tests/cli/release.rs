@@ -6,8 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-const CHANGELOG: &str =
-    "# Changelog\n\n## Unreleased\n\n### Added\n\n- `canopy fly`.\n\n## 0.1.0 (2026-01-01)\n\n- First.\n";
+const CHANGELOG: &str = "# Changelog\n\n## Unreleased\n\n### Upgrading\n\nNothing.\n\n### Added\n\n- `canopy fly`.\n\n## 0.1.0 (2026-01-01)\n\n- First.\n";
+const NOTES: &str = "### Upgrading\n\nNothing.\n\n### Added\n\n- `canopy fly`.";
 const MANIFEST: &str = "[workspace]\nmembers = [\"part\"]\nresolver = \"3\"\n\n[workspace.package]\nversion = \"0.1.0\"\n\
                         edition = \"2024\"\nrust-version = \"1.88\"\n";
 const PART: &str = "[package]\nname = \"part\"\nversion.workspace = true\nedition.workspace = true\n";
@@ -68,7 +68,7 @@ fn tree() -> ScratchDir {
 #[test]
 fn a_release_is_a_commit_and_a_tag() {
     let tree = tree();
-    assert_eq!(output(&tree, &["scripts/release.sh", "--text"]), "### Added\n\n- `canopy fly`.\n");
+    assert_eq!(output(&tree, &["scripts/release.sh", "--text"]), format!("{NOTES}\n"));
     let done = output(&tree, &["scripts/release.sh", "0.2.0"]);
     assert!(done.contains("git push origin HEAD v0.2.0"), "{done}");
     assert_eq!(output(&tree, &["git", "status", "--porcelain"]), "");
@@ -77,7 +77,7 @@ fn a_release_is_a_commit_and_a_tag() {
         "Version 0.2.0 HEAD -> main, tag: v0.2.0\n"
     );
     let tag = output(&tree, &["git", "tag", "-l", "--format=%(contents)", "v0.2.0"]);
-    assert_eq!(tag.trim_end(), "Canopy 0.2.0\n\n### Added\n\n- `canopy fly`.");
+    assert_eq!(tag.trim_end(), format!("Canopy 0.2.0\n\n{NOTES}"));
     let read = |path: &str| fs::read_to_string(tree.path(path)).unwrap();
     assert!(read("Cargo.toml").contains("version = \"0.2.0\"") && read("Cargo.lock").contains("\"0.2.0\""));
     assert!(read("docs/containers.md").contains("canopy-0.2.0-image"));
@@ -94,6 +94,9 @@ fn what_cannot_be_released_stays_as_it_is() {
     refused(&tree, "0.0.9", "older than 0.1.0");
     output(&tree, &["git", "tag", "v0.4.0"]);
     refused(&tree, "0.4.0", "the tag v0.4.0 exists");
+    fs::write(tree.path("CHANGELOG.md"), CHANGELOG.replace("### Upgrading", "### Other")).unwrap();
+    output(&tree, &["git", "commit", "-q", "-a", "-m", "no word about upgrades"]);
+    refused(&tree, "0.5.0", "under '### Upgrading'");
     fs::write(tree.path("CHANGELOG.md"), "unsaved").unwrap();
     refused(&tree, "0.5.0", "not committed");
 }
