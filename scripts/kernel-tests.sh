@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
 # Runs test programs on Debian's kernels in a virtual machine, for what the kernel at hand lacks: device mapper (disks that
 # lag, hang or fail), the kernel's NFS server, other filesystems, older and newer kernels.
-#   kernel-tests.sh 6.1|6.12|sid|all [NAME [FILTER]]
+#   kernel-tests.sh KERNEL [NAME [FILTER]]
+#     KERNEL   6.1 (bookworm), 6.12 (trixie), another version, such as 7.3, of those that trixie-backports has; sid, experimental;
+#              or all: 6.1, 6.12, 7.3 and sid
 #     NAME     a test program of crates/canopy (scripts/test.sh --list); `real_kernels` by default, whose tests need such a
 #              machine and are ignored elsewhere
 #     FILTER   only the tests whose names contain it
-#   kernel-tests.sh 6.1|6.12|sid|all --filesystems [tmpfs|xfs|btrfs|ext4|mixed ...]
+#   kernel-tests.sh KERNEL --filesystems [tmpfs|xfs|btrfs|ext4|mixed ...]
 #     pjdfstest, fsx, the random changes and the mounted model over branches on each of these, in short: an emulated machine is
 #     slow, and CANOPY_FSX_OPS, CANOPY_COHERENCE_CHANGES and CANOPY_MODEL_SEQUENCES say how much is run
-#   kernel-tests.sh 6.1|6.12|sid|all --run SCRIPT
+#   kernel-tests.sh KERNEL --run SCRIPT
 #     runs a shell script there instead, to look into something
-#   kernel-tests.sh 6.1|6.12|sid|all --power-cuts CUTS [FILESYSTEM,...]
+#   kernel-tests.sh KERNEL --power-cuts CUTS [FILESYSTEM,...]
 #     cuts the machine's power so often while it writes and moves files, and compares what was acknowledged; the disks are
 #     ext4,xfs,btrfs by default. It boots once: each life after a cut begins with the memory of a machine that has just booted
 # It downloads kernels and the programs of the machine from Debian's mirror into target/kernels, where they stay; installs
@@ -26,6 +28,10 @@ readonly USERLAND=trixie
 readonly PROGRAMS=(base-files base-passwd bash coreutils util-linux mount kmod procps grep sed gawk findutils hostname strace
     attr acl psmisc dmsetup e2fsprogs xfsprogs btrfs-progs dosfstools exfatprogs ntfs-3g f2fs-tools iproute2 fuse3
     nfs-kernel-server nfs-common rpcbind ksmbd-tools cifs-utils python3-minimal debianutils)
+# Has many kernels: what Debian's stable release could be run with since it came out.
+readonly BACKPORTS=trixie-backports
+# What `all` means.
+readonly KERNELS=(6.1 6.12 7.3 sid)
 # What can be below the branches (CANOPY_TEST_BRANCHES).
 readonly FILESYSTEMS=(tmpfs xfs btrfs ext4 mixed)
 # The filesystems of the machine whose power is cut.
@@ -40,14 +46,29 @@ fail() {
     exit 1
 }
 
-# suite_of KERNEL: prints the Debian suite whose newest kernel it is.
+# suite_of KERNEL: prints the Debian suite that has it.
 suite_of() {
     case $1 in
     6.1) echo bookworm ;;
     6.12) echo trixie ;;
-    sid) echo sid ;;
-    *) fail "unknown kernel: $1 (6.1, 6.12, sid, all)" ;;
+    sid | experimental) echo "$1" ;;
+    [0-9]*.[0-9]*) echo "$BACKPORTS" ;;
+    *) fail "unknown kernel: $1 (6.1, 6.12, another version such as 7.3, sid, experimental, all)" ;;
     esac
+}
+
+# image_of KERNEL: prints the name of its newest package. `apt` is set up for its suite, of which it is the newest kernel, unless
+# that has several.
+image_of() {
+    local name
+    if [[ $(suite_of "$1") == "$BACKPORTS" ]]; then
+        for name in $(apt-cache "${apt[@]}" pkgnames "linux-image-$1." | grep -E '^linux-image-[0-9.]+\+deb[0-9]+-amd64$' | sort -rV); do
+            # The mirror forgets the modules of a kernel before its image.
+            apt-cache "${apt[@]}" depends "$name" | grep -qF '<linux-modules-' || { echo "$name" && break; }
+        done
+    else
+        apt-cache "${apt[@]}" depends linux-image-amd64 | sed -n 's/^ *Depends: \(linux-image-.*\)/\1/p' | head -n 1
+    fi
 }
 
 # suite SUITE: makes the array `apt` the options with which apt uses this suite alone, and none of the machine's packages.
@@ -57,12 +78,13 @@ suite() {
     apt=(-q -o Dir::Etc::sourcelist="$dir/sources" -o Dir::Etc::sourceparts=/dev/null -o Dir::Etc::preferencesparts=/dev/null
         -o Dir::State="$dir" -o Dir::State::status="$dir/status" -o Dir::Cache="$dir" -o APT::Sandbox::User=root
         -o APT::Architecture=amd64 -o APT::Architectures=amd64 -o Acquire::Languages=none)
-    [[ ! -e $dir/updated ]] || return 0
+    [[ ! -e $dir/updated || $(<"$dir/updated") != "$MIRROR" ]] || return 0
     mkdir -p "$dir/lists/partial" "$dir/archives/partial"
     : >"$dir/status"
-    echo "deb [signed-by=$KEYS] $MIRROR $1 main" >"$dir/sources"
-    apt-get "${apt[@]}" update >"$dir/log" 2>&1 || fail "no package lists of $1, see $dir/log"
-    touch "$dir/updated"
+    # A snapshot's lists are old.
+    echo "deb [signed-by=$KEYS check-valid-until=no] $MIRROR $1 main" >"$dir/sources"
+    apt-get "${apt[@]}" -o APT::Update::Error-Mode=any update >"$dir/log" 2>&1 || fail "no package lists of $1, see $dir/log"
+    echo "$MIRROR" >"$dir/updated"
 }
 
 # archive DIRECTORY FILE: packs a directory as part of an initial root filesystem. The kernel accepts several in a row.
@@ -121,8 +143,9 @@ kernel() {
     suite "$(suite_of "$1")"
     rm -rf "$dir"
     mkdir -p "$dir/unpacked"
-    # The newest one, and the packages that it is divided into.
-    names=$(apt-cache "${apt[@]}" depends linux-image-amd64 | sed -n 's/^ *Depends: \(linux-image-.*\)/\1/p' | head -n 1)
+    # With the packages that it is divided into.
+    names=$(image_of "$1")
+    [[ -n $names ]] || fail "$(suite_of "$1") has no kernel $1 (any more: DEBIAN_MIRROR may be a snapshot of it)"
     names+=" $(apt-cache "${apt[@]}" depends "$names" | sed -nE 's/^ *Depends: (linux-(base|binary|modules)-[0-9].*)/\1/p' | tr '\n' ' ')"
     say "kernel $1: $names"
     # shellcheck disable=SC2086 # several names
@@ -284,9 +307,9 @@ cleanup() {
     rm -rf "$work"
 }
 
-(($# >= 1)) || fail "which kernel? (6.1, 6.12, sid, all)"
+(($# >= 1)) || fail "which kernel? (6.1, 6.12, another version such as 7.3, sid, experimental, all)"
 kernels=("$1")
-[[ $1 != all ]] || kernels=(6.1 6.12 sid)
+[[ $1 != all ]] || kernels=("${KERNELS[@]}")
 shift
 for kernel in "${kernels[@]}"; do suite_of "$kernel" >/dev/null; done
 (($# > 0)) || set -- real_kernels

@@ -4,7 +4,7 @@
 #   test.sh NAME [FILTER ...]  the tests of a crate (pool, fuse, sys, ...) or one test program (coherence, full_disks, ...);
 #                              with FILTER only those whose names contain it; needs root
 #   test.sh --fast             the tests that need neither root nor a mount, in under two minutes
-#   test.sh --kernel 6.1|6.12|sid|all [NAME [FILTER ...]]
+#   test.sh --kernel 6.1|6.12|7.3|sid|all [NAME [FILTER ...]]
 #                              the tests that need another kernel, or those of a test program of `canopy`, on Debian's kernels
 #                              in a virtual machine (scripts/kernel-tests.sh)
 #   test.sh --packages [debian-12|debian-13|static|image ...]
