@@ -231,6 +231,22 @@ pub struct KernelReport {
     pub missing: Vec<String>,
     /// 0 without passthrough.
     pub max_stack_depth: u32,
+    /// What it must do for long caches, and was not seen to do.
+    #[serde(default)]
+    pub unproved: Vec<UnprovedReport>,
+}
+
+/// Something that the kernel must do for what it is allowed to cache.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct UnprovedReport {
+    /// `absence`, `all`, `names`, `attributes`, `listings` or `passed-sizes`.
+    pub behaviour: String,
+    /// What the kernel does instead, to follow "the kernel".
+    pub fault: String,
+    /// What follows.
+    pub follows: String,
+    /// False where it could not be tried.
+    pub tried: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

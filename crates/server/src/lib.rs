@@ -10,6 +10,7 @@
 //! - `branches` watches over the branches and decides which are in force.
 //! - `watch` follows changes on the branches behind the pool's back.
 //! - `coherence` decides what the kernel may cache.
+//! - `probes` tries what the kernel must do for that.
 //! - `settings` is the configuration in force.
 //! - `translate` converts between the types of the protocol and the pool, and lists the properties of each operation.
 //! - `kernel_link` is what the pool asks of the kernel.
@@ -35,6 +36,7 @@ mod lock_rank;
 pub mod log;
 pub mod negotiate;
 mod parking;
+mod probes;
 mod progress;
 mod settings;
 mod start;

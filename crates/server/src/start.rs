@@ -17,6 +17,7 @@ use crate::kernel_link::KernelLink;
 use crate::landmarks;
 use crate::log;
 use crate::negotiate;
+use crate::probes::{self, Behaviour, Findings};
 use crate::progress::Progress;
 use crate::settings::Settings;
 use crate::survival::in_flight::InFlight;
@@ -35,7 +36,7 @@ use canopy_fuse::flags::InitFlags;
 use canopy_fuse::mount::{self, Mounted, Placement};
 use canopy_fuse::session::Running;
 use canopy_fuse::transport::WorkerGrowth;
-use canopy_fuse::{Agreed, Session, SessionOptions, Transport};
+use canopy_fuse::{Agreed, KernelLimits, Session, SessionOptions, Transport};
 use canopy_pool::Pool;
 use canopy_pool::config::{PassthroughIo, XattrMode};
 use canopy_pool::door::Look;
@@ -129,10 +130,11 @@ fn start_over(
         Some(before) => takeover::adopt_session(device, before, &options)?,
         None => Session::negotiate(device, &options, limits)?,
     };
+    let kernel = findings(before, mounted.is_some(), &options, limits);
     let (agreed, planned) = (*session.agreed(), session.transport());
     let ledger = survival.filter(|_| takeover::is_possible(&agreed, &planned)).map(|it| it.ledger.clone());
     tracing::info!("{planned}; {agreed}");
-    complete(&mut config, plan, &agreed);
+    complete(&mut config, plan, &agreed, kernel);
     let (threads, affinity) = (worker_count(&config), Affinity::new(&config.threads));
     session.on_thread_start(move |worker| affinity.bind(worker));
     let pool = make_pool(&config, (branches, unfinished), &agreed, witness);
@@ -141,8 +143,7 @@ fn start_over(
     let (settings, ttl) = (Arc::new(settings), CacheTtl::new(&config, None));
     let coherence = Coherence::start(Arc::clone(&pool), Arc::clone(&settings), session.notifier(), ttl)
         .map_err(Error::Thread)?;
-    let drops_negative = session.notifier().can_increment_epoch();
-    let watch = Arc::new(Watch::start(&config, Arc::clone(&pool), Arc::clone(&coherence), drops_negative));
+    let watch = Arc::new(Watch::start(&config, Arc::clone(&pool), Arc::clone(&coherence), kernel));
     let kernel_opens_dirs = let_kernel_open_directories(&coherence, &agreed, before);
     let interrupts = Arc::new(Interrupts::default());
     let link = KernelLink {
@@ -153,7 +154,8 @@ fn start_over(
         watch: Arc::downgrade(&watch),
         interrupts: Arc::clone(&interrupts),
     };
-    ops::settings::connect(&pool, Arc::new(link), agreed.has(InitFlags::PASSTHROUGH));
+    let can_pass = agreed.has(InitFlags::PASSTHROUGH) && !kernel.fails(Behaviour::PassedSizes);
+    ops::settings::connect(&pool, Arc::new(link), can_pass);
     if let Some(ledger) = &ledger {
         takeover::adopt_records(&pool, ledger, &session.backing());
     }
@@ -177,6 +179,7 @@ fn start_over(
         low_workers: session.low_workers(),
         served: session.served_requests(),
         security,
+        kernel,
         ledger: ledger.clone(),
         pause: session.pause(),
     };
@@ -201,6 +204,7 @@ fn start_over(
     // Before the first answer, unless the mount is not attached yet.
     let badge = mounted.as_ref().and_then(create_badge);
     if let Some(ledger) = &ledger {
+        ledger.record_findings(kernel.to_word());
         ledger.record_session(session.device().as_fd(), &agreed, kernel_opens_dirs);
     }
     let running = confine::run_confined(sandbox.as_ref(), || session.serve(handler, threads))
@@ -254,6 +258,22 @@ fn mount_and_drop_privileges(plan: &Plan, device: Option<OwnedFd>) -> Result<Hos
     // The mount is made, and there is only one thread yet.
     let (security, witness) = confine::drop_privileges().map_err(Error::Thread)?;
     Ok(Host { device, mounted: Some(mounted), security, witness: Some(witness) })
+}
+
+/// Returns what this kernel was seen to do: by the process before, or now.
+fn findings(
+    before: Option<&Ledger>,
+    is_mounted: bool,
+    options: &SessionOptions,
+    limits: KernelLimits,
+) -> Findings {
+    #[cfg(feature = "test-switches")]
+    if !is_mounted {
+        return Findings::ALL;
+    }
+    debug_assert!(is_mounted, "only a test serves a device that is not mounted");
+    let known = before.and_then(|before| Findings::from_word(before.findings()));
+    known.unwrap_or_else(|| probes::run(options, limits))
 }
 
 /// Makes the pool, which decides about callers as the kernel lets it.
@@ -387,8 +407,11 @@ fn session_options(plan: &Plan, branches: &Branches) -> SessionOptions {
 }
 
 /// Completes the configuration by what was derived and resolved in the plan, and agreed with the kernel.
-fn complete(config: &mut Config, plan: &Plan, agreed: &Agreed) {
+fn complete(config: &mut Config, plan: &Plan, agreed: &Agreed, kernel: Findings) {
     disable_unsupported(config, agreed);
+    if kernel.fails(Behaviour::PassedSizes) {
+        config.pool.passthrough = PassthroughIo::Off;
+    }
     resolve::settle_at_mount(config);
     config.pool.mountpoint.clone_from(&plan.mountpoint);
     config.fsname = Some(plan.fsname.clone());

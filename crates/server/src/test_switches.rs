@@ -81,6 +81,22 @@ pub(crate) fn get_stuck(name: &[u8]) {
 #[cfg(not(feature = "test-switches"))]
 pub(crate) fn get_stuck(_name: &[u8]) {}
 
+/// Lets tests have probes of the kernel fail: those with these words do not tell it what has changed.
+#[cfg(feature = "test-switches")]
+const UNTOLD: &str = "CANOPY_TEST_UNTOLD";
+
+/// Returns the words of the probes that are to fail.
+#[cfg(feature = "test-switches")]
+pub(crate) fn untold() -> String {
+    std::env::var(UNTOLD).unwrap_or_default()
+}
+
+/// No probe is to fail.
+#[cfg(not(feature = "test-switches"))]
+pub(crate) fn untold() -> String {
+    String::new()
+}
+
 /// Hides nothing of the kernel's features.
 #[cfg(not(feature = "test-switches"))]
 pub fn kernel_limits() -> Result<KernelLimits, Error> {

@@ -521,3 +521,22 @@ fn a_branch_that_cannot_be_watched() {
     }
     lower.umount();
 }
+
+/// The probes of these are not told what has changed, so the kernel keeps it, as one with a defect does.
+#[test]
+fn a_kernel_that_does_not_heed_notifications() {
+    let (one, two) = (LoopFs::tmpfs(16 * MIB), LoopFs::tmpfs(16 * MIB));
+    let builder = Pool::builder(BINARY).option("minfreespace=0").option("io-uring=off");
+    let builder = builder.branches(&[one.path(), two.path()]);
+    let pool = builder.env("CANOPY_TEST_UNTOLD", "absence,listings").mount();
+    let status = pool.status();
+    assert_eq!(codes(&status), ["kernel-unproved", "kernel-unproved"], "{status:#}");
+    let unproved = status["kernel"]["unproved"].as_array().unwrap();
+    let words: Vec<_> = unproved.iter().map(|row| row["behaviour"].as_str().unwrap()).collect();
+    assert_eq!(words, ["absence", "listings"]);
+    let text = shown(["status".as_ref(), pool.path().as_os_str()]);
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("absence is cached for a second at most"), "{text}");
+    assert!(text.contains("listings are not cached"), "{text}");
+    pool.umount();
+}

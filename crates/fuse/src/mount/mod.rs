@@ -18,5 +18,6 @@ pub use flags::{ATIME_FLAGS, MountFlags};
 pub use id::unique_mount_id;
 pub use mounted::{Mounted, Placement, mount};
 pub use remount::remount;
+pub use replace::mount_detached;
 pub use spec::MountSpec;
 pub use unmount::{is_dead, sync_served, unmount_dead, unmount_path, unmount_served};

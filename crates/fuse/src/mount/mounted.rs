@@ -55,7 +55,7 @@ pub fn mount(spec: &MountSpec) -> Result<(OwnedFd, Mounted), MountError> {
 
     if spec.replaces
         && let Ok(over) = MountId::of(&path)
-        && let Ok((device, tree)) = replace::make(spec, mode)
+        && let Ok((device, tree)) = replace::mount_detached(spec, mode)
     {
         return Ok((device, Mounted { path, id: None, detached: Some((tree, over)), armed: true }));
     }

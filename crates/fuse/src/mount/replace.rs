@@ -37,8 +37,12 @@ const OF_FILESYSTEM: [(MountFlags, &str); 4] = [
     (MountFlags::LAZYTIME, "lazytime"),
 ];
 
-/// Creates a detached mount, and returns the device and the mount.
-pub(super) fn make(spec: &MountSpec, mode: u32) -> Result<(OwnedFd, OwnedFd), MountError> {
+/// Creates a detached mount, and returns the device and the root of the mount, which is unmounted when that is closed. `mode`
+/// has the type of the root. The mountpoint is not used.
+///
+/// # Errors
+/// [`MountError::Device`]; [`MountError::Mount`] without the right to mount, or before Linux 5.2.
+pub fn mount_detached(spec: &MountSpec, mode: u32) -> Result<(OwnedFd, OwnedFd), MountError> {
     let device = dev::open().map_err(MountError::Device)?;
     let tree = configure(spec, device.as_raw_fd(), mode)
         .map_err(|errno| MountError::Mount { path: spec.mountpoint.clone(), error: errno.into() })?;

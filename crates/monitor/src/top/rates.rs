@@ -262,8 +262,13 @@ mod tests {
             unfinished_moves: Vec::new(),
             awaited: false,
         };
-        let kernel =
-            KernelReport { protocol: "7.45".into(), features: vec![], missing: vec![], max_stack_depth: 1 };
+        let kernel = KernelReport {
+            protocol: "7.45".into(),
+            features: vec![],
+            missing: vec![],
+            max_stack_depth: 1,
+            unproved: vec![],
+        };
         let pool = PoolReport {
             version: "1".into(),
             pid: 1,

@@ -2,6 +2,7 @@
 
 use super::busy_dirs::BusyDirs;
 use super::written_files::WrittenFiles;
+use crate::probes::{Behaviour, Findings};
 use canopy_branch::fs::stat::Time;
 use canopy_config::{AttrOverrides, Config, Timeouts};
 use canopy_pool as pool;
@@ -31,6 +32,8 @@ struct WatchedTtl {
     attr: Duration,
     /// Of a file that was written less than [`SETTLED`] ago: as long as that is ago, but at least this.
     least_attr: Duration,
+    /// Listings are cached by default.
+    listings: bool,
     /// Paths in the pool at and below which changes are not watched.
     unwatched: Vec<Vec<u8>>,
 }
@@ -45,34 +48,41 @@ const WATCHED: Duration = Duration::from_secs(86_400);
 /// or rests. So its attributes are cached no longer than this.
 pub(crate) const SETTLED: Duration = Duration::from_secs(10);
 
+/// For an absence that the kernel does not let be taken back.
+const STUBBORN_ABSENCE: Duration = Duration::from_secs(1);
+
 /// What is watched.
 #[derive(Clone, Debug)]
 pub(crate) struct Watched {
     /// Paths in the pool at and below which changes are not.
     pub(crate) except: Vec<Vec<u8>>,
-    /// The kernel can be made to drop every negative dentry (Linux 6.16); only the kernel knows which those are.
-    pub(crate) drops_negative: bool,
+    /// What the kernel was seen to do when it is notified.
+    pub(crate) kernel: Findings,
     /// Writes are reported, and not only the close (Linux 6.0).
     pub(crate) writes: bool,
 }
 
 impl CacheTtl {
-    /// Returns the TTLs for a configuration. `watched`: `None` if the branches are not watched.
+    /// Returns the TTLs for a configuration. `watched`: `None` if the branches are not watched. What the kernel does not drop
+    /// when it is notified has the TTL that it has without watching; only absence is cached even so. Absence is not, unless
+    /// the kernel drops every negative dentry at once (Linux 6.16): only it knows which those are.
     pub(crate) fn new(config: &Config, watched: Option<Watched>) -> Self {
         let Timeouts { attr, entry, negative } = config.timeouts;
         let given = |key: &str, asked: Duration, default: Duration| {
             if config.is_given(key) { asked } else { default }
         };
-        let watched = watched.map(|watched| WatchedTtl {
-            entry: given("cache.entry", entry, WATCHED),
-            negative: given(
-                "cache.negative-entry",
-                negative,
-                if watched.drops_negative { WATCHED } else { negative },
-            ),
-            attr: given("cache.attr", attr, if watched.writes { WATCHED } else { SETTLED }),
-            least_attr: given("cache.attr", attr, if watched.writes { SETTLED } else { attr }),
-            unwatched: watched.except,
+        let watched = watched.map(|Watched { except, kernel, writes }| {
+            let heeded = |behaviour, long, short| if kernel.holds(behaviour) { long } else { short };
+            let absence = heeded(Behaviour::Absence, WATCHED, STUBBORN_ABSENCE);
+            let (longest, least) = if writes { (WATCHED, SETTLED) } else { (SETTLED, attr) };
+            WatchedTtl {
+                entry: given("cache.entry", entry, heeded(Behaviour::Names, WATCHED, entry)),
+                negative: given("cache.negative-entry", negative, heeded(Behaviour::All, absence, negative)),
+                attr: given("cache.attr", attr, heeded(Behaviour::Attributes, longest, attr)),
+                least_attr: given("cache.attr", attr, heeded(Behaviour::Attributes, least, attr)),
+                listings: kernel.holds(Behaviour::Listings),
+                unwatched: except,
+            }
         });
         CacheTtl {
             entry,
@@ -143,13 +153,13 @@ impl CacheTtl {
 
     /// Returns whether the kernel may cache the listing of a directory.
     pub(crate) fn may_cache_listing(&self, pool: &pool::Pool, dir: canopy_base::ids::NodeId) -> bool {
-        let watched = || self.watched_at(|| ops::external_changes::known(pool).path(dir)).is_some();
-        self.cache_listings.unwrap_or_else(watched)
+        let watched = || self.watched_at(|| ops::external_changes::known(pool).path(dir));
+        self.cache_listings.unwrap_or_else(|| watched().is_some_and(|watched| watched.listings))
     }
 
     /// Returns whether the kernel may cache any listing.
     pub(crate) fn may_cache_listings(&self) -> bool {
-        self.cache_listings.unwrap_or(self.watched.is_some())
+        self.cache_listings.unwrap_or(self.watched.as_ref().is_some_and(|watched| watched.listings))
     }
 
     /// Returns how old a listing may become: as old as the attributes of what it lists, which a new READDIRPLUS
@@ -183,5 +193,36 @@ impl WatchedTtl {
             rest.is_some_and(|rest| top.is_empty() || rest.first().is_none_or(|&byte| byte == b'/'))
         };
         self.unwatched.iter().any(covers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_does_not_heed_is_cached_as_if_nothing_were_watched() {
+        let config = Config::default();
+        let ttl =
+            |kernel, writes| CacheTtl::new(&config, Some(Watched { except: Vec::new(), kernel, writes }));
+        let ttls = |lacks: &[Behaviour]| {
+            let ttl = ttl(lacks.iter().fold(Findings::ALL, |all, &one| all.without(one)), true);
+            let listings = ttl.may_cache_listings();
+            let watched = ttl.watched.unwrap();
+            (watched.entry, watched.negative, watched.attr, watched.least_attr, listings)
+        };
+        let (entry, attr) = (config.timeouts.entry, config.timeouts.attr);
+        let (day, second) = (WATCHED, Duration::from_secs(1));
+        assert_eq!(ttls(&[]), (day, day, day, SETTLED, true));
+        assert_eq!(ttls(&[Behaviour::PassedSizes]), (day, day, day, SETTLED, true));
+        assert_eq!(ttls(&[Behaviour::Absence]), (day, second, day, SETTLED, true));
+        assert_eq!(ttls(&[Behaviour::All]), (day, Duration::ZERO, day, SETTLED, true));
+        assert_eq!(ttls(&[Behaviour::All, Behaviour::Absence]), (day, Duration::ZERO, day, SETTLED, true));
+        assert_eq!(ttls(&[Behaviour::Names]), (entry, day, day, SETTLED, true));
+        assert_eq!(ttls(&[Behaviour::Attributes]), (day, day, attr, attr, true));
+        assert_eq!(ttls(&[Behaviour::Listings]), (day, day, day, SETTLED, false));
+        assert!(entry <= second && attr <= second);
+        let untried = ttl(Findings::NONE, false).watched.unwrap();
+        assert_eq!((untried.entry, untried.negative, untried.attr), (entry, Duration::ZERO, attr));
     }
 }

@@ -217,10 +217,11 @@ impl Control {
 
     /// Returns the value of the key `STATUS`. Does not touch any branch.
     pub(crate) fn status(&self) -> Vec<u8> {
-        let unwatched = self.watch.unwatched();
+        let (unwatched, watches_all) = (self.watch.unwatched(), self.watch.watches_all());
         let config = self.settings.config();
         let (topology, liveness) = (&self.topology, &self.liveness);
-        status::status(&self.connection, &config, &self.pool, topology, liveness, &unwatched)
+        let watched = (&unwatched[..], watches_all);
+        status::status(&self.connection, &config, &self.pool, topology, liveness, watched)
     }
 
     /// Returns the value of a key that begins with `CLOSED`.

@@ -4,6 +4,7 @@ use crate::branches::condition::Condition;
 use crate::branches::liveness::Liveness;
 use crate::branches::topology::Topology;
 use crate::parking::{self, Kind, Waits};
+use crate::probes::Findings;
 use crate::survival::{FORM, Ledger};
 use crate::watch::Unwatched;
 use canopy_base::error::Error;
@@ -42,6 +43,8 @@ pub(crate) struct Connection {
     /// What the workers count.
     pub(crate) served: ServedRequests,
     pub(crate) security: SecurityReport,
+    /// What the kernel was seen to do.
+    pub(crate) kernel: Findings,
     /// If the pool is to outlive this process.
     pub(crate) ledger: Option<Ledger>,
     /// What keeps requests from beginning when another program takes over.
@@ -72,7 +75,7 @@ pub(crate) fn status(
     pool: &Pool,
     topology: &Topology,
     liveness: &Liveness,
-    unwatched: &[Unwatched],
+    (unwatched, watches_all): (&[Unwatched], bool),
 ) -> Vec<u8> {
     let agreed = &connection.agreed;
     let transport = connection.actual.get().unwrap_or(&connection.planned);
@@ -129,6 +132,7 @@ pub(crate) fn status(
             features: names(agreed.flags),
             missing: names(agreed.missing),
             max_stack_depth: agreed.max_stack_depth,
+            unproved: connection.kernel.report(watches_all),
         },
         options: options::table().iter().filter(|spec| !spec.hidden).filter_map(value).collect(),
         given: config.given.iter().cloned().collect(),

@@ -56,6 +56,8 @@ const UPGRADE_PAUSE: usize = 33;
 const SERVED: usize = 34;
 /// The highest id that the kernel has given to a backing file.
 const BACKING_IDS: usize = 35;
+/// What was found out about the kernel when the pool was mounted; 0 if nothing.
+const FINDINGS: usize = 36;
 const AGREED: Range<usize> = 16..32;
 
 const EXITED: u64 = 1 << 32;
@@ -65,7 +67,7 @@ const EXITED: u64 = 1 << 32;
 pub const FORM: u64 = 4;
 /// That number, and a hash of what it stands for (`form.rs`).
 #[cfg(test)]
-pub(super) const RECORDED_FORM: (u64, u64) = (4, 0x997d_9613_bf5a_fcd1);
+pub(super) const RECORDED_FORM: (u64, u64) = (4, 0x3697_4d04_15cf_352e);
 
 /// The name of the memory in /proc.
 const NAME: &str = "canopy-records";
@@ -228,6 +230,16 @@ impl Ledger {
 
     pub(crate) fn kernel_opens_dirs(&self) -> bool {
         self.get(KERNEL_OPENS_DIRS) != 0
+    }
+
+    /// Records what was found out about the kernel.
+    pub(crate) fn record_findings(&self, word: u64) {
+        self.set(FINDINGS, word);
+    }
+
+    /// Returns what was found out about the kernel; 0 if nothing.
+    pub(crate) fn findings(&self) -> u64 {
+        self.get(FINDINGS)
     }
 
     /// Records that the process that served has ended.
@@ -497,6 +509,7 @@ mod tests {
         ledger.count_start();
         ledger.record_handover();
         ledger.record_refusal(Refusal::Program(Errno::NOENT));
+        ledger.record_findings(7);
         let file = || ledger.file().unwrap().try_clone_to_owned().unwrap();
         let next = Ledger::map(file()).unwrap();
         assert_eq!((next.place().unwrap(), next.mountpoints().len()), (PathBuf::from("/pool"), 1));
@@ -507,7 +520,7 @@ mod tests {
                 && !next.is_served()
                 && next.settings().is_empty()
         );
-        assert_eq!(next.refusals(), (1, Some(Refusal::Program(Errno::NOENT))));
+        assert_eq!((next.refusals(), next.findings()), ((1, Some(Refusal::Program(Errno::NOENT))), 7));
         next.record_recovery();
         next.record_upgrade();
         assert!(!ledger.is_handed_over());

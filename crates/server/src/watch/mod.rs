@@ -16,6 +16,7 @@ mod writers;
 
 use crate::coherence::{CacheTtl, Coherence, Watched};
 use crate::lock_rank as rank;
+use crate::probes::Findings;
 use arc_swap::ArcSwap;
 use canopy_base::lock::ranked::{Mutex, MutexGuard};
 use canopy_branch::branch::Branches;
@@ -85,8 +86,8 @@ struct State {
     pending_events: Arc<PendingEvents>,
     /// The configuration that was applied last.
     config: Config,
-    /// The kernel can be made to drop all negative dentries.
-    drops_negative: bool,
+    /// What the kernel does when it is notified.
+    kernel: Findings,
     /// Lines logged already, so as not to repeat them.
     logged: Vec<String>,
 }
@@ -97,7 +98,7 @@ impl Watch {
         config: &Config,
         pool: Arc<Pool>,
         coherence: Arc<Coherence>,
-        drops_negative: bool,
+        kernel: Findings,
     ) -> Watch {
         let filesystems = Filesystems::open();
         let [all_watched, processing, own_changes] = [const { AtomicBool::new(false) }; 3];
@@ -113,7 +114,7 @@ impl Watch {
             reader: EventReader::new(coherence.written_files()),
             pending_events: Arc::clone(&pending_events),
             config: config.clone(),
-            drops_negative,
+            kernel,
             logged: Vec::new(),
         };
         state.filesystems.watch(branches_to_watch(config, &ops::settings::branches(&pool)));
@@ -130,6 +131,11 @@ impl Watch {
     /// Returns the branches that are not watched although they seem to be able to, or although that was asked for.
     pub(crate) fn unwatched(&self) -> Arc<Vec<Unwatched>> {
         self.pending_events.unwatched.load_full()
+    }
+
+    /// Returns whether changes on all branches are watched, so that much may be cached.
+    pub(crate) fn watches_all(&self) -> bool {
+        self.pending_events.all_watched.load(Ordering::Acquire)
     }
 
     pub(crate) fn pending_events(&self) -> Arc<PendingEvents> {
@@ -280,7 +286,7 @@ impl State {
                 tracing::debug!("changes on all branches are watched");
                 let watched = Watched {
                     except: self.filesystems.covered(),
-                    drops_negative: self.drops_negative,
+                    kernel: self.kernel,
                     writes: self.filesystems.reports_writes(),
                 };
                 if !watched.writes {

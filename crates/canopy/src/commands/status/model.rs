@@ -55,6 +55,7 @@ impl WarningCode {
             | NearlyFull
             | FewInodes
             | RenameExdev
+            | KernelUnproved
             | AclsUnheeded
             | FilesHidden
             | PassthroughMissing
@@ -244,6 +245,8 @@ codes! {
         "the directory that the pool is mounted on has files, which the pool hides",
     BranchLosesAttributes = "branch-loses-attributes":
         "the filesystem of a branch cannot store owners, modes, links or attributes",
+    KernelUnproved = "kernel-unproved":
+        "the kernel does not do, or could not be seen to do, what long caches need: it caches less",
     AclsUnheeded = "acls-unheeded":
         "files have ACLs, but posix-acl is false: rights that an ACL grants to some only are granted to nobody",
     Nullrw = "nullrw":
