@@ -130,8 +130,8 @@ fn start_over(
         Some(before) => takeover::adopt_session(device, before, &options)?,
         None => Session::negotiate(device, &options, limits)?,
     };
-    let kernel = findings(before, mounted.is_some(), &options, limits);
     let (agreed, planned) = (*session.agreed(), session.transport());
+    let kernel = findings(before, mounted.is_some(), &options, limits);
     let ledger = survival.filter(|_| takeover::is_possible(&agreed, &planned)).map(|it| it.ledger.clone());
     tracing::info!("{planned}; {agreed}");
     complete(&mut config, plan, &agreed, kernel);
@@ -154,8 +154,7 @@ fn start_over(
         watch: Arc::downgrade(&watch),
         interrupts: Arc::clone(&interrupts),
     };
-    let can_pass = agreed.has(InitFlags::PASSTHROUGH) && !kernel.fails(Behaviour::PassedSizes);
-    ops::settings::connect(&pool, Arc::new(link), can_pass);
+    ops::settings::connect(&pool, Arc::new(link), can_pass(&agreed, kernel));
     if let Some(ledger) = &ledger {
         takeover::adopt_records(&pool, ledger, &session.backing());
     }
@@ -204,8 +203,7 @@ fn start_over(
     // Before the first answer, unless the mount is not attached yet.
     let badge = mounted.as_ref().and_then(create_badge);
     if let Some(ledger) = &ledger {
-        ledger.record_findings(kernel.to_word());
-        ledger.record_session(session.device().as_fd(), &agreed, kernel_opens_dirs);
+        record_session(ledger, &session, kernel, kernel_opens_dirs);
     }
     let running = confine::run_confined(sandbox.as_ref(), || session.serve(handler, threads))
         .map_err(Error::Confine)??;
@@ -274,6 +272,17 @@ fn findings(
     debug_assert!(is_mounted, "only a test serves a device that is not mounted");
     let known = before.and_then(|before| Findings::from_word(before.findings()));
     known.unwrap_or_else(|| probes::run(options, limits))
+}
+
+/// Returns whether the kernel may read and write files without the daemon.
+fn can_pass(agreed: &Agreed, kernel: Findings) -> bool {
+    agreed.has(InitFlags::PASSTHROUGH) && !kernel.fails(Behaviour::PassedSizes)
+}
+
+/// Records what the next process needs to know of the kernel.
+fn record_session(ledger: &Ledger, session: &Session, kernel: Findings, kernel_opens_dirs: bool) {
+    ledger.record_findings(kernel.to_word());
+    ledger.record_session(session.device().as_fd(), session.agreed(), kernel_opens_dirs);
 }
 
 /// Makes the pool, which decides about callers as the kernel lets it.

@@ -527,7 +527,7 @@ fn a_branch_that_cannot_be_watched() {
 fn a_kernel_that_does_not_heed_notifications() {
     let (one, two) = (LoopFs::tmpfs(16 * MIB), LoopFs::tmpfs(16 * MIB));
     let builder = Pool::builder(BINARY).option("minfreespace=0").option("io-uring=off");
-    let builder = builder.branches(&[one.path(), two.path()]);
+    let builder = builder.branches([one.path(), two.path()]);
     let pool = builder.env("CANOPY_TEST_UNTOLD", "absence,listings").mount();
     let status = pool.status();
     assert_eq!(codes(&status), ["kernel-unproved", "kernel-unproved"], "{status:#}");
