@@ -249,6 +249,19 @@ pub struct UnprovedReport {
     pub tried: bool,
 }
 
+impl UnprovedReport {
+    /// Returns a sentence for people, and what to do.
+    #[must_use]
+    pub fn advice(&self) -> (String, String) {
+        let (whether, fix) = if self.tried {
+            ("", "use another kernel: with this one the pool is as correct, but slower")
+        } else {
+            ("it could not be tried whether ", "mount the pool again, and see the log for why it fails")
+        };
+        (format!("{whether}the kernel {}: {}", self.fault, self.follows), fix.into())
+    }
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BranchReport {
     pub path: OsText,

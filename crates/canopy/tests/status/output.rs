@@ -50,7 +50,7 @@ fn a_healthy_pool_is_described_without_warnings() {
         "warnings",
     ];
     assert_eq!(keys(&status), expected);
-    assert_eq!(keys(&status["kernel"]), ["features", "max_stack_depth", "missing", "protocol"]);
+    assert_eq!(keys(&status["kernel"]), ["features", "max_stack_depth", "missing", "protocol", "unproved"]);
     assert_eq!(keys(&status["security"]), ["capabilities", "landlock", "no_new_privs", "unheeded_acls"]);
     let expected = [
         "available",

@@ -4,7 +4,7 @@ use super::model::{BranchStatus, Health, PoolStatus, State, Warning, WarningCode
 use crate::terminal::bytes;
 use canopy_base::text::one_line;
 use canopy_config::lossy;
-use canopy_control::{ExplainReport, UnprovedReport};
+use canopy_control::ExplainReport;
 use canopy_policy::Policy;
 use canopy_sys::glob::is_pattern;
 use std::ffi::OsStr;
@@ -464,23 +464,11 @@ fn acl_warning(pool: &PoolStatus) -> Option<Warning> {
     })
 }
 
-/// Returns a warning for each thing that the kernel was not seen to do.
-fn kernel_warnings(pool: &PoolStatus) -> Vec<Warning> {
-    let unproved = pool.kernel.iter().flat_map(|kernel| &kernel.unproved);
-    let warning = |row: &UnprovedReport| {
-        let (whether, fix) = if row.tried {
-            ("", "use another kernel: with this one the pool is as correct, but slower")
-        } else {
-            ("it could not be tried whether ", "mount the pool again, and see the log for why it fails")
-        };
-        Warning {
-            code: WarningCode::KernelUnproved,
-            branch: None,
-            text: format!("{whether}the kernel {}: {}", row.fault, row.follows),
-            fix: fix.into(),
-        }
-    };
-    unproved.map(warning).collect()
+fn kernel_warnings(pool: &PoolStatus) -> impl Iterator<Item = Warning> {
+    pool.kernel.iter().flat_map(|kernel| &kernel.unproved).map(|row| {
+        let (text, fix) = row.advice();
+        Warning { code: WarningCode::KernelUnproved, branch: None, text, fix }
+    })
 }
 
 /// Returns warnings about the data path: conflicting options, and missing kernel features.
