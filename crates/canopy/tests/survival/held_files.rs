@@ -1,6 +1,6 @@
 //! Files that clients have open while the process that serves the pool dies.
 
-use crate::rig::Rig;
+use crate::rig::{Rig, send, server};
 use canopy_sys::lease;
 use canopy_testkit::{PATIENCE, cmd};
 use rustix::fd::AsFd;
@@ -8,7 +8,7 @@ use rustix::fs::FlockOperation;
 use rustix::process::Signal;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -120,6 +120,34 @@ fn listings_and_current_directories_go_on() {
     let mut text = String::new();
     File::from(below).read_to_string(&mut text).unwrap();
     assert_eq!(text, names[7]);
+}
+
+/// The kernel asks for no name on the way to what is held: it has to be told of what happened while nobody served.
+#[test]
+fn what_changed_while_nobody_served_shows_by_what_is_held() {
+    for with_file in [true, false] {
+        let rig = Rig::new(&["a"], "");
+        let on = rig.branch("a").join("dir/sub");
+        fs::create_dir_all(&on).unwrap();
+        fs::write(on.join("f"), "x").unwrap();
+        let dir = File::open(rig.path("dir/sub")).unwrap();
+        // By its file, a directory becomes known again.
+        let file = with_file.then(|| File::open(rig.path("dir/sub/f")).unwrap());
+        let seen = || {
+            let len = file.as_ref().map(|file| file.metadata().unwrap().len());
+            (dir.metadata().unwrap().permissions().mode() & 0o777, len)
+        };
+        assert_eq!(seen(), (0o755, with_file.then_some(1)));
+        // Until the last notification of what was made on the branch.
+        thread::sleep(Duration::from_millis(2300));
+        seen();
+        send(server(&rig.pool), Signal::STOP);
+        fs::set_permissions(&on, fs::Permissions::from_mode(0o700)).unwrap();
+        fs::write(on.join("f"), "longer").unwrap();
+        rig.kill(Signal::KILL);
+        let right = (0o700, with_file.then_some(6));
+        assert!(cmd::wait_until(PATIENCE, || seen() == right), "{:?}", seen());
+    }
 }
 
 /// What is closed after a death is closed in the pool too: `Pool` finds descriptors that stay open on the branches.
