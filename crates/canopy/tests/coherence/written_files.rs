@@ -173,6 +173,28 @@ fn another_who_goes_on_writing_after_a_close_shows() {
     bed.pool.umount();
 }
 
+/// A pipe that is written on the branch all the time is not opened by the pool, and its times show.
+#[test]
+fn a_pipe_that_is_being_written_shows_and_stays_alone() {
+    let bed = two_disks(Kind::Tmpfs, TOLD);
+    let on = bed.on(0, "pipe");
+    rustix::fs::mknodat(CWD, &on, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).expect("a pipe");
+    let mut pipe = open(&on);
+    for round in 0..100 {
+        pipe.write_all(b"x").expect("a write");
+        let alike = || stat(&bed.at("pipe")) == stat(&on);
+        assert!(wait_until(PATIENCE, alike), "{round}: {:?} {:?}", stat(&bed.at("pipe")), stat(&on));
+        thread::sleep(Duration::from_millis(5));
+    }
+    let mut all = [0; 100];
+    std::io::Read::read_exact(&mut pipe, &mut all).expect("what was written");
+    drop(pipe);
+    let mode = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::NONBLOCK;
+    let reader = rustix::fs::open(&on, mode, rustix::fs::Mode::empty());
+    assert_eq!(reader.err(), Some(rustix::io::Errno::NXIO), "nobody has it open for reading");
+    bed.pool.umount();
+}
+
 /// A branch need not be the root of its filesystem: a file may have another name outside of it.
 #[test]
 fn changes_by_a_name_outside_of_the_branch_show() {
@@ -186,6 +208,8 @@ fn changes_by_a_name_outside_of_the_branch_show() {
         .option(TOLD)
         .branch(&branch)
         .mount();
+    let missing = pool.status()["kernel"]["missing"].to_string();
+    assert!(!missing.contains("fan_mark_ignore"), "{missing}");
     fs::write(branch.join("f"), "x").expect("a file");
     fs::hard_link(branch.join("f"), outside.join("g")).expect("a link");
     set_mtime(&outside.join("g"), 1_000_000_000);
@@ -241,6 +265,8 @@ fn a_walk_after_a_while_sends_no_request() {
 fn writes_show_after_a_while_where_they_are_not_reported() {
     let disks = [0, 1].map(|_| LoopFs::tmpfs(64 << 20));
     let bed = PoolBed::mount(builder("").env("CANOPY_TEST_UNREPORTED_WRITES", "1"), disks);
+    let missing = bed.pool.status()["kernel"]["missing"].to_string();
+    assert!(missing.contains("fan_mark_ignore"), "{missing}");
     known_files(&bed, &["f"]);
     let mut file = open(&bed.on(0, "f"));
     file.write_all(b"some text").expect("a write");

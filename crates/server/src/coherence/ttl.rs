@@ -139,7 +139,9 @@ impl CacheTtl {
             !written.is_empty()
                 && ops::external_changes::known(pool).key(node).is_none_or(|key| written.may_contain(key))
         };
-        if attr.is_regular() && (ops::data::mapped::changes_unseen(pool, node) || is_written()) {
+        if attr.is_regular() && ops::data::mapped::changes_unseen(pool, node)
+            || !attr.is_dir() && is_written()
+        {
             return if age(attr.ctime).is_zero() { TICK } else { Duration::ZERO };
         }
         let Some(watched) = self.watched_at(|| ops::external_changes::known(pool).path(node)) else {

@@ -217,11 +217,9 @@ impl Control {
 
     /// Returns the value of the key `STATUS`. Does not touch any branch.
     pub(crate) fn status(&self) -> Vec<u8> {
-        let (unwatched, watches_all) = (self.watch.unwatched(), self.watch.watches_all());
         let config = self.settings.config();
         let (topology, liveness) = (&self.topology, &self.liveness);
-        let watched = (&unwatched[..], watches_all);
-        status::status(&self.connection, &config, &self.pool, topology, liveness, watched)
+        status::status(&self.connection, &config, &self.pool, topology, liveness, &self.watch)
     }
 
     /// Returns the value of a key that begins with `CLOSED`.

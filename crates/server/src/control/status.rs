@@ -6,7 +6,7 @@ use crate::branches::topology::Topology;
 use crate::parking::{self, Kind, Waits};
 use crate::probes::Findings;
 use crate::survival::{FORM, Ledger};
-use crate::watch::Unwatched;
+use crate::watch::Watch;
 use canopy_base::error::Error;
 use canopy_base::ids::NodeId;
 use canopy_branch::branch::BranchSpec;
@@ -75,11 +75,11 @@ pub(crate) fn status(
     pool: &Pool,
     topology: &Topology,
     liveness: &Liveness,
-    (unwatched, watches_all): (&[Unwatched], bool),
+    watch: &Watch,
 ) -> Vec<u8> {
     let agreed = &connection.agreed;
     let transport = connection.actual.get().unwrap_or(&connection.planned);
-    let conditions = liveness.conditions();
+    let (conditions, unwatched) = (liveness.conditions(), watch.unwatched());
     let report = |branch: &canopy_branch::branch::Branch| BranchReport {
         path: OsText::from(branch.path.as_path()),
         mode: branch.mode.to_string(),
@@ -118,6 +118,8 @@ pub(crate) fn status(
             unfinished_moves: Vec::new(),
         })
     };
+    // FAN_MARK_IGNORE (docs/decisions/coherence.md#411)
+    let missing_events = watch.misses_writes().then(|| "fan_mark_ignore".to_owned());
     let value = |spec: &options::Spec| Some((spec.name.to_string(), spec.render(config)?));
     json(&PoolReport {
         version: env!("CARGO_PKG_VERSION").into(),
@@ -130,9 +132,9 @@ pub(crate) fn status(
         kernel: KernelReport {
             protocol: format!("{}.{}", abi::MAJOR, agreed.minor),
             features: names(agreed.flags),
-            missing: names(agreed.missing),
+            missing: names(agreed.missing).into_iter().chain(missing_events).collect(),
             max_stack_depth: agreed.max_stack_depth,
-            unproved: connection.kernel.report(watches_all),
+            unproved: connection.kernel.report(watch.watches_all()),
         },
         options: options::table().iter().filter(|spec| !spec.hidden).filter_map(value).collect(),
         given: config.given.iter().cloned().collect(),

@@ -67,6 +67,8 @@ pub(crate) struct PendingEvents {
     /// The unwatched branches that are worth reporting. Not in `State`, whose lock may be held for as long as a disk
     /// takes to answer.
     unwatched: ArcSwap<Vec<Unwatched>>,
+    /// All branches are watched, but the kernel reports no write before the file is closed.
+    unreported_writes: AtomicBool,
 }
 
 impl PendingEvents {
@@ -101,13 +103,14 @@ impl Watch {
         kernel: Findings,
     ) -> Watch {
         let filesystems = Filesystems::open();
-        let [all_watched, processing, own_changes] = [const { AtomicBool::new(false) }; 3];
+        let [all_watched, processing, own_changes, unreported_writes] = [const { AtomicBool::new(false) }; 4];
         let pending_events = Arc::new(PendingEvents {
             group: filesystems.group(),
             all_watched,
             processing,
             own_changes,
             unwatched: ArcSwap::default(),
+            unreported_writes,
         });
         let mut state = State {
             filesystems,
@@ -136,6 +139,11 @@ impl Watch {
     /// Returns whether changes on all branches are watched, so that much may be cached.
     pub(crate) fn watches_all(&self) -> bool {
         self.pending_events.all_watched.load(Ordering::Acquire)
+    }
+
+    /// Returns whether the kernel reports no write on the branches before the file is closed, though all are watched.
+    pub(crate) fn misses_writes(&self) -> bool {
+        self.pending_events.unreported_writes.load(Ordering::Relaxed)
     }
 
     pub(crate) fn pending_events(&self) -> Arc<PendingEvents> {
@@ -280,6 +288,8 @@ impl State {
         let unwatched = self.filesystems.unwatched().iter().filter(worth_reporting).cloned().collect();
         self.pending_events.unwatched.store(Arc::new(unwatched));
         self.pending_events.all_watched.store(reasons.is_none(), Ordering::Release);
+        let misses_writes = reasons.is_none() && !self.filesystems.reports_writes();
+        self.pending_events.unreported_writes.store(misses_writes, Ordering::Relaxed);
         let lines = match reasons {
             Some(lines) => lines,
             None => {
@@ -289,7 +299,7 @@ impl State {
                     kernel: self.kernel,
                     writes: self.filesystems.reports_writes(),
                 };
-                if !watched.writes {
+                if misses_writes {
                     tracing::info!(
                         "the kernel reports a write on a branch when the file is closed (before Linux 6.0), so \
                          attributes are cached for 10 s"

@@ -69,8 +69,9 @@ impl Writers {
     /// Prepares to mark a file, if it is open for writing: otherwise nobody would tell when it is closed. The caller tells
     /// that it has changed, then calls [`Writers::mark`].
     pub(super) fn prepare(&mut self, file: Target<'_>, opened: BorrowedFd<'_>) -> bool {
-        let Some(attr) = stat::of(opened).ok().filter(|attr| attr.is_regular()) else { return false };
-        if !lease::is_written_now(opened) {
+        let Some(attr) = stat::of(opened).ok().filter(|attr| !attr.is_dir()) else { return false };
+        // To open a pipe or a device would do something to it, and only who has it open writes it.
+        if attr.is_regular() && !lease::is_written_now(opened) {
             self.files.remove(&handle(file));
             return false;
         }

@@ -20,7 +20,7 @@ use canopy_branch::branch::Branches;
 use canopy_branch::branch::health::OpKind;
 use canopy_branch::fs::beneath::ProcPath;
 use canopy_branch::fs::reserved::is_reserved;
-use canopy_branch::fs::stat::{self, Attr, FileKey, S_IFDIR};
+use canopy_branch::fs::stat::{self, Attr, S_IFDIR};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Access, AtFlags, OFlags};
 use std::sync::Arc;
@@ -231,28 +231,6 @@ pub fn getattr(pool: &Pool, id: NodeId, handle: Option<HandleId>) -> Result<Attr
         let found = file_attr(pool, &branches, &node);
         resolve::generations::or_elsewhere(pool, &branches, &node, found)
     }
-}
-
-/// Returns the attributes of a file, as `getattr` does. Returns `None` if the file would have to be searched for on
-/// more than `most` branches.
-pub fn attr_at_hand(pool: &Pool, id: NodeId, most: usize) -> Option<Result<Attr>> {
-    let node = match pool.nodes.get(id) {
-        Ok(node) => node,
-        Err(error) => return Some(Err(error)),
-    };
-    let _held = pool.using(Uses::node(id));
-    let branches = pool.branches.load();
-    let searches = |key: FileKey| match branches.iter().filter(|branch| branch.dev == key.dev).count() {
-        0 => branches.len(),
-        count => count,
-    };
-    if let Some(attr) = hinted_attr(pool, &branches, &node) {
-        return Some(Ok(attr));
-    }
-    (node.opened().is_some() || node.key().is_some_and(|key| searches(key) <= most)).then(|| {
-        let found = file_attr(pool, &branches, &node);
-        resolve::generations::or_elsewhere(pool, &branches, &node, found)
-    })
 }
 
 /// Returns the attributes of a file that is not open, if its cached directory leads to it.
