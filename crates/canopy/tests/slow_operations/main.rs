@@ -9,5 +9,6 @@ mod other_clients;
 mod rig;
 mod unknown_files;
 mod waits;
+mod waits_for_leases;
 mod waits_that_end;
 mod worker_threads;

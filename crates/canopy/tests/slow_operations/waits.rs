@@ -51,18 +51,6 @@ fn open(path: &Path, flags: OFlags) -> io::Result<()> {
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).map(drop).map_err(io::Error::from)
 }
 
-fn truncate(path: &Path, size: u64) -> io::Result<()> {
-    // By name: truncate(2).
-    let done = cmd::run_within(
-        Command::new("python3")
-            .args(["-c", "import os, sys; os.truncate(sys.argv[1], int(sys.argv[2]))"])
-            .arg(path)
-            .arg(size.to_string()),
-        PATIENCE,
-    );
-    if done.success() { Ok(()) } else { Err(io::Error::other(done.describe())) }
-}
-
 /// Ways to come upon a lease.
 fn ways(path: &Path) -> Vec<Box<dyn FnOnce() -> io::Result<()> + Send>> {
     let path = path.to_owned();
@@ -138,32 +126,6 @@ fn a_client_that_is_killed_no_longer_waits_for_a_lease() {
         assert!(wait_until(PATIENCE, || parked(&pool, "lease") == 0));
         lease::release(holder.as_fd());
         assert_eq!(fs::read(&path).expect("the file"), b"x");
-        pool.umount();
-    }
-}
-
-/// A truncation by name changes all copies or waits, whichever of them is leased.
-#[test]
-fn a_truncation_by_name_waits_for_a_lease_before_it_changes_a_copy() {
-    for (transport, leased) in transports().into_iter().flat_map(|transport| [(transport, 0), (transport, 1)])
-    {
-        let disks = [LoopFs::ext4(64 << 20), LoopFs::ext4(64 << 20)];
-        let copies = [0, 1].map(|disk: usize| disks[disk].path().join("file"));
-        copies.iter().for_each(|copy| fs::write(copy, vec![1; 8192]).expect("a copy"));
-        let pool = Pool::builder(BINARY)
-            .branches([disks[0].path(), disks[1].path()])
-            .option(format!("minfreespace=0,func.truncate=epall,io-uring={transport}"))
-            .mount();
-        let sizes = || copies.each_ref().map(|copy| fs::metadata(copy).expect("a copy").len());
-        let holder = File::open(&copies[leased]).expect("a copy");
-        lease::take(holder.as_fd()).expect("a lease");
-        let path = pool.path().join("file");
-        let waiting = client(move || truncate(&path, 100));
-        wait_for_parked(&pool, "lease", 1);
-        assert_eq!(sizes(), [8192, 8192], "{transport}, copy {leased}");
-        lease::release(holder.as_fd());
-        waiting.join().expect("a client").expect("a truncation");
-        assert_eq!(sizes(), [100, 100], "{transport}, copy {leased}");
         pool.umount();
     }
 }

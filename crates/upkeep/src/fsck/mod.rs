@@ -305,6 +305,18 @@ fn all_paths(dir: &Path) -> std::result::Result<Vec<PathBuf>, Errno> {
     Ok(paths.map(|path| PathBuf::from(OsString::from_vec(path.to_vec()))).collect())
 }
 
+/// Returns whether an error is no fault of the pool: what it was met at has been removed since it was listed, or is no directory
+/// any more.
+fn has_gone(path: &Path, why: &io::Error) -> bool {
+    match why.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => true,
+        io::ErrorKind::StaleNetworkFileHandle => {
+            fs::symlink_metadata(path).is_err_and(|now| now.kind() == io::ErrorKind::NotFound)
+        }
+        _ => false,
+    }
+}
+
 struct Walk<'a> {
     args: &'a FsckArgs,
     repairs: bool,
@@ -332,18 +344,25 @@ impl Walk<'_> {
             Err(why) if why.kind() == io::ErrorKind::PermissionDenied => {
                 return self.error(dir, "not checked, because you may not read it (root may)");
             }
+            Err(why) if has_gone(dir, &why) => return,
             Err(why) => return self.error(dir, &why.to_string()),
         };
         for entry in entries {
             if self.stop.is_set() {
                 return;
             }
-            let (path, meta) = match entry.and_then(|entry| Ok((entry.path(), entry.metadata()?))) {
+            let found = match entry {
+                Ok(entry) => {
+                    entry.metadata().map(|meta| (entry.path(), meta)).map_err(|why| (entry.path(), why))
+                }
+                Err(why) => Err((dir.to_owned(), why)),
+            };
+            let (path, meta) = match found {
                 Ok(found) => found,
-                // It has been removed since the listing.
-                Err(why) if why.kind() == io::ErrorKind::NotFound => continue,
-                Err(why) => {
-                    self.error(dir, &why.to_string());
+                Err((path, why)) => {
+                    if !has_gone(&path, &why) {
+                        self.error(dir, &why.to_string());
+                    }
                     continue;
                 }
             };
@@ -520,4 +539,36 @@ fn differ(copies: &[FileCopy], check_size: bool) -> bool {
 
 fn sizes_differ(copies: &[FileCopy]) -> bool {
     copies.iter().any(|copy| copy.stat.st_size != copies[0].stat.st_size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Clients remove and replace directories that have just been listed.
+    #[test]
+    fn what_has_gone_meanwhile_is_no_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        fs::write(&file, "").unwrap();
+        let args = FsckArgs::default();
+        let mut walk = Walk {
+            args: &args,
+            filter: Filter::new(&args.manners.filter).unwrap(),
+            mountpoint: PathBuf::new(),
+            device: 0,
+            count: Totals::default(),
+            stop: Stop::on_signals().unwrap(),
+            pace: Pace::of(&args.manners),
+            progress: Progress::counting(true),
+        };
+        walk.walk_dir(&dir.path().join("gone"), &[]);
+        walk.walk_dir(&file, &[]);
+        assert_eq!(walk.count.errors, 0);
+        walk.walk_dir(&dir.path().join("n".repeat(256)), &[]);
+        assert_eq!(walk.count.errors, 1);
+        // A name that is replaced all the time is there.
+        let stale = io::Error::from(Errno::STALE);
+        assert!(has_gone(&dir.path().join("gone"), &stale) && !has_gone(&file, &stale));
+    }
 }
