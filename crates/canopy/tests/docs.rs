@@ -372,7 +372,6 @@ fn pages_are_short() {
         "requests",
         "survival",
         "testing",
-        "tiers",
         "upkeep",
     ];
     let mut pages = Vec::new();

@@ -67,7 +67,7 @@ fn a_disk_that_is_unmounted_lazily_is_gone_until_it_is_mounted_again() {
     let names = make_all_kinds(&bed, "c-");
     assert_only_on(&bed, 0, &names);
     let log = bed.pool.umount();
-    assert!(log.contains("its mount is not there any more") && log.contains("is back"), "{log}");
+    assert!(log.contains("its mount is gone") && log.contains("is back"), "{log}");
     drop(bed.disks);
     drop(third);
 }

@@ -38,7 +38,7 @@ fn a_read_only_disk_gets_no_new_files_until_it_is_writable() {
     assert_only_on(&bed, 0, &third);
     fs::remove_file(bed.at("before")).unwrap();
     let log = bed.pool.umount();
-    assert!(log.contains("it has become read-only") && log.contains("is well again"), "{log}");
+    assert!(log.contains("it has become read-only") && log.contains("works again"), "{log}");
 }
 
 /// Mounts a pool over a plain directory and a filesystem with faults, with an old file and a new one at these places.

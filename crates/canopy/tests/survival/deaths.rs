@@ -135,7 +135,7 @@ fn a_branch_that_went_meanwhile_is_gone() {
     fs::write(pool.path().join("new"), "data").unwrap();
     assert_eq!(fs::read_dir(disk.path()).unwrap().count(), 0, "the mountpoint of the disk is empty");
     assert!(dir.path("a").join("new").exists() && !pool.path().join("on the disk").exists());
-    assert!(pool.log().contains("its mount is not there any more"), "{}", pool.log());
+    assert!(pool.log().contains("its mount is gone"), "{}", pool.log());
     disk.mount_again();
     assert!(
         cmd::wait_until(PATIENCE, || pool.path().join("on the disk").exists()),

@@ -81,11 +81,11 @@ impl BranchMonitor {
             ops::settings::forget_space(&topology.pool);
             let path = branch.path.shown();
             match illness.health {
-                Health::Well => tracing::info!("branch {path} is well again: it takes part in everything"),
+                Health::Well => tracing::info!("branch {path} works again, and is used again"),
                 // Logged when it is removed.
                 Health::Gone => remove_gone_branches(&topology),
                 _ => tracing::warn!(
-                    "branch {path}: {illness}; nothing is made or changed there until it is well again"
+                    "branch {path}: {illness}; nothing is created or changed there until it works again"
                 ),
             }
         });
@@ -113,7 +113,7 @@ impl BranchMonitor {
                         branch.health.inherit(&gone.health);
                     }
                     topology.forget_gone(&path);
-                    tracing::info!("branch {} is back: it takes part in everything", path.shown());
+                    tracing::info!("branch {} is back, and is used again", path.shown());
                     topology.coherence.invalidate_names();
                 }
                 Err(_) => {

@@ -75,7 +75,7 @@ impl Topology {
     pub(crate) fn remember_gone(&self, gone: &[(PathBuf, PathBuf)]) {
         for (path, mountpoint) in gone {
             tracing::warn!(
-                "branch {}: its mount is not there any more; the pool goes on without it until it is back",
+                "branch {}: its mount is gone; the pool goes on without it until it is back",
                 path.shown()
             );
             let health = Arc::new(BranchHealth::default());
@@ -211,7 +211,7 @@ impl Topology {
         for branch in &going {
             let path = branch.path.clone();
             let why = if unmounted.contains(&branch.id) {
-                "its mount is not there any more".to_owned()
+                "its mount is gone".to_owned()
             } else {
                 branch.health.report().map_or_else(String::new, |illness| illness.to_string())
             };
@@ -290,7 +290,7 @@ impl Topology {
 fn exists(spec: &BranchSpec) -> bool {
     let missing = matches!(rustix::fs::stat(&spec.path), Err(Errno::NOENT));
     if missing {
-        tracing::warn!("branch {} does not exist: it takes part once it does", spec.path.shown());
+        tracing::warn!("branch {} does not exist: the pool uses it as soon as it does", spec.path.shown());
     }
     !missing
 }

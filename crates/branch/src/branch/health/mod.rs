@@ -96,7 +96,7 @@ pub struct HealthReport {
 impl fmt::Display for HealthReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.health {
-            Health::Well => write!(f, "it is well again"),
+            Health::Well => write!(f, "it works again"),
             Health::ReadOnly => write!(f, "it has become read-only"),
             Health::Failing => write!(f, "it fails ({})", self.cause),
             Health::Gone => write!(f, "it is gone ({})", self.cause),
