@@ -85,11 +85,11 @@ pub struct Pool {
     /// Some node was mapped ([`Node::mapped`](crate::node::Node)).
     pub(crate) maps_files: AtomicBool,
     /// Branches whose files cannot use passthrough because they are stacked filesystems themselves.
-    pub(crate) stacked: RwLock<SmallVec<[BranchId; 2]>, rank::BranchLimits>,
+    pub(crate) stacked: RwLock<SmallVec<[BranchId; 2]>, rank::Leaf>,
     /// Branches that grant no leases, and for which this has been logged.
-    pub(crate) unleased: RwLock<SmallVec<[BranchId; 2]>, rank::BranchLimits>,
+    pub(crate) unleased: RwLock<SmallVec<[BranchId; 2]>, rank::Leaf>,
     /// Moves that a crash has cut off, and that wait for a branch or a decision.
-    pub(crate) unfinished: RwLock<Vec<Unfinished>, rank::BranchLimits>,
+    pub(crate) unfinished: RwLock<Vec<Unfinished>, rank::Leaf>,
 }
 
 impl Pool {

@@ -40,10 +40,10 @@ pub(crate) struct Deadline<H> {
     liveness: Arc<Liveness>,
     notifier: Notifier,
     /// Requests that were answered while their workers were stuck in them, by number.
-    given_up: Mutex<HashMap<u64, GivenUp>, rank::GivenUp>,
+    given_up: Mutex<HashMap<u64, GivenUp>, rank::Leaf>,
     /// Files whose RELEASE was answered, by branch. Each entry has one worker that closes them, one after the other, and is
     /// stuck in the first of them.
-    to_close: Mutex<HashMap<BranchId, Vec<HandleId>>, rank::FilesToClose>,
+    to_close: Mutex<HashMap<BranchId, Vec<HandleId>>, rank::Leaf>,
 }
 
 /// What a request may block on, as a [`Note`].

@@ -26,7 +26,7 @@ thread_local! {
 
 /// The numbers of interrupted requests. The kernel never uses a number twice.
 #[derive(Default)]
-pub(crate) struct Interrupts(Mutex<VecDeque<u64>, rank::Interrupts>);
+pub(crate) struct Interrupts(Mutex<VecDeque<u64>, rank::Leaf>);
 
 impl Interrupts {
     /// Sets the request that [`Self::caller_is_killed`] asks about on this thread.

@@ -1,12 +1,16 @@
 //! The ranks that each thread holds: a thread-local list in debug builds, nothing in release builds.
 
 #[cfg(debug_assertions)]
-use std::cell::RefCell;
+use std::{cell::RefCell, panic::Location};
 
 #[cfg(debug_assertions)]
 thread_local! {
-    static RANKS: RefCell<Vec<(u16, &'static str)>> = const { RefCell::new(Vec::new()) };
+    static RANKS: RefCell<Vec<Entry>> = const { RefCell::new(Vec::new()) };
 }
+
+/// A lock that a thread holds: its rank, the rank's name, and where it was taken. Many locks share a rank.
+#[cfg(debug_assertions)]
+type Entry = (u16, &'static str, &'static Location<'static>);
 
 /// An entry in the calling thread's list, removed when dropped.
 #[derive(Debug)]
@@ -33,21 +37,24 @@ impl HeldRank {
     #[track_caller]
     fn check(order: u16, name: &'static str, allowed: impl Fn(u16) -> bool) -> HeldRank {
         let refused =
-            RANKS.try_with(|ranks| ranks.borrow().iter().copied().find(|(held, _)| !allowed(*held)));
-        if let Ok(Some((held, holder))) = refused
+            RANKS.try_with(|ranks| ranks.borrow().iter().copied().find(|(held, ..)| !allowed(*held)));
+        if let Ok(Some((held, holder, at))) = refused
             && !std::thread::panicking()
         {
             panic!(
-                "lock order: {name} (rank {order}) is taken while {holder} (rank {held}) is held; see lock/rank.rs"
+                "lock order: {name} (rank {order}) is taken while {holder} (rank {held}, taken at {at}) is held; see \
+                 lock/rank.rs"
             );
         }
         HeldRank::note(order, name)
     }
 
     /// Records a lock that the thread does not wait for.
+    #[track_caller]
     pub(super) fn note(order: u16, name: &'static str) -> HeldRank {
         // The list may already be gone when the thread ends.
-        let _ = RANKS.try_with(|ranks| ranks.borrow_mut().push((order, name)));
+        let at = Location::caller();
+        let _ = RANKS.try_with(|ranks| ranks.borrow_mut().push((order, name, at)));
         HeldRank { order }
     }
 }
@@ -57,7 +64,7 @@ impl Drop for HeldRank {
     fn drop(&mut self) {
         let _ = RANKS.try_with(|ranks| {
             let mut ranks = ranks.borrow_mut();
-            if let Some(at) = ranks.iter().rposition(|(order, _)| *order == self.order) {
+            if let Some(at) = ranks.iter().rposition(|(order, ..)| *order == self.order) {
                 ranks.remove(at);
             }
         });

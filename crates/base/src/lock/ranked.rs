@@ -112,6 +112,7 @@ impl<T: ?Sized, R: Rank> Mutex<T, R> {
     }
 
     #[inline]
+    #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T, R>> {
         let inner = self.inner.try_lock()?;
         Some(MutexGuard { inner, _held: HeldRank::note(R::ORDER, R::NAME), _rank: PhantomData })
@@ -255,12 +256,14 @@ impl<T: ?Sized, R: Rank> RwLock<T, R> {
     }
 
     #[inline]
+    #[track_caller]
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T, R>> {
         let inner = self.inner.try_read()?;
         Some(RwLockReadGuard { inner, _held: HeldRank::note(R::ORDER, R::NAME), _rank: PhantomData })
     }
 
     #[inline]
+    #[track_caller]
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T, R>> {
         let inner = self.inner.try_write()?;
         Some(RwLockWriteGuard { inner, _held: HeldRank::note(R::ORDER, R::NAME), _rank: PhantomData })

@@ -51,7 +51,7 @@ pub struct PoolFigures {
     changes: AtomicU64,
     /// How many changes are in progress, and how many handles are open for writing.
     active: AtomicUsize,
-    last: RwLock<Option<Counted>, rank::SpaceCache>,
+    last: RwLock<Option<Counted>, rank::Leaf>,
 }
 
 struct Counted {

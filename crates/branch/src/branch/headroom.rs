@@ -63,7 +63,7 @@ pub struct Headroom {
 struct Shared {
     /// The most that a file has grown through one passthrough writer, in bytes.
     most: AtomicU64,
-    branches: Mutex<Branches, rank::Headroom>,
+    branches: Mutex<Branches, rank::Leaf>,
 }
 
 #[derive(Default)]

@@ -363,7 +363,7 @@ impl std::ops::Index<usize> for Branches {
 #[derive(Debug)]
 pub struct LiveBranches {
     /// The branches that answer; usually all of them.
-    current: RwLock<Arc<Branches>, rank::LiveBranches>,
+    current: RwLock<Arc<Branches>, rank::Leaf>,
     /// All branches.
     changing: Mutex<Arc<Branches>, rank::BranchChange>,
 }

@@ -15,7 +15,7 @@ const MOST: usize = 1024;
 
 /// For each device, the number that takes part in the inode numbers of its files; never the same for two devices.
 #[derive(Default)]
-pub struct NestedFilesystems(RwLock<SmallVec<[(u64, u64); 4]>, rank::NestedFilesystems>);
+pub struct NestedFilesystems(RwLock<SmallVec<[(u64, u64); 4]>, rank::Leaf>);
 
 impl NestedFilesystems {
     pub fn get(&self, dev: u64) -> Option<u64> {

@@ -61,7 +61,7 @@ const BYTES_PER_INODE: u64 = 16 << 10;
 #[derive(Debug, Default)]
 pub struct SpaceCache {
     ttl_seconds: AtomicU64,
-    known: RwLock<HashMap<BranchId, (Instant, Space)>, rank::SpaceCache>,
+    known: RwLock<HashMap<BranchId, (Instant, Space)>, rank::Leaf>,
 }
 
 impl SpaceCache {

@@ -25,7 +25,7 @@ pub struct ClosedSince {
 }
 
 #[derive(Default)]
-pub struct ClosedFiles(Mutex<List, rank::ClosedFiles>);
+pub struct ClosedFiles(Mutex<List, rank::Leaf>);
 
 struct List {
     /// The last number, and the last one that was forgotten. They begin with the time: numbers of another process that has

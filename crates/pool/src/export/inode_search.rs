@@ -46,7 +46,7 @@ const LONGEST_REST: Duration = Duration::from_secs(5);
 const NICE: i32 = 10;
 
 #[derive(Default)]
-pub(crate) struct InodeSearch(Arc<Mutex<Searches, rank::InodeSearch>>);
+pub(crate) struct InodeSearch(Arc<Mutex<Searches, rank::Leaf>>);
 
 /// What a search is for.
 type Wanted = (BranchId, NodeId);
@@ -136,7 +136,7 @@ impl Searches {
 }
 
 /// Searches until nothing has been wanted for a while.
-fn search(searches: &Weak<Mutex<Searches, rank::InodeSearch>>) {
+fn search(searches: &Weak<Mutex<Searches, rank::Leaf>>) {
     sched::start_afresh();
     // Without it, the thread only competes on equal terms.
     let _ = rustix::process::setpriority_process(None, NICE);

@@ -20,7 +20,7 @@ pub(crate) type Pinned = Arc<dyn Send + Sync>;
 const HOLD: Duration = Duration::from_millis(20);
 
 #[derive(Default)]
-pub(crate) struct TickGuard(Arc<Mutex<Queue, rank::TickGuard>>);
+pub(crate) struct TickGuard(Arc<Mutex<Queue, rank::Leaf>>);
 
 #[derive(Default)]
 struct Queue {
@@ -65,7 +65,7 @@ impl Queue {
     }
 }
 
-fn release_expired(queue: &Weak<Mutex<Queue, rank::TickGuard>>) {
+fn release_expired(queue: &Weak<Mutex<Queue, rank::Leaf>>) {
     sched::start_afresh();
     loop {
         std::thread::sleep(HOLD);

@@ -20,7 +20,7 @@ const VALIDITY: Duration = Duration::from_secs(1);
 
 /// The attributes of a directory's copies, by branch. Takes memory from the first use on.
 #[derive(Default)]
-pub(crate) struct CopyAttrs(Mutex<Vec<Remembered>, rank::CopyAttrs>);
+pub(crate) struct CopyAttrs(Mutex<Vec<Remembered>, rank::Leaf>);
 
 #[derive(Clone, Copy, Default)]
 struct Remembered {

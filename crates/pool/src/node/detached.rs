@@ -20,7 +20,7 @@ const MAX_FILES: usize = 256;
 pub(crate) struct DetachedFiles {
     /// There may be files in the list.
     some: AtomicBool,
-    files: Mutex<VecDeque<(FileKey, Instant)>, rank::DetachedFiles>,
+    files: Mutex<VecDeque<(FileKey, Instant)>, rank::Leaf>,
 }
 
 impl DetachedFiles {

@@ -21,7 +21,7 @@ pub(crate) struct DirectWrites {
     /// Held exclusively by a direct write, shared by fetches and write-backs of pages.
     pub(crate) order: RwLock<(), rank::DirectWrites>,
     /// The ranges written since pages there were fetched; the newest write last.
-    written: Mutex<VecDeque<Range<u64>>, rank::OvertakenPages>,
+    written: Mutex<VecDeque<Range<u64>>, rank::Leaf>,
 }
 
 impl DirectWrites {

@@ -34,7 +34,7 @@ pub(crate) struct IdleFiles {
 }
 
 #[derive(Default)]
-struct Shared(Mutex<Queue, rank::IdleFiles>);
+struct Shared(Mutex<Queue, rank::Leaf>);
 
 #[derive(Default)]
 struct Queue {

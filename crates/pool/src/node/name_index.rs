@@ -51,7 +51,7 @@ pub(crate) struct NameIndex {
     misses: AtomicU64,
     /// The number of those that justifies a listing.
     threshold: u64,
-    state: RwLock<State, rank::NameIndex>,
+    state: RwLock<State, rank::Leaf>,
     tally: Arc<CacheCounters>,
 }
 

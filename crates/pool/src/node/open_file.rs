@@ -62,7 +62,7 @@ impl FileLocation {
 pub(crate) struct OpenFile {
     node: Weak<Node>,
     /// Replaced, with the descriptors of all handles, when the file moves to another branch.
-    pub(crate) location: RwLock<Arc<FileLocation>, rank::OpenFilePlace>,
+    pub(crate) location: RwLock<Arc<FileLocation>, rank::Leaf>,
     pub(crate) backing: Option<Box<dyn BackingFile>>,
     /// The number of handles that have it open, or are about to.
     pub(crate) users: AtomicUsize,

@@ -39,16 +39,16 @@ pub(crate) struct DirParts {
 /// What few nodes ever have.
 #[derive(Default)]
 pub(crate) struct RareParts {
-    pub(super) orphan: Mutex<Option<Arc<Orphan>>, rank::NodeOrphan>,
+    pub(super) orphan: Mutex<Option<Arc<Orphan>>, rank::Leaf>,
     /// Where the file is, if it has moved to another branch, or if the node has no room for it.
-    pub(super) key: Mutex<Option<FileKey>, rank::NodeIdentity>,
+    pub(super) key: Mutex<Option<FileKey>, rank::Leaf>,
     /// How often the file has moved.
     pub(crate) moves: AtomicU32,
     /// The inode number that clients know of a file that has moved; 0 for others. A file whose number changed while
     /// it is open would look like a replaced one.
     pub(crate) number: AtomicU64,
     /// Until then no move of the file is tried: its names were not found, or it cannot be leased.
-    pub(crate) stays_until: Mutex<Option<Instant>, rank::NodeStays>,
+    pub(crate) stays_until: Mutex<Option<Instant>, rank::Leaf>,
     /// The names of the file lead to another node now.
     pub(super) superseded: AtomicBool,
     /// Some thread moves the file, or is about to.

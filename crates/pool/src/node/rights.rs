@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 /// The files to which somebody has a right now.
 #[derive(Default)]
 pub(crate) struct Rights {
-    held: Mutex<SmallVec<[FileKey; 8]>, rank::CopyRights>,
+    held: Mutex<SmallVec<[FileKey; 8]>, rank::Leaf>,
     freed: Condvar,
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 #[derive(Default)]
 pub(crate) struct CloneLocks {
-    in_progress: Mutex<Vec<(u64, Work)>, rank::DirClones>,
+    in_progress: Mutex<Vec<(u64, Work)>, rank::Leaf>,
     ended: Condvar,
 }
 

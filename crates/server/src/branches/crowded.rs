@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct Crowded {
     /// Whether any branch is crowded.
     any: AtomicBool,
-    branches: Mutex<HashSet<BranchId>, rank::Crowded>,
+    branches: Mutex<HashSet<BranchId>, rank::Leaf>,
 }
 
 /// Returns the number of a branch's line.

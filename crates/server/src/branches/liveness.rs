@@ -35,7 +35,7 @@ pub(crate) struct Liveness {
     /// How many questions were asked.
     questions: AtomicU64,
     /// How branches answer that have let operations wait, as last checked.
-    conditions: Mutex<HashMap<BranchId, Condition>, rank::Conditions>,
+    conditions: Mutex<HashMap<BranchId, Condition>, rank::Leaf>,
     /// Called every second while there are such branches, and once when there are none any more.
     publish: OnceLock<Publish>,
 }

@@ -33,7 +33,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 struct BranchMonitor {
     topology: Weak<Topology>,
     /// Branches that a thread is checking, by path.
-    in_progress: Mutex<HashSet<PathBuf>, rank::BranchChecks>,
+    in_progress: Mutex<HashSet<PathBuf>, rank::Leaf>,
 }
 
 /// Starts to monitor the branches, until the pool ends.

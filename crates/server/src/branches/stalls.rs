@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) struct Stalls {
     pool: Arc<Pool>,
-    state: Mutex<State, rank::Stalls>,
+    state: Mutex<State, rank::Leaf>,
     /// The thread that calls `look`.
     looker: OnceLock<Thread>,
 }

@@ -32,10 +32,10 @@ pub(crate) struct Topology {
     pub(crate) watch: Arc<Watch>,
     access_times: AccessTimes,
     /// The mount of each branch in force.
-    mounts: Mutex<HashMap<BranchId, BranchMount>, rank::BranchMounts>,
+    mounts: Mutex<HashMap<BranchId, BranchMount>, rank::Leaf>,
     /// Branches that were removed because they are gone, by path. A branch is added here before it is removed from
     /// the branches in force, and removed here after it is in force again, so it is never missing from both.
-    gone: Mutex<HashMap<PathBuf, GoneBranch>, rank::GoneBranches>,
+    gone: Mutex<HashMap<PathBuf, GoneBranch>, rank::Leaf>,
 }
 
 struct BranchMount {
@@ -277,7 +277,8 @@ impl Topology {
     pub(crate) fn gone_report(&self, path: &Path) -> Option<HealthReport> {
         // Until it is in force again it counts as gone, however well it is by now.
         let still = HealthReport { health: Health::Gone, since: SystemTime::now(), cause: Errno::NODEV };
-        self.gone.lock().get(path).map(|gone| gone.health.report().unwrap_or(still))
+        let health = self.gone.lock().get(path).map(|gone| Arc::clone(&gone.health))?;
+        Some(health.report().unwrap_or(still))
     }
 
     /// Returns all gone branches.

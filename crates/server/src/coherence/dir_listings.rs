@@ -13,7 +13,7 @@ const MAX_DIRS: usize = 65_536;
 #[derive(Default)]
 pub(crate) struct DirListings {
     /// The directories whose cached listing, if any, is no older than the last change, and when it was read.
-    valid: Mutex<HashMap<NodeId, Instant>, rank::DirListings>,
+    valid: Mutex<HashMap<NodeId, Instant>, rank::Leaf>,
 }
 
 impl DirListings {

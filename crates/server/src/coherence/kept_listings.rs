@@ -44,7 +44,7 @@ pub(crate) struct KeptListings {
     in_use: AtomicBool,
     /// What is known of the kernel's listings. Of a directory that is missing here, the kernel may have a complete
     /// listing, and no answer is in flight.
-    dirs: Mutex<HashMap<NodeId, Known>, rank::KeptListings>,
+    dirs: Mutex<HashMap<NodeId, Known>, rank::Leaf>,
     /// The thread that drops listings has nothing to do.
     idle: AtomicBool,
     thread: OnceLock<Thread>,

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 pub(crate) struct Untold {
     count: AtomicUsize,
     /// The files, and whether an answer about them from before may be in flight.
-    files: Mutex<HashMap<NodeId, bool>, rank::Untold>,
+    files: Mutex<HashMap<NodeId, bool>, rank::Leaf>,
 }
 
 impl Untold {

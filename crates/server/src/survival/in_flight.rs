@@ -63,7 +63,7 @@ static NEXT_PLACE: AtomicUsize = AtomicUsize::new(0);
 #[derive(Debug)]
 pub(crate) struct InFlight {
     ledger: Ledger,
-    left: Mutex<HashMap<u64, Begun>, rank::LeftRequests>,
+    left: Mutex<HashMap<u64, Begun>, rank::Leaf>,
 }
 
 /// A request that another process has begun, and perhaps done.

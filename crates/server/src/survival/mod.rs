@@ -37,7 +37,7 @@ pub struct Survival {
     /// The program that served before, while it may have to serve again.
     before: Option<OwnedFd>,
     /// The groups of events (fanotify) of a process that has ended.
-    groups: Mutex<Vec<OwnedFd>, rank::Leftovers>,
+    groups: Mutex<Vec<OwnedFd>, rank::Leaf>,
 }
 
 impl Survival {

@@ -57,7 +57,7 @@ fn a_wrong_order_panics_and_names_both_locks() {
     for (taken, order) in orders {
         let message = panic_message(order).unwrap_or_default();
         assert!(
-            message.contains(&format!("{taken} (rank ")) && message.contains("Inner (rank 3) is held"),
+            message.contains(&format!("{taken} (rank ")) && message.contains("Inner (rank 3, taken at "),
             "{message}"
         );
         // The thread holds nothing afterwards.
@@ -105,7 +105,25 @@ fn a_rank_can_be_held_without_a_lock() {
         let _hold = Hold::<Middle>::take();
         drop(outer.lock());
     });
-    assert!(message.is_some_and(|message| message.contains("Middle (rank 2) is held")));
+    assert!(message.is_some_and(|message| message.contains("Middle (rank 2, taken at ")));
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn nothing_is_taken_under_a_leaf() {
+    use crate::lock::rank::{Handles, Leaf};
+    let (table, one, other) =
+        (Mutex::<(), Handles>::default(), Mutex::<(), Leaf>::default(), RwLock::<(), Leaf>::default());
+    assert_eq!(panic_message(|| drop((table.lock(), one.lock()))), None);
+    assert_eq!(panic_message(|| drop((table.lock(), other.read()))), None);
+    // Many locks are leaves, so the message says which one is held.
+    let here = format!("leaf (rank 65535, taken at {}:", file!()).to_lowercase();
+    for order in
+        [&|| drop((one.lock(), other.read())), &|| drop((one.lock(), table.lock()))] as [&dyn Fn(); 2]
+    {
+        let message = panic_message(order).unwrap_or_default();
+        assert!(message.to_lowercase().contains(&here), "{message}");
+    }
 }
 
 #[test]

@@ -82,7 +82,7 @@ pub struct BranchHealth {
     errors: AtomicU32,
     /// The errors since the last check that were met by changes.
     failed_changes: AtomicU32,
-    record: Mutex<Record, rank::BranchHealth>,
+    record: Mutex<Record, rank::Leaf>,
 }
 
 /// What is reported about an unhealthy branch.

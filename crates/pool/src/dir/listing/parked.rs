@@ -24,7 +24,7 @@ const SHARE: u64 = 16;
 const CHECK_PAUSE: Duration = Duration::from_secs(2);
 
 pub(crate) struct Cursors {
-    shared: Arc<Mutex<Parked, rank::Cursors>>,
+    shared: Arc<Mutex<Parked, rank::Leaf>>,
     descriptors: usize,
 }
 
@@ -115,7 +115,7 @@ impl Parked {
 }
 
 /// Drops unused cursors until none is left.
-fn drop_unused(shared: &Weak<Mutex<Parked, rank::Cursors>>) {
+fn drop_unused(shared: &Weak<Mutex<Parked, rank::Leaf>>) {
     sched::start_afresh();
     loop {
         std::thread::sleep(CHECK_PAUSE);

@@ -27,7 +27,7 @@ pub(crate) struct FileHandle {
     pub(crate) node: Arc<Node>,
     // Not an `ArcSwap`: dropping one visits all threads, and files are opened and closed more often than they are
     // read.
-    fd: RwLock<(Arc<OwnedFd>, &'static Traffic), rank::HandleFd>,
+    fd: RwLock<(Arc<OwnedFd>, &'static Traffic), rank::Leaf>,
     pub(crate) flags: OFlags,
     /// `O_APPEND` and `O_DIRECT` have been removed from the branch's descriptor.
     plain: AtomicBool,

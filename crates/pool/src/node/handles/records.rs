@@ -41,7 +41,7 @@ const DIRECT: u64 = 1 << 33;
 pub struct HandleRecords {
     words: Arc<SharedWords>,
     range: Range<usize>,
-    free: Mutex<Free, rank::HandleRecords>,
+    free: Mutex<Free, rank::Leaf>,
 }
 
 #[derive(Debug, Default)]

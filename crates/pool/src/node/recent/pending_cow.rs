@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct PendingCow {
     /// The number of threads: nearly always 0, and then no lookup takes the lock.
     pub(crate) count: AtomicUsize,
-    pub(crate) threads: Mutex<HashMap<u32, (NodeId, Instant)>, rank::PendingCow>,
+    pub(crate) threads: Mutex<HashMap<u32, (NodeId, Instant)>, rank::Leaf>,
 }
 
 /// A thread that has not come back by then has ended.

@@ -32,7 +32,7 @@ pub(crate) struct ReplacedFiles(Arc<Shared>);
 struct Shared {
     /// Files are kept now. Changes with the queue locked.
     active: AtomicBool,
-    queue: Mutex<Queue, rank::ReplacedFiles>,
+    queue: Mutex<Queue, rank::Leaf>,
 }
 
 #[derive(Default)]
