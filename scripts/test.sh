@@ -13,6 +13,8 @@
 #                              servers and databases over a pool, network filesystems below it (scripts/neighbour-tests.sh)
 #   test.sh --filesystems [tmpfs|xfs|btrfs|ext4|mixed ...]
 #                              pjdfstest, fsx, the random changes and the mounted model over branches on each of these
+#   test.sh --storm [SEED [MINUTES]] [OPTION ...]
+#                              everything that can happen to a pool, at random, beside a plain directory (crates/storm)
 #   test.sh --list             lists the names
 # If there is no compiler that is new enough, it asks before it installs one with rustup; with --yes as the first
 # argument it does not ask.
@@ -101,7 +103,16 @@ case ${1:-} in
     shift
     exec scripts/neighbour-tests.sh "$@"
     ;;
--*) fail "unknown option: $1 (--fast, --kernel, --packages, --neighbours, --filesystems, --list, --yes)" ;;
+--storm)
+    shift
+    needs_root
+    prepare test
+    # Many deaths within a minute are no reason to give up then.
+    cargo build --package canopy --features test-switches
+    cargo build --package canopy-storm
+    exec "${CARGO_TARGET_DIR:-target}/debug/canopy-storm" "$@"
+    ;;
+-*) fail "unknown option: $1 (--fast, --kernel, --packages, --neighbours, --filesystems, --storm, --list, --yes)" ;;
 '')
     needs_root
     prepare test

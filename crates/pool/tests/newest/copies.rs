@@ -678,6 +678,19 @@ fn files_without_a_rule_have_no_generation() {
     ops::data::open::release(bed.pool(), opened.handle).unwrap();
 }
 
+/// They get no copies, and their filesystem lets them have no attributes of users.
+#[test]
+fn symlinks_and_pipes_get_hard_links() {
+    let bed = Bed::new(2);
+    std::os::unix::fs::symlink("nowhere", bed.made.on(0, "d/symlink")).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, bed.made.on(0, "d/pipe"), 0o644.into()).unwrap();
+    for name in ["symlink", "pipe"] {
+        bed.link(&format!("d/{name}"), &format!("d/{name}-2"));
+        let links = bed.made.on(0, &format!("d/{name}-2")).symlink_metadata().unwrap().nlink();
+        assert_eq!(links, 2, "{name}");
+    }
+}
+
 /// After a crash, any step of a change may be on disk on one branch and not on the other. Copies with the same number are the
 /// same, and one of those with the largest number is what was last.
 #[test]

@@ -110,7 +110,13 @@ fn link_node(
             let dir = dirs.get(index).ok_or(Errno::NOENT)?;
             let nears = branches[index].nears_reserve(DIRECTORY_GROWS);
             let link = || Ok(pinned::link(target.fd.as_fd(), dir, new_name)?);
-            resolve::generations::begin_generation(pool, target.fd.as_fd(), &path, new_name)
+            // Symlinks, pipes and the like get no copies, and may have no attributes of users.
+            let begun = if target.attr.is_regular() {
+                resolve::generations::begin_generation(pool, target.fd.as_fd(), &path, new_name)
+            } else {
+                Ok(())
+            };
+            begun
                 .and_then(|()| reserve::take_space(pool, nears, || None, link).map_err(Error::errno))
                 .map_err(|errno| branches[index].record_error(errno, OpKind::Change))
         }));

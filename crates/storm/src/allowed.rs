@@ -1,0 +1,83 @@
+//! How a pool may differ from a plain directory. Everything else is a failure.
+//!
+//! | the pool | when | why |
+//! | --- | --- | --- |
+//! | SEEK_DATA and SEEK_HOLE give other results | always | filesystems allocate ahead in their own ways |
+//! | a link count of 1 for directories | always | so do btrfs and others |
+//! | another time of a directory | always | it is the newest of those on the disks that are there |
+//! | ENOTEMPTY where the plain directory says EEXIST | rename over a directory that is not empty | POSIX allows both |
+//! | another time of a file after fallocate(2) | always | filesystems differ in whether it counts as a change |
+//! | the attribute `user.canopy.blake3` is listed | always | docs/upkeep.md, *verify* |
+//! | attributes stay as they were | what a read-only disk holds | docs/reliability.md, *When a branch fails* |
+//! | ENOSPC, or fewer bytes written | a disk is small | docs/reliability.md, *What still meets ENOSPC* |
+//! | EROFS | a disk is, or was, read-only | docs/reliability.md, *When a branch fails* |
+//! | EINVAL for an exchange of two names | copies | docs/copies.md, *Good to know* |
+//! | success where the plain directory says EEXIST, ENOENT or ENODATA | the server dies meanwhile | docs/survival.md, *What is not* |
+//! | EBADMSG | attributes cannot be read | the disk says so |
+//!
+//! What the pool refuses has no effect: the plain directory does not do it either, and the trees are still compared.
+
+use canopy_testkit::model::{Op, Outcome, RenameHow, Shown};
+use rustix::fs::FileType;
+use rustix::io::Errno;
+
+/// What reigns while an operation runs.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Conditions {
+    pub(crate) small: bool,
+    pub(crate) read_only: bool,
+    pub(crate) copies: bool,
+    pub(crate) dying: bool,
+    pub(crate) unreadable: bool,
+}
+
+/// What the plain directory does when the pool has given an answer.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Then {
+    Same,
+    /// Nothing: the pool may refuse the operation.
+    Nothing,
+    /// What the pool has done of it.
+    Part(Op),
+}
+
+pub(crate) fn then(op: &Op, pool: &Outcome, now: Conditions) -> Then {
+    let refused = match pool {
+        Outcome::Failed(Errno::NOSPC | Errno::DQUOT) => now.small,
+        Outcome::Failed(Errno::ROFS) => now.read_only,
+        Outcome::Failed(Errno::BADMSG) => now.unreadable,
+        Outcome::Failed(Errno::INVAL) => {
+            now.copies && matches!(op, Op::Rename { how: RenameHow::Exchange, .. })
+        }
+        _ => false,
+    };
+    match (*op, pool) {
+        _ if refused => Then::Nothing,
+        (Op::Write { slot, offset, len, seed }, Outcome::Number(done))
+            if now.small && (*done as usize) < len =>
+        {
+            Then::Part(Op::Write { slot, offset, len: *done as usize, seed })
+        }
+        _ => Then::Same,
+    }
+}
+
+pub(crate) fn differ(op: &Op, plain: &Outcome, pool: &Outcome, now: Conditions) -> bool {
+    match (op, plain, pool) {
+        (_, Outcome::Stat(plain), Outcome::Stat(pool)) if is_dir(plain.mode) => {
+            let alike = |shown: &Shown| Outcome::Stat(Shown { mtime: None, ..*shown });
+            alike(plain).allows(&alike(pool))
+        }
+        (Op::Seek { .. }, _, _) => true,
+        (Op::Xattr { .. }, Outcome::Names(plain), Outcome::Names(pool)) => {
+            plain.iter().eq(pool.iter().filter(|(name, _)| !name.starts_with(b"user.canopy.blake3")))
+        }
+        (Op::Rename { .. }, Outcome::Failed(Errno::EXIST), Outcome::Failed(Errno::NOTEMPTY)) => true,
+        (_, Outcome::Failed(Errno::EXIST | Errno::NOENT | Errno::NODATA), Outcome::Done) => now.dying,
+        _ => false,
+    }
+}
+
+fn is_dir(mode: u32) -> bool {
+    FileType::from_raw_mode(mode) == FileType::Directory
+}

@@ -1,0 +1,193 @@
+//! The pool's branches change, or what is on them.
+
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use canopy_testkit::cmd::wait_until;
+use canopy_testkit::{PATIENCE, Rng};
+
+use super::Driver;
+use crate::compare;
+use crate::plan::TOP;
+use crate::script::Directly;
+use crate::weather::Weather;
+
+/// How many disks there are at most.
+const DISKS: usize = 6;
+
+impl Driver {
+    pub(super) fn reorder(&mut self, seed: u64) -> Result<(), String> {
+        let (order, mut rng) = (&mut self.world.order, Rng::new(seed));
+        for last in (1..order.len()).rev() {
+            order.swap(last, rng.index(last + 1));
+        }
+        // A drain that runs has set a mode.
+        self.calm()?;
+        self.world.set_branches()
+    }
+
+    pub(super) fn grow(&mut self) -> Result<(), String> {
+        if self.world.disks.len() >= DISKS {
+            return Ok(());
+        }
+        self.calm()?;
+        self.world.grow();
+        self.world.set_branches()
+    }
+
+    /// Empties a disk, takes it out of the pool, and adds it again.
+    pub(super) fn drain(&mut self, disk: usize) -> Result<(), String> {
+        let disk = disk % self.world.disks.len();
+        if self.gone.is_some() || !self.world.can_drain(disk) || self.now.read_only || self.now.unreadable {
+            return Ok(());
+        }
+        self.calm()?;
+        let path = self.world.disks[disk].path().display().to_string();
+        let done = self.world.run(&format!("drain POOL {path} --remove"))?;
+        if done.success() {
+            let left = compare::on_disk(&self.world, disk);
+            let files: Vec<_> = left.entries.iter().filter(|(_, entry)| entry.hash.is_some()).collect();
+            if !files.is_empty() {
+                return Err(format!("drained, and yet there are {files:?}\n{}", done.describe()));
+            }
+            self.world.order.retain(|known| *known != disk);
+            self.compare().map_err(|what| format!("after a drain: {what}"))?;
+            self.world.order.push(disk);
+        }
+        // Directories have followed the files.
+        let sign = self.world.disks[disk].sign.clone();
+        for other in &self.world.disks {
+            let _ = fs::remove_dir(other.contents().join(&sign));
+        }
+        let home = self.world.disks[disk].contents();
+        let made = [sign.as_str(), TOP].map(|name| fs::create_dir(home.join(name)));
+        if made[1].is_ok() {
+            fs::set_permissions(home.join(TOP), Permissions::from_mode(0o755))
+                .map_err(|error| error.to_string())?;
+        }
+        self.world.set_branches()
+    }
+
+    pub(super) fn full(&mut self, full: bool) -> Result<(), String> {
+        if let Some(small) = self.world.plan.small.filter(|small| self.world.present().contains(small)) {
+            self.world.disks[small].fill(full && !self.world.disks[small].read_only);
+        }
+        Ok(())
+    }
+
+    pub(super) fn read_only(&mut self, disk: usize, on: bool) -> Result<(), String> {
+        let disk = disk % self.world.disks.len();
+        if on {
+            if self.gone.is_some() || self.now.read_only || !self.world.can_spare(disk) {
+                return Ok(());
+            }
+            self.calm()?;
+            self.close();
+            self.now.read_only = self.world.disks[disk].set_read_only(true);
+            return Ok(());
+        }
+        let Some(disk) = self.world.disks.iter().position(|disk| disk.read_only) else { return Ok(()) };
+        self.calm()?;
+        self.world.disks[disk].set_read_only(false);
+        self.wait_until_healthy(disk)?;
+        self.now.read_only = false;
+        self.compare().map_err(|what| format!("disk{disk} is writable again: {what}"))
+    }
+
+    /// Waits until the pool changes something on a disk again.
+    fn wait_until_healthy(&self, disk: usize) -> Result<(), String> {
+        let sign = self.world.pool().path().join(&self.world.disks[disk].sign);
+        let changes = || fs::set_permissions(&sign, Permissions::from_mode(0o755)).is_ok();
+        if wait_until(PATIENCE, changes) { Ok(()) } else { Err(format!("disk{disk} is not used again")) }
+    }
+
+    /// Attributes of the files on a disk cannot be read any more. No old content may be shown, and nothing be removed.
+    pub(super) fn unreadable(&mut self, on: bool) -> Result<(), String> {
+        const DISK: usize = 2;
+        if on == self.now.unreadable || self.gone.is_some() || self.world.disks[DISK].kind() != "faulty" {
+            return Ok(());
+        }
+        self.calm()?;
+        self.close();
+        self.world.disks[DISK].set_unreadable(on);
+        if !on {
+            self.wait_until_healthy(DISK)?;
+            self.now.unreadable = false;
+            return self.compare().map_err(|what| format!("the attributes can be read again: {what}"));
+        }
+        self.now.unreadable = true;
+        let tree = compare::expected(&mut self.world)?;
+        for (path, _) in tree.entries.iter().filter(|(_, entry)| entry.hash.is_some()) {
+            let (name, right) = (compare::text(path), fs::read(self.world.beside(compare::text(path))));
+            if let Ok(shown) = fs::read(self.world.at(name))
+                && right.is_ok_and(|right| right != shown)
+            {
+                return Err(format!("{} shows {} bytes that are not its own", name.display(), shown.len()));
+            }
+        }
+        self.dedup()
+    }
+
+    /// Changes a file that no rule copies on its branch.
+    pub(super) fn directly(&mut self, what: Directly, choice: usize) -> Result<(), String> {
+        let plan = &self.world.plan;
+        if plan.rules.starts_with("**=copies") && plan.weathers.has(Weather::Copies) || self.now.read_only {
+            return Ok(());
+        }
+        self.calm()?;
+        if what == Directly::Make {
+            self.direct += 1;
+            let present = self.world.present();
+            let name = PathBuf::from(format!("direct{}", self.direct));
+            let disk = present[choice % present.len()];
+            if Some(disk) == self.world.plan.small {
+                return Ok(());
+            }
+            let made = fs::write(self.world.on(disk, &name), b"made on the branch");
+            made.and_then(|()| fs::write(self.world.beside(&name), b"made on the branch"))
+                .map_err(|error| error.to_string())?;
+            return self.wait_until_shown(&name);
+        }
+        let tree = compare::expected(&mut self.world)?;
+        let files = tree.entries.iter().filter(|(path, entry)| {
+            entry.hash.is_some() && entry.nlink == 1 && !self.world.plan.copies(path)
+        });
+        let alone: Vec<PathBuf> = files.map(|(path, _)| compare::text(path).to_owned()).collect();
+        let Some(name) = alone.get(choice % alone.len().max(1)) else { return Ok(()) };
+        let [disk] = self.world.holders(name)[..] else { return Ok(()) };
+        if Some(disk) == self.world.plan.small || !self.can_touch(&name.to_string_lossy()) {
+            return Ok(());
+        }
+        self.close();
+        for path in [self.world.on(disk, name), self.world.beside(name)] {
+            change(&path, what).map_err(|error| format!("{what:?} {}: {error}", path.display()))?;
+        }
+        self.wait_until_shown(name)
+    }
+
+    /// Waits until the pool shows a file as it is.
+    fn wait_until_shown(&self, name: &Path) -> Result<(), String> {
+        let look = |path: PathBuf| {
+            (
+                fs::read(&path).ok(),
+                path.symlink_metadata().ok().map(|meta| (meta.permissions().mode(), meta.len())),
+            )
+        };
+        let right = look(self.world.beside(name));
+        if wait_until(PATIENCE, || look(self.world.at(name)) == right) {
+            return Ok(());
+        }
+        Err(format!("{} was changed on its branch, and the pool does not show it", name.display()))
+    }
+}
+
+fn change(path: &Path, what: Directly) -> std::io::Result<()> {
+    match what {
+        Directly::Make => Ok(()),
+        Directly::Append => OpenOptions::new().append(true).open(path)?.write_all(b" and more"),
+        Directly::Mode => fs::set_permissions(path, Permissions::from_mode(0o604)),
+        Directly::Remove => fs::remove_file(path),
+    }
+}

@@ -1,0 +1,191 @@
+//! Plays the steps on a world, and compares.
+
+mod away;
+mod branches;
+mod clients;
+mod races;
+mod serving;
+mod settle;
+mod upkeep;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Child;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
+
+use crate::allowed::Conditions;
+use crate::compare::{self, Paths};
+use crate::plan::Plan;
+use crate::script::Step;
+use crate::server::Kill;
+use crate::watchdog::Watchdog;
+use crate::weather::Weather;
+use crate::world::World;
+use away::Gone;
+
+/// After how many operations of clients the trees are compared.
+const EVERY: usize = 25;
+
+/// Where a storm failed, by the number of the step, and how.
+#[derive(Debug, Clone)]
+pub(crate) struct Failure {
+    pub(crate) at: usize,
+    pub(crate) what: String,
+}
+
+pub(crate) struct Driver {
+    pub(crate) world: World,
+    gone: Option<Gone>,
+    command: Option<(String, Child)>,
+    kill: Option<Kill>,
+    now: Conditions,
+    direct: usize,
+}
+
+/// Set by SIGINT and SIGTERM: the storm ends after the step that runs.
+pub(crate) static STOP: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+
+pub(crate) fn stopped() -> bool {
+    STOP.load(Ordering::Relaxed)
+}
+
+/// Plays steps, which have numbers, on a new world.
+pub(crate) fn play(plan: &Plan, steps: &[(usize, Step)], chatty: bool) -> Option<Failure> {
+    let mut at = 0;
+    let whole = catch_unwind(AssertUnwindSafe(|| {
+        let mut driver = Driver::new(plan);
+        let watchdog = Watchdog::start(driver.world.pool().path());
+        let outcome = driver.play(steps, &mut at, &watchdog, chatty);
+        let outcome = outcome.map_err(|what| format!("{what}{}", watchdog.said()));
+        if let Err(what) = outcome {
+            let log = driver.world.pool().log();
+            let lines: Vec<&str> = log.lines().filter(|line| !line.contains(" INFO ")).collect();
+            let what =
+                format!("{what}\n--- the pool's log\n{}", lines[lines.len().saturating_sub(12)..].join("\n"));
+            driver.abandon();
+            return Some(what);
+        }
+        driver.end();
+        None
+    }));
+    let what = match whole {
+        Ok(outcome) => outcome?,
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
+        }
+    };
+    // What was cut off is no failure.
+    (!stopped()).then_some(Failure { at, what })
+}
+
+impl Driver {
+    fn new(plan: &Plan) -> Self {
+        let now = Conditions {
+            small: plan.small.is_some(),
+            copies: plan.weathers.has(Weather::Copies),
+            ..Conditions::default()
+        };
+        Self { world: World::new(plan), gone: None, command: None, kill: None, now, direct: 0 }
+    }
+
+    fn play(
+        &mut self,
+        steps: &[(usize, Step)],
+        at: &mut usize,
+        watchdog: &Watchdog,
+        chatty: bool,
+    ) -> Result<(), String> {
+        let mut clients = 0;
+        for (number, step) in steps {
+            if stopped() {
+                return Err("interrupted".into());
+            }
+            *at = *number;
+            watchdog.pat(*number);
+            if chatty {
+                eprintln!("step {number}: {step:?}");
+            }
+            self.step(step).map_err(|what| format!("{step:?}: {what}"))?;
+            clients += usize::from(matches!(step, Step::Client(_)));
+            if clients == EVERY {
+                clients = 0;
+                self.compare()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), String> {
+        if self.kill.as_ref().is_some_and(Kill::is_done) {
+            self.end_kill()?;
+        }
+        match *step {
+            Step::Client(op) => self.client(&op),
+            Step::Truncate { path, size } => self.truncate(path, size),
+            Step::Map { path, offset, len, byte } => self.map(path, offset, len, byte),
+            Step::BigAttribute { path, byte } => self.big_attribute(path, byte),
+            Step::Settle => self.settle(),
+            Step::Race { how, files } => self.race(how, files),
+            Step::Kill { after } => self.kill(after),
+            Step::Upgrade => self.upgrade(),
+            Step::Remount => self.remount(),
+            Step::Start { command, disk } => self.start(command, disk),
+            Step::End { kill } => self.end_command(kill),
+            Step::Dedup => self.dedup(),
+            Step::Unruled { files } => self.unruled(files),
+            Step::Reorder { seed } => self.reorder(seed),
+            Step::Grow => self.grow(),
+            Step::Drain { disk } => self.drain(disk),
+            Step::Direct { what, choice } => self.directly(what, choice),
+            Step::Full { full } => self.full(full),
+            Step::Readonly { disk, on } => self.read_only(disk, on),
+            Step::Unreadable { on } => self.unreadable(on),
+            Step::Away { disk, how, settled } => self.away(disk, how, settled),
+            Step::Back { front } => self.back(front),
+            Step::Picture { disk } => self.picture(disk),
+            Step::Older => self.older(),
+        }
+    }
+
+    /// Compares the pool with the plain directory.
+    fn compare(&mut self) -> Result<(), String> {
+        let hidden = self.hidden();
+        compare::pool(&mut self.world, &hidden)
+    }
+
+    fn hidden(&self) -> Paths {
+        self.gone.as_ref().map_or_else(Paths::new, |gone| gone.hidden.clone())
+    }
+
+    /// Waits for what runs beside the clients.
+    fn calm(&mut self) -> Result<(), String> {
+        self.end_command(false)?;
+        self.end_kill()
+    }
+
+    /// Ends everything, with all checks.
+    fn end(mut self) {
+        if let Err(what) = self.calm() {
+            panic!("at the end: {what}");
+        }
+        self.close();
+        for disk in &mut self.world.disks {
+            disk.set_unreadable(false);
+            disk.put_back();
+        }
+        self.world.end();
+    }
+
+    /// Ends everything after a failure.
+    fn abandon(mut self) {
+        if let Some((_, child)) = &mut self.command {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        self.world.abort();
+        let world = AssertUnwindSafe(self.world);
+        // Its guards complain of what the failure has left.
+        let _ = catch_unwind(move || drop(world));
+    }
+}
