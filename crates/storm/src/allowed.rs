@@ -13,6 +13,7 @@
 //! | EROFS | a disk is, or was, read-only | docs/reliability.md, *When a branch fails* |
 //! | EINVAL for an exchange of two names | copies | docs/copies.md, *Good to know* |
 //! | success where the plain directory says EEXIST, ENOENT or ENODATA | the server dies meanwhile | docs/survival.md, *What is not* |
+//! | ESTALE for an open directory that was removed | `survive=true` | another process cannot find it |
 //! | EBADMSG | attributes cannot be read | the disk says so |
 //!
 //! What the pool refuses has no effect: the plain directory does not do it either, and the trees are still compared.

@@ -33,6 +33,7 @@ pub(crate) enum Weather {
     Unsettled,
     Older,
     Removals,
+    Directories,
     Types,
 }
 
@@ -99,6 +100,12 @@ pub(crate) const TABLE: &[Row] = &[
     Row(Weather::Unsettled, "unsettled", false, "both without waiting for the copies"),
     Row(Weather::Older, "older", false, "a disk comes back as an older image of itself"),
     Row(Weather::Removals, "removals", false, "what is removed while a disk is away must stay removed"),
+    Row(
+        Weather::Directories,
+        "directories",
+        false,
+        "attributes of directories that are set while a disk is away must stay",
+    ),
     Row(Weather::Types, "types", false, "while a disk is away, its names may become of another type"),
 ];
 
