@@ -14,6 +14,8 @@
 //! | EINVAL for an exchange of two names | copies | docs/copies.md, *Good to know* |
 //! | success where the plain directory says EEXIST, ENOENT or ENODATA | the server dies meanwhile | docs/survival.md, *What is not* |
 //! | ESTALE for an open directory that was removed | `survive=true` | another process cannot find it |
+//! | a listing has another inode number than stat(2) | `survive=true` | docs/survival.md, *What is not*: files that have moved |
+//! | EOPNOTSUPP for O_TMPFILE | a disk is a mirror | FUSE filesystems may lack it |
 //! | EBADMSG | attributes cannot be read | the disk says so |
 //!
 //! What the pool refuses has no effect: the plain directory does not do it either, and the trees are still compared.
@@ -29,6 +31,8 @@ pub(crate) struct Conditions {
     pub(crate) read_only: bool,
     pub(crate) copies: bool,
     pub(crate) dying: bool,
+    pub(crate) mirror: bool,
+    pub(crate) survives: bool,
     pub(crate) unreadable: bool,
 }
 
@@ -47,6 +51,7 @@ pub(crate) fn then(op: &Op, pool: &Outcome, now: Conditions) -> Then {
         Outcome::Failed(Errno::NOSPC | Errno::DQUOT) => now.small,
         Outcome::Failed(Errno::ROFS) => now.read_only,
         Outcome::Failed(Errno::BADMSG) => now.unreadable,
+        Outcome::Failed(Errno::OPNOTSUPP) => now.mirror && matches!(op, Op::Tmpfile { .. }),
         Outcome::Failed(Errno::INVAL) => {
             now.copies && matches!(op, Op::Rename { how: RenameHow::Exchange, .. })
         }
@@ -74,6 +79,9 @@ pub(crate) fn differ(op: &Op, plain: &Outcome, pool: &Outcome, now: Conditions) 
             plain.iter().eq(pool.iter().filter(|(name, _)| !name.starts_with(b"user.canopy.blake3")))
         }
         (Op::Rename { .. }, Outcome::Failed(Errno::EXIST), Outcome::Failed(Errno::NOTEMPTY)) => true,
+        (Op::List { .. }, Outcome::Names(_), Outcome::Broken(why)) => {
+            now.survives && why.contains("is listed with type and inode number")
+        }
         (_, Outcome::Failed(Errno::EXIST | Errno::NOENT | Errno::NODATA), Outcome::Done) => now.dying,
         _ => false,
     }

@@ -99,7 +99,7 @@ pub(crate) fn copies(world: &mut World, hidden: &Paths) -> Result<Vec<String>, S
         let found: Vec<(usize, &Entry)> =
             disks.iter().filter_map(|(disk, tree)| Some((*disk, tree.get(path)?))).collect();
         let (good, bad): (Vec<_>, Vec<_>) = found.iter().partition(|(_, copy)| is_current(entry, copy));
-        let wanted = if world.plan.copies(path) { 2 } else { 1 };
+        let wanted = if world.plan.copies(path) { world.most_copies() } else { 1 };
         if good.len() < wanted || !bad.is_empty() {
             let told = |list: &[(usize, &Entry)]| -> String {
                 list.iter()

@@ -37,7 +37,7 @@ impl Plan {
     pub(crate) fn of(seed: u64, weathers: &Weathers) -> Self {
         let has = |weather| weathers.has(weather);
         let mut rng = Rng::new(seed ^ 0x5eed);
-        let count = 3 + rng.index(3);
+        let count = 2 + rng.index(4);
         let drawn: Vec<Kind> = (0..count)
             .map(|_| *rng.pick(&[Kind::Tmpfs, Kind::Tmpfs, Kind::Ext4, Kind::Xfs, Kind::Btrfs]))
             .collect();
@@ -49,13 +49,14 @@ impl Plan {
         if has(Weather::Older) {
             disks[0] = real(Kind::Ext4);
         }
-        let small = (rng.below(2) == 0 && has(Weather::Small)).then_some(1);
+        let small = (rng.below(2) == 0 && has(Weather::Small) && count > 2).then_some(1);
         if let Some(small) = small {
             let kind = if has(Weather::Filesystems) { Kind::Ext4 } else { Kind::Tmpfs };
             disks[small] = Make::Real { kind, size: 4 * MIB };
         }
         if has(Weather::Unreadable) {
-            disks[2] = Make::Faulty;
+            disks.truncate(2);
+            disks.push(Make::Faulty);
         }
         let policy = *rng.pick(&["ff", "rand", "mfs", "pfrd"]);
         let mut options = vec![format!("category.create={policy},minfreespace=0")];
@@ -72,7 +73,8 @@ impl Plan {
         if has(Weather::Caches) && !caches.is_empty() {
             options.push(caches.into());
         }
-        let (copied, placed) = (has(Weather::Copies), has(Weather::Tiers) && rng.below(2) == 0);
+        let (copied, placed) =
+            (has(Weather::Copies), has(Weather::Tiers) && rng.below(2) == 0 && disks.len() > 2);
         let everything = rng.below(2) == 0 || has(Weather::Rules);
         let rules = match (copied, placed) {
             (true, _) if everything => "**=copies 2",

@@ -142,7 +142,10 @@ fn arrivals(weather: Weather, rng: &mut Rng, unsettled: bool) -> (u32, Vec<(usiz
     let later = 2 + rng.index(25);
     let away = |rng: &mut Rng, how| {
         let settled = rng.chance(500) || !unsettled;
-        vec![(0, Step::Away { disk, how, settled }), (later, Step::Back { front: rng.chance(500) })]
+        // The mover may work meanwhile.
+        let moves = rng.chance(500).then_some((later / 2, Step::Settle));
+        let steps = [(0, Step::Away { disk, how, settled }), (later, Step::Back { front: rng.chance(500) })];
+        steps.into_iter().chain(moves).collect()
     };
     match weather {
         Weather::Mappings => (40, vec![(0, mapping(rng))]),

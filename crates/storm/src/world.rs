@@ -95,17 +95,25 @@ impl World {
         self.disks[disk].contents().join(TOP).join(path)
     }
 
-    /// Whether files can be copied without this disk, and without the small one.
+    /// The disks that are there and take any file, apart from one.
+    fn roomy_without(&self, disk: usize) -> usize {
+        self.present().into_iter().filter(|other| *other != disk && Some(*other) != self.plan.small).count()
+    }
+
+    /// Whether there is room without this disk.
     pub(crate) fn can_spare(&self, disk: usize) -> bool {
-        let others =
-            self.present().into_iter().filter(|other| *other != disk && Some(*other) != self.plan.small);
-        others.count() >= 2
+        self.roomy_without(disk) > 0
+    }
+
+    /// On how many disks a file of a rule with two copies can be.
+    pub(crate) fn most_copies(&self) -> usize {
+        self.roomy_without(usize::MAX).min(2)
     }
 
     /// Whether a disk may be emptied. Where another process may take over, open directories whose oldest copy was drained would
     /// be stale then (docs/decisions/nodes.md, 205).
     pub(crate) fn can_drain(&self, disk: usize) -> bool {
-        self.can_spare(disk) && !self.survives()
+        self.roomy_without(disk) > 1 && !self.survives()
     }
 
     fn command(&self, args: &[OsString]) -> Command {

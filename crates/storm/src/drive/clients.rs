@@ -211,7 +211,8 @@ fn paths(op: &Op) -> Vec<&'static str> {
         | Op::Unlink { path }
         | Op::Rmdir { path }
         | Op::Readlink { path }
-        | Op::OpenDir { path, .. } => vec![path],
+        | Op::OpenDir { path, .. }
+        | Op::Statfs { path } => vec![path],
         Op::Tmpfile { dir, .. } => vec![dir],
         Op::Rename { from, to, .. } | Op::Link { from, to } => vec![from, to],
         Op::LinkOpen { to, .. } => vec![to],

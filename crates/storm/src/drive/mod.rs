@@ -15,7 +15,7 @@ use std::sync::{Arc, LazyLock};
 
 use crate::allowed::Conditions;
 use crate::compare::{self, Paths};
-use crate::plan::Plan;
+use crate::plan::{Make, Plan};
 use crate::script::Step;
 use crate::server::Kill;
 use crate::watchdog::Watchdog;
@@ -84,9 +84,12 @@ impl Driver {
         let now = Conditions {
             small: plan.small.is_some(),
             copies: plan.weathers.has(Weather::Copies),
+            mirror: plan.disks.contains(&Make::Faulty),
             ..Conditions::default()
         };
-        Self { world: World::new(plan), gone: None, command: None, kill: None, now, direct: 0 }
+        let world = World::new(plan);
+        let now = Conditions { survives: world.survives(), ..now };
+        Self { world, gone: None, command: None, kill: None, now, direct: 0 }
     }
 
     fn play(
