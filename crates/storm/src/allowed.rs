@@ -14,7 +14,7 @@
 //! | EINVAL for an exchange of two names | copies | docs/copies.md, *Good to know* |
 //! | success where the plain directory says EEXIST, ENOENT or ENODATA | the server dies meanwhile | docs/survival.md, *What is not* |
 //! | ESTALE for an open directory that was removed | `survive=true` | another process cannot find it |
-//! | a listing has another inode number than stat(2) | `survive=true` | docs/survival.md, *What is not*: files that have moved |
+//! | a listing has another inode number than stat(2) | `survive=true`, copies | a file keeps its number when another copy is shown, or it has moved; listings compute it |
 //! | EOPNOTSUPP for O_TMPFILE | a disk is a mirror | FUSE filesystems may lack it |
 //! | EBADMSG | attributes cannot be read | the disk says so |
 //!
@@ -80,7 +80,7 @@ pub(crate) fn differ(op: &Op, plain: &Outcome, pool: &Outcome, now: Conditions) 
         }
         (Op::Rename { .. }, Outcome::Failed(Errno::EXIST), Outcome::Failed(Errno::NOTEMPTY)) => true,
         (Op::List { .. }, Outcome::Names(_), Outcome::Broken(why)) => {
-            now.survives && why.contains("is listed with type and inode number")
+            (now.survives || now.copies) && why.contains("is listed with type and inode number")
         }
         (_, Outcome::Failed(Errno::EXIST | Errno::NOENT | Errno::NODATA), Outcome::Done) => now.dying,
         _ => false,

@@ -9,11 +9,14 @@ use crate::script::Step;
 
 pub(crate) type Numbered = Vec<(usize, Step)>;
 
-/// Removes kinds of steps, then halves, then single ones, as long as the rest fails and there is time.
+/// Removes what has changed nothing, kinds of steps, then halves, then single ones, as long as the rest fails and there is time.
 pub(crate) fn shrink(plan: &Plan, steps: Numbered, failure: Failure, time: Duration) -> (Numbered, Failure) {
     let mut shorter = Shorter { plan, until: Instant::now() + time, steps, failure };
     let at = shorter.failure.at;
     shorter.steps.retain(|(number, _)| *number <= at);
+    let idle = shorter.failure.idle.clone();
+    let rest = shorter.steps.iter().filter(|(number, _)| !idle.contains(number));
+    shorter.attempt(rest.copied().collect());
     let mut kinds: Vec<Step> = Vec::new();
     for (_, step) in &shorter.steps {
         if kinds.iter().all(|kind| discriminant(kind) != discriminant(step)) {

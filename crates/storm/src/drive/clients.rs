@@ -16,6 +16,7 @@ use crate::compare::is_within;
 impl Driver {
     pub(super) fn client(&mut self, op: &Op) -> Result<(), String> {
         if self.is_out_of_reach(op) {
+            self.idle = true;
             return Ok(());
         }
         let pool = self.world.client.apply(op);
@@ -34,6 +35,9 @@ impl Driver {
             }
         };
         if plain.allows(&pool) {
+            // An open that fails has closed what was open.
+            let opens = matches!(op, Op::Open { .. } | Op::OpenDir { .. } | Op::Tmpfile { .. });
+            self.idle = !opens && !matches!(plain, Outcome::Done | Outcome::Number(_));
             self.settle_time(op, &plain);
             return Ok(());
         }

@@ -31,9 +31,12 @@ const EVERY: usize = 25;
 pub(crate) struct Failure {
     pub(crate) at: usize,
     pub(crate) what: String,
+    /// The steps of clients that have changed nothing.
+    pub(crate) idle: Vec<usize>,
 }
 
 pub(crate) struct Driver {
+    idle: bool,
     pub(crate) world: World,
     gone: Option<Gone>,
     command: Option<(String, Child)>,
@@ -51,11 +54,11 @@ pub(crate) fn stopped() -> bool {
 
 /// Plays steps, which have numbers, on a new world.
 pub(crate) fn play(plan: &Plan, steps: &[(usize, Step)], chatty: bool) -> Option<Failure> {
-    let mut at = 0;
+    let (mut at, mut idle) = (0, Vec::new());
     let whole = catch_unwind(AssertUnwindSafe(|| {
         let mut driver = Driver::new(plan);
         let watchdog = Watchdog::start(driver.world.pool().path());
-        let outcome = driver.play(steps, &mut at, &watchdog, chatty);
+        let outcome = driver.play(steps, (&mut at, &mut idle), &watchdog, chatty);
         let outcome = outcome.map_err(|what| format!("{what}{}", watchdog.said()));
         if let Err(what) = outcome {
             let log = driver.world.pool().log();
@@ -76,7 +79,7 @@ pub(crate) fn play(plan: &Plan, steps: &[(usize, Step)], chatty: bool) -> Option
         }
     };
     // What was cut off is no failure.
-    (!stopped()).then_some(Failure { at, what })
+    (!stopped()).then_some(Failure { at, what, idle })
 }
 
 impl Driver {
@@ -89,13 +92,13 @@ impl Driver {
         };
         let world = World::new(plan);
         let now = Conditions { survives: world.survives(), ..now };
-        Self { world, gone: None, command: None, kill: None, now, direct: 0 }
+        Self { idle: false, world, gone: None, command: None, kill: None, now, direct: 0 }
     }
 
     fn play(
         &mut self,
         steps: &[(usize, Step)],
-        at: &mut usize,
+        (at, idle): (&mut usize, &mut Vec<usize>),
         watchdog: &Watchdog,
         chatty: bool,
     ) -> Result<(), String> {
@@ -109,7 +112,11 @@ impl Driver {
             if chatty {
                 eprintln!("step {number}: {step:?}");
             }
+            self.idle = false;
             self.step(step).map_err(|what| format!("{step:?}: {what}"))?;
+            if self.idle {
+                idle.push(*number);
+            }
             clients += usize::from(matches!(step, Step::Client(_)));
             if clients == EVERY {
                 clients = 0;
@@ -151,8 +158,11 @@ impl Driver {
         }
     }
 
-    /// Compares the pool with the plain directory.
+    /// Compares the pool with the plain directory, unless it cannot be read.
     fn compare(&mut self) -> Result<(), String> {
+        if self.now.unreadable {
+            return Ok(());
+        }
         let hidden = self.hidden();
         compare::pool(&mut self.world, &hidden)
     }
