@@ -16,11 +16,12 @@
 //! | ESTALE for an open directory that was removed | `survive=true` | another process cannot find it |
 //! | a listing has another inode number than stat(2) | `survive=true`, copies | a file keeps its number when another copy is shown, or it has moved; listings compute it |
 //! | EOPNOTSUPP for O_TMPFILE | a disk is a mirror | FUSE filesystems may lack it |
+//! | EAGAIN for an open with O_NONBLOCK | a command of upkeep runs | it holds a lease on the file (fcntl(2)) |
 //! | EBADMSG | attributes cannot be read | the disk says so |
 //!
 //! What the pool refuses has no effect: the plain directory does not do it either, and the trees are still compared.
 
-use canopy_testkit::model::{Op, Outcome, RenameHow, Shown};
+use canopy_testkit::model::{Change, Op, Outcome, RenameHow, Shown};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
@@ -31,6 +32,7 @@ pub(crate) struct Conditions {
     pub(crate) read_only: bool,
     pub(crate) copies: bool,
     pub(crate) dying: bool,
+    pub(crate) upkeep: bool,
     pub(crate) mirror: bool,
     pub(crate) survives: bool,
     pub(crate) unreadable: bool,
@@ -51,6 +53,9 @@ pub(crate) fn then(op: &Op, pool: &Outcome, now: Conditions) -> Then {
         Outcome::Failed(Errno::NOSPC | Errno::DQUOT) => now.small,
         Outcome::Failed(Errno::ROFS) => now.read_only,
         Outcome::Failed(Errno::BADMSG) => now.unreadable,
+        Outcome::Failed(Errno::AGAIN) => {
+            now.upkeep && matches!(op, Op::Open { .. } | Op::Change { change: Change::Size(_), .. })
+        }
         Outcome::Failed(Errno::OPNOTSUPP) => now.mirror && matches!(op, Op::Tmpfile { .. }),
         Outcome::Failed(Errno::INVAL) => {
             now.copies && matches!(op, Op::Rename { how: RenameHow::Exchange, .. })

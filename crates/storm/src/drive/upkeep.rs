@@ -17,12 +17,14 @@ impl Driver {
         if line.starts_with("drain") && !self.world.can_drain(disk) {
             return Ok(());
         }
+        self.now.upkeep = true;
         self.command = Some((line.to_owned(), self.world.start(line, disk)));
         Ok(())
     }
 
     pub(super) fn end_command(&mut self, kill: bool) -> Result<(), String> {
         let Some((line, mut child)) = self.command.take() else { return Ok(()) };
+        self.now.upkeep = false;
         if kill {
             let _ = child.kill();
         }
