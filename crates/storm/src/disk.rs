@@ -10,7 +10,7 @@ use canopy_testkit::{Fault, FaultyFs, Kind, LoopFs, Opcode, PATIENCE, ScratchDir
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount_remount, unmount};
 
-use crate::plan::{Make, TOP};
+use crate::plan::Make;
 
 enum Store {
     Real(LoopFs),
@@ -57,9 +57,7 @@ impl Disk {
         if found.exists() {
             fs::remove_dir(found).expect("rmdir of lost+found");
         }
-        for dir in [TOP, &disk.sign] {
-            fs::create_dir(disk.contents().join(dir)).expect("a directory");
-        }
+        fs::create_dir(disk.contents().join(&disk.sign)).expect("a directory");
         disk.bind();
         disk
     }

@@ -53,6 +53,7 @@ impl World {
             .map(|(number, make)| Disk::new(*make, &home.dir(), number))
             .collect();
         for path in disks.iter().map(|disk| disk.contents().join(TOP)).chain([top.clone()]) {
+            fs::create_dir_all(&path).expect("a directory");
             fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("chmod");
         }
         let order: Vec<usize> = (0..disks.len()).collect();
@@ -102,7 +103,7 @@ impl World {
 
     /// Whether there is room without this disk.
     pub(crate) fn can_spare(&self, disk: usize) -> bool {
-        self.roomy_without(disk) > 0
+        self.roomy_without(disk) > 0 && self.holders("").into_iter().any(|other| other != disk)
     }
 
     /// On how many disks a file of a rule with two copies can be.
@@ -187,9 +188,7 @@ impl World {
     pub(crate) fn grow(&mut self) {
         let number = self.disks.len();
         let make = Make::Real { kind: canopy_testkit::Kind::Tmpfs, size: 128 << 20 };
-        let disk = Disk::new(make, &self.home.dir(), number);
-        fs::set_permissions(disk.contents().join(TOP), fs::Permissions::from_mode(0o755)).expect("chmod");
-        self.disks.push(disk);
+        self.disks.push(Disk::new(make, &self.home.dir(), number));
         self.order.push(number);
     }
 

@@ -10,7 +10,6 @@ use canopy_testkit::{PATIENCE, Rng};
 
 use super::Driver;
 use crate::compare;
-use crate::plan::TOP;
 use crate::script::Directly;
 use crate::weather::Weather;
 
@@ -61,12 +60,7 @@ impl Driver {
         for other in &self.world.disks {
             let _ = fs::remove_dir(other.contents().join(&sign));
         }
-        let home = self.world.disks[disk].contents();
-        let made = [sign.as_str(), TOP].map(|name| fs::create_dir(home.join(name)));
-        if made[1].is_ok() {
-            fs::set_permissions(home.join(TOP), Permissions::from_mode(0o755))
-                .map_err(|error| error.to_string())?;
-        }
+        fs::create_dir(self.world.disks[disk].contents().join(&sign)).map_err(|error| error.to_string())?;
         self.world.set_branches()
     }
 
