@@ -15,6 +15,7 @@
 //! | success where the plain directory says EEXIST, ENOENT or ENODATA | the server dies meanwhile | docs/survival.md, *What is not* |
 //! | ESTALE for an open directory that was removed | `survive=true` | another process cannot find it |
 //! | a listing has another inode number than stat(2) | `survive=true`, copies | a file keeps its number when another copy is shown, or it has moved; listings compute it |
+//! | two names of a file have different inode numbers | `survive=true` | the same, after another process took over |
 //! | EOPNOTSUPP for O_TMPFILE | a disk is a mirror | FUSE filesystems may lack it |
 //! | EAGAIN for an open with O_NONBLOCK | a command of upkeep runs | it holds a lease on the file (fcntl(2)) |
 //! | EBADMSG | attributes cannot be read | the disk says so |
@@ -80,6 +81,7 @@ pub(crate) fn differ(op: &Op, plain: &Outcome, pool: &Outcome, now: Conditions) 
             alike(plain).allows(&alike(pool))
         }
         (Op::Seek { .. }, _, _) => true,
+        (Op::Same { .. }, Outcome::Yes(true), Outcome::Yes(false)) => now.survives,
         (Op::Xattr { .. }, Outcome::Names(plain), Outcome::Names(pool)) => {
             plain.iter().eq(pool.iter().filter(|(name, _)| !name.starts_with(b"user.canopy.blake3")))
         }

@@ -133,7 +133,7 @@ impl Driver {
         self.calm()?;
         if what == Directly::Make {
             self.direct += 1;
-            let present = self.world.present();
+            let present = self.world.holders("");
             let name = PathBuf::from(format!("direct{}", self.direct));
             let disk = present[choice % present.len()];
             if Some(disk) == self.world.plan.small {
