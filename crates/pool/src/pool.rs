@@ -29,6 +29,7 @@ use canopy_branch::branch::space::SpaceCache;
 use canopy_branch::branch::stuck::StuckOperations;
 use canopy_branch::branch::{Branch, Branches, LiveBranches};
 use canopy_branch::fs::acl::Acls;
+use canopy_branch::journal::Journals;
 use canopy_branch::relocate::Unfinished;
 use canopy_branch::relocate::closed::ClosedFiles;
 use canopy_branch::relocate::moved::Moved;
@@ -77,6 +78,7 @@ pub struct Pool {
     pub(crate) moved: Moved,
     pub(crate) closed: ClosedFiles,
     pub(crate) rights: Rights,
+    pub(crate) journals: Journals,
     pub(crate) nested: NestedFilesystems,
     pub(crate) tick_guard: TickGuard,
     pub(crate) inode_search: InodeSearch,
@@ -125,6 +127,7 @@ impl Pool {
             moved: Moved::default(),
             closed: ClosedFiles::default(),
             rights: Rights::default(),
+            journals: Journals::default(),
             nested: NestedFilesystems::default(),
             tick_guard: TickGuard::default(),
             inode_search: InodeSearch::default(),

@@ -27,6 +27,7 @@ use crate::test_switches;
 use crate::watch::{Watch, WatchThread};
 use canopy_branch::branch::{BranchSpec, Branches};
 use canopy_branch::fs::acl::PermissionCheck;
+use canopy_branch::journal;
 use canopy_branch::relocate::Unfinished;
 use canopy_config::Config;
 use canopy_config::resolve::{self, Plan};
@@ -230,6 +231,11 @@ fn open_branches(plan: &Plan) -> Result<(Branches, Vec<Unfinished>), Error> {
     let is_there = |spec: &&BranchSpec| !plan.missing.contains(&spec.path);
     let branches = Branches::open(&plan.config.branches.iter().filter(is_there).cloned().collect())?;
     let unfinished = canopy_branch::relocate::recover_all(&branches);
+    let branches = if plan.config.pool.placement.knows_copies() {
+        journal::bring_all_up_to_date(branches)
+    } else {
+        branches
+    };
     Ok((branches, unfinished))
 }
 
@@ -294,6 +300,7 @@ fn make_pool(
 ) -> Arc<Pool> {
     let pool = Pool::new(config.pool.clone(), branches);
     ops::settings::set_unfinished(&pool, unfinished);
+    ops::owed::follow_rules(&pool);
     ops::resolve::acl::set_permission_check(&pool, judge(config, agreed));
     if let Some(witness) = witness {
         pool.set_witness(witness);

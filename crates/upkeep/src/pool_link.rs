@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::keep::Keep;
 use canopy_branch::fs::filesystem_id::FilesystemId;
 use canopy_branch::fs::generation::{self, Generation};
+use canopy_branch::fs::reserved::is_reserved;
 use canopy_config::source::{self, named};
 use canopy_config::{Config, lossy};
 use canopy_control::{self, BranchReport, CLOSED, CONTROL_FILE, ClosedReport, PoolReport, STATUS};
@@ -276,5 +277,5 @@ pub(crate) fn open_beneath(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> 
 
 /// Returns whether the pool hides a name: its control file, and what the daemon has under construction.
 pub(crate) fn is_hidden(dir: &Path, name: &[u8]) -> bool {
-    name.starts_with(UNDER_CONSTRUCTION) || (dir.as_os_str().is_empty() && name == CONTROL_FILE.as_bytes())
+    is_reserved(name) || (dir.as_os_str().is_empty() && name == CONTROL_FILE.as_bytes())
 }

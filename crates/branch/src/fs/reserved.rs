@@ -9,9 +9,15 @@ use std::time::SystemTime;
 /// shown.
 pub const UNDER_CONSTRUCTION: &[u8] = b".canopy-clone.";
 
+/// The log in the root of a branch of what others are owed ([`journal`](crate::journal)).
+pub const JOURNAL: &[u8] = b".canopy-journal";
+
+/// The directory in the root of a branch for what has given way there while it was brought up to date.
+pub const ASIDE: &[u8] = b".canopy-aside";
+
 /// Returns true for names that the pool reserves: to clients they do not exist.
 pub fn is_reserved(name: &[u8]) -> bool {
-    name.starts_with(UNDER_CONSTRUCTION)
+    name.starts_with(UNDER_CONSTRUCTION) || name == JOURNAL || name == ASIDE
 }
 
 /// Fails with `Invalid` for a name that clients must not use.

@@ -8,6 +8,7 @@ pub mod data;
 pub mod external_changes;
 pub(crate) mod moves;
 pub mod names;
+pub mod owed;
 pub mod readdir;
 pub(crate) mod reserve;
 pub mod resolve;

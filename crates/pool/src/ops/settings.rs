@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::kernel::Kernel;
+use crate::ops::owed;
 use crate::ops::resolve;
 use crate::pool::Pool;
 use canopy_base::ids::BranchId;
@@ -13,9 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Completes or undoes the moves of files between branches that a crash has interrupted. Called before the first
-/// request; costs a listing of each branch's root.
+/// request; costs a listing of each branch's root. Brings those up to date that were away.
 pub fn recover(pool: &Pool) {
     set_unfinished(pool, relocate::recover_all(&pool.branches.load()));
+    owed::follow_rules(pool);
 }
 
 /// Sets what [`recover_all`](canopy_branch::relocate::recover_all) has left to do.
@@ -58,7 +60,11 @@ pub fn reconfigure(pool: &Pool, config: Config) {
     pool.space.set_ttl(config.space_ttl.as_secs());
     pool.bound_memory(config.memory);
     let renumbers = pool.config().inode != config.inode;
+    let knew_copies = resolve::generations::knows_copies(pool);
     pool.config.store(Arc::new(config));
+    if knew_copies != resolve::generations::knows_copies(pool) {
+        owed::follow_rules(pool);
+    }
     if renumbers {
         resolve::dir_number::renumber(pool);
     }
@@ -68,10 +74,11 @@ pub fn reconfigure(pool: &Pool, config: Config) {
 }
 
 /// Changes the branches. Operations in flight finish with the old branches, and files open on a removed branch stay
-/// usable until they are closed. Moves that were cut off are finished on branches that come.
+/// usable until they are closed. Moves that were cut off are finished on branches that come, and where rules want copies, they
+/// are brought up to date before their files are shown. One that cannot be stays out.
 pub fn set_branches(pool: &Pool, branches: Branches) {
     recover_arriving(pool, &branches);
-    pool.branches.store(branches);
+    owed::put_in_force(pool, branches);
     pool.cursors.clear();
     pool.replaced.clear();
     pool.dir_cache.clear();

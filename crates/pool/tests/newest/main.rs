@@ -8,3 +8,4 @@ mod common;
 mod cached_pages;
 mod copies;
 mod copy_rights;
+mod rejoin;

@@ -553,6 +553,10 @@ mod tests {
         fs::write(&file, "").unwrap();
         let args = FsckArgs::default();
         let mut walk = Walk {
+            repairs: false,
+            removes: false,
+            asks: false,
+            later: Vec::new(),
             args: &args,
             filter: Filter::new(&args.manners.filter).unwrap(),
             mountpoint: PathBuf::new(),

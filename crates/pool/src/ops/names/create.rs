@@ -9,17 +9,19 @@ use crate::export::StableId;
 use crate::ops::aggregate;
 use crate::ops::external_changes;
 use crate::ops::names;
+use crate::ops::owed;
 use crate::ops::resolve;
 use crate::paths::Uses;
 use crate::pool::Pool;
 use canopy_base::error::{Error, Result, is_full, is_illness};
 use canopy_base::ids::NodeId;
-use canopy_base::path::split;
+use canopy_base::path::{join, split};
 use canopy_branch::branch::health::OpKind;
 use canopy_branch::branch::{Branch, Branches};
 use canopy_branch::fs::beneath::Dir;
 use canopy_branch::fs::reserved::check_not_reserved;
 use canopy_branch::fs::stat::{self, Attr, S_ISGID, S_IXGRP};
+use canopy_branch::journal::Change;
 use canopy_branch::relocate::{self, Cloned};
 use canopy_sys::creds;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -118,7 +120,14 @@ pub(crate) fn make_on_branches<'b>(
         }
         match aggregate::any_success(&results) {
             Err(errno) if tries_elsewhere(pool, errno, func, dirs, (path, name), &chosen, &mut full) => {}
-            other => return Ok(other?),
+            made => {
+                made?;
+                owed::note(pool, branches, chosen, || match func {
+                    Func::Mkdir => Change::MakeDir(join(path, name)),
+                    _ => Change::Clear(join(path, name)),
+                });
+                return Ok(());
+            }
         }
     }
 }

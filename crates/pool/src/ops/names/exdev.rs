@@ -14,6 +14,7 @@ use crate::door::Caller;
 use crate::node::Node;
 use crate::ops::aggregate;
 use crate::ops::names;
+use crate::ops::owed;
 use crate::ops::resolve;
 use crate::ops::resolve::find_file;
 use crate::pool::Pool;
@@ -23,6 +24,7 @@ use canopy_base::path::{PoolPath, join};
 use canopy_branch::branch::{Branch, Branches};
 use canopy_branch::fs::reserved::temporary_name;
 use canopy_branch::fs::{beneath, stat};
+use canopy_branch::journal::Change;
 use canopy_branch::relocate::clone_dirs;
 use canopy_policy::Choice;
 use canopy_sys::creds;
@@ -165,6 +167,9 @@ fn move_aside<'b>(
             }
         }
     }
+    owed::note(pool, branches, chosen.iter().copied(), || {
+        Change::Rename(join(&old.path, old.name), join(&held.path, &name))
+    });
     // Updates the table before making the symlink, for requests for the file in between.
     pool.nodes.renamed((old.parent, old.name), (parent, &name));
     // The symlink replaces what has the new name, so it must not be on disk before the file that it leads to.

@@ -5,6 +5,7 @@ use crate::config::Func;
 use crate::door::Caller;
 use crate::ops::aggregate;
 use crate::ops::names;
+use crate::ops::owed;
 use crate::ops::reserve;
 use crate::ops::reserve::DIRECTORY_GROWS;
 use crate::ops::resolve;
@@ -13,10 +14,12 @@ use crate::paths::Uses;
 use crate::pool::Pool;
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::NodeId;
+use canopy_base::path::join;
 use canopy_branch::branch::health::OpKind;
 use canopy_branch::fs::pinned;
 use canopy_branch::fs::reserved::check_not_reserved;
 use canopy_branch::fs::stat::Attr;
+use canopy_branch::journal::Change;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -130,6 +133,11 @@ fn link_node(
         other => other?,
     }
     resolve::generations::note_closed(pool, &path, new_name);
+    let on = targets.iter().filter_map(|target| branches.index_of(target.branch.id));
+    owed::note(pool, &branches, on, || match resolve::a_path(pool, &node) {
+        Some(known) => Change::Link(known, join(&path, new_name)),
+        None => Change::Clear(join(&path, new_name)),
+    });
     dirs.follow = dirs.follow.as_node(&node);
     names::lookup::enter(pool, &branches, new_parent, &path, &dirs, new_name).map(Linked::Made)
 }

@@ -5,6 +5,7 @@ use crate::dir::merged::{Copies, MergedDir};
 use crate::export::StableId;
 use crate::node::{Node, Orphan};
 use crate::ops::names;
+use crate::ops::owed;
 use crate::ops::resolve;
 use crate::paths::Uses;
 use crate::pool::Pool;
@@ -16,6 +17,7 @@ use canopy_branch::branch::health::OpKind;
 use canopy_branch::fs::generation;
 use canopy_branch::fs::reserved::is_reserved;
 use canopy_branch::fs::stat::{self, Attr, Time};
+use canopy_branch::journal::Change;
 use canopy_branch::relocate;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir};
@@ -32,7 +34,7 @@ pub fn unlink(pool: &Pool, parent: NodeId, name: &[u8]) -> Result<()> {
     let trust = resolve::dirs::cache_trust(pool);
     let _held = pool.using(Uses::name(parent, name));
     let branches = pool.branches.load();
-    let (_, dirs) = resolve::dirs::dirs(pool, &branches, parent, trust)?;
+    let (path, dirs) = resolve::dirs::dirs(pool, &branches, parent, trust)?;
     if is_reserved(name) {
         return Err(Error::Absent);
     }
@@ -66,6 +68,7 @@ pub fn unlink(pool: &Pool, parent: NodeId, name: &[u8]) -> Result<()> {
         }
         dirs.unlink(index, name, AtFlags::empty())?;
     }
+    owed::note(pool, &branches, chosen, || Change::Clear(join(&path, name)));
     removed(pool, parent, name, victim);
     Ok(())
 }
@@ -156,6 +159,7 @@ pub fn rmdir(pool: &Pool, parent: NodeId, name: &[u8]) -> Result<()> {
         }
         gone.push(index);
     }
+    owed::note(pool, &branches, gone, || Change::Clear(join(&path, name)));
     if let Some(node) = victim {
         let kept_open = node.dir_if_any().and_then(|dir| dir.cached.lock().take());
         drop(kept_open);

@@ -12,6 +12,7 @@ use crate::door::Caller;
 use crate::node::Node;
 use crate::ops::external_changes;
 use crate::ops::names;
+use crate::ops::owed;
 use crate::ops::reserve;
 use crate::ops::reserve::DIRECTORY_GROWS;
 use crate::ops::resolve;
@@ -19,10 +20,12 @@ use crate::paths::{Changing, PathGuard, Scope, Uses};
 use crate::pool::Pool;
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::NodeId;
+use canopy_base::path::join;
 use canopy_branch::branch::Branches;
 use canopy_branch::branch::health::OpKind;
 use canopy_branch::fs::reserved::{check_not_reserved, is_reserved};
 use canopy_branch::fs::stat::{self, Attr};
+use canopy_branch::journal::Change;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use smallvec::{SmallVec, smallvec};
@@ -405,6 +408,7 @@ pub(crate) fn replace<'b>(
             tracing::error!("a rename was done, but could not leave a whiteout: {errno}");
         }
     }
+    note_owed(pool, branches, old, new, kind);
     let gone = victim.map(|victim| names::remove::orphan(pool, victim, true));
     pool.nodes.renamed((old.parent, old.name), (new.parent, new.name));
     resolve::generations::note_closed(pool, &new.path, new.name);
@@ -469,8 +473,21 @@ fn exchange<'b>(
             }
         }
     }
+    note_owed(pool, branches, old, new, RenameKind::Exchange);
     pool.nodes.exchanged((old.parent, old.name), (new.parent, new.name));
     Ok(())
+}
+
+/// Notes a rename for branches that are away.
+pub(crate) fn note_owed(pool: &Pool, branches: &Branches, old: &Side, new: &Side, kind: RenameKind) {
+    let on = (0..branches.len()).filter(|&index| old.held_by(index) || new.held_by(index));
+    owed::note(pool, branches, on, || {
+        let (from, to) = (join(&old.path, old.name), join(&new.path, new.name));
+        match kind {
+            RenameKind::Exchange => Change::Exchange(from, to),
+            _ => Change::Rename(from, to),
+        }
+    });
 }
 
 /// As [`rename_on_branch`], with the caller's rights to space that the filesystem keeps: the directory may have to grow.

@@ -204,6 +204,7 @@ fn complete_rename(
         pool.nodes.renamed((old.parent, old.name), (new.parent, new.name));
         names::rename::note_replacement(pool, &new);
     }
+    names::rename::note_owed(pool, &branches, &old, &new, kind);
     pool.dir_cache.places_changed();
     tracing::debug!("a rename was completed that another process had begun");
     Ok(true)

@@ -1,0 +1,257 @@
+//! What branches are owed that are away: a log in the root of each branch, and one replay.
+//!
+//! Every log has an identity, by which a branch is known under any path, and knows those of the others. As long as one of them
+//! is missing, the changes of names are noted in the logs of the branches that they happen on. When it is there again, they
+//! are replayed on it before its files are shown. What has to give way there is set aside, and nothing is deleted.
+//!
+//! Numbers of changes grow from each to the next, whichever log has them: a log never has one that is not larger than all that
+//! were in any log of the pool when it was written.
+
+mod log;
+mod replay;
+
+pub use log::{Change, Record, Step, parse};
+
+use crate::branch::list::Mode;
+use crate::branch::{Branch, BranchId, Branches};
+use canopy_base::lock::rank;
+use canopy_base::lock::ranked::RwLock;
+use canopy_sys::shown::Show as _;
+use log::{Id, Log};
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::SystemTime;
+
+/// The logs of the branches in force.
+#[derive(Default)]
+pub struct Journals {
+    /// A branch is away.
+    owes: AtomicBool,
+    /// The number of the last change.
+    clock: AtomicU64,
+    logs: RwLock<Logs, rank::Leaf>,
+}
+
+type Logs = Vec<(BranchId, Arc<Log>)>;
+
+/// Whether clients can change names while branches are brought up to date.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum When {
+    Before,
+    Now,
+}
+
+/// A branch that cannot be shown, because it could not be brought up to date.
+pub struct LeftOut {
+    pub branch: BranchId,
+    /// For users.
+    pub why: String,
+}
+
+impl Journals {
+    /// Returns whether changes are to be noted. Costs one load.
+    pub fn owes(&self) -> bool {
+        self.owes.load(Ordering::Relaxed)
+    }
+
+    /// Notes a change of names that has happened on these branches: in their logs, or in any other if none of these can be
+    /// written.
+    pub fn note(&self, branches: impl Iterator<Item = BranchId>, change: &Change) {
+        let at = self.tick();
+        let on: SmallVec<[BranchId; 4]> = branches.collect();
+        let (own, others): (Logs, Logs) =
+            self.logs.read().iter().cloned().partition(|(id, _)| on.contains(id));
+        let noted = own.iter().filter(|(_, log)| log.note(at, change).is_ok()).count();
+        if noted == 0 && !others.iter().any(|(_, log)| log.note(at, change).is_ok()) {
+            tracing::warn!(
+                "a change could not be noted for a branch that is away: no journal can be written"
+            );
+        }
+    }
+
+    /// Returns the next number: the time, or one more than the last. So the numbers of two processes that serve the pool one
+    /// after the other do not meet.
+    fn tick(&self) -> u64 {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let now = u64::try_from(now.as_nanos()).unwrap_or_default();
+        let next = |last: u64| now.max(last.saturating_add(1));
+        let last = self.clock.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(next(last)));
+        last.map_or(now, next)
+    }
+
+    /// Stops noting, and removes the logs: they would not tell of changes from now on.
+    pub fn end(&self, branches: &Branches) {
+        self.owes.store(false, Ordering::Relaxed);
+        self.logs.write().clear();
+        for branch in branches.iter().filter(|branch| branch.mode != Mode::Ro) {
+            Log::remove(branch.root());
+        }
+    }
+
+    /// Prepares `branches`, which are about to be in force: says in their logs which others are away, and brings those up to
+    /// date that were. `stays` are those that are in force already. Returns those that have to stay out.
+    ///
+    /// With [`When::Before`], changes go on, and what is noted meanwhile is left to do; with [`When::Now`], there are none.
+    pub fn arrange(&self, when: When, stays: &dyn Fn(&Branch) -> bool, branches: &Branches) -> Vec<LeftOut> {
+        let (mut logs, unwritable) = self.open(branches);
+        let mut left_out = Vec::new();
+        for (branch, id) in &unwritable {
+            if logs.iter().any(|(_, log)| log.away().contains_key(id)) {
+                left_out.push(LeftOut { branch: *branch, why: "it cannot be changed".into() });
+            }
+        }
+        // No name that one of these holds can change.
+        let unwritable = unwritable.iter().map(|(_, id)| *id);
+        let present = logs.iter().map(|(_, log)| log.id()).chain(unwritable).collect();
+        if when == When::Now {
+            self.say_who_is_away(&logs, branches, &present);
+        }
+        // Those that stay are right; among others, the one that comes first.
+        let mut order: Vec<&Arc<Branch>> = branches.iter().collect();
+        order.sort_by_key(|branch| !stays(branch));
+        for (at, branch) in order.iter().enumerate() {
+            let Some(own) = log_of(&logs, branch.id) else { continue };
+            let before = |id: BranchId| order[..at].iter().any(|other| other.id == id);
+            let owes = |(id, log): &&(BranchId, Arc<Log>)| {
+                let both = own.away().contains_key(&log.id());
+                *id != branch.id && log.away().contains_key(&own.id()) && (!both || before(*id))
+            };
+            let owing: Logs = logs.iter().filter(owes).cloned().collect();
+            if owing.is_empty() {
+                continue;
+            }
+            if owing.iter().any(|(_, log)| own.away().contains_key(&log.id())) {
+                tracing::warn!(
+                    "{}: the branch was also used without the others; what they lack of it is in {} there",
+                    branch.path.shown(),
+                    String::from_utf8_lossy(crate::fs::reserved::ASIDE)
+                );
+            }
+            let others = branches.iter().filter(|other| other.id != branch.id);
+            if let Err(why) = bring_up_to_date(when, branch, &own, &owing, others) {
+                left_out.push(LeftOut { branch: branch.id, why });
+                logs.retain(|(id, _)| *id != branch.id);
+            }
+        }
+        if when == When::Before {
+            return left_out;
+        }
+        let away = logs.iter().any(|(_, log)| !log.away().is_empty());
+        if !away {
+            logs.iter().for_each(|(_, log)| log.compact());
+        }
+        for left in &left_out {
+            let path =
+                branches.by_id(left.branch).map(|branch| branch.path.shown().to_string()).unwrap_or_default();
+            tracing::warn!("{path}: stays out, for it cannot be brought up to date: {}", left.why);
+        }
+        *self.logs.write() = logs;
+        self.owes.store(away, Ordering::Relaxed);
+        left_out
+    }
+
+    /// Opens the logs of those branches that can have one. Returns also whose cannot be written.
+    fn open(&self, branches: &Branches) -> (Logs, Vec<(BranchId, Id)>) {
+        let known = self.logs.read().clone();
+        let (mut logs, mut unwritable): (Logs, Vec<_>) = (Vec::new(), Vec::new());
+        for branch in branches.iter() {
+            let known = log_of(&known, branch.id);
+            if known.is_none() && branch.is_silent() {
+                continue;
+            }
+            let opened = match known {
+                Some(log) => Ok(log),
+                None if branch.mode == Mode::Ro => Err(Errno::ROFS),
+                None => Log::open(branch.root()).map(Arc::new),
+            };
+            match opened {
+                // Two paths to one directory.
+                Ok(log) if logs.iter().any(|(_, other)| other.id() == log.id()) => {}
+                Ok(log) => {
+                    self.clock.fetch_max(log.last(), Ordering::Relaxed);
+                    logs.push((branch.id, log));
+                }
+                Err(errno) => {
+                    unwritable.extend(Log::id_on(branch.root()).map(|id| (branch.id, id)));
+                    if branch.mode != Mode::Ro {
+                        tracing::warn!("{}: no journal there: {errno}", branch.path.shown());
+                    }
+                }
+            }
+        }
+        (logs, unwritable)
+    }
+
+    /// Says in each log which others there are, and which of all that any log knows are away. That is on disk when this
+    /// returns: it comes before the first change without them.
+    fn say_who_is_away(&self, logs: &Logs, branches: &Branches, present: &BTreeSet<Id>) {
+        let known: BTreeSet<Id> = logs.iter().flat_map(|(_, log)| log.knows()).collect();
+        let now = self.clock.load(Ordering::Relaxed);
+        // One that does not answer is there, and would keep this waiting.
+        let answers = |id: &BranchId| branches.by_id(*id).is_some_and(|branch| !branch.is_silent());
+        for (_, log) in logs.iter().filter(|(id, _)| answers(id)) {
+            let others = present.iter().filter(|id| **id != log.id()).copied();
+            if let Err(errno) = log.meet(others, known.difference(present).copied(), now) {
+                tracing::warn!("the journal of a branch cannot be written: {errno}");
+            }
+        }
+    }
+}
+
+/// Brings branches up to date that were away. To be called before anything is mounted: a disk may keep this waiting. Returns them
+/// without those that have to stay out.
+pub fn bring_all_up_to_date(branches: Branches) -> Branches {
+    let left_out = Journals::default().arrange(When::Now, &|_| false, &branches);
+    let is_out = |branch: &&Arc<Branch>| left_out.iter().any(|left| left.branch == branch.id);
+    let out: Vec<_> = branches.iter().filter(is_out).cloned().collect();
+    branches.without(&out)
+}
+
+fn log_of(logs: &Logs, id: BranchId) -> Option<Arc<Log>> {
+    logs.iter().find(|(other, _)| *other == id).map(|(_, log)| Arc::clone(log))
+}
+
+/// Replays on a branch what the others have noted for it.
+///
+/// Errors: for users.
+fn bring_up_to_date<'b>(
+    when: When,
+    branch: &Branch,
+    own: &Log,
+    owing: &Logs,
+    others: impl Iterator<Item = &'b Arc<Branch>>,
+) -> Result<(), String> {
+    let failed = |errno: Errno| errno.to_string();
+    let mut changes: BTreeMap<u64, Change> = BTreeMap::new();
+    for (_, log) in owing {
+        let since = log.away().get(&own.id()).copied().unwrap_or_default();
+        if since == log::LOST {
+            tracing::warn!(
+                "{}: too much has changed without it; names that were removed meanwhile are there again",
+                branch.path.shown()
+            );
+            continue;
+        }
+        changes.extend(log.changes().map_err(failed)?.into_iter().filter(|(at, _)| *at > since));
+    }
+    let others: Vec<_> = others.map(|other| other.root()).collect();
+    let replay = replay::Replay { root: branch.root(), others: &others, log: own, step: &mut || Ok(()) };
+    let set_aside = replay.run(&changes).map_err(failed)?;
+    if let (When::Before, Some((last, _))) = (when, changes.last_key_value()) {
+        own.begin_step(Step { at: last.saturating_add(1), ino: 0, backwards: false }).map_err(failed)?;
+    }
+    if set_aside > 0 {
+        tracing::info!(
+            "{}: {set_aside} names had changed without it; what it held there is in {}",
+            branch.path.shown(),
+            String::from_utf8_lossy(crate::fs::reserved::ASIDE)
+        );
+    }
+    if when == When::Before {
+        return Ok(());
+    }
+    owing.iter().try_for_each(|(_, log)| log.welcome(own.id())).map_err(failed)
+}

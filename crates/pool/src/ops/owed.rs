@@ -1,0 +1,70 @@
+//! What branches that are away will be owed: changes of names are noted in the journals of the branches that they happen on.
+//! Nothing is noted, nor read, as long as all are there, or without a rule about copies.
+
+use crate::config::Config;
+use crate::paths::Changing;
+use crate::pool::Pool;
+use canopy_branch::branch::{Branch, Branches};
+use canopy_branch::journal::{Change, When};
+use smallvec::smallvec;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Notes a change of names that has happened on these branches. Comes before the answer, so that of two changes of one name the
+/// second is noted second.
+pub(crate) fn note(
+    pool: &Pool,
+    branches: &Branches,
+    on: impl IntoIterator<Item = usize>,
+    change: impl FnOnce() -> Change,
+) {
+    if pool.journals.owes() {
+        let on = on.into_iter().filter_map(|index| branches.get(index)).map(|branch| branch.id);
+        pool.journals.note(on, &change());
+    }
+}
+
+/// How long a change of branches waits for operations that have begun, so that none is between the branches before and after. One
+/// that is stuck does not keep a disk away.
+const QUIET_WITHIN: Duration = Duration::from_secs(2);
+
+/// Puts branches in force. Those that come are brought up to date: first beside the changes of clients, then, for what has been
+/// noted meanwhile, without.
+pub(crate) fn put_in_force(pool: &Pool, branches: Branches) {
+    let branches = prepare(pool, &pool.config(), branches, When::Before);
+    let before = pool.branches.all();
+    let lacks = |one: &Branches, other: &Branches| one.iter().any(|branch| other.by_id(branch.id).is_none());
+    let differ = lacks(&branches, &before) || lacks(&before, &branches);
+    let quiet = if pool.config().placement.knows_copies() && differ {
+        pool.paths.claim(&smallvec![Changing::Everything], Some(QUIET_WITHIN), &pool.nodes)
+    } else {
+        None
+    };
+    let branches = prepare(pool, &pool.config(), branches, When::Now);
+    pool.branches.store(branches);
+    drop(quiet);
+}
+
+/// Opens the journals of all branches, or ends them, as the rules want it.
+pub fn follow_rules(pool: &Pool) {
+    let all = pool.branches.all();
+    let rest = prepare(pool, &pool.config(), (*all).clone(), When::Now);
+    if rest.len() < all.len() {
+        pool.branches.store(rest);
+    }
+}
+
+/// Says in the journals of branches that are about to be in force which others are away, and brings those up to date that were.
+/// Returns them without those that have to stay out.
+pub(crate) fn prepare(pool: &Pool, config: &Config, branches: Branches, when: When) -> Branches {
+    if !config.placement.knows_copies() {
+        pool.journals.end(&branches);
+        return branches;
+    }
+    let before = pool.branches.all();
+    let stays = |branch: &Branch| before.by_id(branch.id).is_some();
+    let left_out = pool.journals.arrange(when, &stays, &branches);
+    let is_out = |branch: &&Arc<Branch>| left_out.iter().any(|left| left.branch == branch.id);
+    let out: Vec<_> = branches.iter().filter(is_out).cloned().collect();
+    branches.without(&out)
+}

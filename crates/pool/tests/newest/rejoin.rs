@@ -1,0 +1,253 @@
+//! What a branch has missed while it was away is made up for before its files are shown.
+
+use super::copies::{Bed, copied};
+use crate::common::{ROOT, TestKernel};
+use canopy_base::error::Error;
+use canopy_base::ids::NodeId;
+use canopy_branch::fs::reserved::{ASIDE, JOURNAL};
+use canopy_policy::Mode;
+use canopy_pool::config::Config;
+use canopy_pool::ops;
+use canopy_pool::{Pool, RenameKind};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const ABSENT: &str = "entity not found";
+
+/// Returns what a branch has set aside: the paths without the numbers of the changes.
+fn set_aside(bed: &Bed, branch: usize) -> Vec<PathBuf> {
+    fn files(dir: &Path, into: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(dir).into_iter().flatten().map(Result::unwrap) {
+            if entry.file_type().unwrap().is_dir() {
+                files(&entry.path(), into)
+            } else {
+                into.push(entry.path())
+            }
+        }
+    }
+    let (root, mut found) = (bed.made.branches[branch].join(OsStr::from_bytes(ASIDE)), Vec::new());
+    files(&root, &mut found);
+    found.iter().map(|path| path.strip_prefix(&root).unwrap().iter().skip(1).collect()).collect()
+}
+
+#[test]
+fn a_hard_link_that_was_replaced_meanwhile_is_no_name_of_the_old_file() {
+    let bed = Bed::new(3);
+    bed.create("d/f", "content of f");
+    bed.link("d/f", "d/g");
+    bed.copy("d/f", 0, 1).unwrap();
+    bed.only(&[1, 2]);
+    bed.create("d/new", "NEW G");
+    bed.rename("d/new", "d/g", RenameKind::Replace).unwrap();
+    bed.only(&[0, 1, 2]);
+    assert_eq!((bed.read("d/f").as_str(), bed.read("d/g").as_str()), ("content of f", "NEW G"));
+    assert_eq!(bed.on(0, "d/g"), ABSENT);
+    bed.write("d/f", "CONTENT");
+    assert_eq!((bed.read("d/f").as_str(), bed.read("d/g").as_str()), ("CONTENT of f", "NEW G"));
+    bed.copy("d/f", 0, 1).unwrap();
+    assert_eq!((bed.on(1, "d/f").as_str(), bed.read("d/g").as_str()), ("CONTENT of f", "NEW G"));
+}
+
+#[test]
+fn links_renames_and_removals_are_made_up_for() {
+    let bed = Bed::new(2);
+    for name in ["d/linked", "d/renamed", "d/gone", "d/replaced", "d/sub/f"] {
+        if name == "d/sub/f" {
+            ops::names::create::mkdir(bed.pool(), &ROOT, bed.node("d"), b"sub", 0o755).unwrap();
+        }
+        bed.create(name, name);
+        bed.copy(name, 0, 1).unwrap();
+    }
+    bed.only(&[0]);
+    bed.link("d/linked", "d/link");
+    bed.rename("d/renamed", "other/name", RenameKind::Replace).unwrap();
+    bed.unlink("d/gone").unwrap();
+    bed.unlink("d/replaced").unwrap();
+    let dir = bed.node("d");
+    ops::names::create::symlink(bed.pool(), &ROOT, dir, b"replaced", b"target").unwrap();
+    bed.rename("d/sub", "other/sub", RenameKind::Replace).unwrap();
+    bed.only(&[1, 0]);
+    assert_eq!(bed.on(1, "d/link"), "d/linked");
+    assert_eq!((bed.on(1, "d/renamed").as_str(), bed.on(1, "other/name").as_str()), (ABSENT, "d/renamed"));
+    assert_eq!((bed.on(1, "d/sub/f").as_str(), bed.on(1, "other/sub/f").as_str()), (ABSENT, "d/sub/f"));
+    assert!(bed.find("d/replaced").unwrap().attr.is_symlink());
+    assert_eq!(bed.find("d/gone").err(), Some(Error::Absent));
+    // Nothing was deleted.
+    let mut aside = set_aside(&bed, 1);
+    aside.sort();
+    assert_eq!(aside, [Path::new("d/gone"), Path::new("d/replaced")]);
+    // Clients see neither that nor the journal.
+    for name in [ASIDE, JOURNAL] {
+        assert_eq!(ops::names::lookup::lookup(bed.pool(), NodeId::ROOT, name).err(), Some(Error::Absent));
+        assert_eq!(
+            ops::names::create::mkdir(bed.pool(), &ROOT, NodeId::ROOT, name, 0o755).err(),
+            Some(Error::Invalid)
+        );
+    }
+}
+
+/// A directory that comes from outside of the rule's paths takes the place of one that a branch still has.
+#[test]
+fn a_directory_that_was_replaced_meanwhile_keeps_no_old_file() {
+    let bed = Bed::new(2);
+    let mkdir = |dir: &str, name: &str| {
+        ops::names::create::mkdir(bed.pool(), &ROOT, bed.node(dir), name.as_bytes(), 0o755).unwrap();
+    };
+    mkdir("d", "x");
+    bed.create("d/x/f", "OLD");
+    bed.copy("d/x/f", 0, 1).unwrap();
+    bed.only(&[1]);
+    bed.unlink("d/x/f").unwrap();
+    ops::names::remove::rmdir(bed.pool(), bed.node("d"), b"x").unwrap();
+    mkdir("other", "x");
+    bed.create("other/x/f", "NEWER");
+    bed.rename("other/x", "d/x", RenameKind::Replace).unwrap();
+    bed.only(&[0, 1]);
+    assert_eq!((bed.read("d/x/f").as_str(), bed.on(0, "d/x/f").as_str()), ("NEWER", ABSENT));
+}
+
+/// Both disks go on in turn, and in another order, also over restarts.
+#[test]
+fn branches_take_turns() {
+    let bed = Bed::new(3);
+    for name in ["d/a", "d/b", "d/c"] {
+        bed.create(name, name);
+        bed.copy(name, 0, 1).unwrap();
+        bed.copy(name, 0, 2).unwrap();
+    }
+    bed.only(&[0, 1]);
+    bed.unlink("d/a").unwrap();
+    // Another process serves the pool.
+    let list = bed.made.branches[..2].iter().cloned();
+    let spec = |path| canopy_branch::branch::BranchSpec { path, mode: Mode::Rw, min_free: None };
+    let branches = canopy_branch::branch::Branches::open(&list.map(spec).collect()).unwrap();
+    let config = Config::clone(&bed.pool().config());
+    let again = Pool::new(config, branches);
+    ops::settings::connect(&again, Arc::new(TestKernel::default()), false);
+    ops::settings::recover(&again);
+    let dir = ops::names::lookup::lookup(&again, NodeId::ROOT, b"d").unwrap().node;
+    ops::names::remove::unlink(&again, dir, b"b").unwrap();
+    drop(again);
+    bed.only(&[0]);
+    bed.unlink("d/c").unwrap();
+    bed.create("d/b", "anew");
+    bed.only(&[2, 1, 0]);
+    assert_eq!(bed.find("d/a").err(), Some(Error::Absent));
+    assert_eq!(bed.find("d/c").err(), Some(Error::Absent));
+    assert_eq!(bed.read("d/b"), "anew");
+    for branch in [1, 2] {
+        assert_eq!(["d/a", "d/b", "d/c"].map(|name| bed.on(branch, name)), [ABSENT; 3], "{branch}");
+    }
+    // With all of them there, nothing is noted.
+    let size = || fs::metadata(bed.made.on(0, ".canopy-journal")).unwrap().len();
+    let before = size();
+    bed.create("d/x", "x");
+    bed.rename("d/x", "d/y", RenameKind::Replace).unwrap();
+    assert_eq!(size(), before);
+}
+
+/// A branch that was used without the others has changed, and so have they. Both contents are there, and what gives way is set
+/// aside.
+#[test]
+fn a_branch_that_was_used_alone_loses_nothing() {
+    let bed = Bed::new(2);
+    bed.create("d/f", "both");
+    bed.copy("d/f", 0, 1).unwrap();
+    bed.only(&[1]);
+    bed.unlink("d/f").unwrap();
+    bed.create("d/f", "on the second");
+    bed.create("d/only here", "second");
+    // The first is used alone now; it knows nothing of that.
+    bed.only(&[]);
+    bed.only(&[0]);
+    bed.write("d/f", "FIRST");
+    bed.unlink("d/f").unwrap();
+    bed.create("d/f", "on the first");
+    bed.only(&[0, 1]);
+    assert_eq!(bed.read("d/f"), "on the first");
+    assert_eq!(bed.read("d/only here"), "second");
+    assert_eq!(set_aside(&bed, 1), [Path::new("d/f")]);
+    let kept = fs::read_dir(bed.made.on(1, ".canopy-aside")).unwrap().next().unwrap().unwrap().path();
+    assert_eq!(fs::read_to_string(kept.join("d/f")).unwrap(), "on the second");
+}
+
+/// Clients go on while a branch comes back, and nothing of what they remove stays on it.
+#[test]
+fn what_changes_while_a_branch_comes_back_is_not_missed() {
+    const FILES: usize = 200;
+    let bed = Bed::new(2);
+    for at in 0..FILES {
+        bed.create(&format!("d/f{at}"), "text");
+        bed.copy(&format!("d/f{at}"), 0, 1).unwrap();
+    }
+    bed.only(&[0]);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for at in 0..FILES {
+                if at % 2 == 0 {
+                    bed.unlink(&format!("d/f{at}")).unwrap();
+                } else {
+                    bed.rename(&format!("d/f{at}"), &format!("d/g{at}"), RenameKind::Replace).unwrap();
+                }
+            }
+        });
+        for _ in 0..10 {
+            bed.only(&[0, 1]);
+            bed.only(&[0]);
+        }
+        bed.only(&[0, 1]);
+    });
+    for at in 0..FILES {
+        let (old, new) = (format!("d/f{at}"), format!("d/g{at}"));
+        let expected = if at % 2 == 0 { [ABSENT; 4] } else { [ABSENT, ABSENT, "text", "text"] };
+        let found = [bed.on(0, &old), bed.on(1, &old), bed.on(0, &new), bed.on(1, &new)];
+        assert_eq!(found, expected, "{at}");
+    }
+}
+
+/// A branch that cannot be brought up to date is not shown.
+#[test]
+fn a_branch_that_cannot_be_changed_stays_out() {
+    let bed = Bed::new(2);
+    copied(&bed);
+    bed.only(&[0]);
+    bed.unlink("d/f").unwrap();
+    bed.modes(&[(0, Mode::Rw), (1, Mode::Ro)]);
+    assert_eq!(bed.find("d/f").err(), Some(Error::Absent));
+    assert_eq!(ops::settings::branches(bed.pool()).len(), 1);
+    bed.only(&[0, 1]);
+    assert_eq!(ops::settings::branches(bed.pool()).len(), 2);
+    assert_eq!((bed.find("d/f").err(), bed.on(1, "d/f").as_str()), (Some(Error::Absent), ABSENT));
+    // One that misses nothing is shown.
+    bed.modes(&[(0, Mode::Rw), (1, Mode::Ro)]);
+    assert_eq!(ops::settings::branches(bed.pool()).len(), 2);
+}
+
+/// Without a rule there is no journal; one that is left would not tell of what changes then.
+#[test]
+fn journals_end_with_the_rules() {
+    let bed = Bed::new(2);
+    copied(&bed);
+    let journals = || [0, 1].map(|branch| bed.made.on(branch, ".canopy-journal").exists());
+    assert_eq!(journals(), [true; 2]);
+    bed.only(&[0]);
+    bed.unlink("d/f").unwrap();
+    let with_rules = Config::clone(&bed.pool().config());
+    let placement = canopy_policy::placement::Placement::default();
+    ops::settings::reconfigure(bed.pool(), Config { placement, ..with_rules.clone() });
+    bed.only(&[0, 1]);
+    assert_eq!(journals(), [false; 2]);
+    assert_eq!(bed.read("d/f"), "first", "as in a pool without rules");
+    ops::settings::reconfigure(bed.pool(), with_rules);
+    assert_eq!(journals(), [true; 2]);
+    // Somebody else's file of that name stays, and the branch takes no part.
+    bed.only(&[0]);
+    fs::write(bed.made.on(1, ".canopy-journal"), "text").unwrap();
+    bed.only(&[0, 1]);
+    assert_eq!(bed.on(1, ".canopy-journal"), "text");
+    assert_eq!(bed.open("d/f", 0).map(drop).err(), None::<Errno>);
+}
