@@ -107,7 +107,7 @@ pub fn log(args: &LogArgs, servers: Servers) -> Result<()> {
         return Ok(());
     }
     for (source, shown) in sources.iter().zip(&report.sources) {
-        if sources.len() > 1 {
+        if sources.len() > 1 && !matches!(source.place, Place::Elsewhere(_)) {
             print(&format!("{}:\n", source.place.name()));
         }
         match (&source.place, shown.lines.is_empty()) {
@@ -242,7 +242,11 @@ impl Place {
     }
 
     fn name(&self) -> String {
-        self.file().map_or_else(|| "the journal".into(), |file| file.shown().to_string())
+        match self {
+            Place::Journal => "the journal".into(),
+            Place::Syslog(file) | Place::File(file) => file.shown().to_string(),
+            Place::Elsewhere(why) => why.clone(),
+        }
     }
 }
 

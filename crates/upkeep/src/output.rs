@@ -24,17 +24,21 @@ pub(crate) fn report_missing(pool: &PoolLink) {
     }
 }
 
-/// Reports the branches that get no files because these would lose something there.
-pub(crate) fn report_lossy(pool: &PoolLink) {
+/// Reports the branches that get no files because these would lose something there, or only those that lose nothing.
+pub(crate) fn report_lossy(pool: &PoolLink, gets: &str) {
     for branch in &pool.branches {
         if let Some(what) = branch.loses.filter(|_| !branch.is_named) {
             let path = branch.path.shown();
             complain(&format!(
-                "{path} gets no files, because its filesystem cannot store {what} (--lossy uses it anyway)"
+                "{path} gets {gets}, because its filesystem cannot store {what} (--lossy uses it for all)"
             ));
         }
     }
 }
+
+/// What lossy branches get from most commands, and where nothing else has room.
+pub(crate) const NO_FILES: &str = "no files";
+pub(crate) const WHAT_IT_CAN_STORE: &str = "only files that lose nothing there, if no other has room";
 
 /// Returns lines that give each branch the number that stands for it in columns.
 pub(crate) fn legend(pool: &PoolLink) -> String {

@@ -229,6 +229,11 @@ impl BranchLink {
         self.gives() && self.mode == "RW" && (self.loses.is_none() || self.is_named)
     }
 
+    /// Files may move to it that lose nothing there. The daemon judges each.
+    pub(crate) fn takes_what_it_can_store(&self) -> bool {
+        self.gives() && self.mode == "RW"
+    }
+
     /// Returns the filesystem that it is on, if it can be looked at.
     pub(crate) fn filesystem(&self) -> Option<u64> {
         self.root().ok().map(|root| FilesystemId::of(root).filesystem)

@@ -58,6 +58,18 @@ fn options_page() -> String {
          | option | values | default | runtime | Linux | what it does |\n| --- | --- | --- | --- | --- | --- |\n"
     );
     for option in entries.iter().filter(|option| !option.ignored) {
+        if is_of_call(option) {
+            if let Some(names) = calls_like(&entries, option) {
+                let names: Vec<String> = names.into_iter().map(code).collect();
+                let default = option.default.as_deref().map(code).unwrap_or_default();
+                let _ = writeln!(
+                    page,
+                    "| {} | a [policy](#policies) | {default} | yes |  | {OF_CALL} |",
+                    names.join(", ")
+                );
+            }
+            continue;
+        }
         let mut names = code(&option.name);
         for alias in option.aliases {
             let _ = write!(names, ", {}", code(alias));
@@ -100,6 +112,21 @@ fn options_page() -> String {
 fn is_policy(option: &OptionEntry) -> bool {
     option.name.starts_with("category.")
         || (option.name.starts_with("func.") && option.name != "func.readdir")
+}
+
+/// What all options of calls say.
+const OF_CALL: &str = "the policy of that call; setting its category sets it, too";
+
+/// Returns whether an option is the policy of one call.
+fn is_of_call(option: &OptionEntry) -> bool {
+    is_policy(option) && option.name.starts_with("func.")
+}
+
+/// Returns the options of calls that share a default, at the first of them.
+fn calls_like<'e>(entries: &'e [OptionEntry], first: &OptionEntry) -> Option<Vec<&'e str>> {
+    let like = |other: &&OptionEntry| is_of_call(other) && other.default == first.default;
+    let names: Vec<&str> = entries.iter().filter(like).map(|option| option.name.as_str()).collect();
+    (names.first() == Some(&first.name.as_str())).then_some(names)
 }
 
 fn code(text: &str) -> String {
@@ -214,6 +241,19 @@ fn mount_options(roff: &mut Roff) {
     );
     let entries = options::entries();
     for option in entries.iter().filter(|option| !option.ignored) {
+        if is_of_call(option) {
+            for (index, name) in calls_like(&entries, option).unwrap_or_default().into_iter().enumerate() {
+                roff.control(if index == 0 { "TP" } else { "TQ" }, []);
+                roff.text([
+                    bold(name),
+                    roman(format!("={} *", option.default.as_deref().unwrap_or_default())),
+                ]);
+            }
+            if calls_like(&entries, option).is_some() {
+                roff.text([roman(format!("{OF_CALL}. A policy."))]);
+            }
+            continue;
+        }
         let mut name = vec![bold(option.name.as_str())];
         match (&option.default, &option.accepts) {
             (Some(value), _) if !value.is_empty() => name.push(roman(format!("={value}"))),

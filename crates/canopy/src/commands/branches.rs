@@ -253,7 +253,7 @@ impl<'c> Change<'c> {
         let going: Vec<PathBuf> =
             before.iter().map(|spec| spec.path.clone()).filter(|path| !stays(path)).collect();
         let out_of_sight = if going.is_empty() {
-            OnlyThere::default()
+            OnlyThere { is_all: true, ..OnlyThere::default() }
         } else {
             canopy_upkeep::only_there(self.client.mountpoint(), &going)?
         };

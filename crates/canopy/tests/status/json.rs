@@ -157,6 +157,8 @@ fn json_is_as_documented() {
         ]),
     );
     check("migrate", &all(&["migrate HOME/fstab"]));
+    let mode = bed.json("mode POOL DISK2 RO --dry-run");
+    assert_eq!((&mode["changed"], &mode["out_of_sight"]["all"]), (&false.into(), &true.into()), "{mode:#}");
     let changes =
         ["mode POOL DISK2 NC", "mode POOL DISK2 RW", "remove POOL DISK1 --dry-run", "remove POOL DISK1"];
     check("add, remove, replace, mode", &all(&changes));

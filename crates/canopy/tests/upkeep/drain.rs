@@ -1,6 +1,6 @@
 //! `canopy drain`.
 
-use super::rig::{BINARY, PATIENCE, disks, json, on_pool, put, unfinished};
+use super::rig::{BINARY, PATIENCE, answering, disks, json, on_pool, put, unfinished};
 use canopy_testkit::cmd::{run_within, wait_until, wait_within};
 use canopy_testkit::{CliBed, Fields, PoolBed, Submount, Tree};
 use rustix::fs::XattrFlags;
@@ -220,6 +220,11 @@ fn a_terminal_shows_progress_and_is_asked() {
         assert!(!text.contains("/d/sub0/f2: "), "no line for each file: {text}");
         assert_eq!(bed.pool.get("branches").split(':').count(), branches, "{text}");
     }
+    // One that is empty is asked for as well, whatever the options.
+    let bed = disks("");
+    let line = format!("drain {} {} --remove", bed.pool.path().display(), bed.on(0, "").display());
+    let (_, shown) = answering(&line, &[("and its config file? [y/N]", "n\n")]);
+    assert_eq!(bed.pool.get("branches").split(':').count(), 3, "{shown}");
 }
 
 /// What SnapRAID, the filesystem and the users of the pool keep on a disk stays there, whatever moves files.

@@ -6,15 +6,14 @@ use super::mode::{NoCreation, without};
 use super::mover::{Outcome, Step};
 use super::several;
 use super::{Borders, Bound, RulesArgs, Run, RunArgs, placement, steps};
-use crate::consent::says_yes;
+use crate::consent::{Consent, says_yes};
 use crate::error::{Error, Result};
 use crate::output::{print, shown};
 use crate::plan::distribute;
-use crate::pool_link::PoolLink;
+use crate::pool_link::{BranchLink, PoolLink};
 use canopy_policy::placement::Placement;
 use clap::Args;
 use std::ffi::OsStr;
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 /// Empty a branch, so that its disk can be taken out
@@ -37,6 +36,7 @@ pub struct DrainArgs {
 const NOTES: &str = "\
 New files go elsewhere meanwhile. Files that belong to their disk stay, such as
 .snapraid.content and whatever the pool's option keep names; they are listed.
+NTFS and the like get what no other disk has room for and loses nothing there.
 
 Example: canopy drain /mnt/pool /mnt/disk1";
 
@@ -58,12 +58,11 @@ pub fn drain(args: &DrainArgs, remove: Remove<'_>) -> Result<()> {
     if !pool.branches[branch].gives() {
         return unusable("it is gone or failing (canopy status)");
     }
-    if !pool.branches.iter().enumerate().any(|(index, other)| index != branch && other.takes()) {
-        return unusable(
-            "no other branch takes files (canopy get POOL branches shows their modes; --lossy includes NTFS and the like)",
-        );
+    let takes = |(index, other): (usize, &BranchLink)| index != branch && other.takes_what_it_can_store();
+    if !pool.branches.iter().enumerate().any(takes) {
+        return unusable("no other branch takes files (canopy get POOL branches shows their modes)");
     }
-    let run = Run::new(&pool, &args.run)?;
+    let run = Run::new_also_to_lossy(&pool, &args.run)?;
     let placement = placement(&pool)?;
     let mut kept = run.consent.is_given().then(|| NoCreation::on(&pool, path)).transpose()?;
     let borders = Borders::new(&pool, &placement, args.rules);
@@ -75,7 +74,11 @@ pub fn drain(args: &DrainArgs, remove: Remove<'_>) -> Result<()> {
     if run.stop.is_set() || args.run.consent.dry_run || !run.filter.is_open() {
         return Ok(());
     }
-    if args.remove || asks_to_remove(&run, path, state) {
+    let removes = match run.consent {
+        Consent::Asked => asks_to_remove(&run, path, state),
+        _ => args.remove,
+    };
+    if removes {
         let rest = without(&pool, path)?;
         let failed = |why| Error::Remove { branch: path.clone(), why };
         remove(&pool.mountpoint, &rest).map_err(failed)?;
@@ -164,7 +167,10 @@ fn look(run: &Run<'_>, branch: usize, placement: &Placement, borders: &Borders<'
     let mut job =
         look_through(run.pool, &[PathBuf::new()], &|index| index == branch, &run.filter, &run.stop)?;
     let disks = Disks::of(run.pool, &|index| index != branch)?;
-    let Plan { mut steps, mut homeless, kept } = plan(&job, &disks, borders, run.pool);
+    let last = Disks::taking(run.pool, &|index| {
+        index != branch && run.pool.branches[index].takes_what_it_can_store()
+    })?;
+    let Plan { mut steps, mut homeless, kept } = plan(&job, [&disks, &last], borders, run.pool);
     let (leaving, shared) = several::leave(run.pool, branch, placement, std::mem::take(&mut job.shared))?;
     steps.extend(leaving);
     homeless.extend(shared);
@@ -179,14 +185,20 @@ struct Plan {
     kept: Vec<KeptByRule>,
 }
 
-fn plan(job: &Job, disks: &Disks, borders: &Borders<'_>, pool: &PoolLink) -> Plan {
+/// The second disks are those that cannot store all of every file, too: they are asked for what the first have no room for.
+fn plan(job: &Job, [disks, last]: [&Disks; 2], borders: &Borders<'_>, pool: &PoolLink) -> Plan {
     let mut found: Vec<&Found> = job.found.iter().collect();
     // The largest first: the small ones fill what is left.
     found.sort_by_key(|found| std::cmp::Reverse(found.copy.used()));
     let (items, classes) = borders.items(&found, disks, false);
     let (moves, left) = distribute(&disks.list, &items, &classes);
+    let mut steps = steps(&moves, &found);
+    let left: Vec<&Found> = left.into_iter().map(|index| found[index]).collect();
+    let (items, classes) = borders.items(&left, last, false);
+    let (moves, none) = distribute(&last.list, &items, &classes);
+    steps.extend(super::steps(&moves, &left));
     let (mut homeless, mut kept) = (Vec::new(), Vec::new());
-    for found in left.into_iter().map(|index| found[index]) {
+    for found in none.into_iter().map(|index| left[index]) {
         match borders.keeps(found) {
             Some(bound) => kept.push(bound),
             None => homeless.push(Stays {
@@ -195,7 +207,7 @@ fn plan(job: &Job, disks: &Disks, borders: &Borders<'_>, pool: &PoolLink) -> Pla
             }),
         }
     }
-    Plan { steps: steps(&moves, &found), homeless, kept }
+    Plan { steps, homeless, kept }
 }
 
 /// Removes empty directories from the branch, from the bottom. The last copy of one is cloned first.
@@ -214,16 +226,8 @@ fn empty_dirs(
     Ok(outcome.stays.into_iter().filter(|stay| stay.why != super::mover::NOT_EMPTY).collect())
 }
 
-/// Asks at a terminal whether to remove the branch.
+/// Asks whether to remove the branch.
 fn asks_to_remove(run: &Run<'_>, branch: &Path, state: &str) -> bool {
-    if run.args.manners.quiet
-        || run.args.manners.json
-        || run.args.consent.yes
-        || !std::io::stdin().is_terminal()
-        || !std::io::stdout().is_terminal()
-    {
-        return false;
-    }
     let (branch, pool) = (shown(branch), shown(&run.pool.mountpoint));
     let question = format!("{branch} {state}. Remove it from {pool} and its config file?");
     says_yes(&question, &run.stop).unwrap_or(false)
