@@ -362,6 +362,7 @@ fn pages_are_short() {
         "architecture",
         "caching",
         "glossary",
+        "json",
         "locking",
         "metrics",
         "options",

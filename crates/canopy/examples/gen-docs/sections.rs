@@ -86,7 +86,8 @@ pub(super) fn of(command: &clap::Command) -> Sections {
         Some(at) => help.split_at(at),
         None => (help.as_str(), ""),
     };
-    let lines = examples.lines().filter_map(|line| Some(line[line.find("canopy ")?..].to_owned()));
+    let lines = examples.trim_start_matches("Examples:").trim_start_matches("Example:").lines();
+    let lines = lines.map(|line| line.trim().to_owned()).filter(|line| !line.is_empty());
     let paragraphs =
         notes.split("\n\n").map(|text| text.split("Exit status: ").next().unwrap_or_default().trim());
     let paragraphs: Vec<&str> = paragraphs.filter(|text| !text.is_empty()).collect();
