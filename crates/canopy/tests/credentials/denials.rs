@@ -311,6 +311,46 @@ fn revoking_access_to_a_directory_revokes_access_below_it() {
     });
 }
 
+/// Who may remove or rename a name in a directory with the sticky bit depends on whose file it leads to. The kernel judges the one
+/// that it knows, which another may have replaced on the branch.
+#[test]
+fn a_sticky_directory_keeps_what_has_replaced_ones_own_file() {
+    let places = Places::new();
+    let on_branch = fresh(&places.branches()[0]);
+    fs::set_permissions(&on_branch, PermissionsExt::from_mode(0o1777)).unwrap();
+    let pool = places.pool("cache.entry=3600,cache.attr=3600,cache.coherence=timeout");
+    let dir = pool.path().join(on_branch.file_name().unwrap());
+    let ways: [(&str, fn(&Path) -> String); 3] = [
+        ("unlink", |path| outcome(fs::remove_file(path))),
+        ("rename", |path| outcome(fs::rename(path, path.with_extension("new")))),
+        ("exchange", |path| {
+            outcome(renameat_with(CWD, path, CWD, path.with_extension("own"), RenameFlags::EXCHANGE))
+        }),
+    ];
+    thread::scope(|scope| {
+        let actors = Actors::start(scope);
+        for (name, way) in ways {
+            let path = dir.join(name);
+            let mine = path.clone();
+            let made = actors.act(STRANGER, move || {
+                fs::write(mine.with_extension("own"), "").and_then(|()| fs::write(&mine, "mine")).unwrap();
+                outcome(fs::metadata(mine))
+            });
+            assert_eq!(made, "ok");
+            let in_dir = Path::new(on_branch.file_name().unwrap()).join(name);
+            let there =
+                places.branches().into_iter().map(|branch| branch.join(&in_dir)).find(|path| path.exists());
+            let there = there.expect("it is on a branch");
+            let other = there.with_extension("other");
+            fs::write(&other, "of another").unwrap();
+            fs::rename(&other, &there).unwrap();
+            assert_eq!(actors.act(STRANGER, move || way(&path)), "EPERM", "{name}");
+            assert_eq!(fs::read_to_string(&there).unwrap(), "of another", "{name}");
+        }
+    });
+    pool.umount();
+}
+
 /// The kernel opens without a check what a create request has opened. So no such request opens what appeared on the branch since
 /// the kernel has looked the name up.
 #[test]

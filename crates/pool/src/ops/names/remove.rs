@@ -59,6 +59,7 @@ pub fn unlink(pool: &Pool, parent: NodeId, name: &[u8]) -> Result<()> {
         chosen.retain(|index| !is_brought(pool, caller, &dirs, name, &copies, *index));
     }
     resolve::choose::all_removable(pool, &branches, std::iter::once(&copies))?;
+    rights_are_judged(pool, (parent, name), &dirs, &copies)?;
     let victim = victim(pool, &branches, (parent, name), &copies, |at, _| pins.into_iter().nth(at));
     // Goes in reverse order: if one fails, the copy that was visible before is still there.
     for &index in chosen.iter().rev() {
@@ -71,6 +72,31 @@ pub fn unlink(pool: &Pool, parent: NodeId, name: &[u8]) -> Result<()> {
     owed::note(pool, &branches, chosen, || Change::Clear(join(&path, name)));
     removed(pool, parent, name, victim);
     Ok(())
+}
+
+/// Checks that the kernel has judged the very file that a name leads to, where that decides who may remove or rename it: in a
+/// directory with the sticky bit, only its owner may (unlink(2), rename(2)).
+///
+/// Errors: `ESTALE` if another file has come there, directly on the branch. The kernel then looks the name up, and judges, again.
+pub(crate) fn rights_are_judged(
+    pool: &Pool,
+    (parent, name): (NodeId, &[u8]),
+    dirs: &MergedDir<'_>,
+    copies: &Copies,
+) -> Result<()> {
+    // What is shown of a followed symlink is another file than the one that goes.
+    if !copies.any() || copies.any_dir() || !resolve::dirs::follow(pool).is_plain() {
+        return Ok(());
+    }
+    let Some(judged) = pool.nodes.child(parent, name).and_then(|node| node.key()) else { return Ok(()) };
+    if copies.iter().any(|(_, attr)| attr.key() == judged) {
+        return Ok(());
+    }
+    let is_sticky = |dir: BorrowedFd<'_>| {
+        stat::of(dir).is_ok_and(|attr| Mode::from_raw_mode(attr.mode).contains(Mode::SVTX))
+    };
+    let any = copies.iter().filter_map(|(index, _)| dirs.get(index)).any(is_sticky);
+    if any { Err(Error::Stale) } else { Ok(()) }
 }
 
 /// Returns whether the caller itself has brought a copy, equal in size and time, to its branch since it opened another in the pool:

@@ -257,6 +257,7 @@ pub(crate) fn side<'b, 'n>(
     // A rename of a followed symlink moves the symlink itself.
     dirs.follow = Symlinks::NEVER;
     let copies = resolve::generations::copies(pool, &dirs, name);
+    names::remove::rights_are_judged(pool, (parent, name), &dirs, &copies)?;
     Ok(Side { parent, name, path, dirs, copies })
 }
 
