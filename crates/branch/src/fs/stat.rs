@@ -64,6 +64,10 @@ impl Attr {
     pub fn is_regular(&self) -> bool {
         self.mode & S_IFMT == S_IFREG
     }
+    /// It belongs to the daemon's user, and nobody else can change it.
+    pub fn is_daemons_alone(&self) -> bool {
+        self.uid == rustix::process::geteuid().as_raw() && self.mode & 0o022 == 0
+    }
     /// chattr(1) has made the file immutable (`STATX_ATTR_IMMUTABLE`).
     pub fn is_immutable(&self) -> bool {
         self.attributes & 0x10 != 0

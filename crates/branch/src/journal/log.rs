@@ -392,9 +392,13 @@ fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
 }
 
 /// Reads a log. Errors: `EPERM` for a file of somebody else, who may be able to make files in the root of a branch.
+/// Reads a log.
+///
+/// Errors: `EPERM` for one that others can change, or could have put there: users may write in the root of a branch, and what a log
+/// says is done with the daemon's rights.
 fn read(file: BorrowedFd<'_>) -> Result<Vec<u8>, Errno> {
     let attr = stat::of(file)?;
-    if !attr.is_regular() || attr.uid != rustix::process::geteuid().as_raw() {
+    if !attr.is_regular() || !attr.is_daemons_alone() || attr.nlink != 1 {
         return Err(Errno::PERM);
     }
     let (mut bytes, mut chunk, mut at) = (Vec::new(), vec![0; 1 << 16], 0);
@@ -481,5 +485,28 @@ mod tests {
         std::fs::write(&file, "text").unwrap();
         assert_eq!(Log::open(root.as_fd()).err(), Some(Errno::EXIST));
         assert_eq!(std::fs::read(&file).unwrap(), b"text");
+    }
+
+    /// Users may write in the root of a branch.
+    #[test]
+    fn what_others_could_have_put_there_is_not_acted_on() {
+        use std::os::unix::fs::PermissionsExt;
+        let home = tempfile::tempdir_in("/dev/shm").unwrap();
+        let root = rustix::fs::open(home.path(), OFlags::PATH, Mode::empty()).unwrap();
+        let id = Log::open(root.as_fd()).unwrap().id();
+        let file = home.path().join(".canopy-journal");
+        let set_mode = |mode| std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).unwrap();
+        let opened = || Log::open(root.as_fd()).map(|log| log.id());
+        set_mode(0o620);
+        assert_eq!((opened().err(), Log::id_on(root.as_fd())), (Some(Errno::PERM), None));
+        set_mode(0o600);
+        std::fs::hard_link(&file, home.path().join("other")).unwrap();
+        assert_eq!(opened().err(), Some(Errno::PERM));
+        std::fs::remove_file(home.path().join("other")).unwrap();
+        assert_eq!(opened().ok(), Some(id));
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&file, Some(2000), None).unwrap();
+            assert_eq!(opened().err(), Some(Errno::PERM));
+        }
     }
 }

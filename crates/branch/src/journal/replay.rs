@@ -182,6 +182,10 @@ impl Replay<'_> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         match beneath::open(self.root, path, flags) {
             Err(Errno::NOENT) => {}
+            // Whoever else owns it could take away what is set aside there.
+            Ok(dir) if path == ASIDE && !stat::of(dir.as_fd())?.is_daemons_alone() => {
+                return Err(Errno::PERM);
+            }
             other => return other,
         }
         let above = self.directory(split(path).0)?;
@@ -339,5 +343,17 @@ mod tests {
                 assert_eq!(disk.tree(), after, "{text}: once more");
             }
         }
+    }
+
+    #[test]
+    fn nothing_is_set_aside_where_others_could_take_it() {
+        use std::os::unix::fs::PermissionsExt;
+        let disk = Disk::with(&["f", ".canopy-aside/"]);
+        let aside = disk.home.path().join(".canopy-aside");
+        fs::set_permissions(&aside, PermissionsExt::from_mode(0o777)).unwrap();
+        assert_eq!(disk.replay(&changes("clear f"), usize::MAX), Err(Errno::PERM));
+        assert_eq!(fs::read_to_string(disk.home.path().join("f")).unwrap(), "f");
+        fs::set_permissions(&aside, PermissionsExt::from_mode(0o700)).unwrap();
+        assert_eq!(disk.replay(&changes("clear f"), usize::MAX), Ok(1));
     }
 }

@@ -206,7 +206,7 @@ fn claim(root: BorrowedFd<'_>, name: Vec<u8>) -> Result<Option<Leftover>, String
     if !is_ours(&attr) || attr.nlink == 0 {
         return Ok(None);
     }
-    if attr.nlink != 1 || attr.mode & 0o022 != 0 {
+    if attr.nlink != 1 || !attr.is_daemons_alone() {
         return Err("other users can change it".into());
     }
     if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
