@@ -82,12 +82,16 @@ impl Journals {
         last.map_or(now, next)
     }
 
-    /// Stops noting, and removes the logs: they would not tell of changes from now on.
-    pub fn end(&self, branches: &Branches) {
+    /// Stops noting, and removes the logs: they would not tell of changes from now on. Those of other branches than the ones that
+    /// were noted on are looked for on those that are `examined`; none is on one that does not answer.
+    pub fn end(&self, branches: &Branches, examined: impl Fn(&Branch) -> bool) {
         self.owes.store(false, Ordering::Relaxed);
-        self.logs.write().clear();
-        for branch in branches.iter().filter(|branch| branch.mode != Mode::Ro) {
-            Log::remove(branch.root());
+        let logs = std::mem::take(&mut *self.logs.write());
+        let has_log = |branch: &Branch| logs.iter().any(|(id, _)| *id == branch.id);
+        for branch in branches.iter().filter(|branch| branch.mode != Mode::Ro && !branch.is_silent()) {
+            if has_log(branch) || examined(branch) {
+                Log::remove(branch.root());
+            }
         }
     }
 

@@ -1,7 +1,6 @@
 //! What branches that are away will be owed: changes of names are noted in the journals of the branches that they happen on.
 //! Nothing is noted, nor read, as long as all are there, or without a rule about copies.
 
-use crate::config::Config;
 use crate::paths::Changing;
 use crate::pool::Pool;
 use canopy_branch::branch::{Branch, Branches};
@@ -31,8 +30,10 @@ const QUIET_WITHIN: Duration = Duration::from_secs(2);
 /// Puts branches in force. Those that come are brought up to date: first beside the changes of clients, then, for what has been
 /// noted meanwhile, without.
 pub(crate) fn put_in_force(pool: &Pool, branches: Branches) {
-    let branches = prepare(pool, &pool.config(), branches, When::Before);
     let before = pool.branches.all();
+    // A disk that was there already may hang.
+    let is_new = |branch: &Branch| before.by_id(branch.id).is_none();
+    let branches = prepare(pool, branches, When::Before, is_new);
     let lacks = |one: &Branches, other: &Branches| one.iter().any(|branch| other.by_id(branch.id).is_none());
     let differ = lacks(&branches, &before) || lacks(&before, &branches);
     let quiet = if pool.config().placement.knows_copies() && differ {
@@ -40,7 +41,7 @@ pub(crate) fn put_in_force(pool: &Pool, branches: Branches) {
     } else {
         None
     };
-    let branches = prepare(pool, &pool.config(), branches, When::Now);
+    let branches = prepare(pool, branches, When::Now, is_new);
     pool.branches.store(branches);
     drop(quiet);
 }
@@ -48,17 +49,17 @@ pub(crate) fn put_in_force(pool: &Pool, branches: Branches) {
 /// Opens the journals of all branches, or ends them, as the rules want it.
 pub fn follow_rules(pool: &Pool) {
     let all = pool.branches.all();
-    let rest = prepare(pool, &pool.config(), (*all).clone(), When::Now);
+    let rest = prepare(pool, (*all).clone(), When::Now, |_| true);
     if rest.len() < all.len() {
         pool.branches.store(rest);
     }
 }
 
 /// Says in the journals of branches that are about to be in force which others are away, and brings those up to date that were.
-/// Returns them without those that have to stay out.
-pub(crate) fn prepare(pool: &Pool, config: &Config, branches: Branches, when: When) -> Branches {
-    if !config.placement.knows_copies() {
-        pool.journals.end(&branches);
+/// Returns them without those that have to stay out. Without a rule, ends journals on those that are `examined`.
+fn prepare(pool: &Pool, branches: Branches, when: When, examined: impl Fn(&Branch) -> bool) -> Branches {
+    if !pool.config().placement.knows_copies() {
+        pool.journals.end(&branches, examined);
         return branches;
     }
     let before = pool.branches.all();
