@@ -9,7 +9,7 @@ use canopy_testkit::{Fields, Tree};
 
 use crate::world::World;
 
-/// Paths below [`TOP`].
+/// Paths below the directory that the storm plays in.
 pub(crate) type Paths = BTreeSet<Vec<u8>>;
 
 /// The plain directory.
