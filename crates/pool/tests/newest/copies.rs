@@ -547,6 +547,41 @@ fn what_is_no_old_copy_is_never_replaced() {
     );
 }
 
+/// Files that were on two branches before the rule become copies if they hold the same.
+#[test]
+fn copies_from_before_the_rule_are_compared_and_known_from_then_on() {
+    let bed = Bed::new(2);
+    let put = |path: &str, branch: usize, text: &str| {
+        fs::write(bed.made.on(branch, path), text).unwrap();
+        let file = fs::File::options().write(true).open(bed.made.on(branch, path)).unwrap();
+        file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+    };
+    for (path, other) in [("d/same", "content"), ("d/other", "CONTENT")] {
+        put(path, 0, "content");
+        put(path, 1, other);
+    }
+    assert_eq!(bed.copy("d/other", 0, 1), Err(Errno::BADMSG));
+    assert_eq!((bed.generation(0, "d/other"), bed.generation(1, "d/other")), (None, None));
+    assert_eq!(bed.copy("d/same", 0, 1), Ok(()));
+    assert!(bed.are_same("d/same", 0, 1));
+    bed.write("d/same", "newer");
+    assert!(!bed.are_same("d/same", 0, 1));
+    assert_eq!(bed.copy("d/same", 0, 1), Ok(()));
+    assert!(bed.are_same("d/same", 0, 1));
+    // If it ended after the first mark.
+    rustix::fs::removexattr(bed.made.on(1, "d/same"), ATTRIBUTE).unwrap();
+    assert_eq!(bed.copy("d/same", 0, 1), Ok(()));
+    assert!(bed.are_same("d/same", 0, 1));
+    // With all names, or not at all.
+    put("d/linked", 0, "content");
+    put("d/linked", 1, "content");
+    fs::hard_link(bed.made.on(0, "d/linked"), bed.made.on(0, "d/link")).unwrap();
+    assert_eq!(bed.copy("d/linked", 0, 1), Err(Errno::EXIST));
+    fs::hard_link(bed.made.on(1, "d/linked"), bed.made.on(1, "d/link")).unwrap();
+    assert_eq!(bed.copy("d/linked", 0, 1), Ok(()));
+    assert!(bed.are_same("d/link", 0, 1));
+}
+
 /// Of several copies, any one goes, with all its names, and a reader goes on.
 #[test]
 fn one_of_several_equal_copies_is_taken_off() {

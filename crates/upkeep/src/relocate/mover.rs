@@ -412,7 +412,7 @@ impl<'p> Mover<'p> {
             Errno::EXIST if what == What::Copy => "the other branch holds one of its names",
             Errno::EXIST if what == What::Drop => "the copies differ, or have other names",
             Errno::EXIST => "another branch holds a copy",
-            Errno::BADMSG => "the copies differ in content",
+            Errno::BADMSG => "the copies differ in content (canopy which shows them)",
             Errno::NOTUNIQ => "a rule wants that many copies",
             Errno::MLINK => "it has a name outside of its branch",
             Errno::PERM => "immutable or append-only, or below such a directory",

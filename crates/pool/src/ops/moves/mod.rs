@@ -5,3 +5,4 @@ pub(crate) mod drop_copy;
 pub(crate) mod freeze;
 pub(crate) mod make_room;
 pub(crate) mod relocate;
+mod twin;

@@ -66,7 +66,8 @@ struct Transfer<'t> {
 /// directory, the copy on the old branch goes, which must be empty; the new branch gets one if no other has.
 ///
 /// If the wish is to copy it, a file or symlink stays where it is, and the new branch gets a copy of it with all its
-/// names. If several branches hold it, the copy that the pool shows is copied, whichever is named.
+/// names. If several branches hold it, the copy that the pool shows is copied, whichever is named. What looks the same on the new
+/// branch and was never known as a copy, as from before the rule, becomes one if it holds the same.
 ///
 /// If the wish is to drop it, a file leaves its branch because others hold the same. The copy that the pool shows then,
 /// whichever is named, is compared with it, and stands for it.
@@ -77,7 +78,8 @@ struct Transfer<'t> {
 /// - `EROFS` when a branch may not be changed, or creates nothing
 /// - `ESTALE` when the entry is not on the old branch; if it is to be dropped, when no other holds it
 /// - `EEXIST` when it is on others as well; if it is copied, when it is on the new branch; if it is to be dropped, when
-///   the other copy looks different or has not all of its names, and `EBADMSG` when its content differs
+///   the other copy looks different or has not all of its names
+/// - `EBADMSG` when what is to be known as a copy, or to stand for one that is dropped, differs in content
 /// - `ENOTUNIQ` when it is to be dropped, and a rule wants as many copies
 /// - `EBUSY` when the file is open for writing, or a client wants to write it
 /// - `ENOLCK` when a process holds a lease on the file, which it has opened by its path on the branch
@@ -156,7 +158,11 @@ fn relocate_file(
     let (mut file, target) = match what {
         What::Move => (moves::make_room::movable(pool, node, None, Reason::Asked)?, target.clone()),
         What::Copy => {
-            (moves::make_room::movable(pool, node, Some(target.id), Reason::Asked)?, target.clone())
+            let file = match moves::twin::twin(pool, node, target)? {
+                Some(file) => file,
+                None => moves::make_room::movable(pool, node, Some(target.id), Reason::Asked)?,
+            };
+            (file, target.clone())
         }
         What::Drop => moves::drop_copy::one_of_several(pool, node, place, source)?,
     };
@@ -179,7 +185,7 @@ fn relocate_file(
         frozen = moves::freeze::freeze(pool, node).map_err(leased_by_another)?;
         frozen.as_ref()
     };
-    if what == What::Copy {
+    if what == What::Copy && file.there.is_none() {
         resolve::generations::share_generation(pool, still.as_fd()).map_err(|errno| match errno {
             // To the caller, this would say that it is not the owner of the pool.
             Errno::ACCESS => Errno::PERM,
@@ -204,6 +210,9 @@ fn relocate_file(
         && !same_data(still, twin, file.attr.size, &wanted)?
     {
         return Err(Errno::BADMSG);
+    }
+    if let (What::Copy, Some(twin)) = (what, &file.there) {
+        return moves::twin::join_copies(pool, still, twin);
     }
     let carried = moves::make_room::carry(pool, node, &file, target, still, &wanted);
     file.names.iter().for_each(|name| resolve::dirs::dir_rewritten(pool, split(name).0));

@@ -265,6 +265,16 @@ impl<'p> CopyPlanner<'p> {
         let stays = |copy: &&&FileCopy| self.spots[copy.branch].counts;
         let disks: BTreeSet<_> =
             current.iter().filter(alike).filter(stays).map(|copy| self.spots[copy.branch].disk).collect();
+        // Those that were there before the rule are no copies before they are compared.
+        let unknown = |copy: &&FileCopy| {
+            let holder = holders.iter().find(|holder| holder.branch == copy.branch);
+            holder.is_some_and(|holder| holder.is_file && holder.generation.is_none())
+        };
+        let twins = entry.copies.iter().filter(|copy| copy.branch != first.branch && alike(&copy));
+        let to: Vec<usize> = twins.filter(unknown).map(|copy| copy.branch).collect();
+        if !to.is_empty() {
+            return Ok(Some(Chosen { from: first.branch, to, lack: None }));
+        }
         if disks.len() >= wanted {
             return Ok(None);
         }
