@@ -231,7 +231,7 @@ fn start(options: &SessionOptions, limits: KernelLimits, untold: Set) -> Result<
         let _ = report.send(try_all(&trial));
         trial.end();
     };
-    thread::Builder::new().name("canopy-probe".into()).spawn(probe).map_err(|why| why.to_string())?;
+    thread::Builder::new().name("canopy-trial".into()).spawn(probe).map_err(|why| why.to_string())?;
     Ok(found)
 }
 
