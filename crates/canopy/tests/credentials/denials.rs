@@ -320,7 +320,8 @@ fn a_sticky_directory_keeps_what_has_replaced_ones_own_file() {
     fs::set_permissions(&on_branch, PermissionsExt::from_mode(0o1777)).unwrap();
     let pool = places.pool("cache.entry=3600,cache.attr=3600,cache.coherence=timeout");
     let dir = pool.path().join(on_branch.file_name().unwrap());
-    let ways: [(&str, fn(&Path) -> String); 3] = [
+    type Way = fn(&Path) -> String;
+    let ways: [(&str, Way); 3] = [
         ("unlink", |path| outcome(fs::remove_file(path))),
         ("rename", |path| outcome(fs::rename(path, path.with_extension("new")))),
         ("exchange", |path| {

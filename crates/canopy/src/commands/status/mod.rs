@@ -274,7 +274,9 @@ fn branches(reports: &[BranchReport], slowest: Duration) -> Result<Vec<BranchSta
             (status.health, status.facts, status.passes_through) = (Health::Gone, None, None);
         }
         if report.awaited {
-            (status.health, status.facts, status.passes_through) = (Health::Awaited, None, None);
+            // It is there, and the pool does not use it.
+            let health = if status.facts.is_some() { Health::Gone } else { Health::Awaited };
+            (status.health, status.facts, status.passes_through) = (health, None, None);
         }
         let is_reported =
             |health: &str| report.illness.as_ref().is_some_and(|illness| illness.health == health);

@@ -82,7 +82,18 @@ fn pool_state_warning(pool: &PoolStatus) -> Option<Warning> {
     Some(Warning { code, branch: None, text, fix })
 }
 
-fn gone(branch: &BranchStatus, path: &str, take_out: &str) -> (WarningCode, String, String) {
+fn gone(branch: &BranchStatus, path: &str, take_out: &str, anew: &str) -> (WarningCode, String, String) {
+    if branch.illness.is_none() {
+        let text = format!(
+            "{path} is there and not used: it has just come, or what it has missed while it was away cannot be made up for \
+             (canopy log says why)"
+        );
+        return (
+            WarningCode::BranchGone,
+            text,
+            format!("see that it can be written to, then {anew}; {take_out}"),
+        );
+    }
     let cause = branch.illness.as_ref().map_or("an error", |illness| illness.cause.as_str());
     // ENOTCONN comes from a FUSE filesystem without a daemon.
     let fix = if cause.contains("Transport endpoint is not connected") {
@@ -194,7 +205,7 @@ fn branch_health_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<War
                 ),
             )
         }
-        Health::Gone => gone(branch, &path, &take_out),
+        Health::Gone => gone(branch, &path, &take_out, &anew),
         Health::NotMounted => (
             WarningCode::BranchNotMounted,
             format!(
