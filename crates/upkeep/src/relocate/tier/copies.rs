@@ -271,7 +271,11 @@ impl<'p> CopyPlanner<'p> {
             holder.is_some_and(|holder| holder.is_file && holder.generation.is_none())
         };
         let twins = entry.copies.iter().filter(|copy| copy.branch != first.branch && alike(&copy));
-        let to: Vec<usize> = twins.filter(unknown).map(|copy| copy.branch).collect();
+        let to: Vec<usize> = twins
+            .filter(unknown)
+            .map(|copy| copy.branch)
+            .filter(|&branch| self.spots[branch].takes)
+            .collect();
         if !to.is_empty() {
             return Ok(Some(Chosen { from: first.branch, to, lack: None }));
         }
