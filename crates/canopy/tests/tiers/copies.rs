@@ -101,6 +101,34 @@ impl Log {
     }
 }
 
+/// Files that `canopy dup` or people have put on two disks become copies when there is a rule, unless they differ.
+#[test]
+fn what_was_on_two_disks_before_the_rule_is_kept_up_to_date() {
+    // Another rule, so that the journals are open already when descriptors are counted.
+    let mover = mounted(three_disks(), "", "else/**=copies 2");
+    fs::create_dir(mover.bed.at("photos")).unwrap();
+    for name in ["photos/a", "photos/b"] {
+        fs::write(mover.bed.at(name), "first").unwrap();
+        let (from, to) = (mover.bed.on(0, name), mover.bed.on(1, name));
+        fs::create_dir_all(mover.bed.on(1, "photos")).unwrap();
+        fs::copy(&from, &to).unwrap();
+        let time = fs::metadata(&from).unwrap().modified().unwrap();
+        File::options().write(true).open(&to).unwrap().set_modified(time).unwrap();
+    }
+    let other = mover.bed.on(1, "photos/b");
+    let time = fs::metadata(&other).unwrap().modified().unwrap();
+    fs::write(&other, "FIRST").unwrap();
+    File::options().write(true).open(&other).unwrap().set_modified(time).unwrap();
+    mover.bed.pool.set("rules", RULE);
+    let told = mover.run(&["--once"]);
+    assert!(told.describe().contains("the copies differ in content"), "{}", told.describe());
+    File::options().append(true).open(mover.bed.at("photos/a")).unwrap().write_all(b", more").unwrap();
+    mover.run(&["--once"]);
+    assert_eq!(same_on(&mover, "photos/a"), [0, 1]);
+    assert_eq!(fs::read(mover.bed.on(1, "photos/a")).unwrap(), b"first, more");
+    assert_eq!(fs::read(&other).unwrap(), b"FIRST", "what differs is left alone");
+}
+
 /// The content of a version: many times the same line.
 fn content(name: &str, version: u32) -> Vec<u8> {
     format!("{name} {version:08}\n").repeat(2000).into_bytes()
