@@ -179,11 +179,9 @@ fn a_screen_of_80_columns_shows_operations_and_branches() {
     }
     let lines = terminal
         .wait_for("operations", |lines| line(lines, "mkdir").is_some_and(|line| line.ends_with(" 123")));
-    assert!(
-        lines[0].starts_with("canopy top") && lines[0].contains(pool.path().to_str().unwrap()),
-        "{}",
-        lines[0]
-    );
+    // A long path is cut off.
+    let path: String = pool.path().to_str().unwrap().chars().take(40).collect();
+    assert!(lines[0].starts_with("canopy top") && lines[0].contains(&path), "{}", lines[0]);
     assert_eq!(lines[0].find("? help"), Some(74), "{}", lines[0]);
     assert!(line(&lines, "OPERATION").is_some_and(|line| line.contains("AVERAGE")), "{lines:#?}");
     for (disk, line) in disks.iter().zip(lines.iter().skip_while(|line| !line.starts_with("BRANCH")).skip(1))
