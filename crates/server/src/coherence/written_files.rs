@@ -4,6 +4,7 @@
 //! removes a file tells of a change of its attributes afterwards. An answer that did not see it here is then found to be
 //! overtaken, or the kernel is notified after it (`freshness`).
 
+use canopy_base::hash;
 use canopy_branch::fs::stat::FileKey;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
 
@@ -23,8 +24,7 @@ impl Default for WrittenFiles {
 
 impl WrittenFiles {
     fn slot(&self, file: FileKey) -> &AtomicU32 {
-        let mixed = (file.ino ^ file.dev.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        &self.slots[(mixed >> 40) as usize % SLOTS]
+        &self.slots[hash::of(&file) as usize % SLOTS]
     }
 
     pub(crate) fn add(&self, file: FileKey) {
