@@ -3,12 +3,12 @@
 use crate::error::{Error, Result};
 use crate::event::Severity;
 use canopy_config::options::closest;
-use canopy_config::source::named;
+use canopy_config::source::{named, toml};
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use toml_edit::{Document, Item, TableLike, Value};
+use toml_edit::{Item, TableLike, Value};
 
 /// The keys of a table. The first five say how, and one of them is needed.
 const KEYS: [&str; 12] = [
@@ -134,13 +134,9 @@ pub(crate) fn all(file: &Path) -> Result<Vec<Target>> {
 
 /// Returns the targets in a file. One that is for all pools has nothing else in it.
 fn parse(file: &Path, text: &str, pool: Option<(String, Option<PathBuf>)>) -> Result<Vec<Target>> {
-    let line =
-        |at: usize| text.as_bytes()[..at.min(text.len())].iter().filter(|&&byte| byte == b'\n').count() + 1;
-    let mistake = |at: usize, what: String| Error::Mistake { file: file.to_owned(), line: line(at), what };
-    let document = Document::parse(text).map_err(|error| {
-        let at = error.span().map_or(0, |span| span.start);
-        mistake(at, format!("not valid TOML: {}", error.message().trim().replace('\n', ", ")))
-    })?;
+    let at_line = |line: usize, what: String| Error::Mistake { file: file.to_owned(), line, what };
+    let mistake = |at: usize, what: String| at_line(toml::line_of(text.as_bytes(), at), what);
+    let document = toml::document(text).map_err(|(line, what)| at_line(line, what))?;
     let start = |item: &Item| item.span().map_or(0, |span| span.start);
     let mut targets = Vec::new();
     for (key, item) in document.iter() {

@@ -10,7 +10,7 @@ mod entry;
 pub mod file;
 pub mod named;
 pub mod persist;
-mod toml;
+pub mod toml;
 mod trust;
 
 use crate::Config;

@@ -26,28 +26,39 @@ pub(super) fn entries(text: &[u8]) -> Vec<Entry> {
         Ok(text) => text,
         Err(why) => return mistake(why.valid_up_to(), "not UTF-8, as TOML must be".into()),
     };
-    match Document::parse(text) {
+    match document(text) {
         Ok(document) => {
             let mut walk = Walk { text: text.as_bytes(), entries: Vec::new() };
             walk.table(document.as_table(), "");
             walk.entries.sort_by_key(|(rank, entry)| (*rank, entry.line));
             walk.entries.into_iter().map(|(_, entry)| entry).collect()
         }
-        Err(error) => {
-            let message = error.message().trim().replace('\n', ", ");
+        Err((line, what)) => {
             // A TOML key is a value or a table, but `cache.files` and `cache.files.process-names` need it to be both.
-            let clash = message.contains("dotted key") || message.contains("duplicate key");
+            let clash = what.contains("dotted key") || what.contains("duplicate key");
             let fix = if clash {
                 " (quote a name that starts with another: \"cache.files.process-names\")"
             } else {
                 ""
             };
-            mistake(error.span().map_or(0, |span| span.start), format!("not valid TOML: {message}{fix}"))
+            vec![Entry { line, option: Err(format!("{what}{fix}")) }]
         }
     }
 }
 
-fn line_of(text: &[u8], at: usize) -> usize {
+/// Parses a text.
+///
+/// Errors: the line of the mistake, and what it is.
+pub fn document(text: &str) -> Result<Document<&str>, (usize, String)> {
+    Document::parse(text).map_err(|error| {
+        let at = error.span().map_or(0, |span| span.start);
+        let message = error.message().trim().replace('\n', ", ");
+        (line_of(text.as_bytes(), at), format!("not valid TOML: {message}"))
+    })
+}
+
+/// Returns the line, counted from 1, of a place in a text.
+pub fn line_of(text: &[u8], at: usize) -> usize {
     text[..at.min(text.len())].iter().filter(|&&byte| byte == b'\n').count() + 1
 }
 
