@@ -75,13 +75,10 @@ impl Pause {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::{Header, NodeId};
     use crate::transport::WorkerGrowth;
     use crate::transport::workers::ReplyToken;
+    use crate::transport::workers::tests::HEADER;
     use std::sync::mpsc;
-
-    const HEADER: Header =
-        Header { unique: 7, opcode: 1, node: NodeId::ROOT, uid: 0, gid: 0, pid: 0, total_extlen: 0 };
 
     #[test]
     fn no_request_begins_during_a_pause() {

@@ -660,11 +660,12 @@ impl Group {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::request::NodeId;
 
-    const HEADER: Header =
+    /// Any request.
+    pub(in crate::transport) const HEADER: Header =
         Header { unique: 7, opcode: 1, node: NodeId::ROOT, uid: 0, gid: 0, pid: 0, total_extlen: 0 };
 
     #[test]
