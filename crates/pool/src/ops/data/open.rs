@@ -113,7 +113,8 @@ fn has_other_copies(pool: &Pool, node: &Node) -> bool {
     let _held = pool.using(Uses::node(node.id));
     let branches = pool.branches.load();
     pool.nodes.names_in(node.id).any(|(parent, path, name)| {
-        resolve::dirs::dirs_of(pool, &branches, parent, &path, trust).copies(&name).count() > 1
+        let dirs = resolve::dirs::dirs_of(pool, &branches, parent, &path, trust);
+        dirs.only_holder(&name).is_none() && dirs.copies(&name).count() > 1
     })
 }
 
