@@ -11,6 +11,7 @@ mod free_space;
 mod limits;
 mod own_disks;
 mod partial_listings;
+mod partly_watched;
 mod random_changes;
 mod rig;
 mod uncached_names;

@@ -357,7 +357,7 @@ fn number(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable).map_or(otherwise, |text| text.parse().expect("a number"))
 }
 
-fn storm(bed: PoolBed, what: &str, share: u64) {
+pub(super) fn storm(bed: PoolBed, what: &str, share: u64) {
     let changes = number("CANOPY_COHERENCE_CHANGES", 30_000) / share;
     let seed = number("CANOPY_COHERENCE_SEED", 0x00ca_0095);
     for branch in 0..2 {

@@ -278,7 +278,7 @@ impl Answer<'_> {
     /// Returns the TTLs for a name in the answer and for the attributes that come with it.
     pub(crate) fn entry_ttls(&self, parent: NodeId, name: &[u8], entry: &Entry) -> (Duration, Duration) {
         let fresh = self.pending.record(CacheKey::name(parent, name));
-        let named = if_fresh(fresh, self.ttl.entry_ttl(&self.coherence.pool, parent, name));
+        let named = if_fresh(fresh, self.ttl.entry_ttl(&self.coherence.pool, parent, name, entry.attr.dev));
         // An event for a file that was not known yet is recorded by its name only.
         (named, if_fresh(fresh, self.attr_ttl(entry.node, &entry.attr)))
     }

@@ -36,6 +36,8 @@ struct WatchedTtl {
     listings: bool,
     /// Paths in the pool at and below which changes are not watched.
     unwatched: Vec<Vec<u8>>,
+    /// The devices whose files are known this long; all of them if every branch is watched.
+    only: Option<Vec<u64>>,
 }
 
 /// The kernel rounds it up to a tick of its clock.
@@ -56,6 +58,9 @@ const STUBBORN_ABSENCE: Duration = Duration::from_secs(1);
 pub(crate) struct Watched {
     /// Paths in the pool at and below which changes are not.
     pub(crate) except: Vec<Vec<u8>>,
+    /// The devices of the branches before the first one that is not watched, if there is one. What they hold is what the pool
+    /// shows, whatever the others hold; but what is missing, what a directory lists, and its times depend on all branches.
+    pub(crate) only: Option<Vec<u64>>,
     /// What the kernel was seen to do when it is notified.
     pub(crate) kernel: Findings,
     /// Writes are reported, and not only the close (Linux 6.0).
@@ -71,17 +76,23 @@ impl CacheTtl {
         let given = |key: &str, asked: Duration, default: Duration| {
             if config.is_given(key) { asked } else { default }
         };
-        let watched = watched.map(|Watched { except, kernel, writes }| {
+        let watched = watched.map(|Watched { except, only, kernel, writes }| {
             let heeded = |behaviour, long, short| if kernel.holds(behaviour) { long } else { short };
             let absence = heeded(Behaviour::Absence, WATCHED, STUBBORN_ABSENCE);
             let (longest, least) = if writes { (WATCHED, SETTLED) } else { (SETTLED, attr) };
             WatchedTtl {
                 entry: given("cache.entry", entry, heeded(Behaviour::Names, WATCHED, entry)),
-                negative: given("cache.negative-entry", negative, heeded(Behaviour::All, absence, negative)),
+                negative: match only {
+                    Some(_) => negative,
+                    None => {
+                        given("cache.negative-entry", negative, heeded(Behaviour::All, absence, negative))
+                    }
+                },
                 attr: given("cache.attr", attr, heeded(Behaviour::Attributes, longest, attr)),
                 least_attr: given("cache.attr", attr, heeded(Behaviour::Attributes, least, attr)),
-                listings: kernel.holds(Behaviour::Listings),
+                listings: only.is_none() && kernel.holds(Behaviour::Listings),
                 unwatched: except,
+                only,
             }
         });
         CacheTtl {
@@ -95,14 +106,16 @@ impl CacheTtl {
         }
     }
 
-    /// Returns the TTL of a name.
+    /// Returns the TTL of a name that leads to a file or directory on the device `dev`.
     pub(crate) fn entry_ttl(
         &self,
         pool: &pool::Pool,
         parent: canopy_base::ids::NodeId,
         name: &[u8],
+        dev: u64,
     ) -> Duration {
         self.watched_at(|| ops::external_changes::known(pool).path_of(parent, name))
+            .filter(|watched| watched.knows(dev))
             .map_or(self.entry, |watched| watched.entry)
     }
 
@@ -144,7 +157,8 @@ impl CacheTtl {
         {
             return if age(attr.ctime).is_zero() { TICK } else { Duration::ZERO };
         }
-        let Some(watched) = self.watched_at(|| ops::external_changes::known(pool).path(node)) else {
+        let watched = self.watched_at(|| ops::external_changes::known(pool).path(node));
+        let Some(watched) = watched.filter(|watched| watched.knows_attributes(attr)) else {
             return self.attr;
         };
         match age(attr.mtime) {
@@ -189,6 +203,16 @@ fn age(time: Time) -> Duration {
 }
 
 impl WatchedTtl {
+    /// Returns whether the pool shows what is on this device, whatever other branches hold.
+    fn knows(&self, dev: u64) -> bool {
+        self.only.as_ref().is_none_or(|devices| devices.contains(&dev))
+    }
+
+    /// Returns the same for attributes; those of a directory come from all its copies.
+    fn knows_attributes(&self, attr: &canopy_branch::fs::stat::Attr) -> bool {
+        self.only.is_none() || !attr.is_dir() && self.knows(attr.dev)
+    }
+
     fn is_unwatched(&self, path: &[u8]) -> bool {
         let covers = |top: &Vec<u8>| {
             let rest = path.strip_prefix(&**top);
@@ -205,8 +229,9 @@ mod tests {
     #[test]
     fn what_the_kernel_does_not_heed_is_cached_as_if_nothing_were_watched() {
         let config = Config::default();
-        let ttl =
-            |kernel, writes| CacheTtl::new(&config, Some(Watched { except: Vec::new(), kernel, writes }));
+        let ttl = |kernel, writes| {
+            CacheTtl::new(&config, Some(Watched { except: Vec::new(), only: None, kernel, writes }))
+        };
         let ttls = |lacks: &[Behaviour]| {
             let ttl = ttl(lacks.iter().fold(Findings::ALL, |all, &one| all.without(one)), true);
             let listings = ttl.may_cache_listings();

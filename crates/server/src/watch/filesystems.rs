@@ -92,6 +92,8 @@ pub(crate) struct Filesystems {
     /// Writes are reported too, so far as is known; on all filesystems that are watched, or on none.
     writes: bool,
     unwatched: Vec<Unwatched>,
+    /// The devices of the branches before the first that is not watched, and of no other.
+    leading: Vec<u64>,
     /// Paths where other filesystems are mounted on branches.
     covered: Vec<PoolPath>,
     /// Cached paths of directories, by file handle. Valid until a directory is renamed.
@@ -110,6 +112,7 @@ impl Filesystems {
             mounts: Vec::new(),
             writes: test_switches::reports_writes(),
             unwatched: Vec::new(),
+            leading: Vec::new(),
             covered: Vec::new(),
             paths: HashMap::new(),
             moves: 0,
@@ -125,12 +128,18 @@ impl Filesystems {
     pub(crate) fn watch(&mut self, branches: Option<&Branches>) {
         let before = std::mem::take(&mut self.mounts);
         self.unwatched.clear();
+        self.leading.clear();
         self.paths.clear();
         self.overlapping = None;
         for branch in branches.into_iter().flatten() {
             if let Err(why) = self.add(branch) {
                 let local = LOCAL.contains(&branch.kind) && !matches!(why, NotWatchable::System(Errno::PERM));
                 self.unwatched.push(Unwatched { branch: branch.path.clone(), why: why.to_string(), local });
+            }
+            if self.unwatched.is_empty() {
+                self.leading.push(branch.dev);
+            } else {
+                self.leading.retain(|&dev| dev != branch.dev);
             }
         }
         if let Ok(group) = &self.group {
@@ -190,6 +199,7 @@ impl Filesystems {
             self.unwatched.extend(reported);
         }
         self.group = Err(errno);
+        self.leading.clear();
         self.paths.clear();
     }
 
@@ -201,6 +211,11 @@ impl Filesystems {
     /// Returns the branches that are not watched.
     pub(crate) fn unwatched(&self) -> &[Unwatched] {
         &self.unwatched
+    }
+
+    /// Returns the devices of the branches before the first that is not watched.
+    pub(crate) fn leading(&self) -> &[u64] {
+        &self.leading
     }
 
     /// Returns the paths in the pool at and below which another filesystem is mounted on a branch, whose events have

@@ -6,7 +6,8 @@
 //! all of it.
 //!
 //! Where changes cannot be watched, on some branches and on filesystems mounted below branches, TTLs are short, as
-//! without watching.
+//! without watching. Where a branch comes before all that are not watched, what it holds is still known, if the first branch
+//! in the order decides what the pool shows; what is missing, and the listings and times of directories, are not.
 
 mod case_folding;
 mod events;
@@ -67,7 +68,7 @@ pub(crate) struct PendingEvents {
     /// The unwatched branches that are worth reporting. Not in `State`, whose lock may be held for as long as a disk
     /// takes to answer.
     unwatched: ArcSwap<Vec<Unwatched>>,
-    /// All branches are watched, but the kernel reports no write before the file is closed.
+    /// Branches are watched, but the kernel reports no write before the file is closed.
     unreported_writes: AtomicBool,
 }
 
@@ -282,50 +283,68 @@ impl State {
     /// Returns the TTLs that follow from what is watched now. Afterwards the pool must forget what it has cached of
     /// directories, because it may have missed events.
     fn new_ttl(&mut self) -> CacheTtl {
-        let reasons = self.reasons_against_caching();
+        let Extent { watched, all, lines } = self.extent();
         let explicit = self.config.coherence == Mode::Watch;
         let worth_reporting = |one: &&Unwatched| explicit || one.local && self.filesystems.group().is_some();
         let unwatched = self.filesystems.unwatched().iter().filter(worth_reporting).cloned().collect();
         self.pending_events.unwatched.store(Arc::new(unwatched));
-        self.pending_events.all_watched.store(reasons.is_none(), Ordering::Release);
-        let misses_writes = reasons.is_none() && !self.filesystems.reports_writes();
+        self.pending_events.all_watched.store(all, Ordering::Release);
+        let misses_writes = watched.is_some() && !self.filesystems.reports_writes();
         self.pending_events.unreported_writes.store(misses_writes, Ordering::Relaxed);
-        let lines = match reasons {
-            Some(lines) => lines,
-            None => {
-                tracing::debug!("changes on all branches are watched");
-                let watched = Watched {
-                    except: self.filesystems.covered(),
-                    kernel: self.kernel,
-                    writes: self.filesystems.reports_writes(),
-                };
-                if misses_writes {
-                    tracing::info!(
-                        "the kernel reports a write on a branch when the file is closed (before Linux 6.0), so \
-                         attributes are cached for 10 s"
-                    );
-                }
-                return CacheTtl::new(&self.config, Some(watched));
-            }
-        };
+        if misses_writes {
+            tracing::info!(
+                "the kernel reports a write on a branch when the file is closed (before Linux 6.0), so attributes are cached for \
+                 10 s"
+            );
+        }
         for line in &lines {
-            if self.config.coherence == Mode::Watch {
+            if explicit {
                 tracing::warn!("{line}");
             } else if !self.logged.contains(line) {
                 tracing::info!("{line}");
             }
         }
         self.logged = lines;
-        CacheTtl::new(&self.config, None)
+        CacheTtl::new(&self.config, watched)
     }
 
-    /// Returns why names must not be cached for long; `None` if they may.
-    fn reasons_against_caching(&self) -> Option<Vec<String>> {
+    /// Returns what the kernel may be given for long.
+    fn extent(&self) -> Extent {
+        let mut lines = self.reasons_against_caching();
+        let none_at_all = self.config.coherence == Mode::Timeout || !lines.is_empty();
+        let leading = self.filesystems.leading();
+        let all = !none_at_all && self.filesystems.unwatched().is_empty();
+        // What comes first in the order of the branches is shown whatever the others hold; of copies by a rule, the newest is.
         let pool = &self.config.pool;
-        if self.config.coherence == Mode::Timeout {
-            return Some(Vec::new());
+        let first_counts = policy::first_only(pool.policies.get(Func::Getattr), policy::Category::Search)
+            && !pool.placement.knows_copies();
+        let some = !none_at_all && !all && first_counts && !leading.is_empty();
+        if self.config.coherence != Mode::Timeout {
+            let what = if some {
+                "so missing names, listings, and what is on it or on a branch after it are cached briefly"
+            } else {
+                "so names are cached briefly"
+            };
+            lines.extend(self.filesystems.unwatched().iter().map(|Unwatched { branch, why, .. }| {
+                format!("changes on branch {} are not watched, {what}: {why}", branch.shown())
+            }));
         }
+        let watched = (all || some).then(|| Watched {
+            except: self.filesystems.covered(),
+            only: some.then(|| leading.to_vec()),
+            kernel: self.kernel,
+            writes: self.filesystems.reports_writes(),
+        });
+        Extent { watched, all, lines }
+    }
+
+    /// Returns why no name may be cached for long, whatever is watched.
+    fn reasons_against_caching(&self) -> Vec<String> {
+        let pool = &self.config.pool;
         let mut lines: Vec<String> = Vec::new();
+        if self.config.coherence == Mode::Timeout {
+            return lines;
+        }
         if pool.follow_symlinks != FollowSymlinks::Never {
             lines.push(
                 "symlinks are followed to places that are not watched, so names are cached briefly".into(),
@@ -340,14 +359,18 @@ impl State {
                 "func.getattr={shows} may show one copy or another, so names are cached briefly"
             ));
         }
-        lines.extend(self.filesystems.unwatched().iter().map(|Unwatched { branch, why, .. }| {
-            format!(
-                "changes on branch {} are not watched, so names are cached briefly: {why}",
-                branch.shown()
-            )
-        }));
-        (!lines.is_empty()).then_some(lines)
+        lines
     }
+}
+
+/// How far what is watched reaches.
+struct Extent {
+    /// `None` if nothing may be cached for long.
+    watched: Option<Watched>,
+    /// All branches are watched, and nothing speaks against relying on that.
+    all: bool,
+    /// What to log: why not everything may be.
+    lines: Vec<String>,
 }
 
 /// The thread that watches the branches. Dropping the value stops it.

@@ -226,7 +226,7 @@ codes! {
     BranchGone = "branch-gone":
         "the mount of a branch or its disk is missing, or its root cannot be read: the pool runs without it until it is back",
     BranchNotWatched = "branch-not-watched":
-        "changes on a branch cannot be watched, so the kernel caches names of the whole pool for one second only",
+        "changes on a branch cannot be watched, so much of what the kernel caches of the pool expires after a second",
     MoveUnfinished = "move-unfinished":
         "a move was interrupted, and finishing it needs a branch or a decision",
     SameFilesystem = "same-filesystem":

@@ -262,10 +262,11 @@ fn unwatched_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning
         code: WarningCode::BranchNotWatched,
         branch: Some(branch.path.clone()),
         text: format!(
-            "changes on {path} cannot be watched ({why}): the kernel caches names of the whole pool for one second only"
+            "changes on {path} cannot be watched ({why}): much of what the kernel caches of the pool expires after a second"
         ),
         fix: format!(
-            "give it its own pool, or accept it: canopy set {mount} cache.coherence=timeout, and the same at the mount"
+            "put it after the other branches (what lies on those before it is cached for long), give it its own pool, or accept it: \
+             canopy set {mount} cache.coherence=timeout, and the same at the mount"
         ),
     })
 }
