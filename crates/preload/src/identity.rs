@@ -23,9 +23,9 @@ impl File {
     }
 }
 
-/// The branch file to which a descriptor number was redirected, and the identity to report. Entries are not removed: an
-/// entry is valid only while the number refers to the same branch file. A child of vfork(2), which shares the table, can at
-/// worst make its parent's descriptor report the branch's identity.
+/// The branch file to which a descriptor number was redirected, and the identity to report. An entry stays when the number is
+/// closed, and goes when it is opened again. It is valid only while the number refers to the same branch file. A child of
+/// vfork(2), which shares the table, can at worst make its parent's descriptor report the branch's identity.
 struct Entry {
     branch: [AtomicU64; 2],
     pool: [AtomicU64; 2],
@@ -59,6 +59,14 @@ pub(crate) fn remember(fd: c_int, pool: File, branch: File) {
     store(&entry.branch, [0, 0]);
     store(&entry.pool, pool.packed());
     store(&entry.branch, branch.packed());
+}
+
+/// Forgets to what this number was redirected before it was closed. The program may have opened the branch's file itself.
+pub(crate) fn forget(fd: c_int) {
+    // Pages of the table that were never used stay so.
+    if let Some(entry) = entry(fd).filter(|entry| entry.branch[0].load(Ordering::Acquire) != 0) {
+        entry.branch[0].store(0, Ordering::Release);
+    }
 }
 
 /// Returns the identity to report for a descriptor that refers to `file`.

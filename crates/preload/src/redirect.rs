@@ -28,6 +28,7 @@ pub(crate) fn redirect(fd: c_int) {
 }
 
 fn try_redirect(fd: c_int) -> Option<()> {
+    identity::forget(fd);
     // Only what the kernel has cached: otherwise it might have to ask a server over the network.
     let seen = syscalls::statx(fd, libc::AT_STATX_DONT_SYNC, libc::STATX_TYPE | libc::STATX_INO)?;
     if !identity::can_hold(fd) || !is_regular(&seen) || !on_fuse(fd, &seen)? {
@@ -42,18 +43,21 @@ fn try_redirect(fd: c_int) -> Option<()> {
     let mut buffer = Buffer::new()?;
     let Location { dev, ino, path } = location(syscalls::attribute(fd, PLACE_KEY, buffer.bytes())?)?;
     let file = File { dev, ino };
-    // Another file may have replaced the name in the meantime: a FIFO must not block, and a terminal must not become the
-    // controlling one. The pool has already created and truncated the file.
-    let careful = libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let created = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC;
-    let branch = Descriptor::open(path, (flags & !created) | careful)?;
+    let is_it = |found: &Descriptor| {
+        syscalls::statx(found.number(), libc::AT_STATX_SYNC_AS_STAT, libc::STATX_TYPE | libc::STATX_INO)
+            .filter(|found| is_regular(found) && File::of(found) == file)
+    };
     // The pool's descriptor keeps the file alive, so no other file can have its inode number. This detects both a replaced
-    // name and a file of another mount namespace at the same path.
-    let found =
-        syscalls::statx(branch.number(), libc::AT_STATX_SYNC_AS_STAT, libc::STATX_TYPE | libc::STATX_INO)?;
-    if !is_regular(&found) || File::of(&found) != file {
-        return None;
-    }
+    // name and a file of another mount namespace at the same path. Whatever else is there, or whatever a symlink above leads
+    // to, must not be opened: a device may act on that.
+    let pinned = Descriptor::open(path, libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC)?;
+    is_it(&pinned)?;
+    // The pool has already created and truncated the file. An open that would wait for a lease fails.
+    let done = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOFOLLOW;
+    let careful = libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
+    let branch = pinned.reopened((flags & !done) | careful)?;
+    // The file again, and not something that a chroot has in the place of /proc.
+    is_it(&branch)?;
     if flags & libc::O_NONBLOCK == 0 {
         syscalls::set_flags(branch.number(), flags)?;
     }

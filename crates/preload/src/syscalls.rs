@@ -15,6 +15,21 @@ impl Descriptor {
         c_int::try_from(fd).ok().filter(|&fd| fd >= 0).map(Self)
     }
 
+    /// Opens the file again, for other purposes, without looking at its name.
+    pub(crate) fn reopened(&self, flags: c_int) -> Option<Self> {
+        // Of this thread, which may share descriptors with no other.
+        const DIRECTORY: &[u8] = b"/proc/thread-self/fd/";
+        let mut path = [0; DIRECTORY.len() + 11];
+        path[..DIRECTORY.len()].copy_from_slice(DIRECTORY);
+        let mut number = u32::try_from(self.0).ok()?;
+        let digits = number.checked_ilog10().unwrap_or(0) as usize + 1;
+        for place in path[DIRECTORY.len()..][..digits].iter_mut().rev() {
+            *place = b'0' + (number % 10) as u8;
+            number /= 10;
+        }
+        Self::open(CStr::from_bytes_until_nul(&path).ok()?, flags)
+    }
+
     pub(crate) fn number(&self) -> c_int {
         self.0
     }

@@ -76,6 +76,48 @@ fn another_file_at_the_path() {
     bed.end();
 }
 
+/// A name can be made to lead elsewhere between the pool's answer and the open. What is there may act on an open, as devices do.
+#[test]
+fn no_other_file_is_opened() {
+    let bed = Bed::new("");
+    fs::create_dir(bed.at("d")).unwrap();
+    fs::write(bed.at("d/f"), "of the pool").unwrap();
+    for elsewhere in
+        [r#"mount -t tmpfs none "$2/d"; cp "$1" "$2/d/f""#, r#"mount -t tmpfs none "$2/d"; mkfifo "$2/d/f""#]
+    {
+        let script = format!("{elsewhere}\nexec strace -e openat -E LD_PRELOAD=\"$3\" cat \"$1\"");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-euc", &script, "sh"]).arg(bed.at("d/f")).arg(bed.on(0, ""));
+        let done = run_within(command.arg(bed.library()), PATIENCE);
+        assert!(done.success() && done.stdout == "of the pool", "{}", done.describe());
+        let path = format!("\"{}\"", bed.on(0, "d/f").display());
+        let opens: Vec<&str> = done.stderr.lines().filter(|line| line.contains(&path)).collect();
+        assert!(!opens.is_empty() && opens.iter().all(|open| open.contains("O_PATH")), "{opens:?}");
+    }
+    bed.end();
+}
+
+/// A number that was redirected is closed, and then given to the same file, which the program opens by its path on the branch.
+#[test]
+fn files_that_are_opened_on_the_branch_show_its_identity() {
+    let bed = Bed::new("");
+    fs::write(bed.at("f"), "content").unwrap();
+    let script = "\
+import os, sys
+numbers = []
+for path in sys.argv[1:]:
+    fd = os.open(path, os.O_RDONLY)
+    numbers.append(fd)
+    print(os.path.samestat(os.fstat(fd), os.stat(path)), end=' ')
+    os.close(fd)
+print(len(set(numbers)))";
+    let (pool, branch) = (bed.at("f"), bed.on(0, "f"));
+    let paths = [&pool, &branch, &pool].map(|path| path.as_os_str());
+    let output = bed.run_ok("python3", ["-c".as_ref(), script.as_ref()].into_iter().chain(paths));
+    assert_eq!(output, "True True True 1\n");
+    bed.end();
+}
+
 #[test]
 fn files_locked_in_the_pool_stay_in_the_pool() {
     let bed = Bed::new("");
@@ -115,7 +157,7 @@ fn no_descriptor_to_spare() {
     let bed = Bed::new("");
     fs::write(bed.at("f"), "content").unwrap();
     let program = bed.program("opens");
-    for (limit, place) in [(4, bed.at("f")), (5, bed.at("f")), (6, bed.on(0, "f"))] {
+    for (limit, place) in [(4, bed.at("f")), (5, bed.at("f")), (6, bed.at("f")), (7, bed.on(0, "f"))] {
         // The program holds the parent directory open, so the file is its fifth descriptor.
         let mut command = Command::new("prlimit");
         command.arg(format!("--nofile={limit}")).arg(&program).arg("open").arg(bed.at("f")).args(["0", ""]);
