@@ -1,6 +1,7 @@
 //! What the commands print.
 
 use crate::pool_link::PoolLink;
+use crate::survey::FileCopy;
 use canopy_base::text::one_line;
 use canopy_sys::shown::Show as _;
 pub(crate) use canopy_terminal::{print, print_json};
@@ -24,21 +25,25 @@ pub(crate) fn report_missing(pool: &PoolLink) {
     }
 }
 
-/// Reports the branches that get no files because these would lose something there, or only those that lose nothing.
-pub(crate) fn report_lossy(pool: &PoolLink, gets: &str) {
-    for branch in &pool.branches {
-        if let Some(what) = branch.loses.filter(|_| !branch.is_named) {
-            let path = branch.path.shown();
+/// Reports how many files do not go to a branch because they would lose something there.
+pub(crate) fn report_lossy<'f>(pool: &PoolLink, files: impl Iterator<Item = &'f FileCopy>) {
+    let mut would_lose = vec![0_u64; pool.branches.len()];
+    let mut all = 0_u64;
+    for file in files {
+        all += 1;
+        let losing = pool.losing(&file.stat).into_iter().filter(|branch| *branch != file.branch);
+        losing.for_each(|branch| would_lose[branch] += 1);
+    }
+    for (branch, count) in pool.branches.iter().zip(would_lose) {
+        if let (Some(loses), true) = (branch.loses, branch.takes() && count > 0) {
+            let (path, what) = (branch.path.shown(), loses.what);
             complain(&format!(
-                "{path} gets {gets}, because its filesystem cannot store {what} (--lossy uses it for all)"
+                "{path} cannot store {what}: {count} of {all} files would lose something there, and do not \
+                 go there (--lossy sends them all the same)"
             ));
         }
     }
 }
-
-/// What lossy branches get from most commands, and where nothing else has room.
-pub(crate) const NO_FILES: &str = "no files";
-pub(crate) const WHAT_IT_CAN_STORE: &str = "only files that lose nothing there, if no other has room";
 
 /// Returns lines that give each branch the number that stands for it in columns.
 pub(crate) fn legend(pool: &PoolLink) -> String {

@@ -10,7 +10,7 @@ use canopy_config::{Config, lossy};
 use canopy_control::{self, BranchReport, CLOSED, CONTROL_FILE, ClosedReport, PoolReport, STATUS};
 use canopy_policy::placement::Placement;
 use canopy_sys::mountinfo::{self, MountEntry};
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::io;
@@ -31,12 +31,39 @@ pub(crate) struct BranchLink {
     pub(crate) min_free: u64,
     /// The pool relies on it.
     pub(crate) is_well: bool,
-    /// What files from other branches would lose there: its filesystem cannot store it.
-    pub(crate) loses: Option<&'static str>,
+    /// What files from other branches may lose there: its filesystem cannot store it.
+    pub(crate) loses: Option<Loses>,
     /// The user has named it as the place for files. The daemon then judges each file by itself.
     pub(crate) is_named: bool,
     /// `None` for a branch that cannot be looked at: it is awaited, or has failed.
     root: Option<OwnedFd>,
+}
+
+/// What a branch makes of files that cannot store their owner and mode.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Loses {
+    /// In words.
+    pub(crate) what: &'static str,
+    /// The owner and group of every file, which are those of its root. `None` for a branch that cannot be looked at.
+    owner: Option<(u32, u32)>,
+    /// The mode of every file, if it is known.
+    mode: Option<u32>,
+}
+
+impl Loses {
+    fn of(mounts: &[MountEntry], branch: &BranchReport, root: Option<&OwnedFd>) -> Option<Loses> {
+        let mounted = mountinfo::holding_in(mounts, &branch.path.to_path())?;
+        let what = lossy::loses(&mounted.fstype)?;
+        let owner = root.and_then(|root| rustix::fs::fstat(root).ok()).map(|root| (root.st_uid, root.st_gid));
+        Some(Loses { what, owner, mode: lossy::file_mode(&mounted.super_options) })
+    }
+
+    /// Returns whether a file loses nothing there, as far as its attributes tell. The daemon has the last word.
+    fn keeps(self, stat: &Stat) -> bool {
+        let is_alone = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_nlink == 1;
+        let has_mode = self.mode.is_none_or(|mode| mode == stat.st_mode & 0o7777);
+        is_alone && has_mode && self.owner == Some((stat.st_uid, stat.st_gid))
+    }
 }
 
 /// A running pool.
@@ -130,16 +157,20 @@ impl PoolLink {
     fn of(mounted: &MountEntry) -> Result<PoolLink> {
         let report = report(&mounted.mountpoint)?;
         let mounts = mountinfo::list().unwrap_or_default();
-        let loses = |path: &Path| lossy::loses(&mountinfo::holding_in(&mounts, path)?.fstype);
-        let branches = report.branches.iter().map(|branch| BranchLink {
-            path: branch.path.to_path(),
-            mode: branch.mode.clone(),
-            min_free: branch.min_free,
-            is_well: branch.illness.is_none() && !branch.awaited,
-            loses: loses(&branch.path.to_path()),
-            is_named: false,
-            root: Some(branch).filter(|branch| is_there(branch)).and_then(|branch| open_root(branch).ok()),
-        });
+        let link = |branch: &BranchReport| {
+            let root =
+                Some(branch).filter(|branch| is_there(branch)).and_then(|branch| open_root(branch).ok());
+            BranchLink {
+                path: branch.path.to_path(),
+                mode: branch.mode.clone(),
+                min_free: branch.min_free,
+                is_well: branch.illness.is_none() && !branch.awaited,
+                loses: Loses::of(&mounts, branch, root.as_ref()),
+                is_named: false,
+                root,
+            }
+        };
+        let branches = report.branches.iter().map(link);
         let is_read_only = mounted.options.split(',').any(|option| option == "ro");
         let mut branches: Vec<BranchLink> = branches.collect();
         if branches.iter().all(|branch| branch.loses.is_some()) {
@@ -164,6 +195,13 @@ impl PoolLink {
             self.branches.iter_mut().for_each(|branch| branch.loses = None);
         }
         self
+    }
+
+    /// Returns the branches on which a file would lose something, and which the user has not named.
+    pub(crate) fn losing(&self, stat: &Stat) -> Vec<usize> {
+        let loses =
+            |branch: &BranchLink| !branch.is_named && branch.loses.is_some_and(|loses| !loses.keeps(stat));
+        (0..self.branches.len()).filter(|branch| loses(&self.branches[*branch])).collect()
     }
 
     /// Returns the branches that cannot be looked at.
@@ -224,14 +262,14 @@ impl BranchLink {
         self.root.is_some() && self.is_well && self.mode != "RO"
     }
 
-    /// Files may move to it.
+    /// Files may move to it, but for those that it [loses](PoolLink::losing) something of.
     pub(crate) fn takes(&self) -> bool {
-        self.gives() && self.mode == "RW" && (self.loses.is_none() || self.is_named)
+        self.gives() && self.mode == "RW"
     }
 
-    /// Files may move to it that lose nothing there. The daemon judges each.
-    pub(crate) fn takes_what_it_can_store(&self) -> bool {
-        self.gives() && self.mode == "RW"
+    /// It can store all of every file, or the user has named it.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.loses.is_none() || self.is_named
     }
 
     /// Returns the filesystem that it is on, if it can be looked at.

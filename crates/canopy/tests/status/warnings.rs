@@ -383,9 +383,11 @@ fn files_below_the_mountpoint() {
 /// A pattern brings in a disk that cannot store owners. Files do not move there unasked.
 #[test]
 fn a_branch_that_loses_owners() {
-    let (disk, dir) = (LoopFs::ext4(64 * MIB), readable_temp_dir());
-    let lossy = FaultyFs::mount_as("vfat", &dir.path().canonicalize().unwrap());
-    fs::write(disk.path().join("film"), vec![0; 20 << 20]).unwrap();
+    let (disk, below) = (LoopFs::ext4(64 * MIB), LoopFs::tmpfs(64 * MIB));
+    let lossy = FaultyFs::mount_as("vfat", &below.path().canonicalize().unwrap());
+    for film in ["film", "other film"] {
+        fs::write(disk.path().join(film), vec![0; 12 << 20]).unwrap();
+    }
     let pool = pool_over(&[disk.path(), lossy.path()], "");
     let status = pool.status();
     assert_eq!(warning(&status, "branch-loses-attributes")["branch"], lossy.path().to_str().unwrap());
@@ -396,12 +398,23 @@ fn a_branch_that_loses_owners() {
     let (from, to) = (disk.path().to_str().unwrap().to_owned(), lossy.path().to_str().unwrap().to_owned());
     let film = pool.path().join("film");
     let film = film.to_str().unwrap();
+    // All that the films have can be stored there: the root of the branch shows which owner its files have.
     let balance = run(&["balance", "--dry-run"]);
-    assert!(
-        balance.stdout.contains("nothing to move") && balance.stderr.contains("--lossy"),
-        "{}",
-        balance.describe()
-    );
+    assert!(balance.stdout.contains("to move: 1 file"), "{}", balance.describe());
+    let film_on_disk = disk.path().join("film");
+    fs::remove_file(disk.path().join("other film")).unwrap();
+    std::os::unix::fs::chown(&film_on_disk, Some(1000), None).unwrap();
+    for command in [&["balance", "--dry-run"][..], &["dup", film, "--dry-run"]] {
+        let told = run(command);
+        assert!(told.stdout.contains("nothing to"), "{}", told.describe());
+        assert!(told.stderr.contains("1 of 1 files would lose something there"), "{}", told.describe());
+        assert!(told.stderr.contains("--lossy"), "{}", told.describe());
+    }
+    let dup = run(&["dup", film, "--dry-run", "--lossy"]);
+    assert!(dup.stdout.contains("to copy: 1 file"), "{}", dup.describe());
+    std::os::unix::fs::chown(&film_on_disk, Some(0), None).unwrap();
+    let dup = run(&["dup", film, "--dry-run"]);
+    assert!(dup.stdout.contains("to copy: 1 file"), "{}", dup.describe());
     // A branch that is named takes what loses nothing there.
     lossy.set(Fault::KeepOwner, &[Opcode::Setattr]);
     let (owned, link) = (pool.path().join("owned"), pool.path().join("link"));
@@ -427,7 +440,10 @@ fn a_branch_that_loses_owners() {
     fs::write(disk.path().join("plain"), "y").unwrap();
     fs::set_permissions(disk.path().join("plain"), fs::Permissions::from_mode(0o600)).unwrap();
     let drained = run(&["drain", &from]);
-    assert!(drained.code() == Some(1) && drained.stderr.contains("lose nothing"), "{}", drained.describe());
+    // The owner and the link are seen beforehand; that the mode of the film is lost is seen when it is tried.
+    let told =
+        drained.code() == Some(1) && drained.stderr.contains("2 of 4 files would lose something there");
+    assert!(told, "{}", drained.describe());
     assert!(lossy.path().join("plain").exists() && !disk.path().join("plain").exists());
     assert!(disk.path().join("film").exists() && disk.path().join("owned").exists());
     let moved = run(&["move", film, owned, link, "--to", &to, "--lossy"]);

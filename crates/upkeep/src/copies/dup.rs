@@ -1,6 +1,7 @@
 //! `canopy dup`: makes copies of files on other disks.
 
 use crate::error::Result;
+use crate::output::report_lossy;
 use crate::pool_link::PoolLink;
 use crate::relocate::{Action, Disks, Run, RunArgs, Stays, Step, apart};
 use crate::survey::{Entry, FileCopy, walk_all};
@@ -62,11 +63,12 @@ pub fn dup(args: &DupArgs) -> Result<()> {
     let starts = apart(&pool, &args.paths)?;
     let (found, mut stays) = collect(&pool, &starts, &run)?;
     let mut disks = Disks::of(&pool, &|_| true)?;
+    report_lossy(&pool, found.iter().map(Doubles::first));
     let mut steps = Vec::new();
     for file in found {
         let planned = match file.obstacle() {
             Some(why) => Err(why),
-            None => plan(&file, usize::from(args.copies), &mut disks, &mut steps),
+            None => plan(&pool, &file, usize::from(args.copies), &mut disks, &mut steps),
         };
         if let Err(why) = planned {
             stays.push(Stays { path: pool.mountpoint.join(&file.names[0]), why: why.into() });
@@ -75,19 +77,35 @@ pub fn dup(args: &DupArgs) -> Result<()> {
     run.carry_out("dup", &steps, &stays)
 }
 
-/// Adds the steps for one file: each copy goes to the disk with the most free space that has none.
-fn plan(file: &Doubles, copies: usize, disks: &mut Disks, steps: &mut Vec<Step>) -> Result<(), &'static str> {
+/// Adds the steps for one file: each copy goes to the disk with the most free space that has none. Disks that lose something
+/// of other files come last.
+fn plan(
+    pool: &PoolLink,
+    file: &Doubles,
+    copies: usize,
+    disks: &mut Disks,
+    steps: &mut Vec<Step>,
+) -> Result<(), &'static str> {
     let first = file.first();
+    let losing = pool.losing(&first.stat);
+    let takers = (0..disks.list.len()).map(|disk| disks.takers(disk).find(|branch| !losing.contains(branch)));
+    let takers: Vec<Option<usize>> = takers.collect();
     let mut held: BTreeSet<usize> =
         file.copies.iter().filter_map(|copy| disks.of_branch(copy.branch)).collect();
     while held.len() < copies {
         let list = &mut disks.list;
-        let fits = |disk: &usize| !held.contains(disk) && list[*disk].has_room(first.used());
-        let disk = (0..list.len()).filter(fits).max_by_key(|disk| list[*disk].free);
-        let disk = disk.ok_or("no other disk has room")?;
+        let fits = |disk: usize| !held.contains(&disk) && list[disk].has_room(first.used());
+        let places = takers.iter().enumerate().filter_map(|(disk, taker)| Some((disk, (*taker)?)));
+        let best = places
+            .filter(|(disk, _)| fits(*disk))
+            .max_by_key(|(disk, to)| (pool.branches[*to].is_whole(), list[*disk].free));
+        let (disk, to) = best.ok_or(if losing.is_empty() {
+            "no other disk has room"
+        } else {
+            "no other disk has room that can store its owner and mode (--lossy)"
+        })?;
         list[disk].free = list[disk].free.saturating_sub(first.used());
         held.insert(disk);
-        let Some(to) = disks.taker(disk) else { continue };
         let names = file.names.clone();
         steps.push(Step::whole(names, first.branch, to, first.used()));
     }

@@ -4,6 +4,7 @@ use super::job::{Disks, Found};
 use super::several::collect;
 use super::{Borders, Bound, RulesArgs, Run, RunArgs, placement, steps};
 use crate::error::Result;
+use crate::output::report_lossy;
 use crate::plan::{Disk, balance as plan, spread};
 use crate::pool_link::PoolLink;
 use crate::survey::FileCopy;
@@ -61,6 +62,7 @@ pub fn balance(args: &BalanceArgs) -> Result<()> {
     })?;
     let borders = Borders::new(&pool, &placement, args.rules);
     let found: Vec<&Found> = job.found.iter().collect();
+    report_lossy(&pool, found.iter().map(|found| &found.copy));
     let planned = |borders: &Borders<'_>| {
         let (items, classes) = borders.items(&found, &disks, true);
         let mut after = disks.list.clone();

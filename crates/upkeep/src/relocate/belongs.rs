@@ -183,9 +183,11 @@ impl<'p> Borders<'p> {
                 _ => None,
             };
             let others = file.others.as_ref().map_or(&[][..], |others| others.branches.as_slice());
-            let class = *known.entry((rule, file.copy.branch, others)).or_insert_with(|| {
+            let losing = self.pool.losing(&file.copy.stat);
+            let key = (rule, file.copy.branch, others, losing);
+            let class = *known.entry(key).or_insert_with_key(|(.., losing)| {
                 let sets = if at_home { bounds.sets.get(..1) } else { Some(&bounds.sets[..]) };
-                classes.push(self.class(sets.unwrap_or_default(), disks, others));
+                classes.push(self.class(sets.unwrap_or_default(), disks, others, losing));
                 classes.len() - 1
             });
             items.push(disks.item(file, class));
@@ -193,11 +195,13 @@ impl<'p> Borders<'p> {
         (items, classes)
     }
 
-    /// Returns the branch of each disk that takes files of these sets. A disk on which other copies of them are takes none.
-    fn class(&self, sets: &[Set<'_>], disks: &Disks, others: &[usize]) -> Class {
+    /// Returns the branch of each disk that takes files of these sets. A disk on which other copies of them are takes none,
+    /// nor does a branch on which they would lose something.
+    fn class(&self, sets: &[Set<'_>], disks: &Disks, others: &[usize], losing: &[usize]) -> Class {
         let held: Vec<usize> = others.iter().filter_map(|branch| disks.of_branch(*branch)).collect();
         let takers = |may: &dyn Fn(&Path) -> bool| {
-            let taker = |disk| disks.takers(disk).find(|branch| may(&self.pool.branches[*branch].path));
+            let admits = |branch: &usize| !losing.contains(branch) && may(&self.pool.branches[*branch].path);
+            let taker = |disk| disks.takers(disk).find(admits);
             (0..disks.list.len()).map(|disk| taker(disk).filter(|_| !held.contains(&disk))).collect()
         };
         match sets {

@@ -5,6 +5,7 @@ use super::mover::Step;
 use super::several::collect;
 use super::{Borders, Bound, RulesArgs, Run, RunArgs, placement};
 use crate::error::{Error, Result};
+use crate::output::report_lossy;
 use crate::plan::gather;
 use crate::pool_link::PoolLink;
 use clap::Args;
@@ -49,6 +50,7 @@ pub fn consolidate(args: &ConsolidateArgs) -> Result<()> {
         })?;
         stays.extend(job.stays);
         let found: Vec<&Found> = job.found.iter().collect();
+        report_lossy(&pool, found.iter().map(|found| &found.copy));
         // A branch that was named is asked for by name: then only rules count.
         let (mut items, classes) = match chosen {
             Some(_) => Borders::open(&pool).items(&found, &disks, false),

@@ -8,9 +8,10 @@ use super::several;
 use super::{Borders, Bound, RulesArgs, Run, RunArgs, placement, steps};
 use crate::consent::{Consent, says_yes};
 use crate::error::{Error, Result};
-use crate::output::{print, shown};
+use crate::output::{print, report_lossy, shown};
 use crate::plan::distribute;
 use crate::pool_link::{BranchLink, PoolLink};
+use crate::survey::FileCopy;
 use canopy_policy::placement::Placement;
 use clap::Args;
 use std::ffi::OsStr;
@@ -36,7 +37,8 @@ pub struct DrainArgs {
 const NOTES: &str = "\
 New files go elsewhere meanwhile. Files that belong to their disk stay, such as
 .snapraid.content and whatever the pool's option keep names; they are listed.
-NTFS and the like get what no other disk has room for and loses nothing there.
+Disks that lose owners and modes (NTFS, exFAT) get what no other disk has room
+for, and only files that lose nothing there.
 
 Example: canopy drain /mnt/pool /mnt/disk1";
 
@@ -58,11 +60,11 @@ pub fn drain(args: &DrainArgs, remove: Remove<'_>) -> Result<()> {
     if !pool.branches[branch].gives() {
         return unusable("it is gone or failing (canopy status)");
     }
-    let takes = |(index, other): (usize, &BranchLink)| index != branch && other.takes_what_it_can_store();
+    let takes = |(index, other): (usize, &BranchLink)| index != branch && other.takes();
     if !pool.branches.iter().enumerate().any(takes) {
         return unusable("no other branch takes files (canopy get POOL branches shows their modes)");
     }
-    let run = Run::new_also_to_lossy(&pool, &args.run)?;
+    let run = Run::new(&pool, &args.run)?;
     let placement = placement(&pool)?;
     let mut kept = run.consent.is_given().then(|| NoCreation::on(&pool, path)).transpose()?;
     let borders = Borders::new(&pool, &placement, args.rules);
@@ -97,6 +99,9 @@ fn say(run: &Run<'_>, text: &str) {
     }
 }
 
+const NO_ROOM: &str = "no branch has room";
+const NO_ROOM_FOR_ALL: &str = "no branch has room that can store its owner and mode (--lossy)";
+
 /// Moves everything off a branch that does not belong to its disk, on which nothing is created from then on. Returns whether
 /// nothing else is there.
 ///
@@ -117,6 +122,7 @@ fn empty<'p>(
     for round in 0..=ROUNDS {
         let mut seen = look(run, branch, placement, borders)?;
         if round == 0 {
+            report_lossy(run.pool, seen.left.iter());
             summary.before(&seen.steps);
             if run.agrees(&seen.steps)? && kept.is_none() {
                 *kept = Some(NoCreation::on(run.pool, &run.pool.branches[branch].path)?);
@@ -161,20 +167,20 @@ struct Look {
     homeless: Vec<Stays>,
     /// What no branch has room for on which rules and tiers want it.
     kept: Vec<KeptByRule>,
+    /// What only branches have room for that cannot store all of every file.
+    left: Vec<FileCopy>,
 }
 
 fn look(run: &Run<'_>, branch: usize, placement: &Placement, borders: &Borders<'_>) -> Result<Look> {
     let mut job =
         look_through(run.pool, &[PathBuf::new()], &|index| index == branch, &run.filter, &run.stop)?;
-    let disks = Disks::of(run.pool, &|index| index != branch)?;
-    let last = Disks::taking(run.pool, &|index| {
-        index != branch && run.pool.branches[index].takes_what_it_can_store()
-    })?;
-    let Plan { mut steps, mut homeless, kept } = plan(&job, [&disks, &last], borders, run.pool);
+    let disks = Disks::of(run.pool, &|index| index != branch && run.pool.branches[index].is_whole())?;
+    let last = Disks::of(run.pool, &|index| index != branch)?;
+    let Plan { mut steps, mut homeless, kept, left } = plan(&job, [&disks, &last], borders, run.pool);
     let (leaving, shared) = several::leave(run.pool, branch, placement, std::mem::take(&mut job.shared))?;
     steps.extend(leaving);
     homeless.extend(shared);
-    Ok(Look { job, disks, steps, homeless, kept })
+    Ok(Look { job, disks, steps, homeless, kept, left })
 }
 
 struct Plan {
@@ -183,9 +189,11 @@ struct Plan {
     homeless: Vec<Stays>,
     /// What no branch has room for on which rules and tiers want it.
     kept: Vec<KeptByRule>,
+    left: Vec<FileCopy>,
 }
 
-/// The second disks are those that cannot store all of every file, too: they are asked for what the first have no room for.
+/// The second disks are those that cannot store all of every file, too: they get what the first have no room for, and what
+/// loses nothing there.
 fn plan(job: &Job, [disks, last]: [&Disks; 2], borders: &Borders<'_>, pool: &PoolLink) -> Plan {
     let mut found: Vec<&Found> = job.found.iter().collect();
     // The largest first: the small ones fill what is left.
@@ -201,13 +209,14 @@ fn plan(job: &Job, [disks, last]: [&Disks; 2], borders: &Borders<'_>, pool: &Poo
     for found in none.into_iter().map(|index| left[index]) {
         match borders.keeps(found) {
             Some(bound) => kept.push(bound),
-            None => homeless.push(Stays {
-                path: pool.mountpoint.join(&found.names[0]),
-                why: "no branch has room".into(),
-            }),
+            None => {
+                let why = if pool.losing(&found.copy.stat).is_empty() { NO_ROOM } else { NO_ROOM_FOR_ALL };
+                homeless.push(Stays { path: pool.mountpoint.join(&found.names[0]), why: why.into() });
+            }
         }
     }
-    Plan { steps, homeless, kept }
+    let left = left.iter().map(|found| found.copy).collect();
+    Plan { steps, homeless, kept, left }
 }
 
 /// Removes empty directories from the branch, from the bottom. The last copy of one is cloned first.

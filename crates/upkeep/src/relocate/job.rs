@@ -204,11 +204,7 @@ pub(crate) struct Disks {
 impl Disks {
     /// Asks the branches for their space. Only the branches that `takes` admits take files.
     pub(crate) fn of(pool: &PoolLink, takes: &dyn Fn(usize) -> bool) -> Result<Disks> {
-        Disks::taking(pool, &|branch| takes(branch) && pool.branches[branch].takes())
-    }
-
-    /// The same, where `takes` alone decides.
-    pub(crate) fn taking(pool: &PoolLink, takes: &dyn Fn(usize) -> bool) -> Result<Disks> {
+        let takes = |branch: usize| takes(branch) && pool.branches[branch].takes();
         let mut disks = Disks { list: Vec::new(), of_branch: Vec::new(), takers: Vec::new() };
         let mut filesystems: Vec<u64> = Vec::new();
         for (index, branch) in pool.branches.iter().enumerate() {

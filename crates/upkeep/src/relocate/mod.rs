@@ -25,7 +25,6 @@ use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::held::Kept;
 use crate::manners::ThrottleArgs;
-use crate::output::{NO_FILES, WHAT_IT_CAN_STORE, report_lossy};
 use crate::plan::Move;
 use crate::pool_link::PoolLink;
 use crate::stop::Stop;
@@ -67,26 +66,12 @@ impl<'r> Run<'r> {
         Run::of(Action::Move, pool, args)
     }
 
-    /// For a command that moves what a lossy branch can store there as well.
-    fn new_also_to_lossy(pool: &'r PoolLink, args: &'r RunArgs) -> Result<Run<'r>> {
-        let run = Run::silent(Stop::on_signals()?, Action::Move, pool, args)?;
-        report_lossy(pool, WHAT_IT_CAN_STORE);
-        Ok(run)
-    }
-
     pub(crate) fn of(action: Action, pool: &'r PoolLink, args: &'r RunArgs) -> Result<Run<'r>> {
         Run::until(Stop::on_signals()?, action, pool, args)
     }
 
     /// As `of`, until this stop.
     fn until(stop: Stop, action: Action, pool: &'r PoolLink, args: &'r RunArgs) -> Result<Run<'r>> {
-        let run = Run::silent(stop, action, pool, args)?;
-        report_lossy(pool, NO_FILES);
-        Ok(run)
-    }
-
-    /// Says nothing of lossy branches.
-    fn silent(stop: Stop, action: Action, pool: &'r PoolLink, args: &'r RunArgs) -> Result<Run<'r>> {
         if pool.is_read_only {
             return Err(Error::PoolReadOnly(pool.mountpoint.clone()));
         }

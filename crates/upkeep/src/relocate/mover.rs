@@ -396,6 +396,7 @@ impl<'p> Mover<'p> {
         let target = &self.pool.branches[to];
         if let (Errno::PERM | Errno::OPNOTSUPP, Some(what)) = (errno, target.loses) {
             let branch = shown(&target.path);
+            let what = what.what;
             return NotMoved::Stays(format!(
                 "{branch} cannot store all of it: {what} (--lossy moves it anyway)"
             ));

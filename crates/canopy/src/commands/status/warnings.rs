@@ -411,9 +411,9 @@ fn lossy_warning(branch: &BranchStatus) -> Option<Warning> {
         code: WarningCode::BranchLosesAttributes,
         branch: Some(branch.path.clone()),
         text: format!("{path} is on {fstype}, which cannot store {what}: files created there lose them"),
-        fix: format!(
-            "keep new files away (mode NC), or remove it from the pool; commands move files to {path} only with --lossy"
-        ),
+        fix: "keep new files away (mode NC), or remove it from the pool; commands send it only files that \
+              lose nothing, unless you say --lossy"
+            .to_owned(),
     })
 }
 

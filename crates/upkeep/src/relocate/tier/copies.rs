@@ -163,7 +163,8 @@ impl<'p> CopyPlanner<'p> {
         }
         let spot = |(index, branch): (usize, &crate::pool_link::BranchLink)| Spot {
             disk: disks.of_branch(index),
-            takes: branch.takes(),
+            // What rules want copies of gets attributes that such filesystems lack.
+            takes: branch.takes() && branch.is_whole(),
             counts: true,
         };
         let spots = pool.branches.iter().enumerate().map(spot).collect();

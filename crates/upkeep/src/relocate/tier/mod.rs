@@ -86,6 +86,10 @@ struct Round {
     told: Result<()>,
 }
 
+const NO_ROOM: &str = "no branch that may take it has room";
+const NO_ROOM_FOR_ALL: &str =
+    "no branch that may take it has room and can store its owner and mode (--lossy)";
+
 /// How often a round plans again when a tier is still above its mark, because files stay.
 const PLANS: usize = 3;
 
@@ -221,12 +225,13 @@ impl TierMover<'_> {
         let job = collect(pool, &[PathBuf::new()], &gives, &run.filter, &run.stop)?;
         let layout = layout(pool, &Disks::of(pool, &|_| true)?);
         let stuck = self.stuck.borrow();
-        let files: Vec<Candidate<'_>> = job.found.iter().map(|found| candidate(found, &stuck)).collect();
+        let files: Vec<Candidate<'_>> =
+            job.found.iter().map(|found| candidate(pool, found, &stuck)).collect();
         let plan = plan::plan(placement, layout, &files, self.now());
         let step = |going: &plan::Going| Step::of(&job.found[going.candidate], going.to);
         let homeless = |index: &usize| Stays {
             path: pool.mountpoint.join(&job.found[*index].names[0]),
-            why: "no branch that may take it has room".into(),
+            why: if files[*index].losing.is_empty() { NO_ROOM } else { NO_ROOM_FOR_ALL }.into(),
         };
         Ok((plan.going.iter().map(step).collect(), plan.homeless.iter().map(homeless).collect()))
     }
@@ -273,6 +278,7 @@ fn layout<'p>(pool: &'p PoolLink, disks: &Disks) -> Layout<'p> {
         path: &branch.path,
         disk: disks.of_branch(index),
         takes: branch.takes(),
+        is_whole: branch.is_whole(),
         reserve: branch.min_free,
     };
     Layout {
@@ -281,7 +287,7 @@ fn layout<'p>(pool: &'p PoolLink, disks: &Disks) -> Layout<'p> {
     }
 }
 
-fn candidate<'f>(found: &'f Found, stuck: &HashSet<PathBuf>) -> Candidate<'f> {
+fn candidate<'f>(pool: &PoolLink, found: &'f Found, stuck: &HashSet<PathBuf>) -> Candidate<'f> {
     let seconds = found.copy.stat.st_atime.max(found.copy.stat.st_mtime);
     Candidate {
         names: found.names.iter().map(PathBuf::as_path).collect(),
@@ -289,6 +295,7 @@ fn candidate<'f>(found: &'f Found, stuck: &HashSet<PathBuf>) -> Candidate<'f> {
         used: found.copy.used(),
         size: found.copy.size(),
         stuck: stuck.contains(&found.names[0]),
+        losing: pool.losing(&found.copy.stat),
         touched: UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0)),
     }
 }

@@ -12,6 +12,8 @@ pub(super) struct TierBranch<'p> {
     /// `None` for a branch that cannot be looked at.
     pub(super) disk: Option<usize>,
     pub(super) takes: bool,
+    /// It can store all of every file. It is preferred to those that cannot.
+    pub(super) is_whole: bool,
     /// What must stay free.
     pub(super) reserve: u64,
 }
@@ -35,6 +37,8 @@ pub(super) struct Candidate<'p> {
     pub(super) touched: SystemTime,
     /// It could not move when it was tried.
     pub(super) stuck: bool,
+    /// The branches on which it would lose something.
+    pub(super) losing: Vec<usize>,
 }
 
 /// The time, for conditions that depend on it.
@@ -106,10 +110,15 @@ impl Layout<'_> {
     }
 
     /// Returns the branch with the most free space among those that `may` admits and that have room.
-    fn roomiest(&self, bytes: u64, may: impl Fn(usize) -> bool) -> Option<usize> {
-        let fits = |branch: &usize| may(*branch) && self.has_room(*branch, bytes);
-        let free = |branch: &usize| self.places[*branch].disk.map(|disk| self.rooms[disk].free);
-        (0..self.places.len()).filter(fits).max_by_key(free)
+    fn roomiest(&self, file: &Candidate<'_>, may: impl Fn(usize) -> bool) -> Option<usize> {
+        let fits = |branch: &usize| {
+            may(*branch) && !file.losing.contains(branch) && self.has_room(*branch, file.used)
+        };
+        let rank = |branch: &usize| {
+            let place = &self.places[*branch];
+            (place.is_whole, place.disk.map(|disk| self.rooms[disk].free))
+        };
+        (0..self.places.len()).filter(fits).max_by_key(rank)
     }
 
     fn moved(&mut self, bytes: u64, from: usize, to: usize) {
@@ -191,7 +200,7 @@ fn plan_by_rule(
     {
         return;
     }
-    let to = layout.roomiest(file.used, |branch| home.holds(path(branch)));
+    let to = layout.roomiest(file, |branch| home.holds(path(branch)));
     match (to, &rule.target) {
         (Some(to), _) => {
             layout.moved(file.used, from, to);
@@ -275,7 +284,7 @@ fn next(
         |branch: usize| !to_free || layout.places[branch].disk.is_none_or(|disk| !own.contains(&disk));
     let is_other = |branch: usize| !placement.tiers[at].holds(path(branch)) && frees(branch);
     below(placement, at)
-        .find_map(|set| layout.roomiest(file.used, |branch| set.holds(path(branch)) && is_other(branch)))
+        .find_map(|set| layout.roomiest(file, |branch| set.holds(path(branch)) && is_other(branch)))
 }
 
 #[cfg(test)]
@@ -287,8 +296,13 @@ mod tests {
 
     /// Four branches of 1000 bytes, of which so many are used.
     fn layout(used: [u64; 4]) -> Layout<'static> {
-        let place =
-            |(disk, path)| TierBranch { path: Path::new(path), disk: Some(disk), takes: true, reserve: 0 };
+        let place = |(disk, path)| TierBranch {
+            path: Path::new(path),
+            disk: Some(disk),
+            takes: true,
+            is_whole: true,
+            reserve: 0,
+        };
         Layout {
             places: BRANCHES.into_iter().enumerate().map(place).collect(),
             rooms: used.map(|used| Room { size: 1000, free: 1000 - used }).to_vec(),
@@ -312,6 +326,7 @@ mod tests {
             size,
             touched: at(touched),
             stuck: false,
+            losing: vec![],
         }
     }
 
@@ -371,6 +386,22 @@ mod tests {
         assert_eq!((going, homeless), (pairs(&[("old", "/d2"), ("big", "/d1")]), vec![]));
         let (going, homeless) = moves(&tiers, [100, 995, 995, 995], &files, now);
         assert_eq!((going, homeless), (vec![], vec!["old".to_owned(), "big".to_owned()]));
+    }
+
+    #[test]
+    fn a_file_goes_where_it_loses_nothing() {
+        let tiers = placement("ssd=/ssd|larger than 5;disks=/d1:/d2", "");
+        let losing = |name, losing: &[usize]| Candidate { losing: losing.to_vec(), ..file(name, 0, 10, 1) };
+        let files =
+            [losing("all", &[]), losing("some", &[1]), losing("most", &[1, 2]), losing("none", &[1, 2, 3])];
+        let (going, homeless) = moves(&tiers, [100, 0, 500, 0], &files, NOON);
+        let expected = pairs(&[("all", "/d1"), ("some", "/d2"), ("most", "/usb")]);
+        assert_eq!((going, homeless), (expected, vec!["none".to_owned()]));
+        // A branch that can store everything comes first, however full it is.
+        let mut layout = layout([100, 0, 500, 0]);
+        layout.places[1].is_whole = false;
+        let plan = plan(&tiers, layout, &files[..1], NOON);
+        assert_eq!(plan.going[0].to, 2);
     }
 
     #[test]
