@@ -33,6 +33,8 @@ lock_ranks! {
     DirState = 310;
     /// A shard of a handle table.
     Handles = 400;
+    /// That branches are left out comes to be said in the journals. Held to write that.
+    JournalAway = 578;
     /// The journal of a branch. Held to write it.
     Journal = 579;
     /// Any lock that is held for moments, to look at a table or to change it. Nothing is called under it that takes a lock or

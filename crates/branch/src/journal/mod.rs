@@ -15,7 +15,7 @@ pub use log::{Change, Record, Step, parse};
 use crate::branch::list::Mode;
 use crate::branch::{Branch, BranchId, Branches};
 use canopy_base::lock::rank;
-use canopy_base::lock::ranked::RwLock;
+use canopy_base::lock::ranked::{Mutex, RwLock};
 use canopy_sys::shown::Show as _;
 use log::{Id, Log};
 use rustix::io::Errno;
@@ -28,14 +28,26 @@ use std::time::SystemTime;
 /// The logs of the branches in force.
 #[derive(Default)]
 pub struct Journals {
-    /// A branch is away.
+    /// A branch is away, or left out.
     owes: AtomicBool,
     /// The number of the last change.
     clock: AtomicU64,
-    logs: RwLock<Logs, rank::Leaf>,
+    /// A branch is left out, and the logs do not say so yet.
+    unsaid: AtomicBool,
+    /// Held while they come to say so: nobody answers a client before that is on disk.
+    saying: Mutex<(), rank::JournalAway>,
+    table: RwLock<Table, rank::Leaf>,
 }
 
 type Logs = Vec<(BranchId, Arc<Log>)>;
+
+#[derive(Default)]
+struct Table {
+    logs: Logs,
+    /// Branches that do not answer and are not given up, with the numbers of the last changes that they have. Nothing is read or
+    /// written there.
+    left_out: Vec<(BranchId, u64)>,
+}
 
 /// Whether clients can change names while branches are brought up to date.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,6 +63,12 @@ pub struct LeftOut {
     pub why: String,
 }
 
+impl Table {
+    fn ids_left_out(&self) -> SmallVec<[BranchId; 2]> {
+        self.left_out.iter().map(|(id, _)| *id).collect()
+    }
+}
+
 impl Journals {
     /// Returns whether changes are to be noted. Costs one load.
     pub fn owes(&self) -> bool {
@@ -60,15 +78,70 @@ impl Journals {
     /// Notes a change of names that has happened on these branches: in their logs, or in any other if none of these can be
     /// written.
     pub fn note(&self, branches: impl Iterator<Item = BranchId>, change: &Change) {
+        if self.unsaid.load(Ordering::Acquire) {
+            self.say_who_is_left_out();
+        }
         let at = self.tick();
         let on: SmallVec<[BranchId; 4]> = branches.collect();
-        let (own, others): (Logs, Logs) =
-            self.logs.read().iter().cloned().partition(|(id, _)| on.contains(id));
+        let (logs, left_out) = {
+            let table = self.table.read();
+            (table.logs.clone(), table.ids_left_out())
+        };
+        let (own, mut others): (Logs, Logs) = logs.into_iter().partition(|(id, _)| on.contains(id));
+        others.retain(|(id, _)| !left_out.contains(id));
+        // Also one that is left out has made it, if an operation had begun there before.
         let noted = own.iter().filter(|(_, log)| log.note(at, change).is_ok()).count();
         if noted == 0 && !others.iter().any(|(_, log)| log.note(at, change).is_ok()) {
             tracing::warn!(
                 "a change could not be noted for a branch that is away: no journal can be written"
             );
+        }
+    }
+
+    /// Notes changes from now on for a branch that does not answer. Touches no disk: that the branch is away is written before
+    /// the first change. Comes before the branches are in force without it.
+    pub fn leave_out(&self, branch: BranchId) {
+        let mut table = self.table.write();
+        if table.logs.is_empty() || table.left_out.iter().any(|(id, _)| *id == branch) {
+            return;
+        }
+        table.left_out.push((branch, self.clock.load(Ordering::Relaxed)));
+        self.unsaid.store(true, Ordering::Release);
+        self.owes.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether a branch was left out, so that it has to be [taken back](Self::take_back).
+    pub fn is_left_out(&self, branch: BranchId) -> bool {
+        self.table.read().left_out.iter().any(|(id, _)| *id == branch)
+    }
+
+    /// Brings a branch up to date that was left out, as [`arrange`](Self::arrange) does with those that were away. With
+    /// [`When::Now`], it is left out no longer unless it is among the result.
+    pub fn take_back(&self, when: When, branch: BranchId, branches: &Branches) -> Vec<LeftOut> {
+        self.arrange_with(when, &|other| other.id != branch, branches, Some(branch))
+    }
+
+    /// Says in the logs of branches that answer which are left out, on disk when it returns.
+    fn say_who_is_left_out(&self) {
+        let _saying = self.saying.lock();
+        while self.unsaid.load(Ordering::Acquire) {
+            let (logs, left_out) = {
+                let table = self.table.read();
+                (table.logs.clone(), table.left_out.clone())
+            };
+            let is_left_out = |id: BranchId| left_out.iter().any(|(left, _)| *left == id);
+            for (branch, since) in &left_out {
+                let Some(its) = log_of(&logs, *branch) else { continue };
+                for (_, log) in logs.iter().filter(|(id, _)| !is_left_out(*id)) {
+                    if let Err(errno) = log.meet(std::iter::empty(), std::iter::once(its.id()), *since) {
+                        tracing::warn!("the journal of a branch cannot be written: {errno}");
+                    }
+                }
+            }
+            let table = self.table.write();
+            if table.left_out == left_out {
+                self.unsaid.store(false, Ordering::Release);
+            }
         }
     }
 
@@ -85,8 +158,12 @@ impl Journals {
     /// Stops noting, and removes the logs: they would not tell of changes from now on. Those of other branches than the ones that
     /// were noted on are looked for on those that are `examined`; none is on one that does not answer.
     pub fn end(&self, branches: &Branches, examined: impl Fn(&Branch) -> bool) {
-        self.owes.store(false, Ordering::Relaxed);
-        let logs = std::mem::take(&mut *self.logs.write());
+        let logs = {
+            let mut table = self.table.write();
+            self.owes.store(false, Ordering::Relaxed);
+            self.unsaid.store(false, Ordering::Relaxed);
+            std::mem::take(&mut table.logs)
+        };
         let has_log = |branch: &Branch| logs.iter().any(|(id, _)| *id == branch.id);
         for branch in branches.iter().filter(|branch| branch.mode != Mode::Ro && !branch.is_silent()) {
             if has_log(branch) || examined(branch) {
@@ -100,7 +177,25 @@ impl Journals {
     ///
     /// With [`When::Before`], changes go on, and what is noted meanwhile is left to do; with [`When::Now`], there are none.
     pub fn arrange(&self, when: When, stays: &dyn Fn(&Branch) -> bool, branches: &Branches) -> Vec<LeftOut> {
-        let (mut logs, unwritable) = self.open(branches);
+        self.arrange_with(when, stays, branches, None)
+    }
+
+    /// `returns` is one that answers again.
+    fn arrange_with(
+        &self,
+        when: When,
+        stays: &dyn Fn(&Branch) -> bool,
+        branches: &Branches,
+        returns: Option<BranchId>,
+    ) -> Vec<LeftOut> {
+        if when == When::Now {
+            self.say_who_is_left_out();
+        }
+        let silent = self.table.read().ids_left_out();
+        let answers = |branch: &Branch| {
+            returns == Some(branch.id) || !branch.is_silent() && !silent.contains(&branch.id)
+        };
+        let (mut logs, unwritable) = self.open(branches, &answers);
         let mut left_out = Vec::new();
         for (branch, id) in &unwritable {
             if logs.iter().any(|(_, log)| log.away().contains_key(id)) {
@@ -111,7 +206,7 @@ impl Journals {
         let unwritable = unwritable.iter().map(|(_, id)| *id);
         let present = logs.iter().map(|(_, log)| log.id()).chain(unwritable).collect();
         if when == When::Now {
-            self.say_who_is_away(&logs, branches, &present);
+            self.say_who_is_away(&logs, &present);
         }
         // Those that stay are right; among others, the one that comes first.
         let mut order: Vec<&Arc<Branch>> = branches.iter().collect();
@@ -134,7 +229,7 @@ impl Journals {
                     String::from_utf8_lossy(crate::fs::reserved::ASIDE)
                 );
             }
-            let others = branches.iter().filter(|other| other.id != branch.id);
+            let others = branches.iter().filter(|other| other.id != branch.id && answers(other));
             if let Err(why) = bring_up_to_date(when, branch, &own, &owing, others) {
                 left_out.push(LeftOut { branch: branch.id, why });
                 logs.retain(|(id, _)| *id != branch.id);
@@ -152,20 +247,29 @@ impl Journals {
                 branches.by_id(left.branch).map(|branch| branch.path.shown().to_string()).unwrap_or_default();
             tracing::warn!("{path}: stays out, for it cannot be brought up to date: {}", left.why);
         }
-        *self.logs.write() = logs;
-        self.owes.store(away, Ordering::Relaxed);
+        let mut table = self.table.write();
+        let is_out = |id: BranchId| left_out.iter().any(|left| left.branch == id);
+        table
+            .left_out
+            .retain(|(id, _)| branches.by_id(*id).is_some() && (returns != Some(*id) || is_out(*id)));
+        // Those that were not looked at go on.
+        let stays = |(id, _): &(BranchId, Arc<Log>)| {
+            branches.by_id(*id).is_some() && log_of(&logs, *id).is_none() && !is_out(*id)
+                || table.left_out.iter().any(|(left, _)| left == id)
+        };
+        let rest: Logs = table.logs.iter().filter(|log| stays(log)).cloned().collect();
+        logs.retain(|(id, _)| !rest.iter().any(|(other, _)| other == id));
+        table.logs = rest.into_iter().chain(logs).collect();
+        self.owes.store(away || !table.left_out.is_empty(), Ordering::Relaxed);
         left_out
     }
 
-    /// Opens the logs of those branches that can have one. Returns also whose cannot be written.
-    fn open(&self, branches: &Branches) -> (Logs, Vec<(BranchId, Id)>) {
-        let known = self.logs.read().clone();
+    /// Opens the logs of those branches that answer and can have one. Returns also whose cannot be written.
+    fn open(&self, branches: &Branches, answers: &dyn Fn(&Branch) -> bool) -> (Logs, Vec<(BranchId, Id)>) {
+        let known = self.table.read().logs.clone();
         let (mut logs, mut unwritable): (Logs, Vec<_>) = (Vec::new(), Vec::new());
-        for branch in branches.iter() {
+        for branch in branches.iter().filter(|branch| answers(branch)) {
             let known = log_of(&known, branch.id);
-            if known.is_none() && branch.is_silent() {
-                continue;
-            }
             let opened = match known {
                 Some(log) => Ok(log),
                 None if branch.mode == Mode::Ro => Err(Errno::ROFS),
@@ -191,12 +295,10 @@ impl Journals {
 
     /// Says in each log which others there are, and which of all that any log knows are away. That is on disk when this
     /// returns: it comes before the first change without them.
-    fn say_who_is_away(&self, logs: &Logs, branches: &Branches, present: &BTreeSet<Id>) {
+    fn say_who_is_away(&self, logs: &Logs, present: &BTreeSet<Id>) {
         let known: BTreeSet<Id> = logs.iter().flat_map(|(_, log)| log.knows()).collect();
         let now = self.clock.load(Ordering::Relaxed);
-        // One that does not answer is there, and would keep this waiting.
-        let answers = |id: &BranchId| branches.by_id(*id).is_some_and(|branch| !branch.is_silent());
-        for (_, log) in logs.iter().filter(|(id, _)| answers(id)) {
+        for (_, log) in logs {
             let others = present.iter().filter(|id| **id != log.id()).copied();
             if let Err(errno) = log.meet(others, known.difference(present).copied(), now) {
                 tracing::warn!("the journal of a branch cannot be written: {errno}");
@@ -240,6 +342,10 @@ fn bring_up_to_date<'b>(
             continue;
         }
         changes.extend(log.changes().map_err(failed)?.into_iter().filter(|(at, _)| *at > since));
+    }
+    // What it has in its own log it has made itself.
+    for (at, _) in own.changes().map_err(failed)? {
+        changes.remove(&at);
     }
     let others: Vec<_> = others.map(|other| other.root()).collect();
     let replay = replay::Replay { root: branch.root(), others: &others, log: own, step: &mut || Ok(()) };

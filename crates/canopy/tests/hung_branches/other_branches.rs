@@ -254,3 +254,27 @@ fn requests_that_time_out_leak_nothing() {
         rig.pool.umount();
     }
 }
+
+/// Where rules want copies, a branch gets what it has missed before it is back.
+#[test]
+fn what_is_removed_meanwhile_stays_removed() {
+    let rig = Rig::new("rules=d/**=copies 2");
+    for name in ["gone", "renamed"] {
+        for dir in [rig.well[0].path(), rig.faulty.backing_dir()] {
+            fs::write(dir.join("d").join(name), name).expect("a file");
+        }
+    }
+    rig.hang();
+    let (gone, old, new) = (rig.at("d/gone"), rig.at("d/renamed"), rig.at("d/a"));
+    let changed = in_time(move || fs::remove_file(&gone).and_then(|()| fs::rename(&old, &new)));
+    rig.heal();
+    changed.expect("changes");
+    assert_eq!(names(&rig.at("d")), set(&["a", "b", "c"]));
+    assert_eq!(fs::read_to_string(rig.at("d/a")).expect("a file"), "renamed");
+    let on_branch = rig.faulty.backing_dir().join("d");
+    assert_eq!(
+        ["gone", "renamed", "a", "b"].map(|name| on_branch.join(name).exists()),
+        [false, false, true, true]
+    );
+    rig.pool.umount();
+}

@@ -12,6 +12,7 @@
 //! [`Branches`]: canopy_branch::branch::Branches
 
 use crate::node::Node;
+use crate::ops::owed;
 use crate::pool::Pool;
 use canopy_base::ids::{BranchId, HandleId, NodeId};
 use canopy_branch::branch::Branch;
@@ -25,9 +26,13 @@ pub fn longest_deadline(pool: &Pool) -> Option<Duration> {
     (patience > 0).then(|| Duration::from_millis(patience))
 }
 
-/// Records that a branch does not answer, or answers again. Returns true if this is a change.
+/// Records that a branch does not answer, or answers again. Returns true if this is a change. One that may have missed changes
+/// is to be [taken back](owed::take_back) instead.
 pub fn set_silent(pool: &Pool, branch: BranchId, silent: bool) -> bool {
     let before = pool.branches.load();
+    if silent {
+        owed::leave_out(pool, branch);
+    }
     let news = pool.branches.set_silent(branch, silent);
     if news {
         pool.dir_cache.leave_out(&before, &pool.branches.load());

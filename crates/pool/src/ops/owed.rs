@@ -1,9 +1,10 @@
 //! What branches that are away will be owed: changes of names are noted in the journals of the branches that they happen on.
 //! Nothing is noted, nor read, as long as all are there, or without a rule about copies.
 
+use crate::ops::branch_deadlines::set_silent;
 use crate::paths::Changing;
 use crate::pool::Pool;
-use canopy_branch::branch::{Branch, Branches};
+use canopy_branch::branch::{Branch, BranchId, Branches};
 use canopy_branch::journal::{Change, When};
 use smallvec::smallvec;
 use std::sync::Arc;
@@ -44,6 +45,42 @@ pub(crate) fn put_in_force(pool: &Pool, branches: Branches) {
     let branches = prepare(pool, branches, When::Now, is_new);
     pool.branches.store(branches);
     drop(quiet);
+}
+
+/// Notes from now on what a branch misses that does not answer. Touches no disk. Comes before the branches are in force without it.
+pub(crate) fn leave_out(pool: &Pool, branch: BranchId) {
+    if pool.config().placement.knows_copies() {
+        pool.journals.leave_out(branch);
+    }
+}
+
+/// Returns whether a branch that answers again may have missed changes, so that it is to be [taken back](take_back). Touches no
+/// disk.
+pub fn may_have_missed(pool: &Pool, branch: BranchId) -> bool {
+    pool.journals.is_left_out(branch) && pool.branches.all().by_id(branch).is_some()
+}
+
+/// Puts a branch in force again that has not answered, after it has been brought up to date. May wait for its disk. Returns false
+/// if it has to stay out.
+pub fn take_back(pool: &Pool, branch: BranchId) -> bool {
+    if !pool.config().placement.knows_copies() {
+        set_silent(pool, branch, false);
+        pool.journals.end(&pool.branches.all(), |other| other.id == branch);
+        return true;
+    }
+    let stays_out = |when| {
+        let left_out = pool.journals.take_back(when, branch, &pool.branches.all());
+        left_out.iter().any(|left| left.branch == branch)
+    };
+    if stays_out(When::Before) {
+        return false;
+    }
+    let _quiet = pool.paths.claim(&smallvec![Changing::Everything], Some(QUIET_WITHIN), &pool.nodes);
+    if stays_out(When::Now) {
+        return false;
+    }
+    set_silent(pool, branch, false);
+    true
 }
 
 /// Opens the journals of all branches, or ends them, as the rules want it.

@@ -4,6 +4,7 @@ use super::copies::{Bed, copied};
 use crate::common::{ROOT, TestKernel};
 use canopy_base::error::Error;
 use canopy_base::ids::NodeId;
+use canopy_branch::branch::Branches;
 use canopy_branch::fs::reserved::{ASIDE, JOURNAL};
 use canopy_policy::Mode;
 use canopy_pool::config::Config;
@@ -124,7 +125,7 @@ fn branches_take_turns() {
     // Another process serves the pool.
     let list = bed.made.branches[..2].iter().cloned();
     let spec = |path| canopy_branch::branch::BranchSpec { path, mode: Mode::Rw, min_free: None };
-    let branches = canopy_branch::branch::Branches::open(&list.map(spec).collect()).unwrap();
+    let branches = Branches::open(&list.map(spec).collect()).unwrap();
     let config = Config::clone(&bed.pool().config());
     let again = Pool::new(config, branches);
     ops::settings::connect(&again, Arc::new(TestKernel::default()), false);
@@ -250,4 +251,97 @@ fn journals_end_with_the_rules() {
     bed.only(&[0, 1]);
     assert_eq!(bed.on(1, ".canopy-journal"), "text");
     assert_eq!(bed.open("d/f", 0).map(drop).err(), None::<Errno>);
+}
+
+/// Has a branch not answer, or answer again.
+fn silence(bed: &Bed, branch: usize, silent: bool) {
+    let all = ops::settings::branches(bed.pool());
+    let id = all.iter().find(|it| it.path == bed.made.branches[branch]).unwrap().id;
+    if silent {
+        assert!(ops::branch_deadlines::set_silent(bed.pool(), id, true));
+    } else {
+        assert!(ops::owed::may_have_missed(bed.pool(), id));
+        assert!(ops::owed::take_back(bed.pool(), id));
+        assert!(!ops::owed::may_have_missed(bed.pool(), id));
+    }
+}
+
+fn journal(bed: &Bed, branch: usize) -> Vec<u8> {
+    fs::read(bed.made.on(branch, ".canopy-journal")).unwrap()
+}
+
+/// A branch that hangs for a while and is never given up is owed what it misses, as one that is away.
+#[test]
+fn a_branch_that_does_not_answer_is_brought_up_to_date_before_it_is_back() {
+    let bed = Bed::new(3);
+    for name in ["d/gone", "d/renamed", "d/replaced"] {
+        bed.create(name, name);
+        bed.copy(name, 0, 1).unwrap();
+    }
+    let before = [0, 1, 2].map(|branch| journal(&bed, branch));
+    silence(&bed, 1, true);
+    assert_eq!([0, 1, 2].map(|branch| journal(&bed, branch)), before, "no disk is touched for that");
+    // Another change of branches, meanwhile, neither waits for it nor forgets it.
+    ops::settings::set_branches(
+        bed.pool(),
+        Branches::clone(&ops::settings::branches(bed.pool())).without(&[]),
+    );
+    bed.unlink("d/gone").unwrap();
+    bed.rename("d/renamed", "other/name", RenameKind::Replace).unwrap();
+    bed.unlink("d/replaced").unwrap();
+    bed.create("d/replaced", "anew");
+    assert_eq!(journal(&bed, 1), before[1], "nothing is written to one that hangs");
+    silence(&bed, 1, false);
+    assert_eq!(["d/gone", "d/renamed", "d/replaced"].map(|name| bed.on(1, name)), [ABSENT; 3]);
+    assert_eq!(bed.on(1, "other/name"), "d/renamed");
+    assert_eq!((bed.find("d/gone").err(), bed.read("d/replaced").as_str()), (Some(Error::Absent), "anew"));
+    let mut aside = set_aside(&bed, 1);
+    aside.sort();
+    assert_eq!(aside, [Path::new("d/gone"), Path::new("d/replaced")]);
+    // All are there, so nothing is noted.
+    let after = [0, 1, 2].map(|branch| journal(&bed, branch));
+    bed.rename("other/name", "d/renamed", RenameKind::Replace).unwrap();
+    assert_eq!([0, 1, 2].map(|branch| journal(&bed, branch)), after);
+}
+
+/// The process ends while a branch hangs. That it is owed something is on disk since before the first answer.
+#[test]
+fn what_a_hanging_branch_misses_is_known_to_the_next_process() {
+    let bed = Bed::new(2);
+    copied(&bed);
+    silence(&bed, 0, true);
+    bed.unlink("d/f").unwrap();
+    let list = bed.made.branches.iter().cloned();
+    let spec = |path| canopy_branch::branch::BranchSpec { path, mode: Mode::Rw, min_free: None };
+    let branches = Branches::open(&list.map(spec).collect()).unwrap();
+    let again = Pool::new(Config::clone(&bed.pool().config()), branches);
+    ops::settings::connect(&again, Arc::new(TestKernel::default()), false);
+    ops::settings::recover(&again);
+    let dir = ops::names::lookup::lookup(&again, NodeId::ROOT, b"d").unwrap().node;
+    assert_eq!(ops::names::lookup::lookup(&again, dir, b"f").err(), Some(Error::Absent));
+    assert_eq!(set_aside(&bed, 0), [Path::new("d/f")]);
+}
+
+/// An operation that has begun before changes the branch as well. It has what it has done itself.
+#[test]
+fn what_a_branch_has_done_itself_is_not_done_again() {
+    use canopy_base::path::PoolPath;
+    use canopy_branch::journal::{Change, Journals, When};
+    let bed = Bed::new(2);
+    bed.create("d/f", "text");
+    let branches = ops::settings::branches(bed.pool());
+    let journals = Journals::default();
+    assert!(journals.arrange(When::Now, &|_| true, &branches).is_empty());
+    let hangs = branches[0].id;
+    journals.leave_out(hangs);
+    // It was about to be renamed there, and was, after all.
+    fs::rename(bed.made.on(0, "d/f"), bed.made.on(0, "other/g")).unwrap();
+    let path = |text: &str| PoolPath::from_slice(text.as_bytes());
+    journals.note([hangs].into_iter(), &Change::Rename(path("d/f"), path("other/g")));
+    journals.note([branches[1].id].into_iter(), &Change::Clear(path("d/x")));
+    for when in [When::Before, When::Now] {
+        assert!(journals.take_back(when, hangs, &branches).is_empty());
+    }
+    assert_eq!(bed.on(0, "other/g"), "text");
+    assert!(!journals.owes());
 }

@@ -25,6 +25,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 pub(crate) struct Liveness {
+    me: Weak<Liveness>,
     pool: Arc<Pool>,
     stalls: Stalls,
     crowded: Crowded,
@@ -53,6 +54,8 @@ struct Probe {
 const ASK_AFTER: Duration = Duration::from_millis(500);
 /// The time between two questions to a branch on which operations wait.
 const ASK_EVERY: Duration = Duration::from_secs(1);
+/// The time between two attempts to bring a branch up to date that has answered again.
+const TRY_AGAIN_AFTER: Duration = Duration::from_secs(10);
 /// A branch that has not answered for this long gets a line in the log.
 const TELL_AFTER: Duration = Duration::from_secs(10);
 /// How often the status is published while branches do not answer well.
@@ -63,7 +66,8 @@ const LOOK_AT_DISKS_EVERY: Duration = Duration::from_secs(20);
 impl Liveness {
     /// Also starts the thread that checks the branches, which ends with the value.
     pub(crate) fn start(pool: &Arc<Pool>, lines: Lines) -> std::io::Result<Arc<Liveness>> {
-        let liveness = Arc::new(Liveness {
+        let liveness = Arc::new_cyclic(|me| Liveness {
+            me: Weak::clone(me),
             pool: Arc::clone(pool),
             stalls: Stalls::new(pool),
             crowded: Crowded::default(),
@@ -346,16 +350,25 @@ impl Liveness {
     }
 
     /// Updates whether a branch counts as silent.
-    fn update(&self, probe: &Probe, state: &mut ProbeState) {
+    fn update(&self, probe: &Arc<Probe>, state: &mut ProbeState) {
         // A disk that has answered since operations got stuck works: they are stuck for another reason.
         let has_answered = |since: Instant| {
             !probe.question.disks().is_empty() && state.last_answer().is_some_and(|last| last > since)
         };
         let stuck = state.stuck_operations > 0 && !state.stuck_since.is_some_and(has_answered);
         let silent = !state.removed && state.deadline.is_some() && (state.unanswered || stuck);
-        if std::mem::replace(&mut state.silent, silent) == silent {
+        if state.silent == silent {
             return;
         }
+        if !silent && ops::owed::may_have_missed(&self.pool, probe.branch.id) {
+            return self.bring_up_to_date(probe, state);
+        }
+        self.set_silent(probe, state, silent);
+        ops::branch_deadlines::set_silent(&self.pool, probe.branch.id, silent);
+    }
+
+    fn set_silent(&self, probe: &Probe, state: &mut ProbeState, silent: bool) {
+        state.silent = silent;
         let path = probe.branch.path.shown();
         if silent {
             self.silent.fetch_add(1, Ordering::Relaxed);
@@ -364,7 +377,33 @@ impl Liveness {
             self.silent.fetch_sub(1, Ordering::Relaxed);
             tracing::warn!("branch {path} answers again");
         }
-        ops::branch_deadlines::set_silent(&self.pool, probe.branch.id, silent);
+    }
+
+    /// Starts a thread that brings a branch up to date, which then is back. Its disk may hang again meanwhile: it stays left out.
+    fn bring_up_to_date(&self, probe: &Arc<Probe>, state: &mut ProbeState) {
+        if state.returning || state.stayed_out.is_some_and(|then| then.elapsed() < TRY_AGAIN_AFTER) {
+            return;
+        }
+        let (liveness, their_probe) = (self.me.clone(), Arc::clone(probe));
+        let thread = std::thread::Builder::new().name("canopy-rejoin".into());
+        let started = thread.spawn(move || {
+            let Some(liveness) = liveness.upgrade() else { return };
+            let is_back = ops::owed::take_back(&liveness.pool, their_probe.branch.id);
+            let mut state = their_probe.state.lock();
+            state.returning = false;
+            state.stayed_out = (!is_back).then(Instant::now);
+            if is_back {
+                liveness.set_silent(&their_probe, &mut state, false);
+                liveness.update(&their_probe, &mut state);
+            }
+        });
+        match started {
+            Ok(_) => state.returning = true,
+            Err(why) => {
+                tracing::error!("branch {} cannot be brought up to date: {why}", probe.branch.path.shown());
+                state.stayed_out = Some(Instant::now());
+            }
+        }
     }
 }
 
@@ -391,7 +430,7 @@ fn tell_hung(memory: &mut Memory, branch: &Branch, condition: &Condition) {
 }
 
 /// Asks a branch for as long as it has a deadline.
-fn ask_repeatedly(liveness: &Weak<Liveness>, probe: &Probe) {
+fn ask_repeatedly(liveness: &Weak<Liveness>, probe: &Arc<Probe>) {
     loop {
         let pause = {
             let mut state = probe.state.lock();
@@ -407,7 +446,7 @@ fn ask_repeatedly(liveness: &Weak<Liveness>, probe: &Probe) {
 }
 
 /// Asks a branch and waits for the answer. Returns `None` once the pool has ended.
-fn ask_once(liveness: &Weak<Liveness>, probe: &Probe) -> Option<()> {
+fn ask_once(liveness: &Weak<Liveness>, probe: &Arc<Probe>) -> Option<()> {
     let number = liveness.upgrade()?.questions.fetch_add(1, Ordering::Relaxed);
     let could_ask = probe.question.ask(&probe.branch, number);
     let liveness = liveness.upgrade()?;

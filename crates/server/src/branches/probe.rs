@@ -29,6 +29,10 @@ pub(super) struct ProbeState {
     pub(super) stuck_since: Option<Instant>,
     /// The branch is left out.
     pub(super) silent: bool,
+    /// It answers again, and a thread has begun then to bring it up to date.
+    pub(super) returning: bool,
+    /// When that has failed.
+    pub(super) stayed_out: Option<Instant>,
     /// The branch was removed, or need not be asked any more.
     pub(super) removed: bool,
 }
@@ -44,6 +48,8 @@ impl ProbeState {
             stuck_operations: 0,
             stuck_since: None,
             silent: false,
+            returning: false,
+            stayed_out: None,
             removed: false,
         }
     }
