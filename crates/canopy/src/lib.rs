@@ -69,6 +69,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Metrics(args) => {
             canopy_monitor::metrics(&args, canopy_server::badge::published_report).map_err(Into::into)
         }
+        Command::Disks(args) => commands::status::disks(&args),
         Command::Notify(args) => commands::status::notify::run(&args),
         Command::Log(args) => {
             canopy_monitor::log(&args, canopy_server::badge::servers_of).map_err(Into::into)

@@ -1,4 +1,5 @@
-//! Looks at running pools from outside, as any process can: `canopy metrics`, `canopy top` and `canopy log`.
+//! Looks at running pools from outside, as any process can: `canopy metrics`, `canopy top` and `canopy log`; and at the disks
+//! below their branches.
 //!
 //! Whatever a disk or a daemon may not answer is asked by a child process with a deadline ([`probe`]), so that a command
 //! neither hangs nor stays behind.
@@ -6,6 +7,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod deadline_command;
+pub mod disks;
 mod error;
 mod exporter;
 mod exposition;

@@ -41,11 +41,14 @@ pub struct NotifyArgs {
     )]
     pub state: PathBuf,
     /// How long events gather into one message
-    #[arg(long, value_name = "SECONDS", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub gather: u32,
     /// The fstab to look at
     #[arg(long, value_name = "FILE", default_value = "/etc/fstab")]
     pub fstab_file: PathBuf,
+    /// What is known of disks
+    #[arg(long, value_name = "FILE", default_value = "/var/lib/canopy/disks.json", hide = true)]
+    pub disks_file: PathBuf,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]

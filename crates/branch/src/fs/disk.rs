@@ -48,6 +48,18 @@ impl Disk {
         format!("{}:{}", rustix::fs::major(self.dev), rustix::fs::minor(self.dev))
     }
 
+    /// Returns the disk with this name in /dev, such as `sda`.
+    pub fn named(name: &str) -> Option<Disk> {
+        Disk::in_sys(&Path::new("/sys/class/block").join(name))
+    }
+
+    /// Returns the disk that this directory of /sys describes.
+    fn in_sys(dir: &Path) -> Option<Disk> {
+        let number = fs::read_to_string(dir.join("dev")).ok()?;
+        let (major, minor) = number.trim().split_once(':')?;
+        Disk::new(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
+    }
+
     fn new(dev: u64) -> Option<Disk> {
         let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
         // A link to the directory of the disk, named as the disk.
@@ -110,22 +122,39 @@ impl Disk {
         Path::new("/sys/dev/block").join(self.number())
     }
 
+    /// Returns the whole disks of which this one is made: of a partition its disk, of a device mapper or RAID device those
+    /// below it, each once.
+    pub fn whole(&self) -> Vec<Disk> {
+        let mut found: Vec<Disk> = Vec::new();
+        for dir in self.whole_dirs() {
+            let disk = Disk::in_sys(&dir);
+            found.extend(disk.filter(|disk| !found.contains(disk)));
+        }
+        found
+    }
+
     /// Returns the directories of the hardware below this disk: that of its whole disk, or of those that a device
     /// mapper or RAID device is made of.
     fn devices(&self) -> Vec<PathBuf> {
+        self.whole_dirs().into_iter().filter_map(|dir| fs::canonicalize(dir.join("device")).ok()).collect()
+    }
+
+    /// Returns the directories in /sys of the whole disks below this one.
+    fn whole_dirs(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         let mut open = vec![(self.dir(), 0)];
         while let Some((dir, depth)) = open.pop() {
             let Ok(dir) = fs::canonicalize(dir) else { continue };
             // A partition lies in the directory of its disk.
             let dir = if dir.join("partition").exists() { dir.join("..") } else { dir };
-            if let Ok(device) = fs::canonicalize(dir.join("device")) {
-                found.push(device);
-            }
+            let below = fs::read_dir(dir.join("slaves")).into_iter().flatten().flatten();
+            let before = open.len();
             // Loops are impossible; the limit is for a /sys that changes meanwhile.
             if depth < 8 {
-                let below = fs::read_dir(dir.join("slaves")).into_iter().flatten().flatten();
                 open.extend(below.map(|one| (one.path(), depth + 1)));
+            }
+            if open.len() == before {
+                found.push(dir);
             }
         }
         found

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 const GROUPS: &[(&str, &[&str])] = &[
     ("Set up", &["init", "migrate", "doctor"]),
     ("Mount", &["mount", "umount", "sync", "upgrade"]),
-    ("Look", &["status", "top", "metrics", "notify", "log", "explain", "collect-info"]),
+    ("Look", &["status", "disks", "top", "metrics", "notify", "log", "explain", "collect-info"]),
     ("Change", &["add", "remove", "replace", "mode", "set", "get", "list", "options"]),
     ("Find files", &["which", "ls", "du"]),
     ("Move files", &["move", "balance", "drain", "consolidate", "tier"]),

@@ -23,6 +23,7 @@ use crate::commands::umount::UmountArgs;
 use crate::commands::upgrade::UpgradeArgs;
 use canopy_bench::BenchArgs;
 use canopy_config::source::command_line::Arg;
+use canopy_monitor::disks::DisksArgs;
 use canopy_monitor::{LogArgs, MetricsArgs, TopArgs};
 use canopy_notify::NotifyArgs;
 use canopy_setup::commands::init::InitArgs;
@@ -64,6 +65,7 @@ pub enum Command {
     Mode(ModeArgs),
     List(ListArgs),
     Status(StatusArgs),
+    Disks(DisksArgs),
     Top(TopArgs),
     Metrics(MetricsArgs),
     Notify(NotifyArgs),

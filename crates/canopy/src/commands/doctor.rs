@@ -4,6 +4,7 @@ use super::status::model::{BranchStatus, Health, PoolStatus, State, WarningCode}
 use super::status::{self, StatusArgs};
 use crate::error::Error;
 use crate::terminal::{BAD, BOLD, WARNING, eprint_line, paragraph, print, print_json, print_styled, styled};
+use canopy_monitor::disks::RECORDS;
 use canopy_setup::commands::fix::fix;
 use canopy_setup::doctor::{Finding, Level, findings};
 use canopy_setup::examine::{self, Answering};
@@ -68,7 +69,14 @@ pub fn run(args: &DoctorArgs) -> ExitCode {
 
 fn look(args: &DoctorArgs) -> Result<Vec<Finding>, Error> {
     let fstab_file = args.fstab_file.clone();
-    let pools = status::look(&StatusArgs { mount: None, json: true, verbose: false, fstab_file })?.pools;
+    let pools = status::look(&StatusArgs {
+        mount: None,
+        json: true,
+        verbose: false,
+        fstab_file,
+        disks_file: RECORDS.into(),
+    })?
+    .pools;
     let serving = pools.iter().filter(|pool| pool.state == State::Serving);
     let answering: Vec<Answering> = serving.map(answering).collect();
     let mut found = findings(&examine::facts(&args.fstab_file, &answering));

@@ -17,6 +17,7 @@ use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 use rustix::mount::OpenTreeFlags;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -58,6 +59,9 @@ pub struct BranchFacts {
     pub marked: bool,
     /// Errors that the filesystem has counted; null if it does not count them.
     pub errors: Option<u64>,
+    /// The names in /dev of the whole disks below it.
+    #[serde(default)]
+    pub disks: Vec<String>,
 }
 
 impl From<Error> for Failure {
@@ -164,7 +168,16 @@ fn branch(path: &Path) -> io::Result<BranchFacts> {
         inodes_free: space.f_ffree,
         read_only: space.f_flag.contains(StatVfsMountFlags::RDONLY),
         marked: wait_for_branches::is_marked(path, wait_for_branches::BRANCH),
+        disks: whole_disks(path)?,
     })
+}
+
+/// Returns the disks that would take the files of a directory with them, below partitions, LVM, dm-crypt and md.
+fn whole_disks(path: &Path) -> io::Result<Vec<String>> {
+    let dir = rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let parts = Disk::below_dir(dir.as_fd())?;
+    let whole: BTreeSet<String> = parts.iter().flat_map(Disk::whole).map(|disk| disk.name).collect();
+    Ok(whole.into_iter().collect())
 }
 
 fn filesystem(path: &Path) -> io::Result<u64> {

@@ -136,6 +136,7 @@ fn json_is_as_documented() {
     let all = |lines: &[&str]| lines.iter().map(|line| bed.json(line)).collect::<Vec<_>>();
 
     check("status", &all(&["status POOL --fstab-file HOME/fstab", "status --fstab-file HOME/fstab"]));
+    check("disks", &all(&["disks POOL"]));
     check("doctor", &all(&["doctor --fstab-file HOME/fstab"]));
     check("explain", &all(&["explain create POOL/new", "explain unlink POOL/d/once"]));
     check("get", &all(&["get POOL", "get POOL pid"]));

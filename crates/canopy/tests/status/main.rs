@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod disks;
 mod explain;
 mod hung_branch;
 mod json;

@@ -30,6 +30,7 @@ fn a_healthy_pool_is_described_without_warnings() {
     // Scripts rely on these keys: more may be added, none may be removed.
     let expected = [
         "branches",
+        "disks",
         "error",
         "fstype",
         "kernel",
@@ -56,6 +57,7 @@ fn a_healthy_pool_is_described_without_warnings() {
         "available",
         "dev",
         "device",
+        "disks",
         "error",
         "errors",
         "filesystem",

@@ -506,8 +506,13 @@ fn a_move_that_cannot_be_finished() {
 
 #[test]
 fn every_warning_has_a_test() {
-    let tests =
-        [include_str!("warnings.rs"), include_str!("hung_branch.rs"), include_str!("output.rs")].concat();
+    let tests = [
+        include_str!("warnings.rs"),
+        include_str!("hung_branch.rs"),
+        include_str!("output.rs"),
+        include_str!("disks.rs"),
+    ]
+    .concat();
     let failing = [
         include_str!("../failing_branches/failing_filesystems.rs"),
         include_str!("../failing_branches/detached_disks.rs"),

@@ -15,12 +15,14 @@ use crate::error::Error;
 use crate::terminal;
 use canopy_control::{BranchReport, ExplainReport, OsText, PoolReport};
 use canopy_monitor::deadline_command::RunningCommand;
+use canopy_monitor::disks::{self, DisksArgs, Obstacle, Row};
 use canopy_monitor::probe::{self, Cause, QueryOutcome};
 use canopy_server::badge;
 use canopy_sys::mountinfo::{self, MountEntry};
 use canopy_upkeep::{BranchSpace, TierStatus};
 use clap::Args;
 use rustix::process::Pid;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -42,6 +44,9 @@ pub struct StatusArgs {
     /// The fstab to look at
     #[arg(long, value_name = "FILE", default_value = "/etc/fstab")]
     pub fstab_file: PathBuf,
+    /// What is known of disks
+    #[arg(long, value_name = "FILE", default_value = disks::RECORDS, hide = true)]
+    pub disks_file: PathBuf,
 }
 
 const NOTES: &str = "\
@@ -86,8 +91,49 @@ pub(super) fn look(args: &StatusArgs) -> Result<Status, Error> {
     let only = args.mount.as_deref();
     let unmounted = unmounted::find(&listed, &args.fstab_file, only);
     // One that was asked for and is known not to be mounted is no mistake.
-    let pools = if only.is_some() && !unmounted.is_empty() { Vec::new() } else { pools(only)? };
+    let mut pools = if only.is_some() && !unmounted.is_empty() { Vec::new() } else { pools(only)? };
+    look_at_disks(&mut pools, &args.disks_file);
     Ok(Status { linux: release(), pools, unmounted })
+}
+
+/// Asks the disks of all pools at the same time, as far as they may be asked now.
+fn look_at_disks(pools: &mut [PoolStatus], records: &Path) -> Option<Obstacle> {
+    let below = |pool: &PoolStatus| -> BTreeSet<String> {
+        pool.branches
+            .iter()
+            .filter_map(|branch| branch.facts.as_ref())
+            .flat_map(|facts| facts.disks.clone())
+            .collect()
+    };
+    let all: BTreeSet<String> = pools.iter().flat_map(below).collect();
+    let look = disks::look(&all.into_iter().collect::<Vec<_>>(), records);
+    for pool in pools {
+        let names = below(pool);
+        pool.disks = look.disks.iter().filter(|disk| names.contains(&disk.name)).cloned().collect();
+        let found = warnings::disk_warnings(pool);
+        pool.warnings.extend(found);
+    }
+    look.obstacle
+}
+
+/// Runs `canopy disks`.
+///
+/// # Errors
+/// If there is no such pool.
+pub fn disks(args: &DisksArgs) -> Result<(), Error> {
+    let mut pools = pools(args.mount.as_deref())?;
+    let obstacle = look_at_disks(&mut pools, &args.disks_file);
+    let mut rows: BTreeMap<String, Row> = BTreeMap::new();
+    for (pool, disk) in pools.iter().flat_map(|pool| pool.disks.iter().map(move |disk| (pool, disk))) {
+        let row = || Row { health: disk.clone(), branches: Vec::new() };
+        let on_it = pool.branches.iter().filter(|branch| branch.is_on(&disk.name));
+        rows.entry(disk.name.clone())
+            .or_insert_with(row)
+            .branches
+            .extend(on_it.map(|branch| branch.path.clone()));
+    }
+    disks::print_list(rows.into_values().collect(), obstacle, args.json);
+    Ok(())
 }
 
 /// Returns the branches of a pool with their modes, for completions. None if the pool does not answer.
@@ -227,6 +273,7 @@ fn pool(
         options: report.as_ref().map(|report| report.options.clone()),
         tiering: TierStatus::of(&mounted.mountpoint, report.as_ref(), branches.iter().filter_map(space)),
         branches,
+        disks: Vec::new(),
         warnings: Vec::new(),
     };
     let given = report.map(|report| report.given).unwrap_or_default();

@@ -4,6 +4,7 @@ use crate::commands::probe::BranchFacts;
 use canopy_control::{
     IllnessReport, KernelReport, OsText, ParkedReport, SecurityReport, SurvivalReport, WaitReport,
 };
+use canopy_monitor::disks::DiskHealth;
 use canopy_upkeep::TierStatus;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -46,9 +47,11 @@ impl WarningCode {
         match self {
             PoolDoesNotAnswer | PoolEnded | PoolUnreachable | BranchDoesNotAnswer | BranchMissing
             | BranchUnreachable | BranchReplaced | BranchReadOnly | BranchErrors | BranchNotMounted
-            | BranchFailing | BranchGone | MoveUnfinished | CannotCreate | NoBranch | Nullrw => true,
+            | BranchFailing | BranchGone | DiskFailing | MoveUnfinished | CannotCreate | NoBranch
+            | Nullrw => true,
             PoolMute
             | BranchLags
+            | DiskWorn
             | BranchNotWatched
             | BranchLosesAttributes
             | SameFilesystem
@@ -91,6 +94,8 @@ pub struct PoolStatus {
     /// Null without `survive`, too.
     pub survival: Option<SurvivalReport>,
     pub branches: Vec<BranchStatus>,
+    /// The disks below them.
+    pub disks: Vec<DiskHealth>,
     pub tiering: TierStatus,
     pub warnings: Vec<Warning>,
 }
@@ -148,6 +153,11 @@ impl BranchStatus {
             unfinished_moves: Vec::new(),
             facts: None,
         }
+    }
+
+    /// Returns whether it needs the disk of this name.
+    pub(super) fn is_on(&self, disk: &str) -> bool {
+        self.facts.as_ref().is_some_and(|facts| facts.disks.iter().any(|name| name == disk))
     }
 }
 
@@ -227,6 +237,10 @@ codes! {
         "the mount of a branch or its disk is missing, or its root cannot be read: the pool runs without it until it is back",
     BranchNotWatched = "branch-not-watched":
         "changes on a branch cannot be watched, so much of what the kernel caches of the pool expires after a second",
+    DiskFailing = "disk-failing":
+        "a disk says that it fails, or has lost more sectors within a month",
+    DiskWorn = "disk-worn":
+        "a disk wears out, is too hot, or has lost sectors some time ago",
     MoveUnfinished = "move-unfinished":
         "a move was interrupted, and finishing it needs a branch or a decision",
     SameFilesystem = "same-filesystem":

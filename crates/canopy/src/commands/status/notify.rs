@@ -8,7 +8,13 @@ use canopy_notify::event::{Condition, Counter, Seen, Severity, Subject};
 use canopy_notify::{NotifyArgs, notify};
 
 pub fn run(args: &NotifyArgs) -> Result<(), Error> {
-    let all = StatusArgs { mount: None, json: true, verbose: false, fstab_file: args.fstab_file.clone() };
+    let all = StatusArgs {
+        mount: None,
+        json: true,
+        verbose: false,
+        fstab_file: args.fstab_file.clone(),
+        disks_file: args.disks_file.clone(),
+    };
     Ok(notify(args, &|| super::look(&all).map(|status| of(&status)).map_err(|why| why.line()))?)
 }
 

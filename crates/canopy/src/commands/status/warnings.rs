@@ -5,6 +5,7 @@ use crate::terminal::bytes;
 use canopy_base::text::one_line;
 use canopy_config::lossy;
 use canopy_control::ExplainReport;
+use canopy_monitor::disks::{DiskHealth, Verdict};
 use canopy_policy::Policy;
 use canopy_sys::glob::is_pattern;
 use std::ffi::OsStr;
@@ -253,6 +254,20 @@ fn waits(branch: &BranchStatus) -> String {
     };
     let disks: Vec<String> = waits.disks.iter().map(|disk| format!("; {disk}")).collect();
     format!(" (since {seconds} s; {requests}{})", disks.concat())
+}
+
+/// Returns what disks say of themselves, for each branch that would go with them.
+pub(super) fn disk_warnings(pool: &PoolStatus) -> Vec<Warning> {
+    let of_disk = |disk: &DiskHealth| -> Vec<Warning> {
+        let code =
+            if disk.verdict == Verdict::Failing { WarningCode::DiskFailing } else { WarningCode::DiskWorn };
+        let of_branch = |branch: &BranchStatus| {
+            let (text, fix) = disk.warning(&pool.mountpoint.one_line(), &branch.path.one_line())?;
+            Some(Warning { code, branch: Some(branch.path.clone()), text, fix })
+        };
+        pool.branches.iter().filter(|branch| branch.is_on(&disk.name)).filter_map(of_branch).collect()
+    };
+    pool.disks.iter().flat_map(of_disk).collect()
 }
 
 fn unwatched_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning> {
