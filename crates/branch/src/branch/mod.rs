@@ -36,7 +36,7 @@ use std::ffi::{CString, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use traffic::Traffic;
 
@@ -232,14 +232,14 @@ impl Branch {
 #[derive(Clone, Debug)]
 pub struct Branches {
     list: Arc<[Arc<Branch>]>,
-    /// Some branches are left out because they do not answer.
-    without_silent: bool,
+    /// All of them, if some are left out because they do not answer.
+    with_silent: Option<Arc<[Arc<Branch>]>>,
 }
 
 impl Branches {
     /// Opens every root. Fails with the error of the first that cannot be opened.
     pub fn open(list: &BranchList) -> Result<Branches, BranchError> {
-        Branches { list: Arc::new([]), without_silent: false }.update(list)
+        Branches { list: Arc::new([]), with_silent: None }.update(list)
     }
 
     /// Opens `list`. A branch that stays (same path, and still the same directory) keeps its id.
@@ -265,7 +265,7 @@ impl Branches {
             }
             Ok(Arc::new(branch))
         };
-        Ok(Branches { list: list.iter().map(open).collect::<Result<_, _>>()?, without_silent: false })
+        Ok(Branches { list: list.iter().map(open).collect::<Result<_, _>>()?, with_silent: None })
     }
 
     /// Returns the branches that answer.
@@ -274,19 +274,26 @@ impl Branches {
             return self.clone();
         }
         let list = self.iter().filter(|branch| !branch.is_silent()).cloned().collect();
-        Branches { list, without_silent: true }
+        Branches { list, with_silent: Some(Arc::clone(&self.list)) }
     }
 
     /// Returns `ETIMEDOUT` where branches were left out because they do not answer: a name that the others do not
     /// hold may be on those.
     pub fn timeout_error(&self) -> Option<Errno> {
-        self.without_silent.then_some(Errno::TIMEDOUT)
+        self.with_silent.as_ref().map(|_| Errno::TIMEDOUT)
+    }
+
+    /// Returns the same branches and those that were left out because they do not answer.
+    pub fn whole(&self) -> Branches {
+        let list = self.with_silent.as_ref().unwrap_or(&self.list);
+        Branches { list: Arc::clone(list), with_silent: None }
     }
 
     /// Returns the snapshot without the given branches. Opens nothing.
     pub fn without(&self, others: &[Arc<Branch>]) -> Branches {
         let stays = |branch: &&Arc<Branch>| !others.iter().any(|other| other.id == branch.id);
-        Branches { list: self.iter().filter(stays).cloned().collect(), without_silent: self.without_silent }
+        let rest = |list: &[Arc<Branch>]| list.iter().filter(stays).cloned().collect();
+        Branches { list: rest(&self.list), with_silent: self.with_silent.as_deref().map(rest) }
     }
 
     /// Returns the branch list that describes this snapshot.
@@ -364,6 +371,8 @@ impl std::ops::Index<usize> for Branches {
 pub struct LiveBranches {
     /// The branches that answer; usually all of them.
     current: RwLock<Arc<Branches>, rank::Leaf>,
+    /// How often `current` was replaced. Changes while that is locked.
+    version: AtomicU64,
     /// All branches.
     changing: Mutex<Arc<Branches>, rank::BranchChange>,
 }
@@ -371,7 +380,11 @@ pub struct LiveBranches {
 impl LiveBranches {
     pub fn new(branches: Branches) -> LiveBranches {
         let all = Arc::new(branches);
-        LiveBranches { current: RwLock::new(Arc::clone(&all)), changing: Mutex::new(all) }
+        LiveBranches {
+            current: RwLock::new(Arc::clone(&all)),
+            version: AtomicU64::new(0),
+            changing: Mutex::new(all),
+        }
     }
 
     /// Returns all branches, including those that do not answer.
@@ -385,9 +398,26 @@ impl LiveBranches {
         let Some(branch) = all.by_id(id) else { return false };
         let changed = branch.health.set_hung(silent);
         if changed {
-            *self.current.write() = Arc::new(all.answering());
+            self.replace(&all);
         }
         changed
+    }
+
+    fn replace(&self, all: &Branches) {
+        let mut current = self.current.write();
+        *current = Arc::new(all.answering());
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// As `load`, with the number of the change that put them in force.
+    pub fn load_numbered(&self) -> (Arc<Branches>, u64) {
+        let current = self.current.read();
+        (Arc::clone(&current), self.version.load(Ordering::Relaxed))
+    }
+
+    /// Returns the number of the change that put the current snapshot in force.
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
     }
 
     /// Returns the current snapshot, which has the branches that answer.
@@ -399,7 +429,7 @@ impl LiveBranches {
     pub fn store(&self, branches: Branches) {
         let mut all = self.changing.lock();
         *all = Arc::new(branches);
-        *self.current.write() = Arc::new(all.answering());
+        self.replace(&all);
     }
 
     /// Replaces the snapshot by what `make` returns; keeps it if `make` fails. Changes are made one after the other.
@@ -407,7 +437,7 @@ impl LiveBranches {
     pub fn change<E>(&self, make: impl FnOnce(&Branches) -> Result<Branches, E>) -> Result<(), E> {
         let mut all = self.changing.lock();
         *all = Arc::new(make(&all)?);
-        *self.current.write() = Arc::new(all.answering());
+        self.replace(&all);
         Ok(())
     }
 }

@@ -12,7 +12,7 @@ use crate::node::table::dir_numbers::DirNumbers;
 use crate::ops::data;
 use crate::ops::data::open::Room;
 use crate::ops::names;
-use crate::pool::Pool;
+use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::{HandleId, NodeId};
 use canopy_branch::branch::Branch;
@@ -40,12 +40,13 @@ pub fn adopt_handles(pool: &Pool, records: Arc<HandleRecords>, run: u64) -> usiz
     pool.succeeds.store(run > 1, Ordering::Relaxed);
     pool.files.skip_to(run << NUMBERS | 1);
     pool.nodes.skip_to(run << NUMBERS | (NodeId::ROOT.0 + 1));
+    let op = &Op::begin(pool);
     let left = records.left();
     let _ = pool.handle_records.set(records);
     let mut found = FoundHandles::default();
     let adopted = left.into_iter().filter_map(|(record, said)| {
         let handle = said.handle;
-        let adopted = adopt_handle(pool, record, &said, &mut found);
+        let adopted = adopt_handle(op, record, &said, &mut found);
         if adopted.is_none() {
             tracing::warn!("handle {} of {} is lost: its branch is not there", handle.0, said.node);
         }
@@ -70,7 +71,7 @@ pub fn reserve_handle(pool: &Pool) -> HandleId {
     pool.files.reserve_id()
 }
 
-fn adopt_handle(pool: &Pool, record: HandleRecord, said: &Recorded, found: &mut FoundHandles) -> Option<()> {
+fn adopt_handle(op: &Op<'_>, record: HandleRecord, said: &Recorded, found: &mut FoundHandles) -> Option<()> {
     let number = match said.next_fd.filter(|&next| next != said.fd) {
         // The move has been finished, or taken back, from its journal.
         Some(next) => {
@@ -89,17 +90,16 @@ fn adopt_handle(pool: &Pool, record: HandleRecord, said: &Recorded, found: &mut 
         }
     };
     let attr = stat::of(fd.as_fd()).ok()?;
-    let branches = pool.branches.load();
     let on = |branch: &&Arc<Branch>| branch.seed.number() == said.branch;
     let moved = |branch: &&Arc<Branch>| number != said.fd && branch.dev == attr.dev;
-    let branch = branches.iter().find(moved).or_else(|| branches.iter().find(on))?;
+    let branch = op.branches.iter().find(moved).or_else(|| op.branches.iter().find(on))?;
     let stable = StableId { id: said.node, generation: said.generation };
-    let node = pool.nodes.adopt_open(stable, attr.key(), said.number);
+    let node = op.nodes.adopt_open(stable, attr.key(), said.number);
     let open = found.files.entry(said.node).or_insert_with(|| {
         let reads = only_reads(said.flags).then(|| attr.key());
-        let backing = (said.backing != 0).then(|| pool.kernel.load().adopt_backing(said.backing));
+        let backing = (said.backing != 0).then(|| op.kernel.load().adopt_backing(said.backing));
         let location = FileLocation::new(branch.clone(), fd.clone(), reads);
-        Arc::new(OpenFile::new(&node, location, backing, pool.dir_cache.idle_files.begin()))
+        Arc::new(OpenFile::new(&node, location, backing, op.dir_cache.idle_files.begin()))
     });
     *node.open().lock() = Arc::downgrade(open);
     let mut handle = FileHandle::adopted(
@@ -109,17 +109,17 @@ fn adopt_handle(pool: &Pool, record: HandleRecord, said: &Recorded, found: &mut 
         (record, said),
     );
     if handle.maps_past_daemon() {
-        data::mapped::may_be_mapped(pool, &node, false);
+        data::mapped::may_be_mapped(op, &node, false);
     }
     if handle.passthrough
-        && let Room::Ample(writer) = data::open::room(pool, branch, &fd, said.flags, Some(&attr))
+        && let Room::Ample(writer) = data::open::room(op, branch, &fd, said.flags, Some(&attr))
     {
         handle.headroom = Some(writer);
     }
     if handle.writable() {
-        pool.figures.writer_opened();
+        op.figures.writer_opened();
     }
-    pool.files.insert(said.handle, handle);
+    op.files.insert(said.handle, handle);
     Some(())
 }
 
@@ -140,7 +140,7 @@ pub fn recall(pool: &Pool, id: NodeId) -> Result<()> {
                 && !node.is_dir()
                 && !pool.no_passthrough.load(Ordering::Relaxed)
             {
-                data::mapped::may_be_mapped(pool, &node, false);
+                data::mapped::may_be_mapped(&Op::begin(pool), &node, false);
             }
         }
         Err(wait @ Error::Wait(_)) => return Err(wait),

@@ -13,7 +13,7 @@
 
 use crate::node::Node;
 use crate::ops::owed;
-use crate::pool::Pool;
+use crate::pool::{Op, Pool};
 use canopy_base::ids::{BranchId, HandleId, NodeId};
 use canopy_branch::branch::Branch;
 use std::sync::Arc;
@@ -29,16 +29,13 @@ pub fn longest_deadline(pool: &Pool) -> Option<Duration> {
 /// Records that a branch does not answer, or answers again. Returns true if this is a change. One that may have missed changes
 /// is to be [taken back](owed::take_back) instead.
 pub fn set_silent(pool: &Pool, branch: BranchId, silent: bool) -> bool {
-    let before = pool.branches.load();
     if silent {
         owed::leave_out(pool, branch);
     }
-    let news = pool.branches.set_silent(branch, silent);
-    if news {
-        pool.dir_cache.leave_out(&before, &pool.branches.load());
-        pool.space.clear();
-    }
-    news
+    let Some([before, now]) = pool.set_silent(branch, silent) else { return false };
+    pool.dir_cache.leave_out(&before, &now);
+    pool.space.clear();
+    true
 }
 
 /// Returns the id of the branch of an open file. Does not wait for a disk.
@@ -59,9 +56,9 @@ pub fn only_branch_of(pool: &Pool, node: NodeId) -> Option<BranchId> {
     if let Some(open) = node.opened() {
         return Some(open.location().branch.id);
     }
-    let branches = pool.branches.load();
-    let opened = Arc::clone(&pool.dir_cache.get(&node, &branches)?.opened);
-    let mut holding = branches.iter().zip(&opened.list).filter(|(_, dir)| dir.is_some());
+    let op = Op::begin(pool);
+    let opened = Arc::clone(&op.dir_cache.get(&node, &op.branches)?.opened);
+    let mut holding = op.branches.iter().zip(&opened.list).filter(|(_, dir)| dir.is_some());
     let (first, _) = holding.next()?;
     (holding.next().is_none() && opened.error.is_none()).then_some(first.id)
 }

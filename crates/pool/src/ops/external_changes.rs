@@ -3,7 +3,7 @@
 use crate::coherence::changes::{Change, Changes, Client, Item};
 use crate::node::known_tree::KnownTree;
 use crate::paths::Uses;
-use crate::pool::Pool;
+use crate::pool::{Pool, State};
 use canopy_base::ids::NodeId;
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ pub fn changes(pool: &Pool) -> &Arc<Changes> {
 }
 
 /// Returns the names and nodes that the pool knows.
-pub fn known<'p>(pool: &'p Pool) -> KnownTree<'p> {
+pub fn known<'p>(pool: &'p State) -> KnownTree<'p> {
     KnownTree(&pool.nodes)
 }
 
@@ -71,6 +71,6 @@ pub fn some_files(pool: &Pool) -> Vec<NodeId> {
 /// Runs `look` while no directory can be renamed through the pool, so that paths on the branches and in the node
 /// table agree. `look` receives the number of such renames so far. It must not call an operation of the pool.
 pub fn with_tree_locked<R>(pool: &Pool, look: impl FnOnce(u64) -> R) -> R {
-    let _held = pool.using(Uses::EVERYTHING);
+    let _held = pool.paths.using(Uses::EVERYTHING, &pool.nodes);
     look(pool.paths.moves())
 }

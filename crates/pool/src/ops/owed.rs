@@ -3,7 +3,7 @@
 
 use crate::ops::branch_deadlines::set_silent;
 use crate::paths::Changing;
-use crate::pool::Pool;
+use crate::pool::{Op, Pool};
 use canopy_branch::branch::{Branch, BranchId, Branches};
 use canopy_branch::journal::{Change, When};
 use smallvec::smallvec;
@@ -12,15 +12,10 @@ use std::time::Duration;
 
 /// Notes a change of names that has happened on these branches. Comes before the answer, so that of two changes of one name the
 /// second is noted second.
-pub(crate) fn note(
-    pool: &Pool,
-    branches: &Branches,
-    on: impl IntoIterator<Item = usize>,
-    change: impl FnOnce() -> Change,
-) {
-    if pool.journals.owes() {
-        let on = on.into_iter().filter_map(|index| branches.get(index)).map(|branch| branch.id);
-        pool.journals.note(on, &change());
+pub(crate) fn note(op: &Op<'_>, on: impl IntoIterator<Item = usize>, change: impl FnOnce() -> Change) {
+    if op.journals.owes() {
+        let on = on.into_iter().filter_map(|index| op.branches.get(index)).map(|branch| branch.id);
+        op.journals.note(on, &change());
     }
 }
 
@@ -31,7 +26,7 @@ const QUIET_WITHIN: Duration = Duration::from_secs(2);
 /// Puts branches in force. Those that come are brought up to date: first beside the changes of clients, then, for what has been
 /// noted meanwhile, without.
 pub(crate) fn put_in_force(pool: &Pool, branches: Branches) {
-    let before = pool.branches.all();
+    let before = pool.all_branches();
     // A disk that was there already may hang.
     let is_new = |branch: &Branch| before.by_id(branch.id).is_none();
     let branches = prepare(pool, branches, When::Before, is_new);
@@ -43,7 +38,7 @@ pub(crate) fn put_in_force(pool: &Pool, branches: Branches) {
         None
     };
     let branches = prepare(pool, branches, When::Now, is_new);
-    pool.branches.store(branches);
+    pool.put_branches(branches);
     drop(quiet);
 }
 
@@ -57,7 +52,7 @@ pub(crate) fn leave_out(pool: &Pool, branch: BranchId) {
 /// Returns whether a branch that answers again may have missed changes, so that it is to be [taken back](take_back). Touches no
 /// disk.
 pub fn may_have_missed(pool: &Pool, branch: BranchId) -> bool {
-    pool.journals.is_left_out(branch) && pool.branches.all().by_id(branch).is_some()
+    pool.journals.is_left_out(branch) && pool.all_branches().by_id(branch).is_some()
 }
 
 /// Puts a branch in force again that has not answered, after it has been brought up to date. May wait for its disk. Returns false
@@ -65,11 +60,11 @@ pub fn may_have_missed(pool: &Pool, branch: BranchId) -> bool {
 pub fn take_back(pool: &Pool, branch: BranchId) -> bool {
     if !pool.config().placement.knows_copies() {
         set_silent(pool, branch, false);
-        pool.journals.end(&pool.branches.all(), |other| other.id == branch);
+        pool.journals.end(&pool.all_branches(), |other| other.id == branch);
         return true;
     }
     let stays_out = |when| {
-        let left_out = pool.journals.take_back(when, branch, &pool.branches.all());
+        let left_out = pool.journals.take_back(when, branch, &pool.all_branches());
         left_out.iter().any(|left| left.branch == branch)
     };
     if stays_out(When::Before) {
@@ -85,10 +80,10 @@ pub fn take_back(pool: &Pool, branch: BranchId) -> bool {
 
 /// Opens the journals of all branches, or ends them, as the rules want it.
 pub fn follow_rules(pool: &Pool) {
-    let all = pool.branches.all();
+    let all = pool.all_branches();
     let rest = prepare(pool, (*all).clone(), When::Now, |_| true);
     if rest.len() < all.len() {
-        pool.branches.store(rest);
+        pool.put_branches(rest);
     }
 }
 
@@ -99,7 +94,7 @@ fn prepare(pool: &Pool, branches: Branches, when: When, examined: impl Fn(&Branc
         pool.journals.end(&branches, examined);
         return branches;
     }
-    let before = pool.branches.all();
+    let before = pool.all_branches();
     let stays = |branch: &Branch| before.by_id(branch.id).is_some();
     let left_out = pool.journals.arrange(when, &stays, &branches);
     let is_out = |branch: &&Arc<Branch>| left_out.iter().any(|left| left.branch == branch.id);

@@ -11,7 +11,7 @@
 use crate::door::Act;
 use crate::door::Caller;
 use crate::node::Node;
-use crate::pool::Pool;
+use crate::pool::{Op, State};
 use canopy_base::error::Result;
 use canopy_branch::fs::magic;
 use canopy_branch::fs::stat::Attr;
@@ -25,22 +25,20 @@ pub(crate) const DIRECTORY_GROWS: u64 = 3 * 4096;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 /// Returns whether `wanted` bytes more of a file may come from what its filesystem keeps.
-pub(crate) fn nears_reserve(pool: &Pool, node: &Node, wanted: u64) -> bool {
+pub(crate) fn nears_reserve(op: &Op<'_>, node: &Node, wanted: u64) -> bool {
     let Some(key) = node.key() else { return false };
-    let branches = pool.branches.load();
-    branches.iter().find(|branch| branch.dev == key.dev).is_none_or(|branch| branch.nears_reserve(wanted))
+    op.branches.iter().find(|branch| branch.dev == key.dev).is_none_or(|branch| branch.nears_reserve(wanted))
 }
 
 /// Returns whether a filesystem may keep blocks. One that is mounted below a branch may.
-pub(crate) fn keeps_reserve(pool: &Pool, dev: u64) -> bool {
-    let branches = pool.branches.load();
-    branches.iter().find(|branch| branch.dev == dev).is_none_or(|branch| magic::keeps_reserve(branch.kind))
+pub(crate) fn keeps_reserve(op: &Op<'_>, dev: u64) -> bool {
+    op.branches.iter().find(|branch| branch.dev == dev).is_none_or(|branch| magic::keeps_reserve(branch.kind))
 }
 
 /// Runs an operation that takes up space, if it `nears` what the filesystem keeps with the caller's rights to that. It
 /// runs again if it fails for lack of space. `attr` asks for the file's attributes.
 pub(crate) fn take_space<T>(
-    pool: &Pool,
+    state: &State,
     nears: bool,
     attr: impl FnOnce() -> Option<Attr>,
     mut operation: impl FnMut() -> Result<T>,
@@ -53,7 +51,7 @@ pub(crate) fn take_space<T>(
         operation()
     };
     match first {
-        Err(error) if error.errno() == Errno::NOSPC => match spends_as(pool, attr) {
+        Err(error) if error.errno() == Errno::NOSPC => match spends_as(state, attr) {
             Some(identity) => identity.run(operation).unwrap_or(Err(error)),
             None => Err(error),
         },
@@ -63,15 +61,15 @@ pub(crate) fn take_space<T>(
 
 /// Returns for whom this thread takes up space. The kernel writes cached pages back for nobody: a file that only its
 /// owner may write, for the owner.
-fn spends_as(pool: &Pool, attr: impl FnOnce() -> Option<Attr>) -> Option<Identity> {
-    match pool.kernel.load().caller_thread() {
+fn spends_as(state: &State, attr: impl FnOnce() -> Option<Attr>) -> Option<Identity> {
+    match state.kernel.load().caller_thread() {
         0 => {
             let attr = attr().filter(|attr| attr.mode & WRITABLE_BY_OTHERS == 0)?;
             Some(Identity::of_user(attr.uid))
         }
         thread => {
             let caller = Caller::of_thread(thread);
-            caller.spends_as(pool.admits(&caller, Act::SpendReserve).is_ok())
+            caller.spends_as(state.admits(&caller, Act::SpendReserve).is_ok())
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::kernel::Kernel;
 use crate::ops::owed;
 use crate::ops::resolve;
-use crate::pool::Pool;
+use crate::pool::{Op, Pool};
 use canopy_base::ids::BranchId;
 use canopy_branch::branch::access_times::AtimePolicy;
 use canopy_branch::branch::{Branch, Branches};
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 /// Completes or undoes the moves of files between branches that a crash has interrupted. Called before the first
 /// request; costs a listing of each branch's root. Brings those up to date that were away.
 pub fn recover(pool: &Pool) {
-    set_unfinished(pool, relocate::recover_all(&pool.branches.load()));
+    set_unfinished(pool, relocate::recover_all(&Op::begin(pool).branches));
     owed::follow_rules(pool);
 }
 
@@ -28,7 +28,7 @@ pub fn set_unfinished(pool: &Pool, left: Vec<Unfinished>) {
 /// The same for branches that are about to be in force, before their files are shown: for those that were not, and for
 /// moves that were waiting for them.
 fn recover_arriving(pool: &Pool, branches: &Branches) {
-    let before = pool.branches.all();
+    let before = pool.all_branches();
     let is_new = |branch: &Branch| before.by_id(branch.id).is_none();
     if !branches.iter().any(|branch| is_new(branch)) {
         return;
@@ -60,13 +60,13 @@ pub fn reconfigure(pool: &Pool, config: Config) {
     pool.space.set_ttl(config.space_ttl.as_secs());
     pool.bound_memory(config.memory);
     let renumbers = pool.config().inode != config.inode;
-    let knew_copies = resolve::generations::knows_copies(pool);
-    pool.config.store(Arc::new(config));
-    if knew_copies != resolve::generations::knows_copies(pool) {
+    let knew_copies = pool.config().placement.knows_copies();
+    pool.set_config(config);
+    if knew_copies != pool.config().placement.knows_copies() {
         owed::follow_rules(pool);
     }
     if renumbers {
-        resolve::dir_number::renumber(pool);
+        resolve::dir_number::renumber(&Op::begin(pool));
     }
     drop(pool.figures.changes());
     pool.dir_cache.clear();
@@ -102,7 +102,7 @@ pub fn set_atime_policy(pool: &Pool, branch: &Branch, reads: Option<AtimePolicy>
 
 /// Returns the current branches, including those that do not answer.
 pub fn branches(pool: &Pool) -> Arc<Branches> {
-    pool.branches.all()
+    pool.all_branches()
 }
 
 /// Returns whether files on this branch can use passthrough. False once the kernel has refused it.

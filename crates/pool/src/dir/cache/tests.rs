@@ -9,7 +9,7 @@ use crate::ops::branch_deadlines;
 use crate::ops::names;
 use crate::ops::resolve;
 use crate::ops::settings;
-use crate::pool::Pool;
+use crate::pool::{Op, Pool};
 use canopy_base::error::Error;
 use canopy_base::ids::NodeId;
 use canopy_branch::branch;
@@ -76,16 +76,19 @@ impl Rig {
     }
 
     /// Returns the directory as an operation that begins now has it.
-    fn begin<'b>(&self, branches: &'b Branches, dir: NodeId) -> MergedDir<'b> {
-        resolve::dirs::dirs(&self.pool, branches, dir, resolve::dirs::cache_trust(&self.pool)).unwrap().1
+    fn begin<'b>(&self, op: &'b Op<'_>, dir: NodeId) -> MergedDir<'b> {
+        resolve::dirs::dirs(op, dir, resolve::dirs::cache_trust(op)).unwrap().1
+    }
+
+    fn op(&self) -> Op<'_> {
+        Op::begin(&self.pool)
     }
 
     /// Clones a directory to a branch, and makes a file in it there, as create(2) does. Returns its error.
     fn create_on(&self, index: usize, dir: NodeId, name: &[u8]) -> Result<(), Errno> {
-        let branches = self.pool.branches.load();
-        let (path, mut dirs) =
-            resolve::dirs::dirs(&self.pool, &branches, dir, resolve::dirs::cache_trust(&self.pool)).unwrap();
-        names::create::bring_dir(&self.pool, &branches, &mut dirs, index, &path)?;
+        let op = &self.op();
+        let (path, mut dirs) = resolve::dirs::dirs(op, dir, resolve::dirs::cache_trust(op)).unwrap();
+        names::create::bring_dir(op, &mut dirs, index, &path)?;
         rustix::fs::mkdirat(dirs.get(index).unwrap(), name, rustix::fs::Mode::RWXU).unwrap();
         dirs.name_created(name, index);
         Ok(())
@@ -111,19 +114,19 @@ fn names_on_a_further_branch_are_not_lost_to_an_operation_that_began_without_it(
     for names_are_known in [true, false] {
         let rig = Rig::new();
         let dir = rig.dir(NodeId::ROOT, "d");
-        let branches = rig.pool.branches.load();
-        let before = rig.begin(&branches, dir);
+        let op = rig.op();
+        let before = rig.begin(&op, dir);
         if names_are_known {
             look_for_missing_names(&before);
         }
         rig.create_on(1, dir, b"new").unwrap();
-        let now = rig.begin(&branches, dir);
+        let now = rig.begin(&op, dir);
         assert!(!now.lacks(1) && now.names.is_some(), "the directory stays cached");
         // It asks the branches that it knows of, and may list their names.
         assert!(!before.copies(b"new").any());
         look_for_missing_names(&before);
         assert!(rig.is_taken(dir, b"new"), "names are known: {names_are_known}");
-        look_for_missing_names(&rig.begin(&branches, dir));
+        look_for_missing_names(&rig.begin(&op, dir));
         assert!(rig.is_taken(dir, b"new"), "names are known: {names_are_known}");
     }
 }
@@ -132,16 +135,16 @@ fn names_on_a_further_branch_are_not_lost_to_an_operation_that_began_without_it(
 fn names_made_in_a_clone_by_others_are_found() {
     let rig = Rig::new();
     let dir = rig.dir(NodeId::ROOT, "d");
-    let branches = rig.pool.branches.load();
-    look_for_missing_names(&rig.begin(&branches, dir));
+    let op = rig.op();
+    look_for_missing_names(&rig.begin(&op, dir));
     let node = rig.pool.nodes.get(dir).unwrap();
     std::fs::create_dir_all(rig.on(1, "d/direct")).unwrap();
     let made =
-        canopy_branch::relocate::clone_dirs(branches[0].root(), branches[1].root(), b"d", &|_, _| true);
+        canopy_branch::relocate::clone_dirs(op.branches[0].root(), op.branches[1].root(), b"d", &|_, _| true);
     assert!(made.unwrap().made.is_empty(), "something else has made it");
     let made = rustix::fs::open(rig.on(1, "d"), rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
-    rig.pool.dir_cache.extend(&node, &branches, 1, made);
-    assert!(rig.begin(&branches, dir).names.is_some_and(|names| names.holders(b"direct").is_some()), "known");
+    rig.pool.dir_cache.extend(&node, &op.branches, 1, made);
+    assert!(rig.begin(&op, dir).names.is_some_and(|names| names.holders(b"direct").is_some()), "known");
     assert!(rig.is_taken(dir, b"direct"));
 }
 
@@ -152,14 +155,14 @@ fn a_clone_leaves_the_attributes_of_other_copies_known() {
         std::fs::create_dir(rig.on(index, "d")).unwrap();
     }
     let dir = names::lookup::lookup(&rig.pool, NodeId::ROOT, b"d").unwrap().node;
-    let branches = rig.pool.branches.load();
+    let op = rig.op();
     let known = |dirs: &MergedDir<'_>| dirs.attrs().known();
-    drop(rig.begin(&branches, dir));
-    let before = rig.begin(&branches, dir);
+    drop(rig.begin(&op, dir));
+    let before = rig.begin(&op, dir);
     before.own_remembered();
     assert_eq!(known(&before), [0, 1, 2]);
     rig.create_on(BRANCHES - 1, dir, b"new").unwrap();
-    let after = rig.begin(&branches, dir);
+    let after = rig.begin(&op, dir);
     assert!(!after.lacks(BRANCHES - 1));
     assert_eq!(known(&after), [0, 1, 2], "what was made in the clone has changed it");
     after.own_remembered();
@@ -175,7 +178,7 @@ fn a_clone_leaves_the_attributes_of_other_copies_known() {
         crate::RenameKind::Replace,
     )
     .unwrap();
-    assert_eq!(known(&rig.begin(&branches, dir)), [0; 0]);
+    assert_eq!(known(&rig.begin(&op, dir)), [0; 0]);
 }
 
 #[test]
@@ -184,14 +187,14 @@ fn names_are_known_in_directories_that_silent_branches_lack() {
     let dir = rig.dir(NodeId::ROOT, "d");
     std::fs::create_dir(rig.on(3, "e")).unwrap();
     let other = names::lookup::lookup(&rig.pool, NodeId::ROOT, b"e").unwrap().node;
-    let branches = rig.pool.branches.load();
+    let op = rig.op();
     let look = |dir, name: &[u8]| names::lookup::lookup(&rig.pool, dir, name).map(drop).map_err(Error::errno);
     for dir in [dir, other, NodeId::ROOT] {
-        drop(rig.begin(&branches, dir));
+        drop(rig.begin(&op, dir));
         assert_eq!(look(dir, b"missing"), Err(Errno::NOENT));
     }
     for silent in [1, 3] {
-        assert!(branch_deadlines::set_silent(&rig.pool, branches[silent].id, true));
+        assert!(branch_deadlines::set_silent(&rig.pool, op.branches[silent].id, true));
         assert_eq!(look(NodeId::ROOT, b"missing"), Err(Errno::TIMEDOUT));
         assert_eq!(look(dir, b"missing"), Err(Errno::NOENT), "{silent}");
         let expected = if silent == 1 { Errno::NOENT } else { Errno::TIMEDOUT };
@@ -204,7 +207,7 @@ fn names_are_known_in_directories_that_silent_branches_lack() {
         assert_eq!(look(below, b"missing"), Err(Errno::NOENT));
     }
     // An operation that is stuck may bring the directory to the branch.
-    let cloning = branches[3].cloning();
+    let cloning = op.branches[3].cloning();
     assert_eq!(look(dir, b"missing"), Err(Errno::TIMEDOUT));
     drop(cloning);
     assert_eq!(look(dir, b"missing"), Err(Errno::NOENT));
@@ -221,7 +224,7 @@ fn names_are_known_in_directories_that_silent_branches_lack() {
     .unwrap();
     assert_eq!(look(dir, b"missing"), Err(Errno::TIMEDOUT));
     for silent in [1, 3] {
-        assert!(branch_deadlines::set_silent(&rig.pool, branches[silent].id, false));
+        assert!(branch_deadlines::set_silent(&rig.pool, op.branches[silent].id, false));
     }
     assert_eq!([dir, NodeId::ROOT].map(|dir| look(dir, b"missing")), [Err(Errno::NOENT); 2]);
 }
@@ -232,13 +235,13 @@ fn a_clone_is_recorded_from_the_top() {
     let rig = Rig::new();
     let top = rig.dir(NodeId::ROOT, "top");
     let dir = rig.dir(top, "d");
-    let branches = rig.pool.branches.load();
+    let op = rig.op();
     let [above, node] = [top, dir].map(|id| rig.pool.nodes.get(id).unwrap());
-    let mut dirs = rig.begin(&branches, dir);
+    let mut dirs = rig.begin(&op, dir);
     let begun = rig.pool.changes.ticket();
     std::thread::scope(|scope| {
         let held = node.dir().cached.lock();
-        let clone = scope.spawn(|| names::create::bring_dir(&rig.pool, &branches, &mut dirs, 1, b"top/d"));
+        let clone = scope.spawn(|| names::create::bring_dir(&op, &mut dirs, 1, b"top/d"));
         let is_recorded = || !rig.pool.changes.unchanged(begun, Item::places(above.id));
         for _ in 0..10_000 {
             if is_recorded() {
@@ -251,17 +254,17 @@ fn a_clone_is_recorded_from_the_top() {
         clone.join().unwrap().unwrap();
         assert!(in_time, "the parent first");
     });
-    assert!(!rig.begin(&branches, dir).lacks(1) && !rig.begin(&branches, top).lacks(1));
+    assert!(!rig.begin(&op, dir).lacks(1) && !rig.begin(&op, top).lacks(1));
 }
 
 #[test]
 fn a_removed_directory_is_not_brought_back_by_a_clone() {
     let rig = Rig::new();
     rig.dir(NodeId::ROOT, "d");
-    let branches = rig.pool.branches.load();
+    let op = rig.op();
     // A clone that has begun: the removal waits for it, and removes the clone too.
     std::thread::scope(|scope| {
-        let cloning = resolve::locks::lock_for_clone(&rig.pool, b"d", branches[1].id).unwrap();
+        let cloning = resolve::locks::lock_for_clone(&op, b"d", op.branches[1].id).unwrap();
         let removal = scope.spawn(|| names::remove::rmdir(&rig.pool, NodeId::ROOT, b"d"));
         for _ in 0..100 {
             if removal.is_finished() {
@@ -269,16 +272,16 @@ fn a_removed_directory_is_not_brought_back_by_a_clone() {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        names::create::clone_path(&rig.pool, &branches, &branches[0], &branches[1], b"d", None).unwrap();
+        names::create::clone_path(&op, &op.branches[0], &op.branches[1], b"d", None).unwrap();
         drop(cloning);
         removal.join().unwrap().unwrap();
     });
     assert!((0..BRANCHES).all(|branch| !rig.on(branch, "d").exists()));
     // An operation that had the directory before, while another directory takes over its path.
     let dir = rig.dir(NodeId::ROOT, "e");
-    let mut before = rig.begin(&branches, dir);
+    let mut before = rig.begin(&op, dir);
     names::remove::rmdir(&rig.pool, NodeId::ROOT, b"e").unwrap();
     names::create::mkdir(&rig.pool, &ROOT, NodeId::ROOT, b"e", 0o755).unwrap();
-    assert_eq!(names::create::bring_dir(&rig.pool, &branches, &mut before, 1, b"e"), Err(Errno::NOENT));
+    assert_eq!(names::create::bring_dir(&op, &mut before, 1, b"e"), Err(Errno::NOENT));
     assert!(!rig.on(1, "e").exists());
 }

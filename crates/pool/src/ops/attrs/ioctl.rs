@@ -12,7 +12,7 @@ use crate::ops::resolve;
 use crate::ops::resolve::opened_copies::OpenedCopies;
 use crate::ops::resolve::places::Purpose;
 use crate::paths::Uses;
-use crate::pool::Pool;
+use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::NodeId;
 use canopy_branch::branch::health::OpKind;
@@ -45,7 +45,7 @@ impl IoctlAnswer {
 pub fn ioctl(pool: &Pool, caller: &Caller, id: NodeId, command: u32, input: &[u8]) -> Result<IoctlAnswer> {
     let _changes = pool.figures.changes();
     if command == FITRIM {
-        return trim(pool, caller, input);
+        return trim(&Op::begin(pool), caller, input);
     }
     if command == RELOCATE {
         let relocation = Relocation::from_bytes(input).ok_or(Error::Invalid)?;
@@ -57,14 +57,14 @@ pub fn ioctl(pool: &Pool, caller: &Caller, id: NodeId, command: u32, input: &[u8
     if ioctl.writes() {
         buffer[..ioctl.size()].copy_from_slice(input.get(..ioctl.size()).ok_or(Error::Invalid)?);
     }
-    let node = pool.nodes.get(id)?;
+    let op = &mut Op::begin(pool);
+    let node = op.nodes.get(id)?;
     let trust = if ioctl.writes() {
-        resolve::places::trust_to_change(pool, &node)
+        resolve::places::trust_to_change(op, &node)
     } else {
-        resolve::places::trust_to_read(pool, &node)
+        resolve::places::trust_to_read(op, &node)
     };
-    let _held = pool.using(Uses::node(id));
-    let branches = pool.branches.load();
+    let _held = op.using(Uses::node(id));
     let func = if ioctl.writes() { Func::Chmod } else { Func::Getattr };
     let kind = if node.is_dir() { OFlags::DIRECTORY } else { OFlags::NONBLOCK };
     if !ioctl.writes() {
@@ -72,19 +72,19 @@ pub fn ioctl(pool: &Pool, caller: &Caller, id: NodeId, command: u32, input: &[u8
             flag_ioctl(beneath::reopen(fd, OFlags::RDONLY | kind)?.as_fd(), ioctl, &mut buffer)
         };
         if node.is_dir() {
-            resolve::places::ask_dir(pool, &branches, &node, trust, func, read)?
+            resolve::places::ask_dir(op, &node, trust, func, read)?
         } else {
-            let own = resolve::places::primary(pool, &branches, &node)?;
+            let own = resolve::places::primary(op, &node)?;
             let failed = |errno| node.waits_for_lease(own.branch.record_error(errno, OpKind::Read), false);
             read(own.fd.as_fd()).map_err(failed)?;
         }
         return Ok(IoctlAnswer { buffer, len: ioctl.size() });
     }
-    let _not_cloning = resolve::locks::keep_from_cloning(pool, &node)?;
-    let places = resolve::places::places(pool, &branches, &node, trust, Purpose::Attributes)?;
-    let chosen = resolve::places::chosen_places(pool, func, &branches, &places, false)?;
+    let _not_cloning = resolve::locks::keep_from_cloning(op, &node)?;
+    let places = resolve::places::places(op, &node, trust, Purpose::Attributes)?;
+    let chosen = resolve::places::chosen_places(op, func, &places, false)?;
     let opened = OpenedCopies::open(&node, &chosen, OFlags::RDONLY | kind)?;
-    let changed = resolve::places::change_each(pool, &branches, &places, &chosen, |place| {
+    let changed = resolve::places::change_each(op, &places, &chosen, |place| {
         let file = opened.of(place)?;
         // The kernel does not check SetVersion. It has checked the others itself since Linux 5.13.
         let checked = ioctl != FlagIoctl::SetVersion && caller.is_checked();
@@ -93,14 +93,14 @@ pub fn ioctl(pool: &Pool, caller: &Caller, id: NodeId, command: u32, input: &[u8
         }
         let changed = guarded_bits(ioctl, &buffer) != current_guarded_bits(file, ioctl)?;
         if changed {
-            pool.admits(caller, Act::GuardFlags)?;
+            op.admits(caller, Act::GuardFlags)?;
         }
         flag_ioctl(file, ioctl, &mut buffer.clone())
     });
     node.copies_changed();
     changed?;
     // chattr(1) changes ctime, which the kernel does not expect from an ioctl.
-    pool.kernel.load().invalidate_attr(id);
+    op.kernel.load().invalidate_attr(id);
     Ok(IoctlAnswer { buffer, len: 0 })
 }
 
@@ -109,15 +109,14 @@ pub fn ioctl(pool: &Pool, caller: &Caller, id: NodeId, command: u32, input: &[u8
 /// this may take minutes.
 ///
 /// Errors: `EOPNOTSUPP` when no filesystem can. Any other error is returned after all have been tried.
-fn trim(pool: &Pool, caller: &Caller, input: &[u8]) -> Result<IoctlAnswer> {
+fn trim(op: &Op<'_>, caller: &Caller, input: &[u8]) -> Result<IoctlAnswer> {
     let input = input.first_chunk::<{ TrimRange::SIZE }>().ok_or(Error::Invalid)?;
     // The branches would check the daemon's rights.
-    pool.admits(caller, Act::Trim)?;
+    op.admits(caller, Act::Trim)?;
     let range = TrimRange::from_bytes(*input);
-    let branches = pool.branches.load();
     let (mut trimmed, mut failed): (Option<u64>, _) = (None, Ok(()));
-    for (index, branch) in branches.iter().enumerate() {
-        if branches.iter().take(index).any(|before| before.dev == branch.dev) {
+    for (index, branch) in op.branches.iter().enumerate() {
+        if op.branches.iter().take(index).any(|before| before.dev == branch.dev) {
             continue;
         }
         let root = beneath::open(branch.root(), b"", OFlags::RDONLY | OFlags::DIRECTORY);

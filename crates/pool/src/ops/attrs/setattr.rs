@@ -16,10 +16,9 @@ use crate::ops::resolve::opened_copies::OpenedCopies;
 use crate::ops::resolve::places::{Chosen, Places, Purpose};
 use crate::ops::resolve::{Place, PlaceFd};
 use crate::paths::Uses;
-use crate::pool::Pool;
+use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::{HandleId, NodeId};
-use canopy_branch::branch::Branches;
 use canopy_branch::branch::health::OpKind;
 use canopy_branch::fs::stat::{self, Attr, S_ISGID, S_ISUID, S_IXGRP, Time};
 use canopy_branch::fs::{beneath, pinned, xattr};
@@ -72,16 +71,17 @@ pub fn setattr(
     handle: Option<HandleId>,
     set: &SetAttr,
 ) -> Result<Attr> {
+    let op = &mut Op::begin(pool);
     let _changes = pool.figures.changes();
-    let node = pool.nodes.get(id)?;
-    let trust = resolve::places::trust_to_change(pool, &node);
+    let node = op.nodes.get(id)?;
+    let trust = resolve::places::trust_to_change(op, &node);
     let handle = handle.and_then(|h| pool.files.get(h).ok()).filter(|h| Arc::ptr_eq(&h.node, &node));
     let with_data = handle.is_some() || is_by_open(&node, caller, set);
-    if handle.is_none() && resolve::generations::knows_copies(pool) {
-        let _held = pool.using(Uses::node(node.id));
-        resolve::generations::must_be_current(pool, &pool.branches.load(), &node, trust)?;
+    if handle.is_none() && resolve::generations::knows_copies(op) {
+        let _held = op.using(Uses::node(node.id));
+        resolve::generations::must_be_current(op, &node, trust)?;
     }
-    let attr = || set_attributes(pool, caller, &node, trust, handle.as_deref(), set, with_data);
+    let attr = |op: &mut Op<'_>| set_attributes(op, caller, &node, trust, handle.as_deref(), set, with_data);
     match set.size {
         // The name leads to another node now.
         Some(_) if handle.is_none() && node.opened().is_some_and(|open| open.is_detached()) => {
@@ -89,18 +89,18 @@ pub fn setattr(
         }
         // Some filesystems allocate space as soon as a file grows.
         Some(size) if !node.is_dir() => {
-            let set = moves::make_room::with_room(pool, &node, size, attr);
+            let set = moves::make_room::with_room(op, &node, size, attr);
             set.map_err(|error| match error {
                 Error::Branch(errno) => node.waits_for_lease(errno, true),
                 other => other,
             })
         }
-        _ => attr(),
+        _ => attr(op),
     }
 }
 
 fn set_attributes(
-    pool: &Pool,
+    op: &mut Op<'_>,
     caller: &Caller,
     node: &Arc<Node>,
     trust: Trust,
@@ -108,32 +108,29 @@ fn set_attributes(
     set: &SetAttr,
     with_data: bool,
 ) -> Result<Attr> {
-    let _held = pool.using(Uses::node(node.id));
-    let branches = pool.branches.load();
+    let _held = op.using(Uses::node(node.id));
     if set.changes_nothing() {
         if node.is_dir() {
-            return names::lookup::dir_attr(pool, &branches, node, trust, false);
+            return names::lookup::dir_attr(op, node, trust, false);
         }
-        let own = kill_privileges(pool, &branches, node, caller)?;
-        return resolve::places::file_attr_at(pool, node, &own);
+        let own = kill_privileges(op, node, caller)?;
+        return resolve::places::file_attr_at(op, node, &own);
     }
     let by_policy = set.uid.is_some() || set.gid.is_some() || set.mode.is_some() || !with_data;
     if !by_policy {
-        let own = change_data(pool, &branches, node, caller, handle, set)?;
-        return resolve::places::file_attr_at(pool, node, &own);
+        let own = change_data(op, node, caller, handle, set)?;
+        return resolve::places::file_attr_at(op, node, &own);
     }
-    let _not_cloning = resolve::locks::keep_from_cloning(pool, node)?;
+    let _not_cloning = resolve::locks::keep_from_cloning(op, node)?;
     let purpose = match set.size {
         Some(_) if !with_data => Purpose::Truncation,
         _ => Purpose::Attributes,
     };
-    let places = resolve::places::places(pool, &branches, node, trust, purpose)?;
+    let places = resolve::places::places(op, node, trust, purpose)?;
     let mut changed = Chosen::new();
-    let result =
-        change(pool, &branches, node, &places, &mut changed, caller, set, handle.is_some(), with_data);
-    let result = result.and_then(|()| {
-        if with_data { change_data(pool, &branches, node, caller, handle, set).map(drop) } else { Ok(()) }
-    });
+    let result = change(op, node, &places, &mut changed, caller, set, handle.is_some(), with_data);
+    let result = result
+        .and_then(|()| if with_data { change_data(op, node, caller, handle, set).map(drop) } else { Ok(()) });
     if result.is_err() {
         for place in changed {
             let (before, fd) = (&place.attr, place.fd.as_fd());
@@ -144,15 +141,14 @@ fn set_attributes(
     }
     node.copies_changed();
     result?;
-    resolve::places::attr_at(pool, &branches, node, &places)
+    resolve::places::attr_at(op, node, &places)
 }
 
 /// Applies the changes that policies decide on: with `with_data`, all but size and times. Adds to `changed` the
 /// places whose owner or mode has changed.
 #[allow(clippy::too_many_arguments)]
 fn change<'p>(
-    pool: &Pool,
-    branches: &Branches,
+    op: &Op<'_>,
     node: &Node,
     places: &'p Places,
     changed: &mut Chosen<'p>,
@@ -162,8 +158,8 @@ fn change<'p>(
     with_data: bool,
 ) -> Result<()> {
     let mut on_each = |func, undo: bool, change: &dyn Fn(&Place) -> Result<(), Errno>| {
-        let chosen = resolve::places::chosen_places(pool, func, branches, places, by_handle)?;
-        let result = resolve::places::change_each(pool, branches, places, &chosen, change);
+        let chosen = resolve::places::chosen_places(op, func, places, by_handle)?;
+        let result = resolve::places::change_each(op, places, &chosen, change);
         if undo {
             changed.extend(chosen);
         }
@@ -171,10 +167,10 @@ fn change<'p>(
     };
     let mut writable = OpenedCopies::default();
     if set.size.is_some() && !with_data {
-        let chosen = resolve::places::chosen_places(pool, Func::Truncate, branches, places, by_handle)?;
+        let chosen = resolve::places::chosen_places(op, Func::Truncate, places, by_handle)?;
         // If nothing is changed before it, the only one is opened when it is truncated, unless it is open for writing already.
         let is_first = set.uid.is_none() && set.gid.is_none() && set.mode.is_none();
-        if chosen.len() > 1 || !is_first || resolve::generations::knows_copies(pool) {
+        if chosen.len() > 1 || !is_first || resolve::generations::knows_copies(op) {
             writable = OpenedCopies::open(node, &chosen, OFlags::WRONLY)?;
         }
     }
@@ -209,13 +205,8 @@ fn change<'p>(
 }
 
 /// Returns the file of a handle, or a node's own file.
-fn open_or_own(
-    pool: &Pool,
-    branches: &Branches,
-    node: &Arc<Node>,
-    handle: Option<&FileHandle>,
-) -> Result<Place> {
-    let Some(handle) = handle else { return resolve::places::primary(pool, branches, node) };
+fn open_or_own(op: &Op<'_>, node: &Arc<Node>, handle: Option<&FileHandle>) -> Result<Place> {
+    let Some(handle) = handle else { return resolve::places::primary(op, node) };
     let (branch, fd) = (handle.open.location().branch.clone(), handle.fd());
     let attr = stat::of(fd.as_fd()).map_err(|errno| branch.record_error(errno, OpKind::Read))?;
     Ok(Place { index: None, branch, fd: PlaceFd::Shared(fd), attr })
@@ -226,8 +217,8 @@ fn open_or_own(
 /// The request has one of two causes: the caller writes the file, or it calls chown(-1, -1), which clears set-id
 /// bits even for root but only the owner may call (fs/attr.c notify_change turns it into a chmod). If no handle is
 /// open for writing, the cause is the latter.
-fn kill_privileges(pool: &Pool, branches: &Branches, node: &Arc<Node>, caller: &Caller) -> Result<Place> {
-    let primary = resolve::places::primary(pool, branches, node)?;
+fn kill_privileges(op: &Op<'_>, node: &Arc<Node>, caller: &Caller) -> Result<Place> {
+    let primary = resolve::places::primary(op, node)?;
     let failed = |errno| primary.branch.record_error(errno, OpKind::Change);
     let left = without_set_id(&primary.attr, || caller.is_in_group(primary.attr.gid));
     let mut written = node.opened().is_some_and(|open| open.is_written());
@@ -243,7 +234,7 @@ fn kill_privileges(pool: &Pool, branches: &Branches, node: &Arc<Node>, caller: &
         if !written && !caller.owner_or_capable(&primary.attr) {
             return Err(Errno::PERM.into());
         }
-        let outdated = resolve::generations::outdate_others(pool, primary.fd.as_fd());
+        let outdated = resolve::generations::outdate_others(op, primary.fd.as_fd());
         let _right = outdated.map_err(|errno| node.waits_for_lease(failed(errno), false))?;
         pinned::chmod(primary.fd.as_fd(), mode).map_err(failed)?;
     }
@@ -259,21 +250,20 @@ fn kill_privileges(pool: &Pool, branches: &Branches, node: &Arc<Node>, caller: &
 /// Changes size and times of the open file, whatever its branch's mode, as writes do. The only times that come through a
 /// handle are those of data that the kernel has cached (writeback).
 fn change_data(
-    pool: &Pool,
-    branches: &Branches,
+    op: &Op<'_>,
     node: &Arc<Node>,
     caller: &Caller,
     handle: Option<&FileHandle>,
     set: &SetAttr,
 ) -> Result<Place> {
-    let file = open_or_own(pool, branches, node, handle)?;
+    let file = open_or_own(op, node, handle)?;
     let failed = |errno| file.branch.record_error(errno, OpKind::Change);
     if let Some(size) = set.size {
         let kill = set.kill_suidgid.then_some(caller);
-        let truncated = if handle.is_none() && resolve::generations::knows_copies(pool) {
+        let truncated = if handle.is_none() && resolve::generations::knows_copies(op) {
             // The file may be open for reading alone, by O_RDONLY | O_TRUNC.
             beneath::reopen(&file.fd, OFlags::WRONLY).and_then(|opened| {
-                let _right = resolve::generations::outdate_others(pool, opened.as_fd())?;
+                let _right = resolve::generations::outdate_others(op, opened.as_fd())?;
                 truncate(opened.as_fd(), size, kill)
             })
         } else {

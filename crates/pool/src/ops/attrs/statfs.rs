@@ -4,7 +4,7 @@ use crate::config::StatfsMode;
 use crate::ops::aggregate::{self, BranchStat, Figures};
 use crate::ops::resolve;
 use crate::paths::Uses;
-use crate::pool::Pool;
+use crate::pool::{Op, Pool};
 use canopy_base::error::Result;
 use canopy_base::ids::NodeId;
 use canopy_base::path::split;
@@ -20,25 +20,25 @@ use rustix::io::Errno;
 ///
 /// With `statfs=base`, they may miss what other programs have changed on the branches during the last 10 ms.
 pub fn statfs(pool: &Pool, id: NodeId) -> Result<Figures> {
-    let _held = pool.using(Uses::node(id));
-    let branches = pool.branches.load();
-    let ignore = pool.config().statfs_ignore;
-    Ok(match pool.config().statfs {
-        StatfsMode::Base => pool.figures.get(&branches, || {
-            let stats = of_roots(&branches);
-            let complete = (stats.len() == branches.len()).then_some(());
+    let op = &mut Op::begin(pool);
+    let _held = op.using(Uses::node(id));
+    let ignore = op.config.statfs_ignore;
+    Ok(match op.config.statfs {
+        StatfsMode::Base => op.figures.get(&op.branches, || {
+            let stats = of_roots(&op.branches);
+            let complete = (stats.len() == op.branches.len()).then_some(());
             (aggregate::statfs(&stats, ignore), complete)
         }),
         StatfsMode::Full => {
-            let path = pool.nodes.locate(id)?.1.unwrap_or_default();
-            aggregate::statfs(&of_paths(pool, &branches, &path), ignore)
+            let path = op.nodes.locate(id)?.1.unwrap_or_default();
+            aggregate::statfs(&of_paths(op, &path), ignore)
         }
     })
 }
 
 /// Asks the filesystems that hold a path on the branches.
-fn of_paths(pool: &Pool, branches: &Branches, path: &[u8]) -> Vec<BranchStat> {
-    let follow = resolve::dirs::follow(pool);
+fn of_paths(op: &Op<'_>, path: &[u8]) -> Vec<BranchStat> {
+    let follow = resolve::dirs::follow(op);
     let ask = |branch: &Branch| -> Result<BranchStat, Errno> {
         if path.is_empty() {
             return of(branch, branch.filesystem, branch.root());
@@ -54,7 +54,7 @@ fn of_paths(pool: &Pool, branches: &Branches, path: &[u8]) -> Vec<BranchStat> {
         };
         of(branch, filesystem, found.as_fd())
     };
-    branches.iter().filter_map(|branch| recorded(branch, ask(branch))).collect()
+    op.branches.iter().filter_map(|branch| recorded(branch, ask(branch))).collect()
 }
 
 /// Asks the filesystems of the branches' roots, each once per mount: whether it is read-only belongs to the mount.

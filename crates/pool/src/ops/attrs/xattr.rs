@@ -10,10 +10,9 @@ use crate::ops::resolve;
 use crate::ops::resolve::Place;
 use crate::ops::resolve::places::Purpose;
 use crate::paths::Uses;
-use crate::pool::Pool;
+use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::NodeId;
-use canopy_branch::branch::Branches;
 use canopy_branch::branch::health::OpKind;
 use canopy_branch::fs::acl::{ACCESS, is_acl};
 use canopy_branch::fs::stat::{self, S_ISGID};
@@ -28,34 +27,34 @@ use std::sync::Arc;
 ///
 /// Errors: `ENODATA`, `ERANGE`, `EOPNOTSUPP` from the branch.
 pub fn getxattr(pool: &Pool, id: NodeId, name: &[u8], buffer: &mut [u8]) -> Result<usize> {
+    let op = &mut Op::begin(pool);
     // The kernel reads this ACL to check permissions.
-    let kernel_checks = resolve::acl::kernel_checks_acls(pool) && is_acl(name);
-    match xattr_allowed(pool, name) {
+    let kernel_checks = resolve::acl::kernel_checks_acls(op) && is_acl(name);
+    match xattr_allowed(op, name) {
         // After ENOSYS, the kernel would never ask for an ACL again and would use the mask as the group's rights.
-        Err(Error::Unsupported) if resolve::acl::kernel_checks_acls(pool) && !kernel_checks => {
+        Err(Error::Unsupported) if resolve::acl::kernel_checks_acls(op) && !kernel_checks => {
             return Err(Errno::OPNOTSUPP.into());
         }
         refused if !kernel_checks => refused?,
         _ => {}
     }
-    match read_xattr(pool, id, name, buffer) {
+    match read_xattr(op, id, name, buffer) {
         // The branch's filesystem has no ACLs. On EOPNOTSUPP, the kernel would give access to the owner only.
         Err(Error::Branch(Errno::OPNOTSUPP)) if kernel_checks => Err(Error::NoAttribute),
         other => other,
     }
 }
 
-fn read_xattr(pool: &Pool, id: NodeId, name: &[u8], buffer: &mut [u8]) -> Result<usize> {
+fn read_xattr(op: &mut Op<'_>, id: NodeId, name: &[u8], buffer: &mut [u8]) -> Result<usize> {
     if is_own(name) {
         return Err(Error::NoAttribute);
     }
-    let node = pool.nodes.get(id)?;
-    let trust = resolve::places::trust_to_read(pool, &node);
-    let _held = pool.using(Uses::node(id));
-    let branches = pool.branches.load();
+    let node = op.nodes.get(id)?;
+    let trust = resolve::places::trust_to_read(op, &node);
+    let _held = op.using(Uses::node(id));
     // An ACL comes from the same copy as the mode, whose group bits are the ACL's mask.
     let func = if is_acl(name) { Func::Getattr } else { Func::Getxattr };
-    query(pool, &branches, &node, trust, func, |of| match of {
+    query(op, &node, trust, func, |of| match of {
         Of::File(fd) => xattr::get(fd, name, buffer),
         Of::Entry(dir, entry) => xattr::get_at(dir, entry, name, buffer),
     })
@@ -66,16 +65,16 @@ fn read_xattr(pool: &Pool, id: NodeId, name: &[u8], buffer: &mut [u8]) -> Result
 /// `trusted.*` is listed only for callers that may read it (xattr(7)), because a program that copies a file fails
 /// on a name that is listed but cannot be read. The kernel leaves this check to each filesystem.
 pub fn listxattr(pool: &Pool, caller: &Caller, id: NodeId, buffer: &mut [u8]) -> Result<usize> {
-    match pool.config().xattr {
+    let op = &mut Op::begin(pool);
+    match op.config.xattr {
         XattrMode::Passthrough => {}
         XattrMode::NoAttr => return Ok(0),
         XattrMode::NoSys => return Err(Error::Unsupported),
     }
-    let node = pool.nodes.get(id)?;
-    let trust = resolve::places::trust_to_read(pool, &node);
-    let _held = pool.using(Uses::node(id));
-    let branches = pool.branches.load();
-    query(pool, &branches, &node, trust, Func::Listxattr, |of| {
+    let node = op.nodes.get(id)?;
+    let trust = resolve::places::trust_to_read(op, &node);
+    let _held = op.using(Uses::node(id));
+    query(op, &node, trust, Func::Listxattr, |of| {
         let length = match of {
             Of::File(fd) => xattr::list(fd, buffer)?,
             Of::Entry(dir, entry) => xattr::list_at(dir, entry, buffer)?,
@@ -86,7 +85,7 @@ pub fn listxattr(pool: &Pool, caller: &Caller, id: NodeId, buffer: &mut [u8]) ->
         let mut sees_trusted = None;
         Ok(retain(&mut buffer[..length], |name| {
             let hidden = name.starts_with(b"trusted.")
-                && !*sees_trusted.get_or_insert_with(|| pool.admits(caller, Act::SeeTrusted).is_ok());
+                && !*sees_trusted.get_or_insert_with(|| op.admits(caller, Act::SeeTrusted).is_ok());
             !hidden && !is_own(name)
         }))
     })
@@ -105,25 +104,25 @@ pub fn setxattr(
     flags: u32,
     kill_sgid: bool,
 ) -> Result<()> {
+    let op = &mut Op::begin(pool);
     let _changes = pool.figures.changes();
-    xattr_allowed(pool, name)?;
+    xattr_allowed(op, name)?;
     if is_own(name) {
         // Copied from a disk of the pool. An ACL is also set under its own name.
         return Ok(());
     }
     let flags = XattrFlags::from_bits(flags).ok_or(Error::Invalid)?;
-    let node = pool.nodes.get(id)?;
-    let trust = resolve::places::trust_to_change(pool, &node);
-    let _held = pool.using(Uses::node(id));
-    let branches = pool.branches.load();
-    resolve::places::on_copies(pool, &branches, &node, trust, (Func::Setxattr, purpose(name)), |place| {
+    let node = op.nodes.get(id)?;
+    let trust = resolve::places::trust_to_change(op, &node);
+    let _held = op.using(Uses::node(id));
+    resolve::places::on_copies(op, &node, trust, (Func::Setxattr, purpose(name)), |place| {
         may_write(caller, name, place)?;
         let fd = place.fd.as_fd();
         let nears = place.branch.nears_reserve(value.len() as u64);
-        reserve::take_space(pool, nears, || None, || Ok(xattr::set(fd, name, value, flags)?))
+        reserve::take_space(op, nears, || None, || Ok(xattr::set(fd, name, value, flags)?))
             .map_err(Error::errno)?;
         // The kernel sends `kill_sgid` only if it checks ACLs, and the branch lets the daemon keep the bit.
-        let unknown_to_kernel = name == ACCESS && !resolve::acl::kernel_checks_acls(pool);
+        let unknown_to_kernel = name == ACCESS && !resolve::acl::kernel_checks_acls(op);
         if !kill_sgid && !unknown_to_kernel {
             return Ok(());
         }
@@ -135,40 +134,40 @@ pub fn setxattr(
         }
         Ok(())
     })?;
-    acl_changed(pool, id, name);
+    acl_changed(op, id, name);
     Ok(())
 }
 
 /// Invalidates the node's attributes after a change of an ACL. An ACL also changes the mode, which the kernel
 /// does not expect if it does not handle ACLs (`posix-acl=false`).
-fn acl_changed(pool: &Pool, id: NodeId, name: &[u8]) {
+fn acl_changed(op: &Op<'_>, id: NodeId, name: &[u8]) {
     if is_acl(name) {
-        pool.kernel.load().invalidate_attr(id);
+        op.kernel.load().invalidate_attr(id);
     }
 }
 
 /// Removes an attribute from every copy. Errors: as for `setxattr`.
 pub fn removexattr(pool: &Pool, caller: &Caller, id: NodeId, name: &[u8]) -> Result<()> {
+    let op = &mut Op::begin(pool);
     let _changes = pool.figures.changes();
-    xattr_allowed(pool, name)?;
+    xattr_allowed(op, name)?;
     if is_own(name) {
         return Err(Error::NoAttribute);
     }
-    let node = pool.nodes.get(id)?;
-    let trust = resolve::places::trust_to_change(pool, &node);
-    let _held = pool.using(Uses::node(id));
-    let branches = pool.branches.load();
-    resolve::places::on_copies(pool, &branches, &node, trust, (Func::Removexattr, purpose(name)), |place| {
+    let node = op.nodes.get(id)?;
+    let trust = resolve::places::trust_to_change(op, &node);
+    let _held = op.using(Uses::node(id));
+    resolve::places::on_copies(op, &node, trust, (Func::Removexattr, purpose(name)), |place| {
         may_write(caller, name, place)?;
         xattr::remove(place.fd.as_fd(), name)
     })?;
-    acl_changed(pool, id, name);
+    acl_changed(op, id, name);
     Ok(())
 }
 
-fn xattr_allowed(pool: &Pool, name: &[u8]) -> Result<()> {
-    match pool.config().xattr {
-        XattrMode::Passthrough if name == b"security.capability" && !pool.config().security_capability => {
+fn xattr_allowed(op: &Op<'_>, name: &[u8]) -> Result<()> {
+    match op.config.xattr {
+        XattrMode::Passthrough if name == b"security.capability" && !op.config.security_capability => {
             Err(Error::NoAttribute)
         }
         XattrMode::Passthrough => Ok(()),
@@ -179,17 +178,14 @@ fn xattr_allowed(pool: &Pool, name: &[u8]) -> Result<()> {
 
 /// Runs a query about extended attributes on the copy of a node that a search function chooses.
 fn query(
-    pool: &Pool,
-    branches: &Branches,
+    op: &Op<'_>,
     node: &Arc<Node>,
     trust: Trust,
     func: Func,
     mut query: impl FnMut(Of<'_>) -> Result<usize, Errno>,
 ) -> Result<usize> {
     if node.is_dir() {
-        return resolve::places::ask_dir(pool, branches, node, trust, func, |dir| {
-            query(Of::Entry(dir, b"."))
-        });
+        return resolve::places::ask_dir(op, node, trust, func, |dir| query(Of::Entry(dir, b".")));
     }
     // The kernel sends this before the first write to a file. That file is usually open, so no name is needed.
     if let Some(open) = node.opened() {
@@ -197,7 +193,7 @@ fn query(
         let answer = query(Of::File(file.fd.as_fd()));
         return Ok(answer.map_err(|errno| file.branch.record_error(errno, OpKind::Read))?);
     }
-    let by_name = resolve::via_cached_parent(pool, branches, node, |_, branch, dir, name, key| {
+    let by_name = resolve::via_cached_parent(op, node, |_, branch, dir, name, key| {
         let answer = query(Of::Entry(dir, name));
         // Afterwards: until here, the name may have come to lead to another file.
         stat::at(dir, name).ok().filter(|attr| attr.key() == key)?;
@@ -206,7 +202,7 @@ fn query(
     if let Some(answer) = by_name {
         return Ok(answer?);
     }
-    let own = resolve::places::primary(pool, branches, node)?;
+    let own = resolve::places::primary(op, node)?;
     Ok(query(Of::File(own.fd.as_fd())).map_err(|errno| own.branch.record_error(errno, OpKind::Read))?)
 }
 

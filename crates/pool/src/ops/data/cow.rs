@@ -14,7 +14,7 @@ use crate::ops::moves;
 use crate::ops::names;
 use crate::ops::resolve;
 use crate::paths::Uses;
-use crate::pool::Pool;
+use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::NodeId;
 use rustix::fs::OFlags;
@@ -30,13 +30,14 @@ pub fn lookup_for(
     parent: NodeId,
     name: &[u8],
 ) -> Result<crate::ops::names::lookup::Entry> {
-    if pool.pending_cow.count.load(Ordering::Relaxed) > 0
-        && let Some(node) = pool.nodes.child(parent, name)
-        && pool.pending_cow.take(caller.pid, node.id)
-        && let Err(error) = moves::break_link::replace_link_by_copy(pool, &node, parent, name)
+    let op = &mut Op::begin(pool);
+    if op.pending_cow.count.load(Ordering::Relaxed) > 0
+        && let Some(node) = op.nodes.child(parent, name)
+        && op.pending_cow.take(caller.pid, node.id)
+        && let Err(error) = moves::break_link::replace_link_by_copy(op, &node, parent, name)
     {
         // So the same lookup comes here again, or the open that follows succeeds.
-        pool.pending_cow.put(caller.pid, node.id);
+        op.pending_cow.put(caller.pid, node.id);
         if matches!(error, Error::Wait(_)) {
             return Err(error);
         }
@@ -48,39 +49,39 @@ pub fn lookup_for(
 /// Replaces the hard link that an open for writing names by a copy.
 ///
 /// Errors: `ESTALE` when the kernel has to look the name up again first; [`Error::Wait`] while the file moves.
-pub(crate) fn break_link(pool: &Pool, caller: &Caller, id: NodeId, flags: u32) -> Result<()> {
-    if !pool.config().link_cow || !open_file::writes(OFlags::from_bits_retain(flags as _)) {
+pub(crate) fn break_link(op: &mut Op<'_>, caller: &Caller, id: NodeId, flags: u32) -> Result<()> {
+    if !op.config.link_cow || !open_file::writes(OFlags::from_bits_retain(flags as _)) {
         return Ok(());
     }
-    let node = pool.nodes.get(id)?;
-    if node.is_dir() || node.opened().is_some() || !is_linked(pool, &node)? {
+    let node = op.nodes.get(id)?;
+    if node.is_dir() || node.opened().is_some() || !is_linked(op, &node)? {
         return Ok(());
     }
-    match pool.nodes.known(id).as_slice() {
+    match op.nodes.known(id).as_slice() {
         [] => {}
-        [(parent, name)] => match moves::break_link::replace_link_by_copy(pool, &node, *parent, name) {
+        [(parent, name)] => match moves::break_link::replace_link_by_copy(op, &node, *parent, name) {
             Ok(true) => {}
             // Another name became known meanwhile, and the node stays with it.
             Ok(false) => return Err(Error::Stale),
             Err(wait @ Error::Wait(_)) => return Err(wait),
             Err(error) => tracing::debug!("a hard link is opened as it is: {error}"),
         },
-        _ => return send_back(pool, caller, id),
+        _ => return send_back(op, caller, id),
     }
     Ok(())
 }
 
-fn send_back(pool: &Pool, caller: &Caller, id: NodeId) -> Result<()> {
-    if pool.pending_cow.take(caller.pid, id) || !looks_up_again(caller) {
+fn send_back(op: &Op<'_>, caller: &Caller, id: NodeId) -> Result<()> {
+    if op.pending_cow.take(caller.pid, id) || !looks_up_again(caller) {
         return Ok(());
     }
-    pool.pending_cow.put(caller.pid, id);
+    op.pending_cow.put(caller.pid, id);
     Err(Error::Stale)
 }
 
-fn is_linked(pool: &Pool, node: &Arc<Node>) -> Result<bool> {
-    let _held = pool.using(Uses::node(node.id));
-    let attr = resolve::places::primary(pool, &pool.branches.load(), node)?.attr;
+fn is_linked(op: &mut Op<'_>, node: &Arc<Node>) -> Result<bool> {
+    let _held = op.using(Uses::node(node.id));
+    let attr = resolve::places::primary(op, node)?.attr;
     Ok(attr.is_regular() && attr.nlink > 1)
 }
 

@@ -15,12 +15,12 @@ use crate::ops::owed;
 use crate::ops::resolve;
 use crate::ops::resolve::acl::At;
 use crate::paths::Uses;
-use crate::pool::Pool;
+use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::NodeId;
 use canopy_base::path::join;
+use canopy_branch::branch::Branch;
 use canopy_branch::branch::health::OpKind;
-use canopy_branch::branch::{Branch, Branches};
 use canopy_branch::fs::stat::{self, Attr};
 use canopy_branch::journal::Change;
 use canopy_policy::Choice;
@@ -42,32 +42,32 @@ pub fn create(
     mode: u32,
     flags: u32,
 ) -> Result<(Entry, Opened)> {
+    let op = &mut Op::begin(pool);
     let _changes = pool.figures.changes();
-    let trust = resolve::dirs::cache_trust(pool);
-    let _held = pool.using(Uses::name(parent, name));
-    let branches = pool.branches.load();
-    let (path, mut dirs) = resolve::dirs::dirs(pool, &branches, parent, trust)?;
-    let chosen = names::create::room_for(pool, Func::Create, &path, &dirs, name, &[])?;
-    let flags = data::open::branch_flags(pool, flags) - OFlags::TRUNC;
+    let trust = resolve::dirs::cache_trust(op);
+    let _held = op.using(Uses::name(parent, name));
+    let (path, mut dirs) = resolve::dirs::dirs(op, parent, trust)?;
+    let chosen = names::create::room_for(op, Func::Create, &path, &dirs, name, &[])?;
+    let flags = data::open::branch_flags(op, flags) - OFlags::TRUNC;
     let create = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let (index, fd) = open_new(pool, caller, &branches, &mut dirs, (&path, name), &chosen, |dir| {
+    let (index, fd) = open_new(op, caller, &mut dirs, (&path, name), &chosen, |dir| {
         rustix::fs::openat(dir, name, create, mode_in(caller, dir, mode)?)
     })?;
-    pool.dir_cache.admit(fd.as_fd()).inspect_err(|_| {
+    op.dir_cache.admit(fd.as_fd()).inspect_err(|_| {
         // The file is new, and the kernel does not know it yet.
         let _ = dirs.unlink(index, name, AtFlags::empty());
     })?;
-    resolve::generations::begin_generation(pool, fd.as_fd(), &path, name).inspect_err(|_| {
+    resolve::generations::begin_generation(op, fd.as_fd(), &path, name).inspect_err(|_| {
         let _ = dirs.unlink(index, name, AtFlags::empty());
     })?;
     dirs.name_created(name, index);
-    owed::note(pool, &branches, [index], || Change::Clear(join(&path, name)));
+    owed::note(op, [index], || Change::Clear(join(&path, name)));
     let attr = stat::of(fd.as_fd())?;
-    let branch = &branches.as_slice()[index];
-    let node = pool.nodes.hand_out_file(parent, name, branch, attr.key(), false)?;
-    names::lookup::forget_surplus(pool);
+    let branch = &op.branches.as_slice()[index];
+    let node = op.nodes.hand_out_file(parent, name, branch, attr.key(), false)?;
+    names::lookup::forget_surplus(op);
     let path = || join(&path, name);
-    finish_create(pool, caller, branch, node, fd, flags, attr, path)
+    finish_create(op, caller, branch, node, fd, flags, attr, path)
 }
 
 /// Creates a file without a name in a directory (`O_TMPFILE`); link(2) may give it one.
@@ -78,31 +78,30 @@ pub fn tmpfile(
     mode: u32,
     flags: u32,
 ) -> Result<(Entry, Opened)> {
+    let op = &mut Op::begin(pool);
     let _changes = pool.figures.changes();
-    let trust = resolve::dirs::cache_trust(pool);
-    let _held = pool.using(Uses::node(parent));
-    let branches = pool.branches.load();
-    let (path, mut dirs) = resolve::dirs::dirs(pool, &branches, parent, trust)?;
+    let trust = resolve::dirs::cache_trust(op);
+    let _held = op.using(Uses::node(parent));
+    let (path, mut dirs) = resolve::dirs::dirs(op, parent, trust)?;
     dirs.first()?;
-    let chosen = resolve::choose::choose_for_create(pool, Func::Create, &dirs, (&path, b""), &[])?;
+    let chosen = resolve::choose::choose_for_create(op, Func::Create, &dirs, (&path, b""), &[])?;
     let exclusive = OFlags::from_bits_retain(flags as _) & OFlags::EXCL;
-    let flags = data::open::branch_flags(pool, flags) - OFlags::TRUNC;
+    let flags = data::open::branch_flags(op, flags) - OFlags::TRUNC;
     let create = flags | exclusive | OFlags::TMPFILE | OFlags::CLOEXEC;
-    let (index, fd) = open_new(pool, caller, &branches, &mut dirs, (&path, b""), &chosen, |dir| {
+    let (index, fd) = open_new(op, caller, &mut dirs, (&path, b""), &chosen, |dir| {
         rustix::fs::openat(dir, c".", create, mode_in(caller, dir, mode)?)
     })?;
-    pool.dir_cache.admit(fd.as_fd())?;
+    op.dir_cache.admit(fd.as_fd())?;
     let attr = stat::of(fd.as_fd())?;
-    let branch = &branches.as_slice()[index];
-    let node = pool.nodes.hand_out_nameless(branch, attr.key());
-    finish_create(pool, caller, branch, node, fd, flags, attr, Default::default)
+    let branch = &op.branches.as_slice()[index];
+    let node = op.nodes.hand_out_nameless(branch, attr.key());
+    finish_create(op, caller, branch, node, fd, flags, attr, Default::default)
 }
 
 /// Creates a file on the first chosen branch or, if that is full or fails, on the next one the policy picks.
 fn open_new<'b>(
-    pool: &Pool,
+    op: &'b Op<'_>,
     caller: &Caller,
-    branches: &'b Branches,
     dirs: &mut MergedDir<'b>,
     (path, name): (&[u8], &[u8]),
     chosen: &Choice,
@@ -111,16 +110,16 @@ fn open_new<'b>(
     let mut index = *chosen.first().ok_or(Error::Absent)?;
     let mut full = SmallVec::new();
     loop {
-        let made = names::create::bring_dir(pool, branches, dirs, index, path).and_then(|()| {
+        let made = names::create::bring_dir(op, dirs, index, path).and_then(|()| {
             let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
             make(dirs.get(index).ok_or(Errno::NOENT)?)
         });
-        let made = made.map_err(|errno| branches[index].record_error(errno, OpKind::Change));
+        let made = made.map_err(|errno| op.branches[index].record_error(errno, OpKind::Change));
         match made {
             Ok(fd) => return Ok((index, fd)),
             Err(errno)
                 if names::create::tries_elsewhere(
-                    pool,
+                    op,
                     errno,
                     Func::Create,
                     dirs,
@@ -129,7 +128,7 @@ fn open_new<'b>(
                     &mut full,
                 ) =>
             {
-                let next = resolve::choose::choose_for_create(pool, Func::Create, dirs, (path, name), &full)?;
+                let next = resolve::choose::choose_for_create(op, Func::Create, dirs, (path, name), &full)?;
                 index = *next.first().ok_or(Error::Absent)?;
             }
             Err(errno) => return Err(errno.into()),
@@ -139,7 +138,7 @@ fn open_new<'b>(
 
 #[allow(clippy::too_many_arguments)]
 fn finish_create(
-    pool: &Pool,
+    op: &Op<'_>,
     caller: &Caller,
     branch: &Arc<Branch>,
     node: Arc<Node>,
@@ -151,21 +150,21 @@ fn finish_create(
     let fd = Arc::new(fd);
     let (open, sharing, room) = {
         let mut slot = node.open().lock();
-        let (backing, room) = data::open::register(pool, branch, &fd, flags, &attr);
+        let (backing, room) = data::open::register(op, branch, &fd, flags, &attr);
         let sharing = Sharing::First { backing: backing.as_ref().map(|file| file.id()) };
         let place = FileLocation::new(branch.clone(), fd.clone(), None);
         let open =
-            FileUse::new(Arc::new(OpenFile::new(&node, place, backing, pool.dir_cache.idle_files.begin())));
+            FileUse::new(Arc::new(OpenFile::new(&node, place, backing, op.dir_cache.idle_files.begin())));
         *slot = Arc::downgrade(&open);
         (open, sharing, room)
     };
-    let shown = if pool.config().inode.uses_path(false) {
-        resolve::show(pool, &node, branch, &path(), attr, At::Opened(fd.as_fd()))
+    let shown = if op.config.inode.uses_path(false) {
+        resolve::show(op, &node, branch, &path(), attr, At::Opened(fd.as_fd()))
     } else {
-        resolve::show(pool, &node, branch, b"", attr, At::Opened(fd.as_fd()))
+        resolve::show(op, &node, branch, b"", attr, At::Opened(fd.as_fd()))
     };
     let entry = Entry::new(&node, shown);
     let opened =
-        data::open::opened(pool, caller, &node, (fd, branch.traffic), flags, open, sharing, room, false)?;
+        data::open::opened(op, caller, &node, (fd, branch.traffic), flags, open, sharing, room, false)?;
     Ok((entry, opened))
 }

@@ -17,7 +17,7 @@ use crate::node::open_file::{self, OpenFile};
 use crate::ops::data;
 use crate::ops::moves;
 use crate::ops::resolve;
-use crate::pool::Pool;
+use crate::pool::Op;
 use canopy_base::error::{Error, Result};
 use canopy_branch::relocate::lease::is_written;
 use rustix::fs::OFlags;
@@ -26,36 +26,41 @@ use std::sync::Arc;
 /// Detaches the node's names before an open, if needed. The caller holds no lock.
 ///
 /// Errors: `ESTALE` when the kernel has to look the name up again first.
-pub(crate) fn detach_before_write(pool: &Pool, caller: &Caller, node: &Arc<Node>, flags: u32) -> Result<()> {
-    let Some(open) = read_past_daemon(pool, node, flags) else { return Ok(()) };
+pub(crate) fn detach_before_write(
+    op: &mut Op<'_>,
+    caller: &Caller,
+    node: &Arc<Node>,
+    flags: u32,
+) -> Result<()> {
+    let Some(open) = read_past_daemon(op, node, flags) else { return Ok(()) };
     // A caller that cannot look the name up again shares the existing node.
-    if pool.pending_detach.take(caller.pid, node.id) || !looks_up_again(caller) {
+    if op.pending_detach.take(caller.pid, node.id) || !looks_up_again(caller) {
         return Ok(());
     }
-    if !open.is_detached() && !detach(pool, node, &open)? {
+    if !open.is_detached() && !detach(op, node, &open)? {
         return Ok(());
     }
-    pool.pending_detach.put(caller.pid, node.id);
+    op.pending_detach.put(caller.pid, node.id);
     Err(Error::Stale)
 }
 
 /// Returns the node's open file if others read it by passthrough and a handle with these flags must not use it.
-fn read_past_daemon(pool: &Pool, node: &Arc<Node>, flags: u32) -> Option<Arc<OpenFile>> {
+fn read_past_daemon(op: &Op<'_>, node: &Arc<Node>, flags: u32) -> Option<Arc<OpenFile>> {
     let flags = OFlags::from_bits_retain(flags as _);
     if !open_file::writes(flags) {
         return None;
     }
     let open = node.opened().filter(|open| open.backing.is_some())?;
     let place = open.location();
-    let scarce = matches!(data::open::room(pool, &place.branch, &place.fd, flags, None), Room::Scarce);
+    let scarce = matches!(data::open::room(op, &place.branch, &place.fd, flags, None), Room::Scarce);
     (scarce && !is_written(&place.fd)).then_some(open)
 }
 
 /// Moves the names of a node to a new node; returns false if a handle of this node is open for writing.
-fn detach(pool: &Pool, node: &Arc<Node>, open: &Arc<OpenFile>) -> Result<bool> {
+fn detach(op: &mut Op<'_>, node: &Arc<Node>, open: &Arc<OpenFile>) -> Result<bool> {
     let names = {
         // No open of it can run meanwhile.
-        let _held = pool.claim_file(node.id, 0)?;
+        let _held = op.claim_file(node.id, 0)?;
         // Another writer may have come first. The names lead to a newer node then.
         if open.is_detached() {
             return Ok(true);
@@ -64,14 +69,13 @@ fn detach(pool: &Pool, node: &Arc<Node>, open: &Arc<OpenFile>) -> Result<bool> {
             Some(key) if !open.is_written() => key,
             _ => return Ok(false),
         };
-        let branches = pool.branches.load();
-        let number = moves::make_room::shown_ino(pool, &branches, node)?;
-        pool.dir_cache.idle_files.close(node);
+        let number = moves::make_room::shown_ino(op, node)?;
+        op.dir_cache.idle_files.close(node);
         open.detach_names();
-        pool.detached.put(key);
-        pool.nodes.names_detached(node, key, number, resolve::keeps_inode_numbers(pool))
+        op.detached.put(key);
+        op.nodes.names_detached(node, key, number, resolve::keeps_inode_numbers(op))
     };
-    let kernel = pool.kernel.load();
+    let kernel = op.kernel.load();
     // From now on, the file changes through another node.
     kernel.invalidate_attr(node.id);
     names.iter().for_each(|(parent, name)| kernel.forget_name(*parent, name));
@@ -81,13 +85,13 @@ fn detach(pool: &Pool, node: &Arc<Node>, open: &Arc<OpenFile>) -> Result<bool> {
 /// Returns whether an open may share an open file whose names now lead to another node. It may if it only reads
 /// and did not come by a name (`/proc/self/fd`). As the request does not say, the first attempt is sent back to
 /// look the name up again.
-pub(crate) fn may_join(pool: &Pool, caller: &Caller, node: &Node, flags: OFlags) -> bool {
+pub(crate) fn may_join(op: &Op<'_>, caller: &Caller, node: &Node, flags: OFlags) -> bool {
     if open_file::writes(flags) {
         return false;
     }
-    let again = pool.pending_detach.take(caller.pid, node.id) || !looks_up_again(caller);
+    let again = op.pending_detach.take(caller.pid, node.id) || !looks_up_again(caller);
     if !again {
-        pool.pending_detach.put(caller.pid, node.id);
+        op.pending_detach.put(caller.pid, node.id);
     }
     again
 }

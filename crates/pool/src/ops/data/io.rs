@@ -6,7 +6,7 @@ use crate::node::handles::FileHandle;
 use crate::ops::attrs::setattr::kill_suidgid;
 use crate::ops::moves;
 use crate::ops::readdir;
-use crate::pool::Pool;
+use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::HandleId;
 use canopy_branch::branch::health::OpKind;
@@ -134,21 +134,22 @@ pub fn read(pool: &Pool, via: impl Into<Via>, offset: u64, buffer: &mut [u8]) ->
 ///
 /// When the branch is full, the file moves to another branch and the rest is written there (`moveonenospc`).
 pub fn write(pool: &Pool, via: impl Into<Via>, offset: u64, data: &[u8], kind: WriteKind) -> Result<usize> {
+    let op = &mut Op::begin(pool);
     let via = via.into();
-    let handle = pool.files.get(via.handle)?;
-    if pool.config().nullrw {
+    let handle = op.files.get(via.handle)?;
+    if op.config.nullrw {
         return Ok(data.len());
     }
     let mut flags = via.flags.unwrap_or(handle.flags);
     let counted = !kind.from_cache && (handle.is_direct() || !flags.contains(OFlags::DIRECT));
     let mut done = 0;
     let all = loop {
-        let all = moves::make_room::with_room(pool, &handle.node, data.len() as u64, || {
-            write_there(pool, &handle, flags, offset, data, kind, &mut done)?;
+        let all = moves::make_room::with_room(op, &handle.node, data.len() as u64, |op| {
+            write_there(op, &handle, flags, offset, data, kind, &mut done)?;
             if !counted && done < data.len() {
                 // The rest, which may not be aligned as O_DIRECT requires.
                 flags -= OFlags::DIRECT;
-                write_there(pool, &handle, flags, offset, data, kind, &mut done)?;
+                write_there(op, &handle, flags, offset, data, kind, &mut done)?;
             }
             Ok(())
         });
@@ -166,7 +167,7 @@ pub fn write(pool: &Pool, via: impl Into<Via>, offset: u64, data: &[u8], kind: W
 
 /// Writes the data after the first `done` bytes to the file on its current branch.
 fn write_there(
-    pool: &Pool,
+    op: &Op<'_>,
     handle: &FileHandle,
     now: OFlags,
     offset: u64,
@@ -181,13 +182,13 @@ fn write_there(
         (own, handle.fd_flags())
     };
     if let Some(caller) = &kind.kill_suidgid {
-        drop_set_id_before_write(pool, handle, fd.as_fd(), caller)?;
+        drop_set_id_before_write(op, handle, fd.as_fd(), caller)?;
     }
     let mut extra = ReadWriteFlags::empty();
     if !kind.from_cache {
         let gained = |flag| now.contains(flag) && !held.contains(flag);
         // With the writeback cache, the kernel computes the offset of appended data itself.
-        extra.set(ReadWriteFlags::APPEND, gained(OFlags::APPEND) && !pool.config().writeback);
+        extra.set(ReadWriteFlags::APPEND, gained(OFlags::APPEND) && !op.config.writeback);
         extra.set(ReadWriteFlags::DSYNC, gained(OFlags::DSYNC));
         extra.set(ReadWriteFlags::SYNC, gained(OFlags::SYNC));
     }
@@ -234,14 +235,14 @@ fn write_there(
 }
 
 fn drop_set_id_before_write(
-    pool: &Pool,
+    op: &Op<'_>,
     handle: &FileHandle,
     fd: BorrowedFd<'_>,
     caller: &Caller,
 ) -> Result<()> {
     if kill_suidgid(fd, caller).map_err(|errno| handle.record_error(errno, OpKind::Change))? {
         // The answer to a write carries no attributes, so the kernel would keep a stale set-id bit.
-        pool.kernel.load().invalidate_attr(handle.node.id);
+        op.kernel.load().invalidate_attr(handle.node.id);
     }
     Ok(())
 }
@@ -268,11 +269,12 @@ fn sync_replacement(pool: &Pool, node: &Node) -> Result<()> {
 
 /// Runs fallocate(2) with its `mode`: the branch decides whether it can punch, zero, collapse or insert.
 pub fn fallocate(pool: &Pool, handle: HandleId, mode: u32, offset: u64, len: u64) -> Result<()> {
-    let handle = pool.files.get(handle)?;
+    let op = &mut Op::begin(pool);
+    let handle = op.files.get(handle)?;
     let mode = FallocateFlags::from_bits_retain(mode);
     let gives_back = FallocateFlags::PUNCH_HOLE | FallocateFlags::COLLAPSE_RANGE;
     let wanted = if mode.intersects(gives_back) { 0 } else { len };
-    moves::make_room::with_room(pool, &handle.node, wanted, || {
+    moves::make_room::with_room(op, &handle.node, wanted, |_| {
         loop {
             match rustix::fs::fallocate(&*handle.fd(), mode, offset, len) {
                 Err(Errno::INTR) => continue,
@@ -313,7 +315,8 @@ pub fn copy_file_range(
     (to, to_offset): (HandleId, u64),
     len: u64,
 ) -> Result<u64> {
-    let (from, to) = (pool.files.get(from)?, pool.files.get(to)?);
+    let op = &mut Op::begin(pool);
+    let (from, to) = (op.files.get(from)?, op.files.get(to)?);
     // One call copies at most 0x7ffff000 bytes (MAX_RW_COUNT in include/linux/fs.h).
     let mut len = len.min(0x7fff_f000);
     if from.node.id == to.node.id || len > COPIED_AT_ONCE {
@@ -331,10 +334,10 @@ pub fn copy_file_range(
     }
     let len = len as usize;
     let mut done = 0;
-    let all = moves::make_room::with_room(pool, &to.node, len as u64, || {
+    let all = moves::make_room::with_room(op, &to.node, len as u64, |op| {
         let ((source, read), (target, written)) = (from.counted_fd(), to.counted_fd());
         // A full branch first takes as much as fits.
-        while done < len && !(done != 0 && pool.kernel.load().caller_is_killed()) {
+        while done < len && !(done != 0 && op.kernel.load().caller_is_killed()) {
             let (mut at, mut into) = (from_offset + done as u64, to_offset + done as u64);
             let left = (len - done).min(STEP);
             match rustix::fs::copy_file_range(&*source, Some(&mut at), &*target, Some(&mut into), left) {
@@ -361,8 +364,9 @@ pub fn copy_file_range(
 
 /// Syncs every branch's filesystem. Returns the first error, after all branches have been synced.
 pub fn syncfs(pool: &Pool) -> Result<()> {
+    let op = &mut Op::begin(pool);
     let mut result = Ok(());
-    for branch in pool.branches.load().iter() {
+    for branch in op.branches.iter() {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let synced = canopy_branch::fs::beneath::open(branch.root(), b"", flags).and_then(rustix::fs::syncfs);
         result =

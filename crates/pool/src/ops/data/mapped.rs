@@ -6,20 +6,19 @@
 
 use crate::node::Node;
 use crate::ops::resolve;
-use crate::pool::Pool;
+use crate::pool::{Op, Pool};
 use canopy_base::ids::NodeId;
-use canopy_branch::branch::Branches;
 use canopy_branch::relocate::lease::is_written_now;
 use rustix::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Records that a handle allows such a mapping. `known_before`: the kernel may have attributes of the file.
-pub(crate) fn may_be_mapped(pool: &Pool, node: &Node, known_before: bool) {
-    pool.maps_files.store(true, Ordering::Relaxed);
+pub(crate) fn may_be_mapped(op: &Op<'_>, node: &Node, known_before: bool) {
+    op.maps_files.store(true, Ordering::Relaxed);
     // Before the notification: the kernel rejects answers from before it, and later ones are not cached.
     if !node.mapped.swap(true, Ordering::AcqRel) && known_before {
-        pool.kernel.load().invalidate_attr(node.id);
+        op.kernel.load().invalidate_attr(node.id);
     }
 }
 
@@ -31,15 +30,14 @@ pub fn changes_unseen(pool: &Pool, id: NodeId) -> bool {
 
 /// Finds out whether a mapping is left. To be called before the attributes are read: what it can still change is seen
 /// later, and what it has changed is in them. The caller uses the paths of the node.
-pub(crate) fn look_for_mapping(pool: &Pool, branches: &Branches, node: &Arc<Node>) {
+pub(crate) fn look_for_mapping(op: &Op<'_>, node: &Arc<Node>) {
     if !node.mapped.load(Ordering::Relaxed) || has_writers(node) {
         return;
     }
     // Cleared first. Whoever opens the file meanwhile counts as a writer before setting it, so that either is seen here.
     node.mapped.swap(false, Ordering::AcqRel);
     if has_writers(node)
-        || resolve::places::primary(pool, branches, node)
-            .map_or(true, |place| is_written_now(place.fd.as_fd()))
+        || resolve::places::primary(op, node).map_or(true, |place| is_written_now(place.fd.as_fd()))
     {
         node.mapped.store(true, Ordering::Release);
     }

@@ -13,14 +13,14 @@ use crate::ops::data;
 use crate::ops::reserve;
 use crate::ops::resolve;
 use crate::paths::Uses;
-use crate::pool::Pool;
+use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::{HandleId, NodeId};
 use canopy_base::path::join;
+use canopy_branch::branch::Branch;
 use canopy_branch::branch::headroom::PassthroughWriter;
 use canopy_branch::branch::health::OpKind;
 use canopy_branch::branch::traffic::Traffic;
-use canopy_branch::branch::{Branch, Branches};
 use canopy_branch::fs::beneath::{self, ProcPath};
 use canopy_branch::fs::stat::{self, Attr, FileKey};
 use canopy_sys::creds;
@@ -76,65 +76,63 @@ pub struct Opened {
 ///
 /// Errors: `ESTALE` makes the kernel look the name up again before it retries the open (`link-cow`).
 pub fn open(pool: &Pool, caller: &Caller, id: NodeId, flags: u32, kill_suidgid: bool) -> Result<Opened> {
-    data::cow::break_link(pool, caller, id, flags)?;
-    let node = pool.nodes.get(id)?;
-    resolve::dirs::cache_wanted_dir(pool);
-    let trust = if resolve::generations::knows_copies(pool) {
-        resolve::places::trust_to_change(pool, &node)
+    let op = &mut Op::begin(pool);
+    data::cow::break_link(op, caller, id, flags)?;
+    let node = op.nodes.get(id)?;
+    resolve::dirs::cache_wanted_dir(op);
+    let trust = if resolve::generations::knows_copies(op) {
+        resolve::places::trust_to_change(op, &node)
     } else {
         None
     };
-    data::detach::detach_before_write(pool, caller, &node, flags)?;
-    let has_others = has_other_copies(pool, &node);
+    data::detach::detach_before_write(op, caller, &node, flags)?;
+    let has_others = has_other_copies(op, &node);
     // An open for writing waits until a move of the file has finished.
-    let writes = open_file::writes(branch_flags(pool, flags));
+    let writes = open_file::writes(branch_flags(op, flags));
     let _stays = if writes { Some(node.pin_location()?) } else { None };
-    let _held = pool.using(Uses::node(id));
-    let branches = pool.branches.load();
+    let _held = op.using(Uses::node(id));
     if node.is_dir() {
         return Err(Error::IsDirectory);
     }
-    resolve::generations::must_be_current(pool, &branches, &node, trust)?;
-    let opened = open_node(pool, caller, &branches, &node, flags, kill_suidgid);
+    resolve::generations::must_be_current(op, &node, trust)?;
+    let opened = open_node(op, caller, &node, flags, kill_suidgid);
     if let Some(key) = node.key() {
-        pool.last_opens.put(key, if has_others { 0 } else { caller.pid });
+        op.last_opens.put(key, if has_others { 0 } else { caller.pid });
     }
-    resolve::generations::or_elsewhere(pool, &branches, &node, opened)
+    resolve::generations::or_elsewhere(op, &node, opened)
 }
 
 /// Returns whether other branches hold a name of a file that was made just now. Whoever opens it has not brought them since,
 /// which times alone do not tell.
-fn has_other_copies(pool: &Pool, node: &Node) -> bool {
+fn has_other_copies(op: &mut Op<'_>, node: &Node) -> bool {
     let is_new = node.key().is_some_and(|key| LastOpens::may_be_together(key.birth));
-    if !is_new || pool.branches.load().as_slice().len() < 2 {
+    if !is_new || op.branches.as_slice().len() < 2 {
         return false;
     }
-    let trust = resolve::dirs::cache_trust(pool);
-    let _held = pool.using(Uses::node(node.id));
-    let branches = pool.branches.load();
-    pool.nodes.names_in(node.id).any(|(parent, path, name)| {
-        let dirs = resolve::dirs::dirs_of(pool, &branches, parent, &path, trust);
+    let trust = resolve::dirs::cache_trust(op);
+    let _held = op.using(Uses::node(node.id));
+    op.nodes.names_in(node.id).any(|(parent, path, name)| {
+        let dirs = resolve::dirs::dirs_of(op, parent, &path, trust);
         dirs.only_holder(&name).is_none() && dirs.copies(&name).count() > 1
     })
 }
 
 pub(crate) fn open_node(
-    pool: &Pool,
+    op: &Op<'_>,
     caller: &Caller,
-    branches: &Branches,
     node: &Arc<Node>,
     flags: u32,
     kill_suidgid: bool,
 ) -> Result<Opened> {
-    let branch_flags = branch_flags(pool, flags);
+    let branch_flags = branch_flags(op, flags);
     // An open file with users is shared. An idle one is reused only if the name still leads to it.
     let (kept, first) = match node.opened() {
         Some(_) => (None, None),
-        None => match kept(pool, branches, node, branch_flags) {
+        None => match kept(op, node, branch_flags) {
             Some(kept) => (Some(kept), None),
             None => {
-                let first = open_first(pool, branches, node, branch_flags)?;
-                pool.dir_cache.admit(first.fd.as_fd())?;
+                let first = open_first(op, node, branch_flags)?;
+                op.dir_cache.admit(first.fd.as_fd())?;
                 (None, Some(first))
             }
         },
@@ -146,16 +144,16 @@ pub(crate) fn open_node(
         match (slot.upgrade().filter(|open| open.users() > 0 || proven(open)), first) {
             // The name leads to a new node now.
             (Some(open), _)
-                if open.is_detached() && !data::detach::may_join(pool, caller, node, branch_flags) =>
+                if open.is_detached() && !data::detach::may_join(op, caller, node, branch_flags) =>
             {
                 return Err(Error::Stale);
             }
             (Some(open), _) => {
                 let open = FileUse::new(open);
-                let fd = join_open_file(pool, node, &open, branch_flags)?;
+                let fd = join_open_file(op, node, &open, branch_flags)?;
                 let backing = open.backing.as_ref().map(|file| file.id());
                 let room = match backing {
-                    Some(_) => room(pool, &open.location().branch, &fd.0, branch_flags, None),
+                    Some(_) => room(op, &open.location().branch, &fd.0, branch_flags, None),
                     None => Room::Any,
                 };
                 (fd, open, Sharing::Shared { backing }, room)
@@ -163,7 +161,7 @@ pub(crate) fn open_node(
             (None, Some(FirstOpen { branch, fd, pinned, reads, idle, attr })) => {
                 // A file that is being copied elsewhere would have to stay.
                 let (backing, room) = match node.location_lock().try_read() {
-                    Some(_) => register(pool, &branch, &fd, branch_flags, &attr),
+                    Some(_) => register(op, &branch, &fd, branch_flags, &attr),
                     None => (None, Room::Any),
                 };
                 let sharing = Sharing::First { backing: backing.as_ref().map(|file| file.id()) };
@@ -171,34 +169,34 @@ pub(crate) fn open_node(
                 let place = FileLocation::new(branch, pinned, reads);
                 let open = FileUse::new(Arc::new(OpenFile::new(node, place, backing, idle)));
                 if let Some(kept) = std::mem::replace(&mut *slot, Arc::downgrade(&open)).upgrade() {
-                    pool.dir_cache.idle_files.give_up(&kept);
+                    op.dir_cache.idle_files.give_up(&kept);
                 }
                 (fd, open, sharing, room)
             }
             (None, None) => {
                 // The last handle was closed after the check above.
                 drop(slot);
-                return open_node(pool, caller, branches, node, flags, kill_suidgid);
+                return open_node(op, caller, node, flags, kill_suidgid);
             }
         };
     drop(slot);
     if kill_suidgid && branch_flags.contains(OFlags::TRUNC) {
         setattr::kill_suidgid(fd.0.as_fd(), caller)?;
     }
-    opened(pool, caller, node, fd, branch_flags, open, sharing, room, true)
+    opened(op, caller, node, fd, branch_flags, open, sharing, room, true)
 }
 
 /// Returns the idle file that the node's last reader left open, if the name still leads to it.
-fn kept(pool: &Pool, branches: &Branches, node: &Node, flags: OFlags) -> Option<Arc<OpenFile>> {
-    if !open_file::only_reads(flags) || !resolve::acts_on_own_file(pool, Func::Open, branches) {
+fn kept(op: &Op<'_>, node: &Node, flags: OFlags) -> Option<Arc<OpenFile>> {
+    if !open_file::only_reads(flags) || !resolve::acts_on_own_file(op, Func::Open) {
         return None;
     }
-    let open = pool.dir_cache.idle_files.of(node)?;
+    let open = op.dir_cache.idle_files.of(node)?;
     let (branch, file) = {
         let place = open.location();
         (place.branch.id, place.reads?)
     };
-    resolve::via_cached_parent(pool, branches, node, |_, at, dir, name, key| {
+    resolve::via_cached_parent(op, node, |_, at, dir, name, key| {
         let same = at.id == branch && key == file && stat::at(dir, name).is_ok_and(|attr| attr.key() == key);
         same.then_some(())
     })?;
@@ -207,7 +205,7 @@ fn kept(pool: &Pool, branches: &Branches, node: &Node, flags: OFlags) -> Option<
 
 /// Returns a descriptor for another handle of a file that is already open.
 fn join_open_file(
-    pool: &Pool,
+    op: &Op<'_>,
     node: &Node,
     open: &OpenFile,
     flags: OFlags,
@@ -216,19 +214,19 @@ fn join_open_file(
     if place.reads.is_some() && open_file::only_reads(flags) {
         return Ok((place.fd.clone(), place.branch.traffic));
     }
-    let fd = open_on_branch(pool, node, &place.branch, &*place.fd, flags);
+    let fd = open_on_branch(op, node, &place.branch, &*place.fd, flags);
     let fd = fd.map_err(|errno| refused(errno, &place.branch, node, flags))?;
     let fd = place.branch.reopen_for_read(fd, flags);
-    pool.dir_cache.admit(fd.as_fd())?;
+    op.dir_cache.admit(fd.as_fd())?;
     Ok((Arc::new(fd), place.branch.traffic))
 }
 
 /// Opens the copy that `func.open` chooses: the node's own file, unless the policy picks another copy.
-fn open_first(pool: &Pool, branches: &Branches, node: &Arc<Node>, flags: OFlags) -> Result<FirstOpen> {
-    let idle = || pool.dir_cache.idle_files.begin();
-    if resolve::acts_on_own_file(pool, Func::Open, branches)
+fn open_first(op: &Op<'_>, node: &Arc<Node>, flags: OFlags) -> Result<FirstOpen> {
+    let idle = || op.dir_cache.idle_files.begin();
+    if resolve::acts_on_own_file(op, Func::Open)
         && !flags.contains(OFlags::TRUNC)
-        && let Some(first) = resolve::via_cached_parent(pool, branches, node, |_, branch, dir, name, key| {
+        && let Some(first) = resolve::via_cached_parent(op, node, |_, branch, dir, name, key| {
             // The name may lead to something else by now. Opening that must neither block nor change it.
             let idle = idle();
             let safe_flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -236,7 +234,7 @@ fn open_first(pool: &Pool, branches: &Branches, node: &Arc<Node>, flags: OFlags)
             let attr = stat::of(fd.as_fd()).ok().filter(|attr| attr.key() == key && attr.is_regular())?;
             if open_file::writes(flags) {
                 // A failure is told below.
-                drop(resolve::generations::outdate_others(pool, fd.as_fd()).ok()?);
+                drop(resolve::generations::outdate_others(op, fd.as_fd()).ok()?);
             }
             let fd = Arc::new(branch.reopen_for_read(fd, safe_flags));
             let reads = open_file::only_reads(flags).then_some(key);
@@ -245,8 +243,8 @@ fn open_first(pool: &Pool, branches: &Branches, node: &Arc<Node>, flags: OFlags)
     {
         return Ok(first);
     }
-    let primary = resolve::places::chosen(pool, Func::Open, branches, node, None, Attr::is_regular)?;
-    let fd = open_on_branch(pool, node, &primary.branch, &primary.fd, flags);
+    let primary = resolve::places::chosen(op, Func::Open, node, None, Attr::is_regular)?;
+    let fd = open_on_branch(op, node, &primary.branch, &primary.fd, flags);
     let fd = fd.map_err(|errno| refused(errno, &primary.branch, node, flags))?;
     let fd = Arc::new(primary.branch.reopen_for_read(fd, flags));
     Ok(FirstOpen {
@@ -261,23 +259,23 @@ fn open_first(pool: &Pool, branches: &Branches, node: &Arc<Node>, flags: OFlags)
 
 /// Opens a file on its branch. With `nfsopenhack`, this includes a file whose mode denies the daemon write access.
 fn open_on_branch(
-    pool: &Pool,
+    op: &Op<'_>,
     node: &Node,
     branch: &Branch,
     fd: &impl AsFd,
     flags: OFlags,
 ) -> Result<OwnedFd, Errno> {
     // Whoever still waits for a lease has changed nothing: neither this copy nor what is known of the others.
-    let file = open_unchanged(pool, node, branch, fd, flags - OFlags::TRUNC)?;
+    let file = open_unchanged(op, node, branch, fd, flags - OFlags::TRUNC)?;
     let _right = match () {
-        () if open_file::writes(flags) => resolve::generations::outdate_others(pool, file.as_fd())?,
+        () if open_file::writes(flags) => resolve::generations::outdate_others(op, file.as_fd())?,
         () => None,
     };
     if flags.contains(OFlags::TRUNC) { beneath::reopen(fd, flags) } else { Ok(file) }
 }
 
 fn open_unchanged(
-    pool: &Pool,
+    op: &Op<'_>,
     node: &Node,
     branch: &Branch,
     fd: &impl AsFd,
@@ -287,10 +285,10 @@ fn open_unchanged(
         Err(Errno::ACCESS) if open_file::writes(flags) => Err(Errno::ACCESS),
         other => return other,
     };
-    let chosen = match pool.config().nfs_open_hack {
+    let chosen = match op.config.nfs_open_hack {
         NfsOpenHack::Off => false,
         NfsOpenHack::All => true,
-        NfsOpenHack::Git => pool.nodes.names(node.id).any(|(dir, name)| {
+        NfsOpenHack::Git => op.nodes.names(node.id).any(|(dir, name)| {
             let path = [branch.path.as_os_str().as_bytes(), b"/", &join(&dir, &name)].concat();
             path.windows(b"/.git/".len()).any(|part| part == b"/.git/")
         }),
@@ -306,7 +304,7 @@ fn open_unchanged(
 }
 
 /// Returns the flags for opening the file on its branch, given the caller's flags.
-pub(crate) fn branch_flags(pool: &Pool, flags: u32) -> OFlags {
+pub(crate) fn branch_flags(op: &Op<'_>, flags: u32) -> OFlags {
     let mut flags = OFlags::from_bits_retain(flags as _)
         & (OFlags::ACCMODE
             | OFlags::APPEND
@@ -316,7 +314,7 @@ pub(crate) fn branch_flags(pool: &Pool, flags: u32) -> OFlags {
             | OFlags::NOATIME
             | OFlags::NONBLOCK
             | OFlags::TRUNC);
-    if pool.config().writeback {
+    if op.config.writeback {
         // With the writeback cache, the kernel reads the rest of a partly written page and computes the
         // offset of appended data itself.
         if flags & OFlags::ACCMODE == OFlags::WRONLY {
@@ -329,7 +327,7 @@ pub(crate) fn branch_flags(pool: &Pool, flags: u32) -> OFlags {
 
 /// Returns whether the branch's free space allows a handle of this file with these flags to use passthrough.
 pub(crate) fn room(
-    pool: &Pool,
+    op: &Op<'_>,
     branch: &Arc<Branch>,
     fd: &Arc<OwnedFd>,
     flags: OFlags,
@@ -339,67 +337,66 @@ pub(crate) fn room(
     // the file cannot move to another branch.
     let only_writes = flags & OFlags::ACCMODE == OFlags::WRONLY;
     let measured =
-        || measures_room(pool, PassthroughIo::Auto) || only_writes && measures_room(pool, PassthroughIo::Ro);
+        || measures_room(op, PassthroughIo::Auto) || only_writes && measures_room(op, PassthroughIo::Ro);
     if !open_file::writes(flags) || !measured() {
         return Room::Any;
     }
     let asked = if attr.is_none() { stat::of(fd.as_fd()).ok() } else { None };
     let Some(attr) = attr.or(asked.as_ref()) else { return Room::Scarce };
-    pool.headroom.admit(branch, fd, flags, attr).map_or(Room::Scarce, Room::Ample)
+    op.headroom.admit(branch, fd, flags, attr).map_or(Room::Scarce, Room::Ample)
 }
 
 /// Returns whether `passthrough.io` has this value and free space matters, because full branches move files.
-fn measures_room(pool: &Pool, option: PassthroughIo) -> bool {
-    let config = pool.config();
+fn measures_room(op: &Op<'_>, option: PassthroughIo) -> bool {
+    let config = &op.config;
     config.passthrough == option && config.move_when_full.0.is_some()
 }
 
 /// Registers a file for passthrough if this handle wants it and the branch has room for what it may write.
 pub(crate) fn register(
-    pool: &Pool,
+    op: &Op<'_>,
     branch: &Arc<Branch>,
     fd: &Arc<OwnedFd>,
     flags: OFlags,
     attr: &Attr,
 ) -> (Option<Box<dyn BackingFile>>, Room) {
-    if pool.no_passthrough.load(Ordering::Relaxed)
-        || !passthrough::wants_passthrough(pool.config().passthrough, flags)
+    if op.no_passthrough.load(Ordering::Relaxed)
+        || !passthrough::wants_passthrough(op.config.passthrough, flags)
         || passthrough::may_lose_direct(flags)
-        || pool.config().nullrw
-        || pool.stacked.read().contains(&branch.id)
+        || op.config.nullrw
+        || op.stacked.read().contains(&branch.id)
     {
         return (None, Room::Any);
     }
     let served = || {
-        let keeps = measures_room(pool, PassthroughIo::Auto);
-        pool.detached.waits(attr.key())
-            || keeps && pool.headroom.readers_must_be_served(branch, attr.mtime.sec)
+        let keeps = measures_room(op, PassthroughIo::Auto);
+        op.detached.waits(attr.key()) || keeps && op.headroom.readers_must_be_served(branch, attr.mtime.sec)
     };
     if !open_file::writes(flags) && served() {
         return (None, Room::Any);
     }
-    let room = room(pool, branch, fd, flags, Some(attr));
+    let room = room(op, branch, fd, flags, Some(attr));
     match room {
         // No other handle is open, so the daemon serves all further handles and the file can move.
         Room::Scarce => (None, room),
-        Room::Any | Room::Ample(_) => (backing(pool, branch, fd, attr.key()), room),
+        Room::Any | Room::Ample(_) => (backing(op, branch, fd, attr.key()), room),
     }
 }
 
-fn backing(pool: &Pool, branch: &Branch, fd: &OwnedFd, key: FileKey) -> Option<Box<dyn BackingFile>> {
+fn backing(op: &Op<'_>, branch: &Branch, fd: &OwnedFd, key: FileKey) -> Option<Box<dyn BackingFile>> {
     // The kernel writes with the ids that the thread has now.
-    let kept = reserve::keeps_reserve(pool, key.dev);
+    let kept = reserve::keeps_reserve(op, key.dev);
     let _nobody = if kept { Some(creds::without_reserve().ok()?) } else { None };
-    match pool.kernel.load().open_backing(fd.as_fd()) {
+    match op.kernel.load().open_backing(fd.as_fd()) {
         Ok(id) => Some(id),
         Err(errno @ (Errno::PERM | Errno::NOTTY | Errno::OPNOTSUPP)) => {
-            if !pool.no_passthrough.swap(true, Ordering::Relaxed) {
+            if !op.no_passthrough.swap(true, Ordering::Relaxed) {
                 tracing::warn!("passthrough is off: the kernel refuses backing files ({errno})");
             }
             None
         }
         Err(Errno::LOOP) => {
-            let mut stacked = pool.stacked.write();
+            let mut stacked = op.stacked.write();
             if !stacked.contains(&branch.id) {
                 stacked.push(branch.id);
                 tracing::warn!(
@@ -419,7 +416,7 @@ fn backing(pool: &Pool, branch: &Branch, fd: &OwnedFd, key: FileKey) -> Option<B
 
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn opened(
-    pool: &Pool,
+    op: &Op<'_>,
     caller: &Caller,
     node: &Arc<Node>,
     (fd, traffic): (Arc<OwnedFd>, &'static Traffic),
@@ -429,54 +426,54 @@ pub(crate) fn opened(
     room: Room,
     known_before: bool,
 ) -> Result<Opened> {
-    let by_name = pool.config().cache_files == CacheFiles::PerProcess && is_listed(pool, caller);
+    let by_name = op.config.cache_files == CacheFiles::PerProcess && is_listed(op, caller);
     let branch = open.location().branch.clone();
     let serves = open.backing.is_none();
-    let pages = if serves { cached_pages(pool, node, &fd, known_before) } else { CachedPages::None };
+    let pages = if serves { cached_pages(op, node, &fd, known_before) } else { CachedPages::None };
     open.opened_by(caller.pid);
     // Nobody begins to write while cached pages are dropped.
     let alone = serves.then(|| node.open().lock());
     let (mut handle, written) = FileHandle::new(node.clone(), (fd, traffic), flags, open);
     let valid = pages == CachedPages::Unchanged || written;
-    let mut travel = passthrough::decide(&pool.config(), flags, sharing, by_name, valid);
+    let mut travel = passthrough::decide(&op.config, flags, sharing, by_name, valid);
     if serves && !travel.direct_io && !travel.keep_cache {
         // Not by the kernel once it has the answer: it may take its time, and also drops pages that are being
         // written by then. A read before their write reaches the daemon would cache the old data for good.
         if pages != CachedPages::None && !written {
-            pool.kernel.load().drop_pages(node.id);
+            op.kernel.load().drop_pages(node.id);
         }
         travel.keep_cache = true;
     }
     drop(alone);
-    let quietly = || closes_quietly(pool, node, &branch);
-    travel.no_flush = passthrough::no_flush(pool.config().flush_on_close, flags, travel.passthrough, quietly);
+    let quietly = || closes_quietly(op, node, &branch);
+    travel.no_flush = passthrough::no_flush(op.config.flush_on_close, flags, travel.passthrough, quietly);
     handle.apply_open_flags(&travel);
     traffic.count_open(handle.passthrough);
     if handle.maps_past_daemon() {
-        data::mapped::may_be_mapped(pool, node, known_before);
+        data::mapped::may_be_mapped(op, node, known_before);
     }
     if let (Room::Ample(passed), Some(_)) = (room, travel.passthrough) {
         handle.headroom = Some(passed);
     }
     if handle.writable() {
-        pool.figures.writer_opened();
+        op.figures.writer_opened();
     }
-    let id = pool.files.new_id();
-    if let Some(records) = pool.handle_records.get() {
+    let id = op.files.new_id();
+    if let Some(records) = op.handle_records.get() {
         handle.record_in(records, id);
     }
-    pool.files.insert(id, handle);
+    op.files.insert(id, handle);
     Ok(Opened { handle: id, travel })
 }
 
 /// Returns what the kernel may have cached of a file that is being opened.
-fn cached_pages(pool: &Pool, node: &Node, fd: &OwnedFd, known_before: bool) -> CachedPages {
-    let full = pool.config().cache_files == CacheFiles::AutoFull && known_before;
+fn cached_pages(op: &Op<'_>, node: &Node, fd: &OwnedFd, known_before: bool) -> CachedPages {
+    let full = op.config.cache_files == CacheFiles::AutoFull && known_before;
     let now = if full { stat::of(fd.as_fd()).ok() } else { None };
     let now = now.map_or(open_file::NO_FINGERPRINT, |attr| open_file::fingerprint(&attr));
     match node.swap_fingerprint(now) {
         // Of a node that another process has served the kernel may have pages.
-        None if pool.succeeds.load(Ordering::Relaxed) => CachedPages::Any,
+        None if op.succeeds.load(Ordering::Relaxed) => CachedPages::Any,
         None => CachedPages::None,
         Some(before) if before == now && full => CachedPages::Unchanged,
         Some(_) => CachedPages::Any,
@@ -484,18 +481,18 @@ fn cached_pages(pool: &Pool, node: &Node, fd: &OwnedFd, known_before: bool) -> C
 }
 
 /// Returns whether closing this file cannot report an error, on any branch it may have moved to by then.
-fn closes_quietly(pool: &Pool, node: &Node, branch: &Branch) -> bool {
-    let may_move = pool.config().move_when_full.0.is_some();
+fn closes_quietly(op: &Op<'_>, node: &Node, branch: &Branch) -> bool {
+    let may_move = op.config.move_when_full.0.is_some();
     // The branch's answer does not cover another filesystem mounted inside the branch.
     branch.closes_quietly
         && node.key().is_some_and(|key| key.dev == branch.dev)
-        && (!may_move || pool.branches.load().iter().all(|branch| branch.closes_quietly))
+        && (!may_move || op.branches.iter().all(|branch| branch.closes_quietly))
 }
 
-fn is_listed(pool: &Pool, caller: &Caller) -> bool {
+fn is_listed(op: &Op<'_>, caller: &Caller) -> bool {
     let comm = std::fs::read(format!("/proc/{}/comm", caller.pid)).unwrap_or_default();
     let comm = comm.strip_suffix(b"\n").unwrap_or(&comm);
-    pool.config().cache_process_names.iter().any(|name| name.as_bytes() == comm)
+    op.config.cache_process_names.iter().any(|name| name.as_bytes() == comm)
 }
 
 /// Handles close(2) of one of a handle's descriptors: returns a write error that the branch reports only
@@ -510,27 +507,26 @@ pub fn flush(pool: &Pool, handle: HandleId) -> Result<()> {
 
 /// Releases a handle after its last descriptor was closed.
 pub fn release(pool: &Pool, handle: HandleId) -> Result<()> {
-    let handle = pool.files.remove(handle)?;
+    let op = &mut Op::begin(pool);
+    let handle = op.files.remove(handle)?;
     if handle.open.is_written() {
         handle.node.changed();
     }
-    if pool.config().drop_cache_on_close {
+    if op.config.drop_cache_on_close {
         // Twice: pages that were dirty on the first call are clean on the second.
         for _ in 0..2 {
             let _ = rustix::fs::fadvise(&*handle.fd(), 0, NonZeroU64::new(0), Advice::DontNeed);
         }
     }
-    pool.dir_cache.idle_files.keep(&handle, &pool.branches.load());
+    op.dir_cache.idle_files.keep(&handle, &op.branches);
     let was_writable = handle.writable();
-    let node = (was_writable && resolve::generations::knows_copies(pool)).then(|| handle.node.clone());
+    let node = (was_writable && resolve::generations::knows_copies(op)).then(|| handle.node.clone());
     drop(handle);
     if was_writable {
-        pool.figures.writer_closed();
+        op.figures.writer_closed();
     }
     if let Some(node) = node {
-        pool.nodes
-            .names(node.id)
-            .for_each(|(dir, name)| resolve::generations::note_closed(pool, &dir, &name));
+        op.nodes.names(node.id).for_each(|(dir, name)| resolve::generations::note_closed(op, &dir, &name));
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use crate::node::Node;
 use crate::ops::resolve;
 use crate::paths::Uses;
-use crate::pool::Pool;
+use crate::pool::Op;
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::NodeId;
 use canopy_base::path::{join, split};
@@ -25,24 +25,24 @@ use std::sync::Arc;
 /// Errors: [`Error::Wait`] while the file moves. `EBUSY` when the file is open, or open for writing on the branch: that writer would go on writing the
 /// file of the other names. `EAGAIN` when the file or its name has changed meanwhile.
 pub(crate) fn replace_link_by_copy(
-    pool: &Pool,
+    op: &mut Op<'_>,
     node: &Arc<Node>,
     parent: NodeId,
     name: &[u8],
 ) -> Result<bool> {
-    let replaced = put_copy_over_link(pool, node, parent, name);
-    if let Ok(dir) = pool.nodes.dir_path(parent) {
-        resolve::dirs::dir_rewritten(pool, &dir);
+    let replaced = put_copy_over_link(op, node, parent, name);
+    if let Ok(dir) = op.nodes.dir_path(parent) {
+        resolve::dirs::dir_rewritten(op, &dir);
     }
     replaced
 }
 
-fn put_copy_over_link(pool: &Pool, node: &Arc<Node>, parent: NodeId, name: &[u8]) -> Result<bool> {
+fn put_copy_over_link(op: &mut Op<'_>, node: &Arc<Node>, parent: NodeId, name: &[u8]) -> Result<bool> {
     let _alone = node.take()?;
     let (branch, path, file) = {
-        let _held = pool.using(Uses::node(node.id).and(Uses::name(parent, name)));
-        let primary = resolve::places::primary(pool, &pool.branches.load(), node)?;
-        let path = join(&pool.nodes.dir_path(parent)?, name);
+        let _held = op.using(Uses::node(node.id).and(Uses::name(parent, name)));
+        let primary = resolve::places::primary(op, node)?;
+        let path = join(&op.nodes.dir_path(parent)?, name);
         (primary.branch, path, LeasedFile::hold_if_possible(readable(&primary.fd)?)?)
     };
     let before = stat::of(file.as_fd())?;
@@ -51,14 +51,14 @@ fn put_copy_over_link(pool: &Pool, node: &Arc<Node>, parent: NodeId, name: &[u8]
     }
     let (dir, _) = split(&path);
     let plan = Plan { source: Vec::new(), original: Original::Goes, names: vec![path.clone()] };
-    let _copying = pool.stuck_operations.moving();
+    let _copying = op.state().stuck_operations.moving();
     let mut copy = Replica::begin(branch.root(), dir, true, JournalEntry::write(branch.root(), &plan)?)?;
-    copy.fill(&file, &before, &|| !pool.kernel.load().caller_is_killed())?;
+    copy.fill(&file, &before, &|| !op.kernel.load().caller_is_killed())?;
     // From here on, no other request uses one of its names or opens it.
-    let _held = pool.claim_file(node.id, before.nlink as usize)?;
+    let _held = op.claim_file(node.id, before.nlink as usize)?;
     let now = stat::of(file.as_fd())?;
     let same = (now.size, now.mtime, now.ctime) == (before.size, before.mtime, before.ctime)
-        && pool.nodes.dir_path(parent).is_ok_and(|at| at.as_slice() == dir)
+        && op.nodes.dir_path(parent).is_ok_and(|at| at.as_slice() == dir)
         && holds(branch.root(), &path, &now);
     if !same {
         return Err(Errno::AGAIN.into());
@@ -66,17 +66,17 @@ fn put_copy_over_link(pool: &Pool, node: &Arc<Node>, parent: NodeId, name: &[u8]
     if node.opened().is_some() {
         return Err(Errno::BUSY.into());
     }
-    pool.dir_cache.idle_files.close(node);
+    op.dir_cache.idle_files.close(node);
     let key = copy.key()?;
     file.check()?;
     copy.replace(name)?;
-    let alone = pool.nodes.known(node.id).len() < 2;
+    let alone = op.nodes.known(node.id).len() < 2;
     if alone {
         // The node takes the copy's inode number: the old one belongs to the other names.
-        pool.nodes.moved(node, key, 0)
+        op.nodes.moved(node, key, 0)
     } else {
-        pool.nodes.name_removed(parent, name)
+        op.nodes.name_removed(parent, name)
     }
-    pool.kernel.load().invalidate_attr(node.id);
+    op.kernel.load().invalidate_attr(node.id);
     Ok(alone)
 }

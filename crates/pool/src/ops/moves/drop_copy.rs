@@ -7,7 +7,7 @@ use crate::dir::symlinks::Symlinks;
 use crate::node::Node;
 use crate::ops::resolve;
 use crate::paths::Uses;
-use crate::pool::Pool;
+use crate::pool::Op;
 use canopy_base::error::Error;
 use canopy_base::ids::NodeId;
 use canopy_base::path::join;
@@ -33,29 +33,28 @@ use std::sync::Arc;
 /// other copy has not all of its names, or looks different; `ENOTUNIQ` if a rule wants as many copies for one of its names;
 /// `EMLINK` when not all of its names can be found; `ENOLCK` when a process holds a lease on the other copy.
 pub(super) fn one_of_several(
-    pool: &Pool,
+    op: &mut Op<'_>,
     node: &Node,
     (dir, name): (NodeId, &[u8]),
     source: &Arc<Branch>,
 ) -> Result<(Movable, Arc<Branch>), Errno> {
-    let branches = pool.branches.load();
-    let from = branches.index_of(source.id).ok_or(Errno::ROFS)?;
-    let path = pool.nodes.dir_path(dir).map_err(Error::errno)?;
+    let from = op.branches.index_of(source.id).ok_or(Errno::ROFS)?;
+    let path = op.nodes.dir_path(dir).map_err(Error::errno)?;
     let (attr, to, other, disks) = {
-        let _held = pool.using(Uses::node(node.id).and(Uses::name(dir, name)));
-        let dirs = MergedDir::open(Symlinks::NEVER, &branches, &path);
-        let copies = resolve::generations::copies(pool, &dirs, name);
-        let well = |index: usize| branches.as_slice()[index].health.is_well();
+        let _held = op.using(Uses::node(node.id).and(Uses::name(dir, name)));
+        let dirs = MergedDir::open(Symlinks::NEVER, &op.branches, &path);
+        let copies = resolve::generations::copies(op, &dirs, name);
+        let well = |index: usize| op.branches.as_slice()[index].health.is_well();
         let mut rest = copies.only(|index| index != from && copies.is_current(index) && well(index));
         // So the same is chosen as in lookups.
         rest.current.clone_from(&copies.current);
         if !copies.is_current(from) || !rest.any() {
             return Err(Errno::STALE);
         }
-        let to = resolve::choose::shown(pool, Func::Getattr, &branches, &rest).map_err(Error::errno)?;
+        let to = resolve::choose::shown(op, Func::Getattr, &rest).map_err(Error::errno)?;
         let (own, other) = copies.get(from).zip(copies.get(to)).ok_or(Errno::STALE)?;
         let disks: BTreeSet<u64> = rest.iter().map(|(_, copy)| copy.dev).collect();
-        (*own, branches.as_slice()[to].clone(), *other, disks.len())
+        (*own, op.branches.as_slice()[to].clone(), *other, disks.len())
     };
     if !can_leave(&attr) {
         return Err(Errno::PERM);
@@ -65,9 +64,9 @@ pub(super) fn one_of_several(
         return Err(Errno::ROFS);
     }
     let full = join(&path, name);
-    let known = pool.nodes.names(node.id).map(|(dir, name)| join(&dir, &name)).chain([full.clone()]);
+    let known = op.nodes.names(node.id).map(|(dir, name)| join(&dir, &name)).chain([full.clone()]);
     let names = links::all_names(source.root(), &attr, known)?;
-    let config = pool.config();
+    let config = &op.config;
     if names.iter().any(|name| config.placement.copies(name) > disks) {
         return Err(Errno::NOTUNIQ);
     }

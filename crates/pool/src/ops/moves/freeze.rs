@@ -11,7 +11,7 @@ use crate::node::handles::FileHandle;
 use crate::node::open_file::OpenFile;
 use crate::ops::resolve;
 use crate::paths::Uses;
-use crate::pool::Pool;
+use crate::pool::{Op, State};
 use canopy_base::error::Error;
 use canopy_branch::branch::health::OpKind;
 use canopy_branch::fs::{beneath, stat};
@@ -39,13 +39,13 @@ impl AsRef<LeasedFile> for FrozenFile<'_> {
 }
 
 struct RevokedWriters<'p> {
-    pool: &'p Pool,
+    state: &'p State,
     node: Arc<Node>,
 }
 
 impl Drop for RevokedWriters<'_> {
     fn drop(&mut self) {
-        if let Err(errno) = restore_writers(self.pool, &self.node) {
+        if let Err(errno) = restore_writers(self.state, &self.node) {
             // The next write through such a handle tries to reopen it.
             tracing::warn!("files that were held still could not be opened for writing again: {errno}");
         }
@@ -59,21 +59,21 @@ impl Drop for RevokedWriters<'_> {
 /// for writing, and no other lock.
 ///
 /// Errors: those of [`LeasedFile::hold`] and of opening the file for writing.
-pub(crate) fn freeze<'p>(pool: &'p Pool, node: &Arc<Node>) -> Result<FrozenFile<'p>, Errno> {
+pub(crate) fn freeze<'p>(op: &mut Op<'p>, node: &Arc<Node>) -> Result<FrozenFile<'p>, Errno> {
     let file = {
-        let _held = pool.using(Uses::node(node.id));
-        let primary = resolve::places::primary(pool, &pool.branches.load(), node).map_err(Error::errno)?;
+        let _held = op.using(Uses::node(node.id));
+        let primary = resolve::places::primary(op, node).map_err(Error::errno)?;
         readable(&primary.fd)?
     };
-    let writers = RevokedWriters { pool, node: node.clone() };
+    let writers = RevokedWriters { state: op.state(), node: node.clone() };
     if let Some(open) = node.opened() {
-        revoke_writers(pool, node, &open, &file)?;
+        revoke_writers(op, node, &open, &file)?;
     }
     Ok(FrozenFile { still: LeasedFile::hold(file)?, _writers: writers })
 }
 
-fn revoke_writers(pool: &Pool, node: &Arc<Node>, open: &OpenFile, file: &OwnedFd) -> Result<(), Errno> {
-    let handles = pool.files.matching(|handle| Arc::ptr_eq(&handle.node, node) && handle.writable());
+fn revoke_writers(op: &Op<'_>, node: &Arc<Node>, open: &OpenFile, file: &OwnedFd) -> Result<(), Errno> {
+    let handles = op.files.matching(|handle| Arc::ptr_eq(&handle.node, node) && handle.writable());
     if !handles.is_empty() {
         // Checks that the file can be reopened for writing before a writable descriptor is closed.
         match beneath::reopen(file, OFlags::RDWR | OFlags::NONBLOCK) {
@@ -94,15 +94,16 @@ fn revoke_writers(pool: &Pool, node: &Arc<Node>, open: &OpenFile, file: &OwnedFd
 }
 
 /// Returns the node's handles that a move has made read-only.
-pub(crate) fn revoked(pool: &Pool, node: &Arc<Node>) -> Vec<Arc<FileHandle>> {
-    pool.files
+pub(crate) fn revoked(state: &State, node: &Arc<Node>) -> Vec<Arc<FileHandle>> {
+    state
+        .files
         .matching(|handle| Arc::ptr_eq(&handle.node, node) && handle.writable() && !can_write(&handle.fd()))
 }
 
 /// Reopens for writing the node's handles that a move has made read-only. Returns true if there were any.
 /// The caller holds the node's `moving` exclusively.
-pub(crate) fn restore_writers(pool: &Pool, node: &Arc<Node>) -> Result<bool, Errno> {
-    let handles = revoked(pool, node);
+pub(crate) fn restore_writers(state: &State, node: &Arc<Node>) -> Result<bool, Errno> {
+    let handles = revoked(state, node);
     for handle in &handles {
         let place = handle.open.location();
         let fd = reopen_as_owner(place.fd.as_fd(), handle.flags - OFlags::TRUNC);
@@ -138,6 +139,7 @@ mod tests {
     use crate::ops::data;
     use crate::ops::data::io::WriteKind;
     use crate::ops::names;
+    use crate::pool::Pool;
     use canopy_base::ids::NodeId;
     use canopy_branch::branch;
     use canopy_branch::branch::Branches;

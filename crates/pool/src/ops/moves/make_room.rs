@@ -12,13 +12,13 @@ use crate::ops::reserve;
 use crate::ops::resolve;
 use crate::ops::resolve::acl::At;
 use crate::paths::Uses;
-use crate::pool::Pool;
+use crate::pool::Op;
 use canopy_base::error::{Error, is_full};
 use canopy_base::ids::BranchId;
 use canopy_base::path::{PoolPath, join, split};
+use canopy_branch::branch::Branch;
 use canopy_branch::branch::health::OpKind;
 use canopy_branch::branch::space::Space;
-use canopy_branch::branch::{Branch, Branches};
 use canopy_branch::fs::stat::{self, Attr, FileKey};
 use canopy_branch::fs::{beneath, generation};
 use canopy_branch::relocate::Losses;
@@ -96,29 +96,29 @@ pub(super) enum Reason {
 ///
 /// The caller holds no lock; the locks that the operation takes come after the node's `moving` in the lock order.
 pub(crate) fn with_room<T>(
-    pool: &Pool,
+    op: &mut Op<'_>,
     node: &Arc<Node>,
     wanted: u64,
-    mut operation: impl FnMut() -> canopy_base::error::Result<T>,
+    mut operation: impl FnMut(&mut Op<'_>) -> canopy_base::error::Result<T>,
 ) -> canopy_base::error::Result<T> {
     let mut moved = 0;
     loop {
         let moving = node.pin_location()?;
         let moves = node.moves();
         let attr = || written_attr(node);
-        let result =
-            reserve::take_space(pool, reserve::nears_reserve(pool, node, wanted), attr, &mut operation);
+        let (state, nears) = (op.state(), reserve::nears_reserve(op, node, wanted));
+        let result = reserve::take_space(state, nears, attr, || operation(op));
         drop(moving);
         match result {
             // A target may fill up while the file is copied to it, or while other handles write the file there.
-            Err(error) if is_full(error.errno()) && moved < 2 * pool.branches.load().len() => {
-                if !make_room(pool, node, moves, wanted)? {
+            Err(error) if is_full(error.errno()) && moved < 2 * op.branches.len() => {
+                if !make_room(op, node, moves, wanted)? {
                     return Err(error);
                 }
                 moved += 1;
             }
             // The handle is still read-only: reopening it failed after a move that was given up.
-            Err(error) if is_read_only_fd_error(error.errno()) && write_again(pool, node)? => {}
+            Err(error) if is_read_only_fd_error(error.errno()) && write_again(op, node)? => {}
             other => return other,
         }
     }
@@ -132,23 +132,23 @@ fn written_attr(node: &Node) -> Option<Attr> {
 /// Reopens for writing what a move has left read-only. Returns true if there was anything.
 ///
 /// Errors: [`Error::Wait`] while the file moves, or is leased.
-fn write_again(pool: &Pool, node: &Arc<Node>) -> canopy_base::error::Result<bool> {
-    if moves::freeze::revoked(pool, node).is_empty() {
+fn write_again(op: &Op<'_>, node: &Arc<Node>) -> canopy_base::error::Result<bool> {
+    if moves::freeze::revoked(op.state(), node).is_empty() {
         // The operation itself makes no sense, as is mostly so.
         return Ok(false);
     }
     let _alone = node.take()?;
-    moves::freeze::restore_writers(pool, node).map_err(|errno| node.waits_for_lease(errno, true))
+    moves::freeze::restore_writers(op.state(), node).map_err(|errno| node.waits_for_lease(errno, true))
 }
 
 /// Moves a file to a branch with space. Returns true if the file has moved since its move count was `seen`.
 ///
 /// Errors: [`Error::Wait`] while another writer of the file moves it.
-fn make_room(pool: &Pool, node: &Arc<Node>, seen: u32, wanted: u64) -> canopy_base::error::Result<bool> {
-    let Some(policy) = pool.config().move_when_full.0 else { return Ok(false) };
+fn make_room(op: &mut Op<'_>, node: &Arc<Node>, seen: u32, wanted: u64) -> canopy_base::error::Result<bool> {
+    let Some(policy) = op.config.move_when_full.0 else { return Ok(false) };
     // Other writers of the file come upon the move here or where they take `moving`, and later find it moved.
     let _alone = node.take()?;
-    let _copying = pool.stuck_operations.moving();
+    let _copying = op.state().stuck_operations.moving();
     if node.moves() != seen {
         return Ok(true);
     }
@@ -159,23 +159,24 @@ fn make_room(pool: &Pool, node: &Arc<Node>, seen: u32, wanted: u64) -> canopy_ba
     let mut attempts = 0;
     let mut frozen = None;
     loop {
-        let moved = movable(pool, node, None, Reason::Full).map_err(NotMoved::File).and_then(|file| {
-            let target = choose_target(pool, policy, &file, wanted, &tried).map_err(NotMoved::File)?;
+        let moved = movable(op, node, None, Reason::Full).map_err(NotMoved::File).and_then(|file| {
+            let target = choose_target(op, policy, &file, wanted, &tried).map_err(NotMoved::File)?;
             tried.push(target.id);
             let still = match &mut frozen {
                 Some(still) => still,
                 none => {
-                    let held = moves::freeze::freeze(pool, node).inspect_err(|errno| {
+                    let held = moves::freeze::freeze(op, node).inspect_err(|errno| {
                         if *errno == Errno::OPNOTSUPP {
-                            warn_of_no_leases(pool, &file.source);
+                            warn_of_no_leases(op, &file.source);
                         }
                     });
                     none.insert(held.map_err(NotMoved::File)?)
                 }
             };
-            let wanted = || !pool.kernel.load().caller_is_killed();
-            let carried = carry(pool, node, &file, &target, still.as_ref(), &wanted);
-            file.names.iter().for_each(|name| resolve::dirs::dir_rewritten(pool, split(name).0));
+            let state = op.state();
+            let wanted = || !state.kernel.load().caller_is_killed();
+            let carried = carry(op, node, &file, &target, still.as_ref(), &wanted);
+            file.names.iter().for_each(|name| resolve::dirs::dir_rewritten(op, split(name).0));
             match carried {
                 Err(why @ (NotMoved::Branch(errno) | NotMoved::File(errno))) => {
                     // The error may come from either branch; the health check finds out which.
@@ -211,8 +212,8 @@ fn make_room(pool: &Pool, node: &Arc<Node>, seen: u32, wanted: u64) -> canopy_ba
     }
 }
 
-fn warn_of_no_leases(pool: &Pool, branch: &Branch) {
-    let mut warned = pool.unleased.write();
+fn warn_of_no_leases(op: &Op<'_>, branch: &Branch) {
+    let mut warned = op.unleased.write();
     if !warned.contains(&branch.id) {
         warned.push(branch.id);
         tracing::warn!(
@@ -229,41 +230,40 @@ fn warn_of_no_leases(pool: &Pool, branch: &Branch) {
 /// its readers, `EEXIST` when another branch, or the one that is to
 /// get a copy, also holds one of its names, `EMLINK` when not all of its names can be found.
 pub(super) fn movable(
-    pool: &Pool,
+    op: &mut Op<'_>,
     node: &Arc<Node>,
     copy_to: Option<BranchId>,
     reason: Reason,
 ) -> Result<Movable, Errno> {
     let original = if copy_to.is_some() { Original::Stays } else { Original::Goes };
-    let branches = pool.branches.load();
     let primary = {
-        let _held = pool.using(Uses::node(node.id));
-        resolve::places::primary(pool, &branches, node).map_err(Error::errno)?
+        let _held = op.using(Uses::node(node.id));
+        resolve::places::primary(op, node).map_err(Error::errno)?
     };
-    if is_written_past_daemon(pool, node) {
+    if is_written_past_daemon(op, node) {
         return Err(Errno::BUSY);
     }
     if original == Original::Goes {
-        pool.dir_cache.idle_files.close(node);
-        may_switch(pool, node, primary.attr.key(), reason)?;
+        op.dir_cache.idle_files.close(node);
+        may_switch(op, node, primary.attr.key(), reason)?;
     }
     if !can_leave(&primary.attr) {
         return Err(Errno::PERM);
     }
     let source = primary.branch;
-    if (source.mode == Mode::Ro && original == Original::Goes) || branches.index_of(source.id).is_none() {
+    if (source.mode == Mode::Ro && original == Original::Goes) || op.branches.index_of(source.id).is_none() {
         return Err(Errno::ROFS);
     }
     // Without keeping its path in place, as it may take a while; the names are checked again before they change.
-    let known = pool.nodes.names(node.id).map(|(dir, name)| join(&dir, &name));
+    let known = op.nodes.names(node.id).map(|(dir, name)| join(&dir, &name));
     let names = links::all_names(source.root(), &primary.attr, known)?;
     let generation =
-        if resolve::generations::knows_copies(pool) { generation::read(primary.fd.as_fd())? } else { None };
+        if resolve::generations::knows_copies(op) { generation::read(primary.fd.as_fd())? } else { None };
     let mut old_on = SmallVec::new();
     for name in &names {
         let (dir, name) = split(name);
         let others =
-            branches.iter().filter(|branch| copy_to.map_or(branch.id != source.id, |to| branch.id == to));
+            op.branches.iter().filter(|branch| copy_to.map_or(branch.id != source.id, |to| branch.id == to));
         for other in others {
             let found = beneath::dir(other.root(), dir)
                 .and_then(|dir| stat::at(dir.as_fd(), name).map(|attr| (dir, attr)));
@@ -271,7 +271,7 @@ pub(super) fn movable(
                 // Nobody sees it, and a copy may take its place. Names of a file that has several change one by one, but
                 // those that still lead to the old copy stay hidden, for it is older than the new one.
                 Ok((dir, attr))
-                    if resolve::generations::is_old_copy(pool, (dir.as_fd(), name, &attr), generation) =>
+                    if resolve::generations::is_old_copy(op, (dir.as_fd(), name, &attr), generation) =>
                 {
                     old_on.push(other.id);
                 }
@@ -297,17 +297,16 @@ pub(super) fn movable(
 /// Returns the branch that the policy picks, except the file's own branch and those already tried: among those where
 /// a new file of this path would go.
 fn choose_target(
-    pool: &Pool,
+    op: &Op<'_>,
     policy: Policy,
     file: &Movable,
     wanted: u64,
     tried: &[BranchId],
 ) -> Result<Arc<Branch>, Errno> {
-    let branches = pool.branches.load();
     let needed = (file.attr.blocks * 512).saturating_add(wanted);
     let (path, name) = file.names.first().map_or((&b""[..], &b""[..]), |name| split(name));
     let level = |at: &[u8], set: Option<Set<'_>>| -> Result<Vec<BranchView>, Errno> {
-        let dirs = MergedDir::open(Symlinks::NEVER, &branches, at);
+        let dirs = MergedDir::open(Symlinks::NEVER, &op.branches, at);
         let view = |(index, branch): (usize, &Arc<Branch>)| {
             let attr = dirs.get(index).and_then(|dir| stat::of(dir).ok());
             let ruled_out =
@@ -315,7 +314,7 @@ fn choose_target(
             BranchView {
                 mode: if ruled_out { Mode::Ro } else { branch.mode },
                 unwell: !branch.health.is_well(),
-                min_free: branch.min_free_or(pool.config().min_free).max(needed),
+                min_free: branch.min_free_or(op.config.min_free).max(needed),
                 present: attr.is_some(),
                 mtime: attr.map_or(0, |attr| attr.mtime.sec),
                 // Read now: the cached value may be from before the branch filled up.
@@ -323,22 +322,22 @@ fn choose_target(
                 outside: false,
             }
         };
-        let mut views: Vec<BranchView> = branches.iter().enumerate().map(view).collect();
+        let mut views: Vec<BranchView> = op.branches.iter().enumerate().map(view).collect();
         if let Some(set) = set {
-            confine(policy, &mut views, |index| set.holds(&branches.as_slice()[index].path));
+            confine(policy, &mut views, |index| set.holds(&op.branches.as_slice()[index].path));
         }
         Ok(views)
     };
     let choose = |set| policy::create_climbing(policy, path, |at| level(at, set), &mut ThreadRandom);
-    let config = pool.config();
+    let config = &op.config;
     let chosen = config.placement.first(path, name, choose)?;
     let index = chosen.ok().and_then(|chosen| chosen.first().copied()).ok_or(Errno::NOSPC)?;
-    Ok(branches.as_slice()[index].clone())
+    Ok(op.branches.as_slice()[index].clone())
 }
 
 /// Moves a node's file and all its handles to a branch, or copies the file there. The caller holds the node's `moving` exclusively.
 pub(super) fn carry(
-    pool: &Pool,
+    op: &mut Op<'_>,
     node: &Arc<Node>,
     file: &Movable,
     target: &Arc<Branch>,
@@ -347,7 +346,7 @@ pub(super) fn carry(
 ) -> Result<(), NotMoved> {
     let note =
         FileMove::announce(&file.source, target, file.original, &file.names).map_err(NotMoved::Branch)?;
-    if let Err(why) = prepare(pool, node, file, target, still) {
+    if let Err(why) = prepare(op, node, file, target, still) {
         note.erase();
         return Err(why);
     }
@@ -362,42 +361,41 @@ pub(super) fn carry(
     let mut carry = copied.map_err(NotMoved::of)?;
     if file.original == Original::Stays {
         // Whoever opened it before has not brought this copy.
-        pool.last_opens.put(file.attr.key(), 0);
+        op.last_opens.put(file.attr.key(), 0);
     }
     if file.original == Original::Stays && file.old_on.contains(&target.id) {
         carry.replace();
     }
     // From here on, no other request uses one of its names or opens it.
-    let held = pool.claim_file(node.id, file.names.len()).map_err(NotMoved::File)?;
-    pool.dir_cache.idle_files.close(node);
+    let held = op.claim_file(node.id, file.names.len()).map_err(NotMoved::File)?;
+    op.dir_cache.idle_files.close(node);
     let open = node.opened();
     let orphan = node.orphan().is_some();
-    let branches = pool.branches.load();
-    if branches.index_of(target.id).is_none() || branches.index_of(file.source.id).is_none() {
+    if op.branches.index_of(target.id).is_none() || op.branches.index_of(file.source.id).is_none() {
         return Err(NotMoved::Branch(Errno::ROFS));
     }
     let is_shown = match file.there {
         Some(_) => node.key() == Some(file.attr.key()),
-        None => file.original == Original::Goes || shows_copy(pool, &branches, file, target)?,
+        None => file.original == Original::Goes || shows_copy(op, file, target)?,
     };
     if !is_shown {
         // What handles go on using must not lose its name, or they would use another file than those who come later.
         let has_open =
             |handle: &FileHandle| Arc::ptr_eq(&handle.node, node) && handle.leads_to(&file.attr.key());
-        if file.original == Original::Goes && !pool.files.matching(has_open).is_empty() {
+        if file.original == Original::Goes && !op.files.matching(has_open).is_empty() {
             return Err(NotMoved::File(Errno::TXTBSY));
         }
-        switch(pool, &mut carry, file, target)?;
+        switch(op, &mut carry, file, target)?;
         drop(held);
         carry.finish();
-        pool.space.clear();
+        op.space.clear();
         return Ok(());
     }
-    may_switch(pool, node, file.attr.key(), file.reason).map_err(NotMoved::File)?;
-    let number = shown_ino(pool, &branches, node).map_err(|error| NotMoved::File(error.errno()))?;
+    may_switch(op, node, file.attr.key(), file.reason).map_err(NotMoved::File)?;
+    let number = shown_ino(op, node).map_err(|error| NotMoved::File(error.errno()))?;
     let reopened = || -> Result<_, Errno> {
         let mut handles: Vec<(Arc<FileHandle>, OwnedFd)> = Vec::new();
-        for handle in pool.files.matching(|handle| Arc::ptr_eq(&handle.node, node)) {
+        for handle in op.files.matching(|handle| Arc::ptr_eq(&handle.node, node)) {
             let fd = carry.reopen(handle.flags - OFlags::TRUNC)?;
             handles.push((handle, fd));
         }
@@ -407,9 +405,9 @@ pub(super) fn carry(
     };
     let (handles, place, orphan, key) = reopened().map_err(NotMoved::Branch)?;
     handles.iter().for_each(|(handle, fd)| handle.moves_to(fd));
-    switch(pool, &mut carry, file, target)?;
+    switch(op, &mut carry, file, target)?;
     // Nothing below can fail.
-    pool.nodes.moved(node, key, if resolve::keeps_inode_numbers(pool) { number } else { 0 });
+    op.nodes.moved(node, key, if resolve::keeps_inode_numbers(op) { number } else { 0 });
     if let Some(open) = open {
         open.move_to(place);
     }
@@ -423,10 +421,10 @@ pub(super) fn carry(
     drop(held);
     carry.finish();
     if file.there.is_none() {
-        pool.moved.count(file.attr.blocks * 512);
+        op.moved.count(file.attr.blocks * 512);
     }
-    pool.space.clear();
-    pool.kernel.load().invalidate_attr(node.id);
+    op.space.clear();
+    op.kernel.load().invalidate_attr(node.id);
     Ok(())
 }
 
@@ -440,80 +438,73 @@ pub(super) fn carry(
 /// Holds from one look to the next only while the file is claimed, and without idle files.
 ///
 /// Errors: `ETXTBSY` for a file that stays.
-fn may_switch(pool: &Pool, node: &Arc<Node>, file: FileKey, reason: Reason) -> Result<(), Errno> {
+fn may_switch(op: &Op<'_>, node: &Arc<Node>, file: FileKey, reason: Reason) -> Result<(), Errno> {
     if node.opened().is_some_and(|open| open.backing.is_some()) {
         return Err(Errno::TXTBSY);
     }
     let separated = |handle: &FileHandle| handle.passthrough && handle.node.key() == Some(file);
-    if reason == Reason::Asked && !pool.files.matching(separated).is_empty() {
+    if reason == Reason::Asked && !op.files.matching(separated).is_empty() {
         Err(Errno::TXTBSY)
     } else {
         Ok(())
     }
 }
 
-fn switch(pool: &Pool, carry: &mut FileMove<'_>, file: &Movable, target: &Branch) -> Result<(), NotMoved> {
+fn switch(op: &Op<'_>, carry: &mut FileMove<'_>, file: &Movable, target: &Branch) -> Result<(), NotMoved> {
     // What the copy is to be equal to is looked at once more.
-    let right = pool.rights.to_copy([file.attr.key()]);
+    let right = op.rights.to_copy([file.attr.key()]);
     let switched = carry.switch();
     drop(right);
     for name in &file.names {
         let (dir, name) = split(name);
-        resolve::dirs::name_created(pool, dir, name, target.id);
+        resolve::dirs::name_created(op, dir, name, target.id);
     }
     switched.map_err(NotMoved::of)
 }
 
 /// Returns whether lookups will lead to the copy that a branch is to get. Then the node must stand for it as well, or a
 /// client that knows the node would write a file that others do not see.
-fn shows_copy(pool: &Pool, branches: &Branches, file: &Movable, target: &Branch) -> Result<bool, NotMoved> {
-    let to = branches.index_of(target.id).ok_or(NotMoved::Branch(Errno::ROFS))?;
+fn shows_copy(op: &Op<'_>, file: &Movable, target: &Branch) -> Result<bool, NotMoved> {
+    let to = op.branches.index_of(target.id).ok_or(NotMoved::Branch(Errno::ROFS))?;
     let (dir, name) = split(file.names.first().ok_or(NotMoved::File(Errno::NOENT))?);
     let mut copies =
-        resolve::generations::copies(pool, &MergedDir::open(Symlinks::NEVER, branches, dir), name);
+        resolve::generations::copies(op, &MergedDir::open(Symlinks::NEVER, &op.branches, dir), name);
     copies.found.retain(|(index, _)| *index != to);
     if let Some(current) = &mut copies.current {
         current.push(to);
     }
-    would_show(pool, branches, copies, to, file.attr).map_err(NotMoved::File)
+    would_show(op, copies, to, file.attr).map_err(NotMoved::File)
 }
 
 /// Returns whether the pool will show the copy that a branch is to get beside others.
-pub(super) fn would_show(
-    pool: &Pool,
-    branches: &Branches,
-    mut copies: Copies,
-    to: usize,
-    attr: Attr,
-) -> Result<bool, Errno> {
+pub(super) fn would_show(op: &Op<'_>, mut copies: Copies, to: usize, attr: Attr) -> Result<bool, Errno> {
     let at = copies.found.partition_point(|(index, _)| *index < to);
     copies.found.insert(at, (to, attr));
-    Ok(resolve::choose::shown(pool, Func::Getattr, branches, &copies).map_err(Error::errno)? == to)
+    Ok(resolve::choose::shown(op, Func::Getattr, &copies).map_err(Error::errno)? == to)
 }
 
 /// Returns whether a handle writes the file by passthrough, or its names now lead to another node.
-fn is_written_past_daemon(pool: &Pool, node: &Arc<Node>) -> bool {
+fn is_written_past_daemon(op: &Op<'_>, node: &Arc<Node>) -> bool {
     let Some(open) = node.opened() else { return false };
     open.is_detached()
         || (open.backing.is_some()
-            && !pool.files.matching(|h| Arc::ptr_eq(&h.node, node) && h.writes_past_daemon()).is_empty())
+            && !op.files.matching(|h| Arc::ptr_eq(&h.node, node) && h.writes_past_daemon()).is_empty())
 }
 
 /// Creates the directories of all names on the target, and checks that the leased file is still this one.
 fn prepare(
-    pool: &Pool,
+    op: &mut Op<'_>,
     node: &Node,
     file: &Movable,
     target: &Branch,
     still: &LeasedFile,
 ) -> Result<(), NotMoved> {
-    let _held = pool.using(Uses::node(node.id));
-    let branches = pool.branches.load();
-    let index = branches.index_of(target.id).ok_or(NotMoved::Branch(Errno::ROFS))?;
+    let _held = op.using(Uses::node(node.id));
+    let index = op.branches.index_of(target.id).ok_or(NotMoved::Branch(Errno::ROFS))?;
     for name in &file.names {
         let dir = split(name).0;
-        let mut dirs = MergedDir::open(Symlinks::NEVER, &branches, dir);
-        names::create::bring_dir(pool, &branches, &mut dirs, index, dir).map_err(NotMoved::Branch)?;
+        let mut dirs = MergedDir::open(Symlinks::NEVER, &op.branches, dir);
+        names::create::bring_dir(op, &mut dirs, index, dir).map_err(NotMoved::Branch)?;
     }
     if stat::of(still.as_fd()).map_err(NotMoved::File)?.key() == file.attr.key() {
         Ok(())
@@ -523,12 +514,8 @@ fn prepare(
 }
 
 /// Returns the inode number that callers see.
-pub(crate) fn shown_ino(
-    pool: &Pool,
-    branches: &Branches,
-    node: &Arc<Node>,
-) -> canopy_base::error::Result<u64> {
-    let primary = resolve::places::primary(pool, branches, node)?;
+pub(crate) fn shown_ino(op: &Op<'_>, node: &Arc<Node>) -> canopy_base::error::Result<u64> {
+    let primary = resolve::places::primary(op, node)?;
     let at = At::Opened(primary.fd.as_fd());
-    Ok(resolve::show_file(pool, node, &primary.branch, primary.attr, at).ino)
+    Ok(resolve::show_file(op, node, &primary.branch, primary.attr, at).ino)
 }

@@ -13,7 +13,7 @@ use crate::ops::moves::make_room::{Movable, NotMoved, Reason};
 use crate::ops::names;
 use crate::ops::resolve;
 use crate::paths::{Changing, Uses};
-use crate::pool::Pool;
+use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::NodeId;
 use canopy_base::path::{join, split};
@@ -97,9 +97,9 @@ pub(crate) fn relocate(pool: &Pool, caller: &Caller, dir: NodeId, wish: &Relocat
     if matches!(wish.name, b"" | b"." | b"..") || wish.name.contains(&b'/') {
         return Err(Error::Invalid);
     }
-    let branches = pool.branches.load();
-    let find = |path| branches.iter().find(|branch| branch.path.as_os_str().as_bytes() == path);
-    let (source, target) = find(wish.from).zip(find(wish.to)).ok_or(Error::Invalid)?;
+    let op = &mut Op::begin(pool);
+    let find = |path| op.branches.iter().find(|branch| branch.path.as_os_str().as_bytes() == path).cloned();
+    let (source, target) = &find(wish.from).zip(find(wish.to)).ok_or(Error::Invalid)?;
     if source.id == target.id {
         return Err(Error::Invalid);
     }
@@ -111,7 +111,7 @@ pub(crate) fn relocate(pool: &Pool, caller: &Caller, dir: NodeId, wish: &Relocat
         return Err(Errno::ROFS.into());
     }
     let entry = names::lookup::lookup(pool, dir, wish.name)?;
-    let relocated = pool.nodes.get(entry.node).map_err(Error::errno).and_then(|node| {
+    let relocated = op.nodes.get(entry.node).map_err(Error::errno).and_then(|node| {
         if wish.idle {
             ioprio::yield_disks();
         }
@@ -119,52 +119,52 @@ pub(crate) fn relocate(pool: &Pool, caller: &Caller, dir: NodeId, wish: &Relocat
         let relocated = match () {
             () if !entry.attr.is_regular() && wish.what == What::Drop => Err(Errno::OPNOTSUPP),
             () if node.is_dir() && keeps => Err(Errno::OPNOTSUPP),
-            () if node.is_dir() => relocate_dir(pool, &node, dir, wish.name, source, target),
+            () if node.is_dir() => relocate_dir(op, &node, dir, wish.name, source, target),
             () if entry.attr.is_symlink() => {
                 let original = if keeps { Original::Stays } else { Original::Goes };
                 let link = Link { node: &node, dir, name: wish.name, original, losses };
-                relocate_symlink(pool, &link, source, target)
+                relocate_symlink(op, &link, source, target)
             }
             () if entry.attr.is_regular() => {
                 let transfer = Transfer { source, target, what: wish.what, rate: wish.rate, losses };
-                relocate_file(pool, &node, (dir, wish.name), &transfer)
+                relocate_file(op, &node, (dir, wish.name), &transfer)
             }
             () => Err(Errno::OPNOTSUPP),
         };
         ioprio::reset();
         relocated
     });
-    names::lookup::forget(pool, entry.node, 1);
+    names::lookup::forget(op, entry.node, 1);
     Ok(relocated?)
 }
 
 fn relocate_file(
-    pool: &Pool,
+    op: &mut Op<'_>,
     node: &Arc<Node>,
     place: (NodeId, &[u8]),
     transfer: &Transfer<'_>,
 ) -> Result<(), Errno> {
     let Transfer { source, target, what, rate, losses } = *transfer;
-    if has_writers(pool, node) {
+    if has_writers(op, node) {
         return Err(Errno::BUSY);
     }
     let _alone = node.take_now().ok_or(Errno::BUSY)?;
     node.begin_move();
     // A client may have opened it since.
-    if has_writers(pool, node) {
+    if has_writers(op, node) {
         return Err(Errno::BUSY);
     }
-    let _copying = pool.stuck_operations.moving();
+    let _copying = op.state().stuck_operations.moving();
     let (mut file, target) = match what {
-        What::Move => (moves::make_room::movable(pool, node, None, Reason::Asked)?, target.clone()),
+        What::Move => (moves::make_room::movable(op, node, None, Reason::Asked)?, target.clone()),
         What::Copy => {
-            let file = match moves::twin::twin(pool, node, target)? {
+            let file = match moves::twin::twin(op, node, target)? {
                 Some(file) => file,
-                None => moves::make_room::movable(pool, node, Some(target.id), Reason::Asked)?,
+                None => moves::make_room::movable(op, node, Some(target.id), Reason::Asked)?,
             };
             (file, target.clone())
         }
-        What::Drop => moves::drop_copy::one_of_several(pool, node, place, source)?,
+        What::Drop => moves::drop_copy::one_of_several(op, node, place, source)?,
     };
     file.losses = losses;
     let target = &target;
@@ -173,7 +173,7 @@ fn relocate_file(
     }
     let source = &file.source;
     if file.there.is_none() {
-        has_room(pool, target, file.attr.blocks * 512)?;
+        has_room(op, target, file.attr.blocks * 512)?;
     }
     let (frozen, leased);
     let still: &LeasedFile = if what == What::Drop && node.key() != Some(file.attr.key()) {
@@ -182,18 +182,19 @@ fn relocate_file(
         leased = hold(&file).map_err(leased_by_another)?;
         &leased
     } else {
-        frozen = moves::freeze::freeze(pool, node).map_err(leased_by_another)?;
+        frozen = moves::freeze::freeze(op, node).map_err(leased_by_another)?;
         frozen.as_ref()
     };
     if what == What::Copy && file.there.is_none() {
-        resolve::generations::share_generation(pool, still.as_fd()).map_err(|errno| match errno {
+        resolve::generations::share_generation(op, still.as_fd()).map_err(|errno| match errno {
             // To the caller, this would say that it is not the owner of the pool.
             Errno::ACCESS => Errno::PERM,
             errno => source.record_error(errno, OpKind::Change),
         })?;
     }
     let (begun, steps) = (Instant::now(), Cell::new(0_u64));
-    let stops = || pool.kernel.load().caller_is_interrupted() || node.is_awaited();
+    let state = op.state();
+    let stops = || state.kernel.load().caller_is_interrupted() || node.is_awaited();
     let wanted = || {
         let copied = steps.get().saturating_mul(COPIED_AT_ONCE);
         if let Some(due) = copied.saturating_mul(1000).checked_div(rate) {
@@ -212,10 +213,10 @@ fn relocate_file(
         return Err(Errno::BADMSG);
     }
     if let (What::Copy, Some(twin)) = (what, &file.there) {
-        return moves::twin::join_copies(pool, still, twin);
+        return moves::twin::join_copies(op, still, twin);
     }
-    let carried = moves::make_room::carry(pool, node, &file, target, still, &wanted);
-    file.names.iter().for_each(|name| resolve::dirs::dir_rewritten(pool, split(name).0));
+    let carried = moves::make_room::carry(op, node, &file, target, still, &wanted);
+    file.names.iter().for_each(|name| resolve::dirs::dir_rewritten(op, split(name).0));
     carried.map_err(|(NotMoved::Branch(errno) | NotMoved::File(errno))| match errno {
         Errno::INTR if node.is_awaited() => Errno::BUSY,
         Errno::INTR => errno,
@@ -231,39 +232,38 @@ fn hold(file: &Movable) -> Result<LeasedFile, Errno> {
     LeasedFile::hold(readable(pinned)?)
 }
 
-fn has_writers(pool: &Pool, node: &Arc<Node>) -> bool {
+fn has_writers(op: &Op<'_>, node: &Arc<Node>) -> bool {
     node.opened().is_some()
-        && !pool.files.matching(|handle| Arc::ptr_eq(&handle.node, node) && handle.writable()).is_empty()
+        && !op.files.matching(|handle| Arc::ptr_eq(&handle.node, node) && handle.writable()).is_empty()
 }
 
 /// Fails unless a branch keeps its minfreespace with so many more bytes.
-fn has_room(pool: &Pool, branch: &Branch, bytes: u64) -> Result<(), Errno> {
+fn has_room(op: &Op<'_>, branch: &Branch, bytes: u64) -> Result<(), Errno> {
     let space = Space::of(branch.root()).map_err(|errno| branch.record_error(errno, OpKind::Read))?;
     if space.readonly {
         return Err(Errno::ROFS);
     }
     let left = space.avail.checked_sub(bytes).ok_or(Errno::NOSPC)?;
-    if left < branch.min_free_or(pool.config().min_free) { Err(Errno::NOSPC) } else { Ok(()) }
+    if left < branch.min_free_or(op.config.min_free) { Err(Errno::NOSPC) } else { Ok(()) }
 }
 
-fn relocate_symlink(pool: &Pool, link: &Link<'_>, source: &Branch, target: &Branch) -> Result<(), Errno> {
-    has_room(pool, target, 0)?;
-    let path = pool.nodes.dir_path(link.dir).map_err(Error::errno)?;
+fn relocate_symlink(op: &mut Op<'_>, link: &Link<'_>, source: &Branch, target: &Branch) -> Result<(), Errno> {
+    has_room(op, target, 0)?;
+    let path = op.nodes.dir_path(link.dir).map_err(Error::errno)?;
     let (name, full) = (link.name, join(&path, link.name));
     let note = FileMove::announce(source, target, link.original, std::slice::from_ref(&full))?;
     let brought = {
-        let _held = pool.using(Uses::node(link.node.id).and(Uses::name(link.dir, name)));
-        let branches = pool.branches.load();
-        let mut dirs = MergedDir::open(Symlinks::NEVER, &branches, &path);
-        indices(&branches, source, target).and_then(|(from, to)| {
+        let _held = op.using(Uses::node(link.node.id).and(Uses::name(link.dir, name)));
+        let mut dirs = MergedDir::open(Symlinks::NEVER, &op.branches, &path);
+        indices(&op.branches, source, target).and_then(|(from, to)| {
             dirs.copies(name).get(from).ok_or(Errno::STALE)?;
-            names::create::bring_dir(pool, &branches, &mut dirs, to, &path)
+            names::create::bring_dir(op, &mut dirs, to, &path)
         })
     };
-    let moved = brought.and_then(|()| switch_symlink(pool, link, &path, source, target));
+    let moved = brought.and_then(|()| switch_symlink(op, link, &path, source, target));
     note.erase();
-    resolve::dirs::name_created(pool, &path, name, target.id);
-    resolve::dirs::dir_rewritten(pool, &path);
+    resolve::dirs::name_created(op, &path, name, target.id);
+    resolve::dirs::dir_rewritten(op, &path);
     moved.map_err(|errno| match errno {
         Errno::AGAIN | Errno::EXIST | Errno::STALE | Errno::MLINK => errno,
         errno => target.record_error(source.record_error(errno, OpKind::Read), OpKind::Read),
@@ -271,7 +271,7 @@ fn relocate_symlink(pool: &Pool, link: &Link<'_>, source: &Branch, target: &Bran
 }
 
 fn switch_symlink(
-    pool: &Pool,
+    op: &mut Op<'_>,
     link: &Link<'_>,
     path: &[u8],
     source: &Branch,
@@ -279,13 +279,12 @@ fn switch_symlink(
 ) -> Result<(), Errno> {
     let Link { node, dir, name, original, losses } = *link;
     // No other request uses it.
-    let _held = pool.claim_file(node.id, 1)?;
-    let branches = pool.branches.load();
-    let (from, to) = indices(&branches, source, target)?;
-    if pool.nodes.dir_path(dir).map_err(Error::errno)?.as_slice() != path {
+    let _held = op.claim_file(node.id, 1)?;
+    let (from, to) = indices(&op.branches, source, target)?;
+    if op.nodes.dir_path(dir).map_err(Error::errno)?.as_slice() != path {
         return Err(Errno::AGAIN);
     }
-    let dirs = MergedDir::open(Symlinks::NEVER, &branches, path);
+    let dirs = MergedDir::open(Symlinks::NEVER, &op.branches, path);
     let copies = dirs.copies(name);
     let is_shown = |(index, attr): (usize, &Attr)| (node.key() == Some(attr.key())).then_some(index);
     let from = match original {
@@ -307,21 +306,21 @@ fn switch_symlink(
     if node.key() != Some(own.key()) || !own.is_symlink() {
         return Err(Errno::AGAIN);
     }
-    let number = moves::make_room::shown_ino(pool, &branches, node).map_err(Error::errno)?;
+    let number = moves::make_room::shown_ino(op, node).map_err(Error::errno)?;
     let (old, new) = dirs.get(from).zip(dirs.get(to)).ok_or(Errno::AGAIN)?;
     let key = relocate::move_symlink(old, new, name, &own, original, losses)?;
-    if original == Original::Stays && !moves::make_room::would_show(pool, &branches, copies, to, own)? {
+    if original == Original::Stays && !moves::make_room::would_show(op, copies, to, own)? {
         return Ok(());
     }
-    pool.nodes.moved(node, key, if resolve::keeps_inode_numbers(pool) { number } else { 0 });
-    pool.kernel.load().invalidate_attr(node.id);
+    op.nodes.moved(node, key, if resolve::keeps_inode_numbers(op) { number } else { 0 });
+    op.kernel.load().invalidate_attr(node.id);
     Ok(())
 }
 
 /// Removes a directory's empty copy from a branch. Another branch gets a copy first, if none has one. The directory
 /// that remains looks as the one that goes, if that was the one to be seen.
 fn relocate_dir(
-    pool: &Pool,
+    op: &mut Op<'_>,
     node: &Arc<Node>,
     parent: NodeId,
     name: &[u8],
@@ -329,30 +328,28 @@ fn relocate_dir(
     target: &Branch,
 ) -> Result<(), Errno> {
     let path = {
-        let _held = pool.using(Uses::node(node.id).and(Uses::name(parent, name)));
-        let branches = pool.branches.load();
-        let (from, to) = indices(&branches, source, target)?;
-        let path = join(&pool.nodes.dir_path(parent).map_err(Error::errno)?, name);
-        let mut dirs = MergedDir::open(Symlinks::NEVER, &branches, &path);
+        let _held = op.using(Uses::node(node.id).and(Uses::name(parent, name)));
+        let (from, to) = indices(&op.branches, source, target)?;
+        let path = join(&op.nodes.dir_path(parent).map_err(Error::errno)?, name);
+        let mut dirs = MergedDir::open(Symlinks::NEVER, &op.branches, &path);
         let own = dirs.own();
         own.get(from).ok_or(Errno::STALE)?;
         if !is_empty(dirs.get(from).ok_or(Errno::NOENT)?)? {
             return Err(Errno::NOTEMPTY);
         }
         if own.count() == 1 {
-            has_room(pool, target, 0)?;
-            names::create::bring_dir(pool, &branches, &mut dirs, to, &path)?;
+            has_room(op, target, 0)?;
+            names::create::bring_dir(op, &mut dirs, to, &path)?;
         }
         path
     };
-    let _held = pool.claim(&smallvec![Changing::name(parent, name), Changing::Below(node.id)])?;
-    let _not_cloning = resolve::locks::lock_for_change(pool, path.clone())?;
-    let branches = pool.branches.load();
-    let (from, _) = indices(&branches, source, target)?;
-    if node.key().is_some() || pool.nodes.dir_path(node.id).map_err(Error::errno)? != path {
+    let _held = op.claim(&smallvec![Changing::name(parent, name), Changing::Below(node.id)])?;
+    let _not_cloning = resolve::locks::lock_for_change(op, path.clone())?;
+    let (from, _) = indices(&op.branches, source, target)?;
+    if node.key().is_some() || op.nodes.dir_path(node.id).map_err(Error::errno)? != path {
         return Err(Errno::AGAIN);
     }
-    let dirs = MergedDir::open(Symlinks::NEVER, &branches, &path);
+    let dirs = MergedDir::open(Symlinks::NEVER, &op.branches, &path);
     let copies = dirs.own();
     let own = *copies.get(from).ok_or(Errno::STALE)?;
     // A branch that does not answer, or fails, may hold another copy; the one that remains must be known.
@@ -362,20 +359,20 @@ fn relocate_dir(
     if !is_empty(old)? {
         return Err(Errno::NOTEMPTY);
     }
-    if copies.first() == Some(from) && branches.as_slice()[rest].mode != Mode::Ro {
+    if copies.first() == Some(from) && op.branches.as_slice()[rest].mode != Mode::Ro {
         relocate::copy_metadata(old, new, &own)?;
         relocate::set_times(new, &own)?;
     }
-    let above = MergedDir::open(Symlinks::NEVER, &branches, split(&path).0);
+    let above = MergedDir::open(Symlinks::NEVER, &op.branches, split(&path).0);
     let dir = above.get(from).ok_or(Errno::NOENT)?;
     let removed = relocate::with_times_kept(dir, || above.unlink(from, name, AtFlags::REMOVEDIR));
-    resolve::dirs::dir_rewritten(pool, split(&path).0);
+    resolve::dirs::dir_rewritten(op, split(&path).0);
     node.copies_changed();
     if let Some(dir) = node.dir_if_any() {
         let kept_open = dir.cached.lock().take();
         drop(kept_open);
     }
-    pool.kernel.load().invalidate_attr(node.id);
+    op.kernel.load().invalidate_attr(node.id);
     removed
 }
 

@@ -5,7 +5,7 @@ use super::make_room::{Movable, Reason};
 use crate::node::Node;
 use crate::ops::resolve;
 use crate::paths::Uses;
-use crate::pool::Pool;
+use crate::pool::Op;
 use canopy_base::error::Error;
 use canopy_base::path::join;
 use canopy_branch::branch::Branch;
@@ -25,16 +25,15 @@ use std::sync::Arc;
 ///
 /// Errors: `EEXIST` if that has not all of the file's names, or looks different; `EPERM` for a file that may not be changed; `EMLINK`
 /// when not all of its names can be found; `ENOLCK` when a process holds a lease on the other one.
-pub(super) fn twin(pool: &Pool, node: &Arc<Node>, target: &Branch) -> Result<Option<Movable>, Errno> {
-    if !resolve::generations::knows_copies(pool) {
+pub(super) fn twin(op: &mut Op<'_>, node: &Arc<Node>, target: &Branch) -> Result<Option<Movable>, Errno> {
+    if !resolve::generations::knows_copies(op) {
         return Ok(None);
     }
-    let branches = pool.branches.load();
     let own = {
-        let _held = pool.using(Uses::node(node.id));
-        resolve::places::primary(pool, &branches, node).map_err(Error::errno)?
+        let _held = op.using(Uses::node(node.id));
+        resolve::places::primary(op, node).map_err(Error::errno)?
     };
-    let known = pool.nodes.names(node.id).map(|(dir, name)| join(&dir, &name));
+    let known = op.nodes.names(node.id).map(|(dir, name)| join(&dir, &name));
     let names = links::all_names(own.branch.root(), &own.attr, known)?;
     let Some(first) = names.first().filter(|_| own.branch.id != target.id) else { return Ok(None) };
     let other = match beneath::open(target.root(), first, OFlags::PATH | OFlags::NOFOLLOW) {
@@ -71,10 +70,10 @@ pub(super) fn twin(pool: &Pool, node: &Arc<Node>, target: &Branch) -> Result<Opt
 /// them through the pool.
 ///
 /// The one that is shown is first. If it ends in between, the other counts as an unknown file, as before, and can be compared again.
-pub(super) fn join_copies(pool: &Pool, shown: &LeasedFile, twin: &LeasedFile) -> Result<(), Errno> {
+pub(super) fn join_copies(op: &Op<'_>, shown: &LeasedFile, twin: &LeasedFile) -> Result<(), Errno> {
     shown.check().and_then(|()| twin.check())?;
-    resolve::generations::share_generation(pool, shown.as_fd())?;
+    resolve::generations::share_generation(op, shown.as_fd())?;
     let Some(number) = generation::read(shown.as_fd())? else { return Ok(()) };
-    let _right = pool.rights.to_copy([stat::of(twin.as_fd())?.key()]);
+    let _right = op.rights.to_copy([stat::of(twin.as_fd())?.key()]);
     generation::put(twin.as_fd(), number)
 }

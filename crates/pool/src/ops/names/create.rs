@@ -12,12 +12,12 @@ use crate::ops::names;
 use crate::ops::owed;
 use crate::ops::resolve;
 use crate::paths::Uses;
-use crate::pool::Pool;
+use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result, is_full, is_illness};
 use canopy_base::ids::NodeId;
 use canopy_base::path::{join, split};
+use canopy_branch::branch::Branch;
 use canopy_branch::branch::health::OpKind;
-use canopy_branch::branch::{Branch, Branches};
 use canopy_branch::fs::beneath::Dir;
 use canopy_branch::fs::reserved::check_not_reserved;
 use canopy_branch::fs::stat::{self, Attr, S_ISGID, S_IXGRP};
@@ -31,8 +31,9 @@ use smallvec::SmallVec;
 
 /// Creates a directory.
 pub fn mkdir(pool: &Pool, caller: &Caller, parent: NodeId, name: &[u8], mode: u32) -> Result<Entry> {
+    let op = &mut Op::begin(pool);
     let mode = Mode::from_raw_mode(mode & 0o7777);
-    make(pool, caller, Func::Mkdir, parent, name, |dir| rustix::fs::mkdirat(dir, name, mode))
+    make(op, caller, Func::Mkdir, parent, name, |dir| rustix::fs::mkdirat(dir, name, mode))
 }
 
 /// Creates a file, device, FIFO or socket. `mode` includes the type.
@@ -44,19 +45,20 @@ pub fn mknod(
     mode: u32,
     (major, minor): (u32, u32),
 ) -> Result<Entry> {
+    let op = &mut Op::begin(pool);
     let kind = FileType::from_raw_mode(mode);
     // For a regular file, mknod(2) follows the same policy as open(2).
     let func = if kind == FileType::RegularFile { Func::Create } else { Func::Mknod };
     let device = rustix::fs::makedev(major, minor);
-    let made = make(pool, caller, func, parent, name, |dir| {
+    let made = make(op, caller, func, parent, name, |dir| {
         rustix::fs::mknodat(dir, name, kind, mode_in(caller, dir, mode)?, device)
     })?;
-    if kind == FileType::RegularFile && resolve::generations::knows_copies(pool) {
-        let _held = pool.using(Uses::node(made.node).and(Uses::name(parent, name)));
-        let file = resolve::places::primary(pool, &pool.branches.load(), &pool.nodes.get(made.node)?)?;
-        let dir = pool.nodes.dir_path(parent)?;
-        let begun = resolve::generations::begin_generation(pool, file.fd.as_fd(), &dir, name);
-        resolve::generations::note_closed(pool, &dir, name);
+    if kind == FileType::RegularFile && resolve::generations::knows_copies(op) {
+        let _held = op.using(Uses::node(made.node).and(Uses::name(parent, name)));
+        let file = resolve::places::primary(op, &op.nodes.get(made.node)?)?;
+        let dir = op.nodes.dir_path(parent)?;
+        let begun = resolve::generations::begin_generation(op, file.fd.as_fd(), &dir, name);
+        resolve::generations::note_closed(op, &dir, name);
         begun.map_err(|errno| file.branch.record_error(errno, OpKind::Change))?;
     }
     Ok(made)
@@ -64,39 +66,37 @@ pub fn mknod(
 
 /// Creates a symlink.
 pub fn symlink(pool: &Pool, caller: &Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Entry> {
+    let op = &mut Op::begin(pool);
     let act = |dir: BorrowedFd<'_>| rustix::fs::symlinkat(target, dir, name);
-    let following = pool.config().follow_symlinks != FollowSymlinks::Never;
-    let entry = make(pool, caller, Func::Symlink, parent, name, act)?;
+    let following = op.config.follow_symlinks != FollowSymlinks::Never;
+    let entry = make(op, caller, Func::Symlink, parent, name, act)?;
     Ok(Entry { brief: following, ..entry })
 }
 
 fn make(
-    pool: &Pool,
+    op: &mut Op<'_>,
     caller: &Caller,
     func: Func,
     parent: NodeId,
     name: &[u8],
     act: impl Fn(BorrowedFd<'_>) -> Result<(), Errno>,
 ) -> Result<Entry> {
-    let _changes = pool.figures.changes();
-    let trust = resolve::dirs::cache_trust(pool);
-    let _held = pool.using(Uses::name(parent, name));
-    let branches = pool.branches.load();
-    let (path, mut dirs) = resolve::dirs::dirs(pool, &branches, parent, trust)?;
-    make_on_branches(pool, caller, func, &branches, &path, &mut dirs, name, act)?;
+    let _changes = op.state().figures.changes();
+    let trust = resolve::dirs::cache_trust(op);
+    let _held = op.using(Uses::name(parent, name));
+    let (path, mut dirs) = resolve::dirs::dirs(op, parent, trust)?;
+    make_on_branches(op, caller, func, &path, &mut dirs, name, act)?;
     // No other branch held the name, so the new entry is its only copy. A new symlink is described as a symlink,
     // even if the pool follows it: the kernel accepts no other type in the reply.
     dirs.follow = Symlinks::NEVER;
-    names::lookup::enter(pool, &branches, parent, &path, &dirs, name)
+    names::lookup::enter(op, parent, &path, &dirs, name)
 }
 
 /// Creates a name in a directory, on the branches that the policy of `func` chooses.
-#[allow(clippy::too_many_arguments)]
 pub(crate) fn make_on_branches<'b>(
-    pool: &Pool,
+    op: &'b Op<'_>,
     caller: &Caller,
     func: Func,
-    branches: &'b Branches,
     path: &[u8],
     dirs: &mut MergedDir<'b>,
     name: &[u8],
@@ -104,25 +104,25 @@ pub(crate) fn make_on_branches<'b>(
 ) -> Result<()> {
     let mut full: SmallVec<[usize; 4]> = SmallVec::new();
     loop {
-        let chosen = room_for(pool, func, path, dirs, name, &full)?;
+        let chosen = room_for(op, func, path, dirs, name, &full)?;
         let mut results: SmallVec<[aggregate::Outcome; 2]> = SmallVec::new();
         for &index in &chosen {
-            let made = bring_dir(pool, branches, dirs, index, path).and_then(|()| {
+            let made = bring_dir(op, dirs, index, path).and_then(|()| {
                 let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
                 act(dirs.get(index).ok_or(Errno::NOENT)?)
             });
-            results.push(made.map_err(|errno| branches[index].record_error(errno, OpKind::Change)));
+            results.push(made.map_err(|errno| op.branches[index].record_error(errno, OpKind::Change)));
             dirs.name_created(name, index);
         }
         if func == Func::Mkdir && chosen.len() > 1 {
             // A lookup may have cached the directory before all branches had it.
-            pool.dir_cache.places_changed();
+            op.dir_cache.places_changed();
         }
         match aggregate::any_success(&results) {
-            Err(errno) if tries_elsewhere(pool, errno, func, dirs, (path, name), &chosen, &mut full) => {}
+            Err(errno) if tries_elsewhere(op, errno, func, dirs, (path, name), &chosen, &mut full) => {}
             made => {
                 made?;
-                owed::note(pool, branches, chosen, || match func {
+                owed::note(op, chosen, || match func {
                     Func::Mkdir => Change::MakeDir(join(path, name)),
                     _ => Change::Clear(join(path, name)),
                 });
@@ -135,7 +135,7 @@ pub(crate) fn make_on_branches<'b>(
 /// Returns true if creation failed because a branch is full or unhealthy, and the policy can choose another branch.
 /// Adds the branches chosen so far to `full`.
 pub(crate) fn tries_elsewhere(
-    pool: &Pool,
+    op: &Op<'_>,
     errno: Errno,
     func: Func,
     dirs: &MergedDir<'_>,
@@ -143,21 +143,21 @@ pub(crate) fn tries_elsewhere(
     chosen: &[usize],
     full: &mut SmallVec<[usize; 4]>,
 ) -> bool {
-    let config = pool.config();
+    let config = &op.config;
     // Tiers pass on what they have no room for, whatever becomes of files that exist.
     let moves = is_full(errno) && (config.move_when_full.0.is_some() || !config.placement.is_empty());
     if !moves && !is_illness(errno) {
         return false;
     }
     full.extend_from_slice(chosen);
-    resolve::choose::choose_for_create(pool, func, dirs, new, full).is_ok()
+    resolve::choose::choose_for_create(op, func, dirs, new, full).is_ok()
 }
 
 /// Returns the branches on which to create a name.
 ///
 /// Errors: those of [`must_be_new`], or that of the policy.
 pub(crate) fn room_for(
-    pool: &Pool,
+    op: &Op<'_>,
     func: Func,
     path: &[u8],
     dirs: &MergedDir<'_>,
@@ -165,7 +165,7 @@ pub(crate) fn room_for(
     full: &[usize],
 ) -> Result<canopy_policy::Choice> {
     must_be_new(dirs, name, &dirs.copies(name))?;
-    resolve::choose::choose_for_create(pool, func, dirs, (path, name), full)
+    resolve::choose::choose_for_create(op, func, dirs, (path, name), full)
 }
 
 /// Clones a directory to a branch that lacks it, so that something can be created in it.
@@ -173,8 +173,7 @@ pub(crate) fn room_for(
 /// Errors: `EPERM` for an immutable directory, since nothing may be created in it. The clone would not refuse,
 /// because it lacks that flag. `EXDEV` for a directory behind a followed symlink.
 pub(crate) fn bring_dir<'b>(
-    pool: &Pool,
-    branches: &'b Branches,
+    op: &'b Op<'_>,
     dirs: &mut MergedDir<'b>,
     index: usize,
     path: &[u8],
@@ -184,7 +183,7 @@ pub(crate) fn bring_dir<'b>(
             // A clone would be another directory than the one that the symlink leads to.
             return Err(Errno::XDEV);
         }
-        let _cloning = resolve::locks::lock_for_clone(pool, path, branches.as_slice()[index].id)?;
+        let _cloning = resolve::locks::lock_for_clone(op, path, op.branches.as_slice()[index].id)?;
         let copies = dirs.own();
         if copies.any() && copies.iter().all(|(_, attr)| attr.nlink == 0) {
             // It has been removed. What may have its path now is another directory.
@@ -193,9 +192,9 @@ pub(crate) fn bring_dir<'b>(
         if copies.iter().any(|(_, attr)| attr.is_immutable()) {
             return Err(Errno::PERM);
         }
-        let from = resolve::choose::shown(pool, Func::Getattr, branches, &copies).map_err(Error::errno)?;
-        let list = branches.as_slice();
-        let cloned = clone_path(pool, branches, &list[from], &list[index], path, Some(&copies))?;
+        let from = resolve::choose::shown(op, Func::Getattr, &copies).map_err(Error::errno)?;
+        let list = op.branches.as_slice();
+        let cloned = clone_path(op, &list[from], &list[index], path, Some(&copies))?;
         dirs.put(index, cloned);
     }
     Ok(())
@@ -204,8 +203,7 @@ pub(crate) fn bring_dir<'b>(
 /// Calls [`clone_dirs`](relocate::clone_dirs), and updates caches that say that the branch lacks the directories.
 /// `copies` are those of the directory, if they are known.
 pub(crate) fn clone_path<'b>(
-    pool: &Pool,
-    branches: &Branches,
+    op: &Op<'_>,
     from: &Branch,
     to: &'b Branch,
     path: &[u8],
@@ -218,11 +216,11 @@ pub(crate) fn clone_path<'b>(
         let copies = match copies.filter(|_| dir == path) {
             Some(copies) => copies,
             None => {
-                opened = MergedDir::open(Symlinks::NEVER, branches, dir).own();
+                opened = MergedDir::open(Symlinks::NEVER, &op.branches, dir).own();
                 &opened
             }
         };
-        let each = || copies.iter().map(|(index, attr)| (&*branches.as_slice()[index], attr));
+        let each = || copies.iter().map(|(index, attr)| (&*op.branches.as_slice()[index], attr));
         StableId::of_dir(each().chain([(to, copy)])) == StableId::of_dir(each())
     };
     // Until the caches know of it.
@@ -230,11 +228,11 @@ pub(crate) fn clone_path<'b>(
     let cloned = relocate::clone_dirs(from.root(), to.root(), path, &fits);
     let cloned = match cloned {
         Ok(Cloned { dir, made }) if !made.is_empty() => {
-            path_extended(pool, branches, to, path, made);
+            path_extended(op, to, path, made);
             Ok(dir)
         }
         other => {
-            path_created(pool, to, path);
+            path_created(op, to, path);
             other.map(|cloned| cloned.dir)
         }
     };
@@ -242,29 +240,28 @@ pub(crate) fn clone_path<'b>(
 }
 
 /// Updates the caches after a directory, and perhaps some of its ancestors, may have been created on a branch.
-pub(crate) fn path_created(pool: &Pool, branch: &Branch, path: &[u8]) {
+pub(crate) fn path_created(op: &Op<'_>, branch: &Branch, path: &[u8]) {
     let mut rest = path;
     while !rest.is_empty() {
         let (dir, name) = split(rest);
-        resolve::dirs::name_created(pool, dir, name, branch.id);
+        resolve::dirs::name_created(op, dir, name, branch.id);
         rest = dir;
     }
-    pool.dir_cache.places_changed();
+    op.dir_cache.places_changed();
 }
 
 /// Updates the caches after this thread has created the last directories of a path on a branch, from the top. Other
 /// directories keep what is cached of them.
-fn path_extended(pool: &Pool, branches: &Branches, branch: &Branch, path: &[u8], made: Vec<OwnedFd>) {
-    let Some(index) = branches.index_of(branch.id) else { return path_created(pool, branch, path) };
+fn path_extended(op: &Op<'_>, branch: &Branch, path: &[u8], made: Vec<OwnedFd>) {
+    let Some(index) = op.branches.index_of(branch.id) else { return path_created(op, branch, path) };
     let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
     let ends: Vec<usize> = slashes.chain([path.len()]).collect();
     for (&end, made) in ends[ends.len() - made.len()..].iter().zip(made) {
         let (dir, name) = split(&path[..end]);
-        resolve::dirs::name_created(pool, dir, name, branch.id);
-        if let Some(node) =
-            external_changes::known(pool).dir(&path[..end]).and_then(|id| pool.nodes.get(id).ok())
+        resolve::dirs::name_created(op, dir, name, branch.id);
+        if let Some(node) = external_changes::known(op).dir(&path[..end]).and_then(|id| op.nodes.get(id).ok())
         {
-            pool.dir_cache.extend(&node, branches, index, made);
+            op.dir_cache.extend(&node, &op.branches, index, made);
         }
     }
 }

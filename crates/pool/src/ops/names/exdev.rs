@@ -17,11 +17,11 @@ use crate::ops::names;
 use crate::ops::owed;
 use crate::ops::resolve;
 use crate::ops::resolve::find_file;
-use crate::pool::Pool;
+use crate::pool::Op;
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::NodeId;
 use canopy_base::path::{PoolPath, join};
-use canopy_branch::branch::{Branch, Branches};
+use canopy_branch::branch::Branch;
 use canopy_branch::fs::reserved::temporary_name;
 use canopy_branch::fs::{beneath, stat};
 use canopy_branch::journal::Change;
@@ -43,44 +43,43 @@ const ATTEMPTS: u32 = 1000;
 /// Makes a symlink in place of a hard link. The kernel expects the linked file in the reply to `LINK`, so the entry
 /// describes that file, and expires at once so that the next lookup finds the symlink.
 pub(crate) fn link_by_symlink<'b>(
-    pool: &Pool,
+    op: &'b Op<'_>,
     caller: &Caller,
-    branches: &'b Branches,
     node: &Arc<Node>,
     path: &[u8],
     dirs: &mut MergedDir<'b>,
     new_name: &[u8],
 ) -> Result<Entry> {
-    let how = pool.config().link_exdev;
+    let how = op.config.link_exdev;
     if how == LinkExdev::Passthrough {
         return Err(Error::CrossBranch);
     }
     let key = node.key().ok_or(Error::NotPermitted)?;
     let leads_to_it = |(dir, name): &(PoolPath, Box<[u8]>)| {
-        find_file(resolve::dirs::follow(pool), branches, dir, name, key).is_ok_and(|found| found.is_some())
+        find_file(resolve::dirs::follow(op), &op.branches, dir, name, key).is_ok_and(|found| found.is_some())
     };
     // A symlink needs a path as its target, so a file without a name fails.
-    let (dir, name) = pool.nodes.names(node.id).find(leads_to_it).ok_or(Error::CrossBranch)?;
+    let (dir, name) = op.nodes.names(node.id).find(leads_to_it).ok_or(Error::CrossBranch)?;
     let old = join(&dir, &name);
     let target = match how {
         LinkExdev::Passthrough => return Err(Error::CrossBranch),
         LinkExdev::RelSymlink => relative(path, &old),
-        LinkExdev::AbsPoolSymlink => absolute(pool, &old)?,
+        LinkExdev::AbsPoolSymlink => absolute(op, &old)?,
         LinkExdev::AbsBaseSymlink => {
             let copies = resolve::generations::copies(
-                pool,
-                &MergedDir::open(resolve::dirs::follow(pool), branches, &dir),
+                op,
+                &MergedDir::open(resolve::dirs::follow(op), &op.branches, &dir),
                 &name,
             );
-            let branch = &branches.as_slice()[resolve::choose::shown(pool, Func::Open, branches, &copies)?];
+            let branch = &op.branches.as_slice()[resolve::choose::shown(op, Func::Open, &copies)?];
             [branch.path.as_os_str().as_bytes(), b"/", &old].concat()
         }
     };
     let caller = caller.with_ids().ok_or(Error::CrossBranch)?;
     let act = |dir: BorrowedFd<'_>| rustix::fs::symlinkat(target.as_slice(), dir, new_name);
-    names::create::make_on_branches(pool, &caller, Func::Symlink, branches, path, dirs, new_name, act)?;
-    let attr = names::lookup::file_attr(pool, branches, node)?;
-    pool.nodes.hand_out_again(node.id)?;
+    names::create::make_on_branches(op, &caller, Func::Symlink, path, dirs, new_name, act)?;
+    let attr = names::lookup::file_attr(op, node)?;
+    op.nodes.hand_out_again(node.id)?;
     Ok(Entry { brief: true, ..Entry::new(node, attr) })
 }
 
@@ -89,14 +88,13 @@ pub(crate) fn link_by_symlink<'b>(
 ///
 /// Errors: `EXDEV` if the source cannot be moved, or the error of making the symlink.
 pub(crate) fn rename_by_symlink<'b>(
-    pool: &Pool,
+    op: &'b Op<'_>,
     caller: &Caller,
-    branches: &'b Branches,
     old: &Side<'b, '_>,
     new: &mut Side<'b, '_>,
     kind: RenameKind,
 ) -> Result<()> {
-    let how = pool.config().rename_exdev;
+    let how = op.config.rename_exdev;
     let source = join(&old.path, old.name);
     // A symlink cannot replace a directory. A file that is renamed out of the holding directory is not moved there
     // again: on EXDEV, mv(1) copies it to its target, as the user wants.
@@ -109,28 +107,26 @@ pub(crate) fn rename_by_symlink<'b>(
         return Err(Error::CrossBranch);
     }
     let caller = caller.with_ids().ok_or(Error::CrossBranch)?;
-    let chosen = resolve::choose::choose_for_action(pool, Func::Rename, branches, &old.copies)?;
+    let chosen = resolve::choose::choose_for_action(op, Func::Rename, &old.copies)?;
     for &index in &chosen {
-        let branch = &branches.as_slice()[index];
-        let made = make_holding_dir(pool, branch, &old.path);
-        names::create::path_created(pool, branch, &holding_path(&old.path));
+        let branch = &op.branches.as_slice()[index];
+        let made = make_holding_dir(op, branch, &old.path);
+        names::create::path_created(op, branch, &holding_path(&old.path));
         made.map_err(|errno| {
             tracing::warn!("a rename to another branch was refused: cannot set files aside: {errno}");
             Error::CrossBranch
         })?;
     }
     let mut known: SmallVec<[NodeId; 4]> = SmallVec::new();
-    let result = move_aside(pool, &caller, branches, old, new, kind, &chosen, &mut known);
+    let result = move_aside(op, &caller, old, new, kind, &chosen, &mut known);
     // The moved file now keeps the directories' nodes in the table.
-    known.iter().rev().for_each(|&id| names::lookup::forget(pool, id, 1));
+    known.iter().rev().for_each(|&id| names::lookup::forget(op, id, 1));
     result
 }
 
-#[allow(clippy::too_many_arguments)]
 fn move_aside<'b>(
-    pool: &Pool,
+    op: &'b Op<'_>,
     caller: &Caller,
-    branches: &'b Branches,
     old: &Side<'b, '_>,
     new: &mut Side<'b, '_>,
     kind: RenameKind,
@@ -138,8 +134,8 @@ fn move_aside<'b>(
     known: &mut SmallVec<[NodeId; 4]>,
 ) -> Result<()> {
     let path = holding_path(&old.path);
-    let parent = known_dir(pool, branches, &path, known).map_err(|_| Error::CrossBranch)?;
-    let dirs = MergedDir::open(Symlinks::NEVER, branches, &path);
+    let parent = known_dir(op, &path, known).map_err(|_| Error::CrossBranch)?;
+    let dirs = MergedDir::open(Symlinks::NEVER, &op.branches, &path);
     // An earlier file of that name must not be replaced, because symlinks lead to it.
     let name = (0..ATTEMPTS)
         .map(|attempt| holding_name(old.name, attempt))
@@ -148,16 +144,16 @@ fn move_aside<'b>(
     let copies = dirs.copies(&name);
     let held = Side { parent, name: &name, path, dirs, copies };
     let full = join(&held.path, &name);
-    let target = match pool.config().rename_exdev {
+    let target = match op.config.rename_exdev {
         RenameExdev::Passthrough => return Err(Error::CrossBranch),
         RenameExdev::RelSymlink => relative(&new.path, &full),
-        RenameExdev::AbsSymlink => absolute(pool, &full)?,
+        RenameExdev::AbsSymlink => absolute(op, &full)?,
     };
     let mut done: SmallVec<[(usize, Step); 4]> = SmallVec::new();
     for &index in chosen {
         match rename_copy(old, &held, index, RenameFlags::NOREPLACE) {
             Ok(()) => {
-                resolve::dirs::name_created(pool, &held.path, &name, branches.as_slice()[index].id);
+                resolve::dirs::name_created(op, &held.path, &name, op.branches.as_slice()[index].id);
                 done.push((index, Step::Moved));
             }
             Err(errno) => {
@@ -167,26 +163,26 @@ fn move_aside<'b>(
             }
         }
     }
-    owed::note(pool, branches, chosen.iter().copied(), || {
+    owed::note(op, chosen.iter().copied(), || {
         Change::Rename(join(&old.path, old.name), join(&held.path, &name))
     });
     // Updates the table before making the symlink, for requests for the file in between.
-    pool.nodes.renamed((old.parent, old.name), (parent, &name));
+    op.nodes.renamed((old.parent, old.name), (parent, &name));
     // The symlink replaces what has the new name, so it must not be on disk before the file that it leads to.
     let synced = match chosen.first() {
         Some(&first) if new.copies.any() => held.sync(first).map_err(Error::from),
         _ => Ok(()),
     };
-    let placed = synced.and_then(|()| place_symlink(pool, caller, branches, new, kind, &target));
+    let placed = synced.and_then(|()| place_symlink(op, caller, new, kind, &target));
     match placed {
         // After a rename, the kernel assumes that the new name leads to the file.
         Ok(()) => {
-            pool.kernel.load().forget_name(new.parent, new.name);
-            pool.kernel.load().forget_name(parent, &name);
+            op.kernel.load().forget_name(new.parent, new.name);
+            op.kernel.load().forget_name(parent, &name);
         }
         Err(_) => {
             undo(old, &held, &done);
-            pool.nodes.renamed((parent, &name), (old.parent, old.name));
+            op.nodes.renamed((parent, &name), (old.parent, old.name));
         }
     }
     placed
@@ -194,31 +190,28 @@ fn move_aside<'b>(
 
 /// Puts a symlink under a name, replacing what is there: makes it under a temporary name and renames it.
 fn place_symlink<'b>(
-    pool: &Pool,
+    op: &'b Op<'_>,
     caller: &Caller,
-    branches: &'b Branches,
     new: &mut Side<'b, '_>,
     kind: RenameKind,
     target: &[u8],
 ) -> Result<()> {
     let chosen =
-        resolve::choose::choose_for_create(pool, Func::Symlink, &new.dirs, (&new.path, new.name), &[])?;
+        resolve::choose::choose_for_create(op, Func::Symlink, &new.dirs, (&new.path, new.name), &[])?;
     let aside = temporary_name();
     let mut results: SmallVec<[aggregate::Outcome; 2]> = SmallVec::new();
     for &index in &chosen {
-        results.push(names::create::bring_dir(pool, branches, &mut new.dirs, index, &new.path).and_then(
-            |()| {
-                let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
-                rustix::fs::symlinkat(target, new.dirs.get(index).ok_or(Errno::NOENT)?, aside.as_slice())
-            },
-        ));
+        results.push(names::create::bring_dir(op, &mut new.dirs, index, &new.path).and_then(|()| {
+            let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
+            rustix::fs::symlinkat(target, new.dirs.get(index).ok_or(Errno::NOENT)?, aside.as_slice())
+        }));
     }
     aggregate::any_success(&results)?;
-    let mut dirs = MergedDir::open(resolve::dirs::follow(pool), branches, &new.path);
+    let mut dirs = MergedDir::open(resolve::dirs::follow(op), &op.branches, &new.path);
     dirs.follow = Symlinks::NEVER;
     let copies = dirs.copies(&aside);
     let mut from = Side { parent: new.parent, name: &aside, path: new.path.clone(), dirs, copies };
-    let result = names::rename::replace(pool, branches, &mut from, new, kind, RenameLog(None));
+    let result = names::rename::replace(op, &mut from, new, kind, RenameLog(None));
     for &index in &chosen {
         // The temporary name is left if the rename failed, or if func.rename does not choose every copy.
         if let Some(dir) = new.dirs.get(index) {
@@ -232,8 +225,8 @@ fn place_symlink<'b>(
 /// Makes the holding directory of a branch, and in it a clone of the directory `path`.
 ///
 /// Errors: `EACCES` if a directory there differs from its original in owner, group or mode.
-fn make_holding_dir(pool: &Pool, branch: &Branch, path: &[u8]) -> Result<(), Errno> {
-    let _cloning = resolve::locks::lock_for_clone(pool, path, branch.id)?;
+fn make_holding_dir(op: &Op<'_>, branch: &Branch, path: &[u8]) -> Result<(), Errno> {
+    let _cloning = resolve::locks::lock_for_clone(op, path, branch.id)?;
     let holding = holding(branch)?;
     if path.is_empty() {
         return Ok(());
@@ -255,25 +248,19 @@ fn make_holding_dir(pool: &Pool, branch: &Branch, path: &[u8]) -> Result<(), Err
 
 /// Returns the node of a directory after looking up each part of its path. Adds the nodes to `looked_up`; the
 /// caller must forget each once.
-fn known_dir(
-    pool: &Pool,
-    branches: &Branches,
-    path: &[u8],
-    looked_up: &mut SmallVec<[NodeId; 4]>,
-) -> Result<NodeId> {
+fn known_dir(op: &Op<'_>, path: &[u8], looked_up: &mut SmallVec<[NodeId; 4]>) -> Result<NodeId> {
     let (mut at, mut parent) = (PoolPath::new(), NodeId::ROOT);
     for part in path.split(|&byte| byte == b'/') {
         let entry = names::lookup::enter(
-            pool,
-            branches,
+            op,
             parent,
             &at,
-            &MergedDir::open(Symlinks::NEVER, branches, &at),
+            &MergedDir::open(Symlinks::NEVER, &op.branches, &at),
             part,
         )?;
         looked_up.push(entry.node);
         // The directory may be new while the kernel caches that the name does not exist.
-        pool.kernel.load().forget_name(parent, part);
+        op.kernel.load().forget_name(parent, part);
         if !entry.attr.is_dir() {
             return Err(Error::NotDirectory);
         }
@@ -283,8 +270,8 @@ fn known_dir(
 }
 
 /// Returns the absolute path of a path of the pool, below the mountpoint.
-fn absolute(pool: &Pool, path: &[u8]) -> Result<Vec<u8>> {
-    match pool.config().mountpoint.as_os_str().as_bytes() {
+fn absolute(op: &Op<'_>, path: &[u8]) -> Result<Vec<u8>> {
+    match op.config.mountpoint.as_os_str().as_bytes() {
         b"" => Err(Error::CrossBranch),
         mountpoint => Ok([mountpoint, b"/", path].concat()),
     }

@@ -8,7 +8,7 @@ use crate::ops::names;
 use crate::ops::resolve;
 use crate::ops::resolve::choose::SpaceNeed;
 use crate::paths::Uses;
-use crate::pool::Pool;
+use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::NodeId;
 use canopy_base::path::{join, split};
@@ -72,15 +72,15 @@ pub enum SetAnswer {
 /// Errors: `ENOENT` for a node that has lost its name; `ENOTDIR` for a name in a file; `EINVAL` if `name` is not a
 /// single path component, or is `.` or `..`.
 pub fn explain(pool: &Pool, func: Func, id: NodeId, name: Option<&[u8]>) -> Result<Explained> {
+    let op = &mut Op::begin(pool);
     if name.is_some_and(|name| matches!(name, b"" | b"." | b"..") || name.iter().any(|b| b"/\0".contains(b)))
     {
         return Err(Error::Invalid);
     }
-    let _held = pool.using(Uses::node(id));
-    let branches = pool.branches.load();
-    let (node, path) = pool.nodes.locate(id)?;
+    let _held = op.using(Uses::node(id));
+    let (node, path) = op.nodes.locate(id)?;
     let path = path.ok_or(Error::Absent)?;
-    let config = pool.config();
+    let config = &op.config;
     let (category, policy) = (func.category(), config.policies.get(func));
     let creates = category == Category::Create;
     if (name.is_some() || creates) && !node.is_dir() {
@@ -94,18 +94,18 @@ pub fn explain(pool: &Pool, func: Func, id: NodeId, name: Option<&[u8]>) -> Resu
         }
         name => (&path[..], name),
     };
-    let mut dirs = MergedDir::open(resolve::dirs::follow(pool), &branches, dir);
+    let mut dirs = MergedDir::open(resolve::dirs::follow(op), &op.branches, dir);
     if matches!(func, Func::Link | Func::Rename | Func::Rmdir | Func::Unlink) {
         // These functions change names: of a followed symlink, the symlink itself.
         dirs.follow = Symlinks::NEVER;
     }
-    let copies = name.map_or_else(|| dirs.own(), |name| resolve::generations::copies(pool, &dirs, name));
+    let copies = name.map_or_else(|| dirs.own(), |name| resolve::generations::copies(op, &dirs, name));
     let mut looked_at = match name {
         Some(name) if dir.is_empty() => name.to_vec(),
         Some(name) => [dir, b"/", name].concat(),
         None => dir.to_vec(),
     };
-    let mut views = resolve::choose::views(pool, &branches, &copies, true).to_vec();
+    let mut views = resolve::choose::views(op, &copies, true).to_vec();
     // The last views of each set of branches, by which those outside of the last one are judged.
     let mut sets_seen: Vec<Vec<BranchView>> = Vec::new();
     let mut has_room = false;
@@ -123,11 +123,10 @@ pub fn explain(pool: &Pool, func: Func, id: NodeId, name: Option<&[u8]>) -> Resu
                 views = level.to_vec();
             };
             // All figures, because users see them, even those that the policy does not need.
-            let every = (true, SpaceNeed::of(true, &branches));
+            let every = (true, SpaceNeed::of(true, &op.branches));
             // Asks the policy even if the name exists, so that the views are complete.
             let placed = resolve::choose::choose_for_create_seen(
-                pool,
-                &config,
+                op,
                 func,
                 &dirs,
                 (dir, name.unwrap_or_default()),
@@ -138,16 +137,14 @@ pub fn explain(pool: &Pool, func: Func, id: NodeId, name: Option<&[u8]>) -> Resu
             has_room = placed.is_ok();
             name.map_or(Ok(()), |name| must_be_new(&dirs, name, &copies)).and(placed)
         }
-        Category::Action => {
-            resolve::choose::choose_by_policy(pool, func, &branches, &copies).and_then(|choice| {
-                if matches!(func, Func::Unlink | Func::Rmdir | Func::Rename) {
-                    resolve::choose::all_removable(pool, &branches, std::iter::once(&copies))?;
-                }
-                Ok(choice)
-            })
-        }
+        Category::Action => resolve::choose::choose_by_policy(op, func, &copies).and_then(|choice| {
+            if matches!(func, Func::Unlink | Func::Rmdir | Func::Rename) {
+                resolve::choose::all_removable(op, std::iter::once(&copies))?;
+            }
+            Ok(choice)
+        }),
         Category::Search => {
-            resolve::choose::shown(pool, func, &branches, &copies).map(|index| Choice::from_slice(&[index]))
+            resolve::choose::shown(op, func, &copies).map(|index| Choice::from_slice(&[index]))
         }
     };
     let mut judgement = policy::explain(policy, category, &views);
@@ -160,7 +157,7 @@ pub fn explain(pool: &Pool, func: Func, id: NodeId, name: Option<&[u8]>) -> Resu
     }
     let (placement, is_placed) = (&config.placement, creates && func != Func::Mkdir);
     let order = is_placed.then(|| placement.order(dir, name.unwrap_or_default())).flatten();
-    let placed = order.map(|order| placed(&order, &branches, sets_seen.len(), has_room));
+    let placed = order.map(|order| placed(&order, &op.branches, sets_seen.len(), has_room));
     let copied = || {
         let rule = placement.rule(&join(dir, name?)).filter(|rule| is_placed && rule.copies.is_some())?;
         let path = rule.path.as_str().to_owned();
@@ -170,8 +167,8 @@ pub fn explain(pool: &Pool, func: Func, id: NodeId, name: Option<&[u8]>) -> Resu
     Ok(Explained {
         policy,
         looked_at,
-        preserves_paths: names::link::preserves_paths(pool),
-        branches: branches.iter().cloned().zip(views).collect(),
+        preserves_paths: names::link::preserves_paths(op),
+        branches: op.branches.iter().cloned().zip(views).collect(),
         placed,
         exclusions: judgement.exclusions,
         chances: judgement.chances,

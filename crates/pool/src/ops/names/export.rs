@@ -6,11 +6,11 @@ use crate::export::{self, FoundById, StableId, StableTarget};
 use crate::ops::names;
 use crate::ops::resolve;
 use crate::paths::Uses;
-use crate::pool::Pool;
+use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::NodeId;
-use canopy_branch::branch::Branches;
 use canopy_branch::fs::reserved::is_reserved;
+use std::sync::Arc;
 
 /// Finds the file or directory that once had this id, and hands the kernel a reference to its node.
 ///
@@ -18,22 +18,23 @@ use canopy_branch::fs::reserved::is_reserved;
 /// of its branch if that could not answer; [`Error::Wait`] while it is being searched for.
 pub(crate) fn find(pool: &Pool, id: NodeId) -> Result<Entry> {
     let wanted = StableTarget::of(id).ok_or(Error::Stale)?;
-    let trust = resolve::dirs::cache_trust(pool);
-    let branches = pool.branches.load();
-    let wants_path = pool.config().inode.uses_path(false) || pool.config().names_only;
-    let mut failed = branches.timeout_error();
+    let op = &mut Op::begin(pool);
+    let trust = resolve::dirs::cache_trust(op);
+    let wants_path = op.config.inode.uses_path(false) || op.config.names_only;
+    let mut failed = op.branches.timeout_error();
+    let branches = Arc::clone(&op.branches);
     for branch in branches.iter().filter(|branch| wanted.may_be_on(branch)) {
         // Searches without a lock, because this may take long. The path may be outdated afterwards, so
         // `enter_path` accepts only this node.
-        match export::find(branch, wanted, wants_path, &pool.inode_search) {
+        match export::find(branch, wanted, wants_path, &op.inode_search) {
             Ok(None) => {}
             Ok(Some(FoundById { lasting, path: Some(path), .. })) => {
-                return enter_path(pool, &branches, &path, lasting, trust);
+                return enter_path(op, &path, lasting, trust);
             }
             Ok(Some(FoundById { lasting, attr, path: None })) => {
-                let node = pool.nodes.hand_out_found(lasting, attr.key())?;
-                let shown = names::lookup::file_attr(pool, &branches, &node)
-                    .inspect_err(|_| names::lookup::forget(pool, id, 1));
+                let node = op.nodes.hand_out_found(lasting, attr.key())?;
+                let shown =
+                    names::lookup::file_attr(op, &node).inspect_err(|_| names::lookup::forget(op, id, 1));
                 return Ok(Entry::new(&node, shown?));
             }
             Err(Error::Branch(errno)) => failed = Some(errno),
@@ -46,20 +47,14 @@ pub(crate) fn find(pool: &Pool, id: NodeId) -> Result<Entry> {
 /// Looks up a path, and returns the last entry if it is the wanted node.
 ///
 /// Errors: `ESTALE` if the path leads to another node or nowhere.
-fn enter_path(
-    pool: &Pool,
-    branches: &Branches,
-    path: &[u8],
-    wanted: StableId,
-    trust: Trust,
-) -> Result<Entry> {
+fn enter_path(op: &mut Op<'_>, path: &[u8], wanted: StableId, trust: Trust) -> Result<Entry> {
     let mut above = Vec::new();
     let mut found = Err(Error::Stale);
     let mut parent = NodeId::ROOT;
     let mut parts = path.split(|&byte| byte == b'/').peekable();
     while let Some(name) = parts.next() {
         let last = parts.peek().is_none();
-        found = step(pool, branches, parent, name, last.then_some(wanted), trust);
+        found = step(op, parent, name, last.then_some(wanted), trust);
         match &found {
             Ok(entry) if !last => {
                 parent = entry.node;
@@ -75,29 +70,22 @@ fn enter_path(
         found = Err(Error::Stale);
     }
     // The found node keeps its ancestors in the table.
-    match pool.handle_records.get() {
+    match op.handle_records.get() {
         // The kernel may know them from another process, and this counts for that.
-        Some(_) if found.is_ok() => above.into_iter().for_each(|node| pool.nodes.give_back_but_one(node)),
-        _ => above.into_iter().for_each(|node| names::lookup::forget(pool, node, 1)),
+        Some(_) if found.is_ok() => above.into_iter().for_each(|node| op.nodes.give_back_but_one(node)),
+        _ => above.into_iter().for_each(|node| names::lookup::forget(op, node, 1)),
     }
     // It was moved meanwhile, or another file now hides it.
     found.map_err(|error| if error.errno() == rustix::io::Errno::NOENT { Error::Stale } else { error })
 }
 
 /// Looks up one part of a path. `dir` is the wanted stable id for the last part.
-fn step(
-    pool: &Pool,
-    branches: &Branches,
-    parent: NodeId,
-    name: &[u8],
-    dir: Option<StableId>,
-    trust: Trust,
-) -> Result<Entry> {
+fn step(op: &mut Op<'_>, parent: NodeId, name: &[u8], dir: Option<StableId>, trust: Trust) -> Result<Entry> {
     if is_reserved(name) {
         return Err(Error::Stale);
     }
     // For this part alone: what is found in the end is compared with what is wanted.
-    let _held = pool.using(Uses::name(parent, name));
-    let (path, dirs) = resolve::dirs::dirs(pool, branches, parent, trust)?;
-    names::lookup::enter_as(pool, branches, parent, &path, &dirs, name, dir)
+    let _held = op.using(Uses::name(parent, name));
+    let (path, dirs) = resolve::dirs::dirs(op, parent, trust)?;
+    names::lookup::enter_as(op, parent, &path, &dirs, name, dir)
 }

@@ -11,7 +11,7 @@ use crate::ops::reserve::DIRECTORY_GROWS;
 use crate::ops::resolve;
 use crate::ops::resolve::places::Purpose;
 use crate::paths::Uses;
-use crate::pool::Pool;
+use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::NodeId;
 use canopy_base::path::join;
@@ -49,7 +49,8 @@ enum Linked {
 /// Errors: `EXDEV` if the create policy preserves paths and the branch lacks the directory, unless `link-exdev`
 /// names a substitute.
 pub fn link(pool: &Pool, caller: &Caller, id: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Entry> {
-    let mut linked = link_node(pool, caller, id, new_parent, new_name)?;
+    let op = &mut Op::begin(pool);
+    let mut linked = link_node(op, caller, id, new_parent, new_name)?;
     for _ in 0..SUCCESSORS {
         let (known, before) = match linked {
             Linked::Made(entry) => return Ok(entry),
@@ -59,11 +60,11 @@ pub fn link(pool: &Pool, caller: &Caller, id: NodeId, new_parent: NodeId, new_na
         let found = there.find(|found| !matches!(found, Err(Error::Absent))).unwrap_or(Err(Error::Absent))?;
         let rights = |attr: &Attr| (attr.uid, attr.gid, attr.mode);
         let again = if rights(&found.attr) == rights(&before) {
-            link_node(pool, caller, found.node, new_parent, new_name)
+            link_node(op, caller, found.node, new_parent, new_name)
         } else {
             Err(Error::Stale)
         };
-        names::lookup::forget(pool, found.node, 1);
+        names::lookup::forget(op, found.node, 1);
         linked = again?;
     }
     match linked {
@@ -73,76 +74,75 @@ pub fn link(pool: &Pool, caller: &Caller, id: NodeId, new_parent: NodeId, new_na
 }
 
 fn link_node(
-    pool: &Pool,
+    op: &mut Op<'_>,
     caller: &Caller,
     id: NodeId,
     new_parent: NodeId,
     new_name: &[u8],
 ) -> Result<Linked> {
     check_not_reserved(new_name)?;
-    let _changes = pool.figures.changes();
-    let trust = resolve::dirs::cache_trust(pool);
-    let _held = pool.using(Uses::node(id).and(Uses::name(new_parent, new_name)));
-    let branches = pool.branches.load();
-    let node = pool.nodes.get(id)?;
+    let _changes = op.state().figures.changes();
+    let trust = resolve::dirs::cache_trust(op);
+    let _held = op.using(Uses::node(id).and(Uses::name(new_parent, new_name)));
+    let node = op.nodes.get(id)?;
     if node.is_dir() {
         return Err(Error::NotPermitted);
     }
-    let (path, mut dirs) = resolve::dirs::dirs(pool, &branches, new_parent, trust)?;
+    let (path, mut dirs) = resolve::dirs::dirs(op, new_parent, trust)?;
     dirs.first()?;
     dirs.copies(new_name).must_be_absent()?;
-    let places = resolve::places::places(pool, &branches, &node, trust, Purpose::Attributes)?;
+    let places = resolve::places::places(op, &node, trust, Purpose::Attributes)?;
     if let Some(attr) = places.removed() {
-        let names: Names = pool.nodes.names_in(node.id).map(|(parent, _, name)| (parent.id, name)).collect();
+        let names: Names = op.nodes.names_in(node.id).map(|(parent, _, name)| (parent.id, name)).collect();
         if !names.is_empty() {
             return Ok(Linked::Replaced { names, attr: *attr });
         }
     }
-    let targets = resolve::places::chosen_places(pool, Func::Link, &branches, &places, false)?;
+    let targets = resolve::places::chosen_places(op, Func::Link, &places, false)?;
     let mut results: SmallVec<[aggregate::Outcome; 2]> = SmallVec::new();
     for target in &targets {
         let index = match target.index {
             Some(index) => index,
-            None => branches.index_of(target.branch.id).ok_or(Error::Stale)?,
+            None => op.branches.index_of(target.branch.id).ok_or(Error::Stale)?,
         };
-        if dirs.lacks(index) && preserves_paths(pool) {
+        if dirs.lacks(index) && preserves_paths(op) {
             results.push(Err(Errno::XDEV));
             continue;
         }
-        results.push(names::create::bring_dir(pool, &branches, &mut dirs, index, &path).and_then(|()| {
+        results.push(names::create::bring_dir(op, &mut dirs, index, &path).and_then(|()| {
             let dir = dirs.get(index).ok_or(Errno::NOENT)?;
-            let nears = branches[index].nears_reserve(DIRECTORY_GROWS);
+            let nears = op.branches[index].nears_reserve(DIRECTORY_GROWS);
             let link = || Ok(pinned::link(target.fd.as_fd(), dir, new_name)?);
             // Symlinks, pipes and the like get no copies, and may have no attributes of users.
             let begun = if target.attr.is_regular() {
-                resolve::generations::begin_generation(pool, target.fd.as_fd(), &path, new_name)
+                resolve::generations::begin_generation(op, target.fd.as_fd(), &path, new_name)
             } else {
                 Ok(())
             };
             begun
-                .and_then(|()| reserve::take_space(pool, nears, || None, link).map_err(Error::errno))
-                .map_err(|errno| branches[index].record_error(errno, OpKind::Change))
+                .and_then(|()| reserve::take_space(op, nears, || None, link).map_err(Error::errno))
+                .map_err(|errno| op.branches[index].record_error(errno, OpKind::Change))
         }));
         dirs.name_created(new_name, index);
     }
     match aggregate::link(&results) {
         Err(Errno::XDEV) => {
-            return names::exdev::link_by_symlink(pool, caller, &branches, &node, &path, &mut dirs, new_name)
+            return names::exdev::link_by_symlink(op, caller, &node, &path, &mut dirs, new_name)
                 .map(Linked::Made);
         }
         other => other?,
     }
-    resolve::generations::note_closed(pool, &path, new_name);
-    let on = targets.iter().filter_map(|target| branches.index_of(target.branch.id));
-    owed::note(pool, &branches, on, || match resolve::a_path(pool, &node) {
+    resolve::generations::note_closed(op, &path, new_name);
+    let on = targets.iter().filter_map(|target| op.branches.index_of(target.branch.id));
+    owed::note(op, on, || match resolve::a_path(op, &node) {
         Some(known) => Change::Link(known, join(&path, new_name)),
         None => Change::Clear(join(&path, new_name)),
     });
     dirs.follow = dirs.follow.as_node(&node);
-    names::lookup::enter(pool, &branches, new_parent, &path, &dirs, new_name).map(Linked::Made)
+    names::lookup::enter(op, new_parent, &path, &dirs, new_name).map(Linked::Made)
 }
 
 /// Returns true if rename and link must not create directories on branches that lack them.
-pub(crate) fn preserves_paths(pool: &Pool) -> bool {
-    pool.config().policies.get(Func::Create).is_path_preserving() && !pool.config().ignore_path_preservation
+pub(crate) fn preserves_paths(op: &Op<'_>) -> bool {
+    op.config.policies.get(Func::Create).is_path_preserving() && !op.config.ignore_path_preservation
 }

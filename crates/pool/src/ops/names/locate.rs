@@ -4,7 +4,7 @@ use crate::config::Func;
 use crate::dir::merged::MergedDir;
 use crate::ops::resolve;
 use crate::paths::Uses;
-use crate::pool::Pool;
+use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::NodeId;
 use canopy_base::path::split;
@@ -33,15 +33,15 @@ impl Located {
 ///
 /// Errors: `ENOENT` for a file that has lost its name.
 pub fn locate(pool: &Pool, id: NodeId) -> Result<Located> {
-    let _held = pool.using(Uses::node(id));
-    let branches = pool.branches.load();
-    let (node, path) = pool.nodes.locate(id)?;
+    let op = &mut Op::begin(pool);
+    let _held = op.using(Uses::node(id));
+    let (node, path) = op.nodes.locate(id)?;
     let path = path.ok_or(Error::Absent)?;
     let (branch, file) = if node.is_dir() {
-        let copies = MergedDir::open(resolve::dirs::follow(pool), &branches, &path).own();
-        (name(&branches.as_slice()[resolve::choose::shown(pool, Func::Getxattr, &branches, &copies)?]), None)
+        let copies = MergedDir::open(resolve::dirs::follow(op), &op.branches, &path).own();
+        (name(&op.branches.as_slice()[resolve::choose::shown(op, Func::Getxattr, &copies)?]), None)
     } else {
-        let primary = resolve::places::primary(pool, &branches, &node)?;
+        let primary = resolve::places::primary(op, &node)?;
         (name(&primary.branch), Some((primary.attr.dev, primary.attr.ino)))
     };
     Ok(Located { path: path.to_vec(), branch, file })
@@ -50,8 +50,9 @@ pub fn locate(pool: &Pool, id: NodeId) -> Result<Located> {
 /// Returns every branch that holds something under the path of a node, in branch order. Asks each branch, which may spin up its
 /// disk.
 pub fn holders(pool: &Pool, id: NodeId, path: &[u8]) -> Vec<Vec<u8>> {
-    let _held = pool.using(Uses::node(id));
-    let (branches, follow) = (pool.branches.load(), resolve::dirs::follow(pool));
+    let op = &mut Op::begin(pool);
+    let _held = op.using(Uses::node(id));
+    let follow = resolve::dirs::follow(op);
     let holds = |branch: &&Branch| {
         if path.is_empty() {
             true
@@ -62,7 +63,7 @@ pub fn holders(pool: &Pool, id: NodeId, path: &[u8]) -> Vec<Vec<u8>> {
             found.is_ok()
         }
     };
-    branches.iter().map(|branch| &**branch).filter(holds).map(name).collect()
+    op.branches.iter().map(|branch| &**branch).filter(holds).map(name).collect()
 }
 
 /// Returns the names in the root of the pool that have a node.

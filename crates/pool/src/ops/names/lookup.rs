@@ -12,11 +12,10 @@ use crate::ops::resolve::acl::At;
 use crate::ops::resolve::places::open_as;
 use crate::ops::resolve::{is_absent, on_branch};
 use crate::paths::Uses;
-use crate::pool::Pool;
+use crate::pool::{Op, Pool, State};
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::{HandleId, NodeId};
 use canopy_base::path::join;
-use canopy_branch::branch::Branches;
 use canopy_branch::branch::health::OpKind;
 use canopy_branch::fs::beneath::ProcPath;
 use canopy_branch::fs::reserved::is_reserved;
@@ -56,11 +55,11 @@ pub fn lookup(pool: &Pool, parent: NodeId, name: &[u8]) -> Result<Entry> {
         _ if is_reserved(name) => return Err(Error::Absent),
         _ => {}
     }
-    let trust = resolve::dirs::cache_trust(pool);
-    let _held = pool.using(Uses::name(parent, name));
-    let branches = pool.branches.load();
-    let (path, dirs) = resolve::dirs::dirs(pool, &branches, parent, trust)?;
-    enter(pool, &branches, parent, &path, &dirs, name)
+    let op = &mut Op::begin(pool);
+    let trust = resolve::dirs::cache_trust(op);
+    let _held = op.using(Uses::name(parent, name));
+    let (path, dirs) = resolve::dirs::dirs(op, parent, trust)?;
+    enter(op, parent, &path, &dirs, name)
 }
 
 fn lookup_again(pool: &Pool, id: NodeId) -> Result<Entry> {
@@ -75,27 +74,25 @@ fn lookup_again(pool: &Pool, id: NodeId) -> Result<Entry> {
 }
 
 /// Drops `count` of the kernel's references to a node.
-pub fn forget(pool: &Pool, node: NodeId, count: u64) {
+pub fn forget(pool: &State, node: NodeId, count: u64) {
     pool.nodes.forget(node, count, |gone| pool.dir_cache.idle_files.close(gone));
     pool.dir_cache.compact_order();
 }
 
 /// Looks up a name in an open directory, and hands the kernel a reference to its node.
 pub(crate) fn enter(
-    pool: &Pool,
-    branches: &Branches,
+    op: &Op<'_>,
     parent: NodeId,
     path: &[u8],
     dirs: &MergedDir<'_>,
     name: &[u8],
 ) -> Result<Entry> {
-    enter_as(pool, branches, parent, path, dirs, name, None)
+    enter_as(op, parent, path, dirs, name, None)
 }
 
 /// As `enter`. `dir` is the stable id for a directory that has no node yet.
 pub(crate) fn enter_as(
-    pool: &Pool,
-    branches: &Branches,
+    op: &Op<'_>,
     parent: NodeId,
     path: &[u8],
     dirs: &MergedDir<'_>,
@@ -104,53 +101,46 @@ pub(crate) fn enter_as(
 ) -> Result<Entry> {
     let mut tries = 0;
     loop {
-        let copies = resolve::choose::look(pool, Func::Getattr, dirs, name);
-        let index = match resolve::choose::shown(pool, Func::Getattr, branches, &copies) {
-            Ok(index) => open_copy(pool, parent, name, &copies).unwrap_or(index),
+        let copies = resolve::choose::look(op, Func::Getattr, dirs, name);
+        let index = match resolve::choose::shown(op, Func::Getattr, &copies) {
+            Ok(index) => open_copy(op, parent, name, &copies).unwrap_or(index),
             // Leaves the table as it is: a name that is being created or moved concurrently must not lose its node to
             // an older answer. A name that was removed outside the pool does no harm there.
             Err(error) if is_absent(error) => return Err(Error::Absent),
             Err(error) => return Err(error),
         };
-        let entry = entry(pool, branches, parent, path, dirs, name, &copies, index, dir)?;
+        let entry = entry(op, parent, path, dirs, name, &copies, index, dir)?;
         tries += 1;
-        if !pool.replaced.are_kept() || tries > KEEP_TRIES {
+        if !op.replaced.are_kept() || tries > KEEP_TRIES {
             return Ok(entry);
         }
-        match keep(pool, branches, dirs, name, &copies, index) {
+        match keep(op, dirs, name, &copies, index) {
             // Whatever the thread does next looks the name up again, so only this operation acts on what is kept.
             Some(kept) => return Ok(Entry { brief: entry.brief || kept, ..entry }),
-            None => forget(pool, entry.node, 1),
+            None => forget(op, entry.node, 1),
         }
     }
 }
 
 /// Keeps a file that was found under a name for the operation that follows, if its thread tries again. Returns whether it is
 /// kept, or `None` if the name leads to another file by now.
-fn keep(
-    pool: &Pool,
-    branches: &Branches,
-    dirs: &MergedDir<'_>,
-    name: &[u8],
-    copies: &Copies,
-    index: usize,
-) -> Option<bool> {
+fn keep(op: &Op<'_>, dirs: &MergedDir<'_>, name: &[u8], copies: &Copies, index: usize) -> Option<bool> {
     let Some((attr, dir)) = copies.get(index).zip(dirs.get(index)) else { return Some(false) };
     if attr.is_dir() {
         return Some(false);
     }
     let (fd, _) = open_as(dir, name, attr.key(), OFlags::PATH)?;
-    let thread = pool.kernel.load().caller_thread();
-    Some(pool.replaced.keep(thread, attr.key(), Orphan { branch: branches[index].clone(), fd }))
+    let thread = op.kernel.load().caller_thread();
+    Some(op.replaced.keep(thread, attr.key(), Orphan { branch: op.branches[index].clone(), fd }))
 }
 
 /// Returns which of several copies of a file is open under this name. While one is open, the name must lead to it,
 /// even if the policy would now choose another.
-fn open_copy(pool: &Pool, parent: NodeId, name: &[u8], copies: &Copies) -> Option<usize> {
+fn open_copy(op: &Op<'_>, parent: NodeId, name: &[u8], copies: &Copies) -> Option<usize> {
     if copies.count() < 2 {
         return None;
     }
-    let node = pool.nodes.child(parent, name)?;
+    let node = op.nodes.child(parent, name)?;
     let key = node.key()?;
     node.opened()?;
     // A copy that is out of date is not shown, whoever has it open.
@@ -161,8 +151,7 @@ fn open_copy(pool: &Pool, parent: NodeId, name: &[u8], copies: &Copies) -> Optio
 /// Returns the entry for the copy at `index`, which the policy chose.
 #[allow(clippy::too_many_arguments)]
 fn entry(
-    pool: &Pool,
-    branches: &Branches,
+    op: &Op<'_>,
     parent: NodeId,
     path: &[u8],
     dirs: &MergedDir<'_>,
@@ -172,106 +161,100 @@ fn entry(
     dir: Option<StableId>,
 ) -> Result<Entry> {
     let attr = *copies.get(index).ok_or(Error::Absent)?;
-    let branch = &branches.as_slice()[index];
+    let branch = &op.branches.as_slice()[index];
     let (node, attr) = if attr.is_dir() {
-        let each = || copies.iter().map(|(index, attr)| (&*branches.as_slice()[index], attr));
-        let ino = resolve::dir_number::dir_number(pool, &join(path, name), (branch, &attr), each());
+        let each = || copies.iter().map(|(index, attr)| (&*op.branches.as_slice()[index], attr));
+        let ino = resolve::dir_number::dir_number(op, &join(path, name), (branch, &attr), each());
         let lasting = || dir.or_else(|| StableId::of_dir(each()));
-        (pool.nodes.give_out_dir(parent, name, ino, lasting)?, copies.merge_dir(attr))
+        (op.nodes.give_out_dir(parent, name, ino, lasting)?, copies.merge_dir(attr))
     } else {
         let symlinkified = copies.follow.shows_as_symlink(&attr);
         let inherited = dirs
             .get(index)
-            .and_then(|dir| resolve::generations::inherited_number(pool, parent, dir, name, &attr));
-        let node = pool.nodes.hand_out_file(parent, name, branch, attr.key(), symlinkified)?;
+            .and_then(|dir| resolve::generations::inherited_number(op, parent, dir, name, &attr));
+        let node = op.nodes.hand_out_file(parent, name, branch, attr.key(), symlinkified)?;
         if let Some(number) = inherited.filter(|_| node.kept_number() == 0) {
-            pool.nodes.number_known(&node, number);
+            op.nodes.number_known(&node, number);
         }
-        resolve::tidy_names(pool, branches, &node, attr.nlink);
+        resolve::tidy_names(op, &node, attr.nlink);
         (node, attr)
     };
-    forget_surplus(pool);
+    forget_surplus(op);
     let at = At::Named(dirs.follow, dirs.get(index).ok_or(Error::Absent)?, name);
-    let attr = if resolve::needs_path(pool, &node) && !attr.is_dir() {
-        resolve::show(pool, &node, branch, &join(path, name), attr, at)
+    let attr = if resolve::needs_path(op, &node) && !attr.is_dir() {
+        resolve::show(op, &node, branch, &join(path, name), attr, at)
     } else {
-        resolve::show(pool, &node, branch, b"", attr, at)
+        resolve::show(op, &node, branch, b"", attr, at)
     };
-    resolve::generations::remember_number(pool, &node, copies, attr.ino);
+    resolve::generations::remember_number(op, &node, copies, attr.ino);
     Ok(Entry::new(&node, attr))
 }
 
 /// Asks the kernel to forget nodes if more are known than may be.
-pub(crate) fn forget_surplus(pool: &Pool) {
-    let surplus = pool.nodes.surplus();
+pub(crate) fn forget_surplus(op: &Op<'_>) {
+    let surplus = op.nodes.surplus();
     if !surplus.is_empty() {
-        pool.kernel.load().forget_unused(&surplus);
+        op.kernel.load().forget_unused(&surplus);
     }
 }
 
 /// Returns the attributes of a node, or of an open file if a handle is given.
 pub fn getattr(pool: &Pool, id: NodeId, handle: Option<HandleId>) -> Result<Attr> {
-    if let Some(handle) = handle.and_then(|h| pool.files.get(h).ok()) {
-        let _held = pool.using(Uses::node(handle.node.id));
+    let op = &mut Op::begin(pool);
+    if let Some(handle) = handle.and_then(|h| op.files.get(h).ok()) {
+        let _held = op.using(Uses::node(handle.node.id));
         let fd = handle.fd();
         let attr = stat::of(fd.as_fd()).map_err(|errno| handle.record_error(errno, OpKind::Read))?;
         let at = At::Opened(fd.as_fd());
-        return Ok(resolve::show_file(pool, &handle.node, &handle.open.location().branch, attr, at));
+        return Ok(resolve::show_file(op, &handle.node, &handle.open.location().branch, attr, at));
     }
-    let node = pool.nodes.get(id)?;
+    let node = op.nodes.get(id)?;
     // What is remembered of a directory's copies is valid only as far as changes have been processed.
-    let exact = pool.dir_cache.has_many_copies(&node).then(|| resolve::dirs::cache_trust(pool)).flatten();
-    let trust = exact.or_else(|| resolve::places::trust_to_read(pool, &node));
-    let _held = pool.using(Uses::node(id));
-    let branches = pool.branches.load();
+    let exact = op.dir_cache.has_many_copies(&node).then(|| resolve::dirs::cache_trust(op)).flatten();
+    let trust = exact.or_else(|| resolve::places::trust_to_read(op, &node));
+    let _held = op.using(Uses::node(id));
     if node.is_dir() {
-        dir_attr(pool, &branches, &node, trust, exact.is_some())
+        dir_attr(op, &node, trust, exact.is_some())
     } else {
-        data::mapped::look_for_mapping(pool, &branches, &node);
-        let found = file_attr(pool, &branches, &node);
-        resolve::generations::or_elsewhere(pool, &branches, &node, found)
+        data::mapped::look_for_mapping(op, &node);
+        let found = file_attr(op, &node);
+        resolve::generations::or_elsewhere(op, &node, found)
     }
 }
 
 /// Returns the attributes of a file that is not open, if its cached directory leads to it.
-fn hinted_attr(pool: &Pool, branches: &Branches, node: &Arc<Node>) -> Option<Attr> {
+fn hinted_attr(op: &Op<'_>, node: &Arc<Node>) -> Option<Attr> {
     if node.opened().is_some() {
         return None;
     }
-    resolve::via_cached_parent(pool, branches, node, |_, branch, dir, name, key| {
+    resolve::via_cached_parent(op, node, |_, branch, dir, name, key| {
         let attr = stat::at(dir, name).ok().filter(|attr| attr.key() == key)?;
-        Some(resolve::show_file(pool, node, branch, attr, At::Named(Symlinks::NEVER, dir, name)))
+        Some(resolve::show_file(op, node, branch, attr, At::Named(Symlinks::NEVER, dir, name)))
     })
 }
 
-pub(crate) fn file_attr(pool: &Pool, branches: &Branches, node: &Arc<Node>) -> Result<Attr> {
-    if let Some(attr) = hinted_attr(pool, branches, node) {
+pub(crate) fn file_attr(op: &Op<'_>, node: &Arc<Node>) -> Result<Attr> {
+    if let Some(attr) = hinted_attr(op, node) {
         return Ok(attr);
     }
-    let primary = resolve::places::primary(pool, branches, node)?;
-    Ok(resolve::show_file(pool, node, &primary.branch, primary.attr, At::Opened(primary.fd.as_fd())))
+    let primary = resolve::places::primary(op, node)?;
+    Ok(resolve::show_file(op, node, &primary.branch, primary.attr, At::Opened(primary.fd.as_fd())))
 }
 
 /// Returns the attributes of a directory. `remembered`: those of its copies may be remembered ones.
-pub(crate) fn dir_attr(
-    pool: &Pool,
-    branches: &Branches,
-    node: &Arc<Node>,
-    trust: Trust,
-    remembered: bool,
-) -> Result<Attr> {
-    if let (_, Some(path)) = pool.nodes.locate(node.id)? {
+pub(crate) fn dir_attr(op: &Op<'_>, node: &Arc<Node>, trust: Trust, remembered: bool) -> Result<Attr> {
+    if let (_, Some(path)) = op.nodes.locate(node.id)? {
         let path = path.as_slice();
-        let dirs = resolve::dirs::dirs_of(pool, branches, node.clone(), path, trust);
+        let dirs = resolve::dirs::dirs_of(op, node.clone(), path, trust);
         let copies = if remembered { dirs.own_remembered() } else { dirs.own() };
-        match resolve::choose::shown(pool, Func::Getattr, branches, &copies) {
+        match resolve::choose::shown(op, Func::Getattr, &copies) {
             Ok(index) => {
                 let attr = copies.merge_dir(*copies.get(index).ok_or(Error::Absent)?);
                 let at = At::Directory(dirs.get(index).ok_or(Error::Absent)?);
-                return Ok(resolve::show(pool, node, &branches.as_slice()[index], path, attr, at));
+                return Ok(resolve::show(op, node, &op.branches.as_slice()[index], path, attr, at));
             }
             Err(_) if node.id == NodeId::ROOT => {
-                return Ok(rootless(resolve::dir_number::number_of(pool, node)));
+                return Ok(rootless(resolve::dir_number::number_of(op, node)));
             }
             Err(error) if !is_absent(error) => return Err(error),
             Err(_) => {}
@@ -279,7 +262,7 @@ pub(crate) fn dir_attr(
     }
     let orphan = node.orphan().ok_or(Error::Stale)?;
     let attr = stat::of(orphan.fd.as_fd())?;
-    Ok(resolve::show(pool, node, &orphan.branch, b"", attr, At::Opened(orphan.fd.as_fd())))
+    Ok(resolve::show(op, node, &orphan.branch, b"", attr, At::Opened(orphan.fd.as_fd())))
 }
 
 /// Answers access(2) where the kernel does not check permissions itself: checks the daemon's access to the copy
@@ -287,32 +270,32 @@ pub(crate) fn dir_attr(
 ///
 /// Errors: `EACCES` for executing a file without any execute bit; `EROFS`; `EPERM` for writing an immutable file.
 pub fn access(pool: &Pool, id: NodeId, mask: u32) -> Result<()> {
+    let op = &mut Op::begin(pool);
     let mask = Access::from_bits(mask).ok_or(Error::Invalid)?;
-    let node = pool.nodes.get(id)?;
-    let trust = resolve::places::trust_to_choose(pool, Func::Access, &node);
-    let _held = pool.using(Uses::node(id));
-    let branches = pool.branches.load();
+    let node = op.nodes.get(id)?;
+    let trust = resolve::places::trust_to_choose(op, Func::Access, &node);
+    let _held = op.using(Uses::node(id));
     let may = |fd: BorrowedFd<'_>| {
         rustix::fs::accessat(rustix::fs::CWD, ProcPath::of(fd).as_bytes(), mask, AtFlags::EACCESS)
     };
     if node.is_dir() {
-        return resolve::places::ask_dir(pool, &branches, &node, trust, Func::Access, may);
+        return resolve::places::ask_dir(op, &node, trust, Func::Access, may);
     }
-    let chosen = resolve::places::chosen(pool, Func::Access, &branches, &node, trust, |attr| !attr.is_dir())?;
+    let chosen = resolve::places::chosen(op, Func::Access, &node, trust, |attr| !attr.is_dir())?;
     Ok(may(chosen.fd.as_fd()).map_err(|errno| chosen.branch.record_error(errno, OpKind::Read))?)
 }
 
 /// Returns the target of a symlink.
 pub fn readlink(pool: &Pool, id: NodeId) -> Result<Vec<u8>> {
-    let node = pool.nodes.get(id)?;
+    let op = &mut Op::begin(pool);
+    let node = op.nodes.get(id)?;
     if let Some(key) = node.key() {
-        pool.last_opens.put(key, pool.kernel.load().caller_thread());
+        op.last_opens.put(key, op.kernel.load().caller_thread());
     }
-    let trust = resolve::places::trust_to_choose(pool, Func::Readlink, &node);
-    let _held = pool.using(Uses::node(id));
-    let branches = pool.branches.load();
-    if !node.is_symlinkified() && resolve::acts_on_own_file(pool, Func::Readlink, &branches) {
-        let target = resolve::via_cached_parent(pool, &branches, &node, |_, branch, dir, name, key| {
+    let trust = resolve::places::trust_to_choose(op, Func::Readlink, &node);
+    let _held = op.using(Uses::node(id));
+    if !node.is_symlinkified() && resolve::acts_on_own_file(op, Func::Readlink) {
+        let target = resolve::via_cached_parent(op, &node, |_, branch, dir, name, key| {
             let target = branch.read_link_at(dir, name)?;
             // Afterwards: until here, the name may have come to lead to another file.
             stat::at(dir, name).ok().filter(|attr| attr.key() == key).map(|_| target)
@@ -321,11 +304,11 @@ pub fn readlink(pool: &Pool, id: NodeId) -> Result<Vec<u8>> {
             return Ok(target.into_bytes());
         }
     }
-    let chosen = resolve::places::chosen(pool, Func::Readlink, &branches, &node, trust, |attr| {
+    let chosen = resolve::places::chosen(op, Func::Readlink, &node, trust, |attr| {
         node.is_symlinkified() && !attr.is_dir() || attr.is_symlink()
     })?;
     if node.is_symlinkified() {
-        return Ok(on_branch(&chosen.branch, &resolve::a_path(pool, &node).ok_or(Error::Stale)?));
+        return Ok(on_branch(&chosen.branch, &resolve::a_path(op, &node).ok_or(Error::Stale)?));
     }
     let target = chosen.branch.read_link(chosen.fd.as_fd());
     Ok(target.map_err(|errno| chosen.branch.record_error(errno, OpKind::Read))?.into_bytes())

@@ -8,11 +8,10 @@ use crate::ops::names;
 use crate::ops::owed;
 use crate::ops::resolve;
 use crate::paths::Uses;
-use crate::pool::Pool;
+use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::NodeId;
 use canopy_base::path::join;
-use canopy_branch::branch::Branches;
 use canopy_branch::branch::health::OpKind;
 use canopy_branch::fs::generation;
 use canopy_branch::fs::reserved::is_reserved;
@@ -30,39 +29,39 @@ use std::sync::Arc;
 ///
 /// Errors: `EROFS` if a branch must keep a copy, which would then become visible.
 pub fn unlink(pool: &Pool, parent: NodeId, name: &[u8]) -> Result<()> {
+    let op = &mut Op::begin(pool);
     let _changes = pool.figures.changes();
-    let trust = resolve::dirs::cache_trust(pool);
-    let _held = pool.using(Uses::name(parent, name));
-    let branches = pool.branches.load();
-    let (path, dirs) = resolve::dirs::dirs(pool, &branches, parent, trust)?;
+    let trust = resolve::dirs::cache_trust(op);
+    let _held = op.using(Uses::name(parent, name));
+    let (path, dirs) = resolve::dirs::dirs(op, parent, trust)?;
     if is_reserved(name) {
         return Err(Error::Absent);
     }
     // To pin a file and to look at it then costs less than to find its name twice.
-    let (copies, pins) = match resolve::generations::pinned_copies(pool, &dirs, name) {
+    let (copies, pins) = match resolve::generations::pinned_copies(op, &dirs, name) {
         // Without descriptors, files can be removed all the same.
         (Copies { error: Some(Errno::MFILE | Errno::NFILE), .. }, _) => {
-            (resolve::generations::copies(pool, &dirs, name), SmallVec::new())
+            (resolve::generations::copies(op, &dirs, name), SmallVec::new())
         }
         pinned => pinned,
     };
-    let shown = resolve::choose::shown(pool, Func::Getattr, &branches, &copies)?;
+    let shown = resolve::choose::shown(op, Func::Getattr, &copies)?;
     if copies.get(shown).is_some_and(Attr::is_dir) {
         return Err(Error::IsDirectory);
     }
-    let mut chosen = resolve::choose::choose_for_action(pool, Func::Unlink, &branches, &copies)?;
+    let mut chosen = resolve::choose::choose_for_action(op, Func::Unlink, &copies)?;
     if let Some(order) = resolve::generations::removal_order(&copies, shown) {
         chosen = order.into_iter().rev().collect();
     }
     if copies.count() > 1 {
-        let caller = pool.kernel.load().caller_thread();
-        chosen.retain(|index| !is_brought(pool, caller, &dirs, name, &copies, *index));
+        let caller = op.kernel.load().caller_thread();
+        chosen.retain(|index| !is_brought(op, caller, &dirs, name, &copies, *index));
     }
-    resolve::choose::all_removable(pool, &branches, std::iter::once(&copies))?;
-    let victim = victim(pool, &branches, (parent, name), &copies, |at, _| pins.into_iter().nth(at));
+    resolve::choose::all_removable(op, std::iter::once(&copies))?;
+    let victim = victim(op, (parent, name), &copies, |at, _| pins.into_iter().nth(at));
     if victim.is_none() {
         // Otherwise the file that the kernel knows is among the copies.
-        rights_are_judged(pool, (parent, name), &dirs, &copies)?;
+        rights_are_judged(op, (parent, name), &dirs, &copies)?;
     }
     // Goes in reverse order: if one fails, the copy that was visible before is still there.
     for &index in chosen.iter().rev() {
@@ -72,8 +71,8 @@ pub fn unlink(pool: &Pool, parent: NodeId, name: &[u8]) -> Result<()> {
         }
         dirs.unlink(index, name, AtFlags::empty())?;
     }
-    owed::note(pool, &branches, chosen, || Change::Clear(join(&path, name)));
-    removed(pool, parent, name, victim);
+    owed::note(op, chosen, || Change::Clear(join(&path, name)));
+    removed(op, parent, name, victim);
     Ok(())
 }
 
@@ -82,16 +81,16 @@ pub fn unlink(pool: &Pool, parent: NodeId, name: &[u8]) -> Result<()> {
 ///
 /// Errors: `ESTALE` if another file has come there, directly on the branch. The kernel then looks the name up, and judges, again.
 pub(crate) fn rights_are_judged(
-    pool: &Pool,
+    op: &Op<'_>,
     (parent, name): (NodeId, &[u8]),
     dirs: &MergedDir<'_>,
     copies: &Copies,
 ) -> Result<()> {
     // What is shown of a followed symlink is another file than the one that goes.
-    if !copies.any() || copies.any_dir() || !resolve::dirs::follow(pool).is_plain() {
+    if !copies.any() || copies.any_dir() || !resolve::dirs::follow(op).is_plain() {
         return Ok(());
     }
-    let Some(judged) = pool.nodes.child(parent, name).and_then(|node| node.key()) else { return Ok(()) };
+    let Some(judged) = op.nodes.child(parent, name).and_then(|node| node.key()) else { return Ok(()) };
     if copies.iter().any(|(_, attr)| attr.key() == judged) {
         return Ok(());
     }
@@ -106,7 +105,7 @@ pub(crate) fn rights_are_judged(
 /// mv(1) copies a file to a disk and then removes it from the pool. To remove both would lose the file. For a copy that
 /// the pool makes, nobody has opened the other one last.
 fn is_brought(
-    pool: &Pool,
+    op: &Op<'_>,
     caller: u32,
     dirs: &MergedDir<'_>,
     name: &[u8],
@@ -118,7 +117,7 @@ fn is_brought(
     };
     let is_source = |other: &Attr| {
         let is_equal = (other.size, other.mtime) == (attr.size, attr.mtime);
-        is_equal && other.key() != attr.key() && pool.last_opens.is_by(other.key(), caller, attr.btime)
+        is_equal && other.key() != attr.key() && op.last_opens.is_by(other.key(), caller, attr.btime)
     };
     // A clock elsewhere does not tell what was first.
     caller != 0
@@ -129,23 +128,23 @@ fn is_brought(
 
 /// Removes a directory that is empty on all branches.
 pub fn rmdir(pool: &Pool, parent: NodeId, name: &[u8]) -> Result<()> {
+    let op = &mut Op::begin(pool);
     let _changes = pool.figures.changes();
-    let trust = resolve::dirs::cache_trust(pool);
-    let _held = pool.using(Uses::name(parent, name));
-    let branches = pool.branches.load();
-    let (path, dirs) = resolve::dirs::dirs(pool, &branches, parent, trust)?;
+    let trust = resolve::dirs::cache_trust(op);
+    let _held = op.using(Uses::name(parent, name));
+    let (path, dirs) = resolve::dirs::dirs(op, parent, trust)?;
     if is_reserved(name) {
         return Err(Error::Absent);
     }
     // A clone that has begun would bring the directory back on its branch.
-    let _not_cloning = resolve::locks::lock_for_change(pool, join(&path, name))?;
+    let _not_cloning = resolve::locks::lock_for_change(op, join(&path, name))?;
     let copies = dirs.copies(name);
-    let shown = resolve::choose::shown(pool, Func::Getattr, &branches, &copies)?;
+    let shown = resolve::choose::shown(op, Func::Getattr, &copies)?;
     if !copies.get(shown).is_some_and(Attr::is_dir) {
         return Err(Error::NotDirectory);
     }
-    let chosen = resolve::choose::choose_for_action(pool, Func::Rmdir, &branches, &copies)?;
-    resolve::choose::all_removable(pool, &branches, std::iter::once(&copies))?;
+    let chosen = resolve::choose::choose_for_action(op, Func::Rmdir, &copies)?;
+    resolve::choose::all_removable(op, std::iter::once(&copies))?;
     // The branch itself refuses to remove the only copy if that has entries.
     let sole = copies.count() == 1;
     if !sole {
@@ -158,8 +157,7 @@ pub fn rmdir(pool: &Pool, parent: NodeId, name: &[u8]) -> Result<()> {
     };
     // Pins the directory before removing it: a client that still holds it must at any time find it by its name or
     // by the pin.
-    let victim =
-        pin_victim(pool, &branches, parent, name, &dirs, &copies).map(|victim| orphan(pool, victim, false));
+    let victim = pin_victim(op, parent, name, &dirs, &copies).map(|victim| orphan(op, victim, false));
     let mut gone: SmallVec<[usize; 4]> = SmallVec::new();
     for &index in chosen.iter().rev() {
         if !copies.get(index).is_some_and(Attr::is_dir) {
@@ -177,23 +175,22 @@ pub fn rmdir(pool: &Pool, parent: NodeId, name: &[u8]) -> Result<()> {
             // Another process made an entry in it, or it is busy. Restores it on the other branches.
             let full = join(&path, name);
             for &restored in &gone {
-                let list = branches.as_slice();
-                let _ =
-                    names::create::clone_path(pool, &branches, &list[index], &list[restored], &full, None);
+                let list = op.branches.as_slice();
+                let _ = names::create::clone_path(op, &list[index], &list[restored], &full, None);
             }
             if let Some(node) = victim {
-                settle(pool, &node);
+                settle(op, &node);
             }
             return Err(errno.into());
         }
         gone.push(index);
     }
-    owed::note(pool, &branches, gone, || Change::Clear(join(&path, name)));
+    owed::note(op, gone, || Change::Clear(join(&path, name)));
     if let Some(node) = victim {
         let kept_open = node.dir_if_any().and_then(|dir| dir.cached.lock().take());
         drop(kept_open);
     }
-    pool.nodes.name_removed(parent, name);
+    op.nodes.name_removed(parent, name);
     Ok(())
 }
 
@@ -222,31 +219,29 @@ pub(crate) fn all_empty(dirs: &MergedDir<'_>, copies: &Copies, name: &[u8]) -> R
 
 /// Pins the node that is about to lose a name, so that requests of clients that still hold it can be answered.
 pub(crate) fn pin_victim(
-    pool: &Pool,
-    branches: &Branches,
+    op: &Op<'_>,
     parent: NodeId,
     name: &[u8],
     dirs: &MergedDir<'_>,
     copies: &Copies,
 ) -> Option<Victim> {
     let pin = |_, index| dirs.follow.pin(dirs.get(index)?, name).ok();
-    victim(pool, branches, (parent, name), copies, pin)
+    victim(op, (parent, name), copies, pin)
 }
 
 /// As `pin_victim`. `pin` gets the position of the copy that is the node and the index of its branch.
 fn victim(
-    pool: &Pool,
-    branches: &Branches,
+    op: &Op<'_>,
     (parent, name): (NodeId, &[u8]),
     copies: &Copies,
     pin: impl FnOnce(usize, usize) -> Option<OwnedFd>,
 ) -> Option<Victim> {
-    let node = pool.nodes.child(parent, name)?;
+    let node = op.nodes.child(parent, name)?;
     let found = match node.key() {
         Some(key) => copies.found.iter().position(|(_, attr)| attr.key() == key),
         None => {
             let finds = |(index, attr): &(usize, Attr)| {
-                StableId::of(&branches.as_slice()[*index], attr.key()).is_some_and(|it| it.id == node.id)
+                StableId::of(&op.branches.as_slice()[*index], attr.key()).is_some_and(|it| it.id == node.id)
             };
             // Prefers the copy from which the directory's stable id comes.
             let any_dir = || copies.found.iter().position(|(_, attr)| attr.is_dir());
@@ -257,41 +252,41 @@ fn victim(
     let (index, attr) = copies.found[at];
     let fd = pin(at, index)?;
     let last = copies.count() == 1 && attr.nlink == 1;
-    let orphan = Orphan { branch: branches.as_slice()[index].clone(), fd };
+    let orphan = Orphan { branch: op.branches.as_slice()[index].clone(), fd };
     Some(Victim { node, orphan, birth: attr.btime, last })
 }
 
 /// Updates the node table after a name was removed from the branches.
-pub(crate) fn removed(pool: &Pool, parent: NodeId, name: &[u8], victim: Option<Victim>) {
-    let gone = victim.map(|victim| orphan(pool, victim, true));
-    pool.nodes.name_removed(parent, name);
+pub(crate) fn removed(op: &Op<'_>, parent: NodeId, name: &[u8], victim: Option<Victim>) {
+    let gone = victim.map(|victim| orphan(op, victim, true));
+    op.nodes.name_removed(parent, name);
     if let Some(node) = gone {
-        settle(pool, &node);
+        settle(op, &node);
     }
 }
 
 /// Stores the pinned file in its node. Must be called before the name is removed from the table, because a request
 /// may come in between. `removed` says that the name is gone from the branches.
-pub(crate) fn orphan(pool: &Pool, victim: Victim, removed: bool) -> Arc<Node> {
+pub(crate) fn orphan(op: &Op<'_>, victim: Victim, removed: bool) -> Arc<Node> {
     let Victim { node, orphan, birth, last } = victim;
     let linkless = || stat::of(orphan.fd.as_fd()).is_ok_and(|attr| attr.nlink == 0);
     let gone = !node.is_dir() && (last && removed || linkless());
     if let (true, Some(key)) = (gone, node.key()) {
-        pool.nodes.file_gone(key);
+        op.nodes.file_gone(key);
     }
     let orphan = Arc::new(orphan);
     if gone || node.is_dir() {
-        pool.tick_guard.gone(birth, || orphan.clone());
+        op.tick_guard.gone(birth, || orphan.clone());
     }
     node.set_orphan(orphan);
-    pool.dir_cache.idle_files.close(&node);
+    op.dir_cache.idle_files.close(&node);
     node
 }
 
 /// Drops the pin after a name was removed, if the node has other names. A file with no links left keeps it, even if
 /// a lookup in flight has put a name back into the table.
-pub(crate) fn settle(pool: &Pool, node: &Node) {
-    if pool.nodes.names(node.id).next().is_none() {
+pub(crate) fn settle(op: &Op<'_>, node: &Node) {
+    if op.nodes.names(node.id).next().is_none() {
         return;
     }
     let has_links = |orphan: &Orphan| stat::of(orphan.fd.as_fd()).is_ok_and(|attr| attr.nlink > 0);

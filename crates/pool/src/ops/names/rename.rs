@@ -17,11 +17,10 @@ use crate::ops::reserve;
 use crate::ops::reserve::DIRECTORY_GROWS;
 use crate::ops::resolve;
 use crate::paths::{Changing, PathGuard, Scope, Uses};
-use crate::pool::Pool;
+use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::NodeId;
 use canopy_base::path::join;
-use canopy_branch::branch::Branches;
 use canopy_branch::branch::health::OpKind;
 use canopy_branch::fs::reserved::{check_not_reserved, is_reserved};
 use canopy_branch::fs::stat::{self, Attr};
@@ -166,6 +165,7 @@ pub fn rename_noted(
     kind: RenameKind,
     intent: Option<RenameIntent<'_>>,
 ) -> Result<()> {
+    let op = &mut Op::begin(pool);
     let log = RenameLog(intent);
     if is_reserved(name) {
         return Err(Error::Absent);
@@ -173,46 +173,38 @@ pub fn rename_noted(
     check_not_reserved(new_name)?;
     let _changes = pool.figures.changes();
     let exchanges = kind == RenameKind::Exchange;
-    let mut trust = resolve::dirs::cache_trust(pool);
+    let mut trust = resolve::dirs::cache_trust(op);
     // No operation below a directory may be in flight while the directory moves.
-    let mut moves_dir =
-        is_known_dir(pool, parent, name) || exchanges && is_known_dir(pool, new_parent, new_name);
-    let names = ((parent, name), (new_parent, new_name));
+    let mut moves_dir = is_known_dir(op, parent, name) || exchanges && is_known_dir(op, new_parent, new_name);
+    let names = [(parent, name), (new_parent, new_name)];
     let used = || Uses::name(parent, name).and(Uses::name(new_parent, new_name));
-    let mut held = if moves_dir { claim_rename(pool, names.0, names.1)? } else { pool.using(used()) };
-    let branches = pool.branches.load();
-    let sides = |trust| -> Result<_> {
-        Ok((
-            side(pool, &branches, (parent, name), trust)?,
-            side(pool, &branches, (new_parent, new_name), trust)?,
-        ))
-    };
-    let (mut old, mut new) = sides(trust)?;
-    if !moves_dir && (is_dir(pool, &mut old) || exchanges && is_dir(pool, &mut new)) {
-        drop(held);
+    let mut held = if moves_dir { claim_rename(op, names[0], names[1])? } else { op.using(used()) };
+    let [mut old, mut new] = sides(op, names, trust)?;
+    if !moves_dir && (is_dir(op, &mut old) || exchanges && is_dir(op, &mut new)) {
+        drop((old, new, held));
         // Others may have changed either directory meanwhile: through the pool, of which the cache knows, or on the
         // branches.
-        trust = resolve::dirs::cache_trust(pool);
-        held = claim_rename(pool, names.0, names.1)?;
-        (old, new) = sides(trust)?;
+        trust = resolve::dirs::cache_trust(op);
+        held = claim_rename(op, names[0], names[1])?;
+        [old, new] = sides(op, names, trust)?;
         moves_dir = true;
     }
     let moved = if moves_dir {
-        known_dirs_at(pool, [(parent, name), (new_parent, new_name)])
+        known_dirs_at(op, [(parent, name), (new_parent, new_name)])
     } else {
         Some(Vec::new())
     };
     let result = match kind {
-        RenameKind::Exchange => exchange(pool, &branches, &mut old, &mut new, log),
-        _ => match replace(pool, &branches, &mut old, &mut new, kind, log) {
+        RenameKind::Exchange => exchange(op, &mut old, &mut new, log),
+        _ => match replace(op, &mut old, &mut new, kind, log) {
             Err(error) if error.errno() == Errno::XDEV && !kind.leaves_whiteout() => {
-                names::exdev::rename_by_symlink(pool, caller, &branches, &old, &mut new, kind)
+                names::exdev::rename_by_symlink(op, caller, &old, &mut new, kind)
             }
             result => result,
         },
     };
     if moves_dir {
-        places_moved(pool, moved);
+        places_moved(op, moved);
     }
     drop(held);
     result
@@ -220,16 +212,17 @@ pub fn rename_noted(
 
 /// Claims what a rename of directories changes: two names, and all below what they lead to.
 pub(crate) fn claim_rename<'p>(
-    pool: &'p Pool,
+    op: &mut Op<'p>,
     old: (NodeId, &[u8]),
     new: (NodeId, &[u8]),
 ) -> Result<PathGuard<'p>> {
+    let state = op.state();
     let scope =
         || {
             let mut scope: Scope = smallvec![];
             for (parent, name) in [old, new] {
                 scope.push(Changing::name(parent, name));
-                scope.extend(pool.nodes.child(parent, name).map(|node| {
+                scope.extend(state.nodes.child(parent, name).map(|node| {
                     if node.is_dir() { Changing::Below(node.id) } else { Changing::Node(node.id) }
                 }));
             }
@@ -237,7 +230,7 @@ pub(crate) fn claim_rename<'p>(
         };
     loop {
         let wanted = scope();
-        let held = pool.claim(&wanted)?;
+        let held = op.claim(&wanted)?;
         // They may have come to lead elsewhere before they were claimed.
         if scope() == wanted {
             return Ok(held);
@@ -245,28 +238,36 @@ pub(crate) fn claim_rename<'p>(
     }
 }
 
+/// Returns the two names of a rename.
+fn sides<'b, 'n>(
+    op: &'b Op<'_>,
+    [old, new]: [(NodeId, &'n [u8]); 2],
+    trust: Trust,
+) -> Result<[Side<'b, 'n>; 2]> {
+    Ok([side(op, old, trust)?, side(op, new, trust)?])
+}
+
 /// Returns one of the two names of a rename.
 pub(crate) fn side<'b, 'n>(
-    pool: &Pool,
-    branches: &'b Branches,
+    op: &'b Op<'_>,
     (parent, name): (NodeId, &'n [u8]),
     trust: Trust,
 ) -> Result<Side<'b, 'n>> {
-    let (path, mut dirs) = resolve::dirs::dirs(pool, branches, parent, trust)?;
+    let (path, mut dirs) = resolve::dirs::dirs(op, parent, trust)?;
     dirs.first()?;
     // A rename of a followed symlink moves the symlink itself.
     dirs.follow = Symlinks::NEVER;
-    let copies = resolve::generations::copies(pool, &dirs, name);
-    names::remove::rights_are_judged(pool, (parent, name), &dirs, &copies)?;
+    let copies = resolve::generations::copies(op, &dirs, name);
+    names::remove::rights_are_judged(op, (parent, name), &dirs, &copies)?;
     Ok(Side { parent, name, path, dirs, copies })
 }
 
 /// Returns the known directories with these names, and those below them.
-fn known_dirs_at(pool: &Pool, names: [(NodeId, &[u8]); 2]) -> MovedDirs {
+fn known_dirs_at(op: &Op<'_>, names: [(NodeId, &[u8]); 2]) -> MovedDirs {
     let mut nodes = Vec::new();
     for (parent, name) in names {
-        let below = |node: &Arc<Node>| external_changes::known(pool).dirs_below(node.id, MAX_MOVED_NAMES);
-        match pool.nodes.child(parent, name).filter(|node| node.is_dir()).map(|node| (below(&node), node)) {
+        let below = |node: &Arc<Node>| external_changes::known(op).dirs_below(node.id, MAX_MOVED_NAMES);
+        match op.nodes.child(parent, name).filter(|node| node.is_dir()).map(|node| (below(&node), node)) {
             Some((Some(below), node)) => {
                 nodes.push(node);
                 nodes.extend(below);
@@ -280,19 +281,19 @@ fn known_dirs_at(pool: &Pool, names: [(NodeId, &[u8]); 2]) -> MovedDirs {
 
 /// Updates the cache after directories have been renamed. The caller has claimed them since before the
 /// rename, so nobody caches what was there before.
-fn places_moved(pool: &Pool, moved: MovedDirs) {
-    let Some(nodes) = moved else { return pool.dir_cache.places_changed() };
-    nodes.iter().for_each(|node| pool.dir_cache.moved(node));
+fn places_moved(op: &Op<'_>, moved: MovedDirs) {
+    let Some(nodes) = moved else { return op.dir_cache.places_changed() };
+    nodes.iter().for_each(|node| op.dir_cache.moved(node));
 }
 
 /// Returns true if the kernel knows the name, and as a directory.
-fn is_known_dir(pool: &Pool, parent: NodeId, name: &[u8]) -> bool {
-    pool.nodes.child(parent, name).is_some_and(|node| node.is_dir())
+fn is_known_dir(op: &Op<'_>, parent: NodeId, name: &[u8]) -> bool {
+    op.nodes.child(parent, name).is_some_and(|node| node.is_dir())
 }
 
 /// Returns true if the pool shows the name as a directory. A followed symlink may be shown as one.
-fn is_dir(pool: &Pool, side: &mut Side<'_, '_>) -> bool {
-    let follow = resolve::dirs::follow(pool);
+fn is_dir(op: &Op<'_>, side: &mut Side<'_, '_>) -> bool {
+    let follow = resolve::dirs::follow(op);
     if side.copies.any_dir() || follow.is_plain() {
         return side.copies.any_dir();
     }
@@ -304,26 +305,22 @@ fn is_dir(pool: &Pool, side: &mut Side<'_, '_>) -> bool {
 
 /// Renames `old` to `new`, replacing the target if `kind` allows it.
 pub(crate) fn replace<'b>(
-    pool: &Pool,
-    branches: &'b Branches,
+    op: &'b Op<'_>,
     old: &mut Side<'b, '_>,
     new: &mut Side<'b, '_>,
     kind: RenameKind,
     log: RenameLog<'_>,
 ) -> Result<()> {
-    let source = resolve::choose::shown(pool, Func::Getattr, branches, &old.copies)?;
-    let target = if new.copies.any() {
-        Some(resolve::choose::shown(pool, Func::Getattr, branches, &new.copies)?)
-    } else {
-        None
-    };
+    let source = resolve::choose::shown(op, Func::Getattr, &old.copies)?;
+    let target =
+        if new.copies.any() { Some(resolve::choose::shown(op, Func::Getattr, &new.copies)?) } else { None };
     if !kind.replaces() {
         new.copies.must_be_absent()?;
     }
-    let mut chosen = resolve::choose::choose_for_action(pool, Func::Rename, branches, &old.copies)?;
-    resolve::choose::all_removable(pool, branches, std::iter::once(&old.copies))?;
+    let mut chosen = resolve::choose::choose_for_action(op, Func::Rename, &old.copies)?;
+    resolve::choose::all_removable(op, std::iter::once(&old.copies))?;
     if kind.replaces() && old.copies.get(source).is_some_and(Attr::is_regular) {
-        names::rename_copies::leave_failing_copies(pool, branches, new);
+        names::rename_copies::leave_failing_copies(op, new);
     }
     if let Some(target) = target {
         let same = |a: &Copies, b: &Copies| matches!((a.get(source), b.get(target)), (Some(a), Some(b)) if !a.is_dir() && a.key() == b.key());
@@ -336,25 +333,25 @@ pub(crate) fn replace<'b>(
             (false, true) => return Err(Error::IsDirectory),
             _ => {}
         }
-        resolve::choose::all_removable(pool, branches, [&old.copies, &new.copies].into_iter())?;
+        resolve::choose::all_removable(op, [&old.copies, &new.copies].into_iter())?;
         names::remove::all_empty(&new.dirs, &new.copies, new.name)?;
     }
-    if names::link::preserves_paths(pool) && chosen.iter().any(|&index| new.dirs.lacks(index)) {
+    if names::link::preserves_paths(op) && chosen.iter().any(|&index| new.dirs.lacks(index)) {
         return Err(Error::CrossBranch);
     }
-    if resolve::generations::knows_copies(pool) && old.copies.get(source).is_some_and(Attr::is_regular) {
-        names::rename_copies::prepare_copies(pool, old, new, &mut chosen)?;
+    if resolve::generations::knows_copies(op) && old.copies.get(source).is_some_and(Attr::is_regular) {
+        names::rename_copies::prepare_copies(op, old, new, &mut chosen)?;
     }
-    let victim = names::remove::pin_victim(pool, branches, new.parent, new.name, &new.dirs, &new.copies);
+    let victim = names::remove::pin_victim(op, new.parent, new.name, &new.dirs, &new.copies);
     // The branch renames a single copy atomically. The renames of several copies must be undoable, so a target is
     // exchanged with the source at first, and removed when all copies are renamed.
     let undoable = chosen.len() > 1 || new.copies.count() > 1;
     let mut done: SmallVec<[(usize, Step); 4]> = SmallVec::new();
-    log.begin(branches, chosen.iter().copied(), new);
+    log.begin(&op.branches, chosen.iter().copied(), new);
     for &index in &chosen {
         log.step(index, old.copies.get(index));
-        let step = names::create::bring_dir(pool, branches, &mut new.dirs, index, &new.path)
-            .and_then(|()| rename_for_caller(pool, old, new, index, undoable, kind));
+        let step = names::create::bring_dir(op, &mut new.dirs, index, &new.path)
+            .and_then(|()| rename_for_caller(op, old, new, index, undoable, kind));
         match step {
             Ok(step) => {
                 new.dirs.name_created(new.name, index);
@@ -377,7 +374,7 @@ pub(crate) fn replace<'b>(
         return Err(errno.into());
     }
     let mut removed_any = false;
-    for index in (0..branches.len()).filter(|&index| new.held_by(index) && !chosen.contains(&index)) {
+    for index in (0..op.branches.len()).filter(|&index| new.held_by(index) && !chosen.contains(&index)) {
         let flags = if new.is_dir(index) { AtFlags::REMOVEDIR } else { AtFlags::empty() };
         match new.dirs.unlink(index, new.name, flags) {
             Ok(()) | Err(Errno::NOENT) => removed_any = true,
@@ -409,30 +406,29 @@ pub(crate) fn replace<'b>(
             tracing::error!("a rename was done, but could not leave a whiteout: {errno}");
         }
     }
-    note_owed(pool, branches, old, new, kind);
-    let gone = victim.map(|victim| names::remove::orphan(pool, victim, true));
-    pool.nodes.renamed((old.parent, old.name), (new.parent, new.name));
-    resolve::generations::note_closed(pool, &new.path, new.name);
+    note_owed(op, old, new, kind);
+    let gone = victim.map(|victim| names::remove::orphan(op, victim, true));
+    op.nodes.renamed((old.parent, old.name), (new.parent, new.name));
+    resolve::generations::note_closed(op, &new.path, new.name);
     if removed_any {
-        note_replacement(pool, new);
+        note_replacement(op, new);
     }
     if let Some(node) = gone {
-        names::remove::settle(pool, &node);
+        names::remove::settle(op, &node);
     }
     Ok(())
 }
 
 /// Notes that a file has taken the place of others, whose removal from their branches may not be on disk.
-pub(crate) fn note_replacement(pool: &Pool, new: &Side<'_, '_>) {
-    if let Some(node) = pool.nodes.child(new.parent, new.name).filter(|node| !node.is_dir()) {
+pub(crate) fn note_replacement(op: &Op<'_>, new: &Side<'_, '_>) {
+    if let Some(node) = op.nodes.child(new.parent, new.name).filter(|node| !node.is_dir()) {
         node.rare().replaces.store(true, Ordering::Relaxed);
     }
 }
 
 /// Exchanges two names on every branch that holds either.
 fn exchange<'b>(
-    pool: &Pool,
-    branches: &'b Branches,
+    op: &'b Op<'_>,
     old: &mut Side<'b, '_>,
     new: &mut Side<'b, '_>,
     log: RenameLog<'_>,
@@ -442,23 +438,22 @@ fn exchange<'b>(
             return Err(side.copies.missing());
         }
     }
-    resolve::choose::all_removable(pool, branches, [&old.copies, &new.copies].into_iter())?;
-    if resolve::generations::knows_copies(pool) {
-        names::rename_copies::prepare_exchange(pool, old, new)?;
+    resolve::choose::all_removable(op, [&old.copies, &new.copies].into_iter())?;
+    if resolve::generations::knows_copies(op) {
+        names::rename_copies::prepare_exchange(op, old, new)?;
     }
     let mut done: SmallVec<[(usize, Step); 4]> = SmallVec::new();
-    log.begin(branches, old.copies.iter().map(|(index, _)| index), new);
-    for index in 0..branches.len() {
+    log.begin(&op.branches, old.copies.iter().map(|(index, _)| index), new);
+    for index in 0..op.branches.len() {
         log.step(index, old.copies.get(index).or(new.copies.get(index)));
         let step = match (old.held_by(index), new.held_by(index)) {
             (false, false) => continue,
             (true, true) => exchange_copies(old, new, index),
-            (true, false) => names::create::bring_dir(pool, branches, &mut new.dirs, index, &new.path)
+            (true, false) => names::create::bring_dir(op, &mut new.dirs, index, &new.path)
                 .and_then(|()| rename_copy(old, new, index, RenameFlags::NOREPLACE).map(|()| Step::Moved)),
-            (false, true) => names::create::bring_dir(pool, branches, &mut old.dirs, index, &old.path)
-                .and_then(|()| {
-                    rename_copy(new, old, index, RenameFlags::NOREPLACE).map(|()| Step::MovedBack)
-                }),
+            (false, true) => names::create::bring_dir(op, &mut old.dirs, index, &old.path).and_then(|()| {
+                rename_copy(new, old, index, RenameFlags::NOREPLACE).map(|()| Step::MovedBack)
+            }),
         };
         match step {
             Ok(step) => {
@@ -474,15 +469,15 @@ fn exchange<'b>(
             }
         }
     }
-    note_owed(pool, branches, old, new, RenameKind::Exchange);
-    pool.nodes.exchanged((old.parent, old.name), (new.parent, new.name));
+    note_owed(op, old, new, RenameKind::Exchange);
+    op.nodes.exchanged((old.parent, old.name), (new.parent, new.name));
     Ok(())
 }
 
 /// Notes a rename for branches that are away.
-pub(crate) fn note_owed(pool: &Pool, branches: &Branches, old: &Side, new: &Side, kind: RenameKind) {
-    let on = (0..branches.len()).filter(|&index| old.held_by(index) || new.held_by(index));
-    owed::note(pool, branches, on, || {
+pub(crate) fn note_owed(op: &Op<'_>, old: &Side, new: &Side, kind: RenameKind) {
+    let on = (0..op.branches.len()).filter(|&index| old.held_by(index) || new.held_by(index));
+    owed::note(op, on, || {
         let (from, to) = (join(&old.path, old.name), join(&new.path, new.name));
         match kind {
             RenameKind::Exchange => Change::Exchange(from, to),
@@ -493,7 +488,7 @@ pub(crate) fn note_owed(pool: &Pool, branches: &Branches, old: &Side, new: &Side
 
 /// As [`rename_on_branch`], with the caller's rights to space that the filesystem keeps: the directory may have to grow.
 fn rename_for_caller(
-    pool: &Pool,
+    op: &Op<'_>,
     old: &Side,
     new: &Side,
     index: usize,
@@ -503,7 +498,7 @@ fn rename_for_caller(
     // A whiteout belongs to the daemon.
     let nears = !kind.leaves_whiteout() && new.dirs.branches[index].nears_reserve(DIRECTORY_GROWS);
     let rename = || Ok(rename_on_branch(old, new, index, undoable, kind)?);
-    reserve::take_space(pool, nears, || None, rename).map_err(Error::errno)
+    reserve::take_space(op, nears, || None, rename).map_err(Error::errno)
 }
 
 /// Renames the copy on one branch, in a way that can be undone if `undoable` and the filesystem allows it.

@@ -2,10 +2,9 @@
 
 use super::rename::Side;
 use crate::ops::resolve;
-use crate::pool::Pool;
+use crate::pool::Op;
 use canopy_base::error::{Error, Result};
 use canopy_base::path::join;
-use canopy_branch::branch::Branches;
 use canopy_branch::branch::health::OpKind;
 use canopy_branch::fs::generation::{self, Generation};
 use canopy_branch::fs::stat::Attr;
@@ -51,22 +50,22 @@ impl Side<'_, '_> {
 /// Prepares the copies of a file for a new name. Those that are out of date go, all others are renamed, and they become
 /// newer than whatever has the new name on any branch.
 pub(super) fn prepare_copies(
-    pool: &Pool,
+    op: &Op<'_>,
     old: &mut Side<'_, '_>,
     new: &Side<'_, '_>,
     chosen: &mut Choice,
 ) -> Result<()> {
     let (before, replaced) = (old.newest(), new.newest());
-    let wants = || pool.config().placement.copies(&join(&new.path, new.name)) > 1;
+    let wants = || op.config.placement.copies(&join(&new.path, new.name)) > 1;
     if before.is_none() && replaced.is_none() && !wants() {
         return Ok(());
     }
     // Since they were looked at, one may have been opened for writing: it alone is the newest then.
     let files = old.copies.iter().filter(|(_, attr)| attr.is_regular()).map(|(_, attr)| attr.key());
-    let _right = pool.rights.to_copy(files);
+    let _right = op.rights.to_copy(files);
     old.copies.current = None;
     let (dirs, name) = (&old.dirs, old.name);
-    resolve::generations::compare_generations(pool, dirs.branches, &mut old.copies, |_, index| {
+    resolve::generations::compare_generations(op, &mut old.copies, |_, index| {
         generation::read_at(dirs.get(index).ok_or(Errno::NOENT)?, name)
     });
     if let Some(current) = old.copies.current.take() {
@@ -86,12 +85,12 @@ pub(super) fn prepare_copies(
 
 /// Leaves copies of the target alone that cannot be removed because their branches fail. The file that gets the name is
 /// newer than they are, so they stay hidden when the branches are well again.
-pub(super) fn leave_failing_copies(pool: &Pool, branches: &Branches, new: &mut Side<'_, '_>) {
-    let fails = |index: usize| !branches.as_slice()[index].health.is_well();
-    if resolve::generations::knows_copies(pool)
+pub(super) fn leave_failing_copies(op: &Op<'_>, new: &mut Side<'_, '_>) {
+    let fails = |index: usize| !op.branches.as_slice()[index].health.is_well();
+    if resolve::generations::knows_copies(op)
         && new.copies.iter().any(|(index, attr)| fails(index) && attr.is_regular())
         && !new.copies.any_dir()
-        && pool.config().placement.copies(&join(&new.path, new.name)) > 1
+        && op.config.placement.copies(&join(&new.path, new.name)) > 1
     {
         let current = new.copies.current.take();
         new.copies = new.copies.only(|index| !fails(index));
@@ -103,7 +102,7 @@ pub(super) fn leave_failing_copies(pool: &Pool, branches: &Branches, new: &mut S
 /// one of the files under both names, and take the other one for an old copy of it.
 ///
 /// Errors: `EINVAL`, as of a filesystem that cannot exchange names, unless one branch holds both and no other any.
-pub(super) fn prepare_exchange(pool: &Pool, old: &Side<'_, '_>, new: &Side<'_, '_>) -> Result<()> {
+pub(super) fn prepare_exchange(op: &Op<'_>, old: &Side<'_, '_>, new: &Side<'_, '_>) -> Result<()> {
     let sole = |side: &Side<'_, '_>| match side.copies.found.as_slice() {
         [(index, attr)] => Some((*index, attr.is_regular())),
         _ => None,
@@ -112,7 +111,7 @@ pub(super) fn prepare_exchange(pool: &Pool, old: &Side<'_, '_>, new: &Side<'_, '
     let Some(((index, old_is_file), (_, new_is_file))) = both else { return Err(Error::Invalid) };
     let before = old.newest().max(new.newest());
     for (side, other, is_file) in [(old, new, old_is_file), (new, old, new_is_file)] {
-        let wants = || pool.config().placement.copies(&join(&other.path, other.name)) > 1;
+        let wants = || op.config.placement.copies(&join(&other.path, other.name)) > 1;
         if is_file && (before.is_some() || wants()) {
             side.renew(&[index], before.unwrap_or(0))?;
         }

@@ -8,7 +8,7 @@ use super::rename::{RenameKind, Side, exchange_copies, rename_copy, rename_on_br
 use crate::door::Caller;
 use crate::ops::names;
 use crate::ops::resolve;
-use crate::pool::Pool;
+use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::NodeId;
 use canopy_branch::branch::Branches;
@@ -141,7 +141,8 @@ pub fn replay_rename(
     kind: RenameKind,
     intent: RenameIntent<'_>,
 ) -> Result<()> {
-    if complete_rename(pool, (parent, name), (new_parent, new_name), kind, intent)? {
+    let op = &mut Op::begin(pool);
+    if complete_rename(op, (parent, name), (new_parent, new_name), kind, intent)? {
         return Ok(());
     }
     names::rename::rename_noted(pool, caller, (parent, name), (new_parent, new_name), kind, Some(intent))
@@ -150,24 +151,23 @@ pub fn replay_rename(
 /// Returns false if nothing was begun. The kernel has kept both directories locked since the rename began, so nobody
 /// else has changed these names through the pool.
 fn complete_rename(
-    pool: &Pool,
+    op: &mut Op<'_>,
     old: (NodeId, &[u8]),
     new: (NodeId, &[u8]),
     kind: RenameKind,
     intent: RenameIntent<'_>,
 ) -> Result<bool> {
-    let _changes = pool.figures.changes();
-    let trust = resolve::dirs::cache_trust(pool);
-    let _held = names::rename::claim_rename(pool, old, new)?;
-    let branches = pool.branches.load();
-    if !intent.is_begun(&branches) {
+    let _changes = op.state().figures.changes();
+    let trust = resolve::dirs::cache_trust(op);
+    let _held = names::rename::claim_rename(op, old, new)?;
+    if !intent.is_begun(&op.branches) {
         return Ok(false);
     }
-    let mut old = names::rename::side(pool, &branches, old, trust)?;
-    let mut new = names::rename::side(pool, &branches, new, trust)?;
+    let mut old = names::rename::side(op, old, trust)?;
+    let mut new = names::rename::side(op, new, trust)?;
     let exchanges = kind == RenameKind::Exchange;
     let undoable = intent.members(SOURCES).count() > 1 || intent.members(TARGETS).count() > 1;
-    for index in 0..branches.len() {
+    for index in 0..op.branches.len() {
         let (from, to) = (intent.has(SOURCES, index), intent.has(TARGETS, index));
         let is_step = from || exchanges && to;
         if !is_step || intent.has(DONE, index) {
@@ -180,7 +180,7 @@ fn complete_rename(
             continue;
         }
         let (side, path) = if from { (&mut new.dirs, &new.path) } else { (&mut old.dirs, &old.path) };
-        names::create::bring_dir(pool, &branches, side, index, path)?;
+        names::create::bring_dir(op, side, index, path)?;
         log.step(index, if from { old.copies.get(index) } else { new.copies.get(index) });
         match (exchanges, from, to) {
             (false, ..) => rename_on_branch(&old, &new, index, undoable, kind).map(drop)?,
@@ -190,22 +190,22 @@ fn complete_rename(
         }
         log.done(index);
     }
-    for index in 0..branches.len() {
+    for index in 0..op.branches.len() {
         old.dirs.name_created(old.name, index);
         new.dirs.name_created(new.name, index);
     }
     if exchanges {
-        pool.nodes.exchanged((old.parent, old.name), (new.parent, new.name));
+        op.nodes.exchanged((old.parent, old.name), (new.parent, new.name));
     } else {
         remove_targets(intent, &old, &new, undoable)?;
         if kind.leaves_whiteout() && undoable {
             leave_whiteout(intent, &old);
         }
-        pool.nodes.renamed((old.parent, old.name), (new.parent, new.name));
-        names::rename::note_replacement(pool, &new);
+        op.nodes.renamed((old.parent, old.name), (new.parent, new.name));
+        names::rename::note_replacement(op, &new);
     }
-    names::rename::note_owed(pool, &branches, &old, &new, kind);
-    pool.dir_cache.places_changed();
+    names::rename::note_owed(op, &old, &new, kind);
+    op.dir_cache.places_changed();
     tracing::debug!("a rename was completed that another process had begun");
     Ok(true)
 }

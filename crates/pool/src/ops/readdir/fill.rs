@@ -13,12 +13,12 @@ use crate::node::Node;
 use crate::ops::readdir;
 use crate::ops::resolve;
 use crate::ops::resolve::dirs::KnownCopies;
-use crate::pool::Pool;
+use crate::pool::Op;
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::NodeId;
 use canopy_base::inode_number::{DirentInodes, OfDirectory};
+use canopy_branch::branch::Branch;
 use canopy_branch::branch::health::OpKind;
-use canopy_branch::branch::{Branch, Branches};
 use canopy_branch::fs::beneath;
 use canopy_branch::fs::reserved::is_reserved;
 use canopy_branch::fs::stat::Attr;
@@ -32,26 +32,25 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl ListingVersion {
-    fn now(pool: &Pool, node: &Node) -> ListingVersion {
-        ListingVersion { moves: pool.paths.moves(), made: node.dir().made.load(Ordering::Relaxed) }
+    fn now(op: &Op<'_>, node: &Node) -> ListingVersion {
+        ListingVersion { moves: op.paths.moves(), made: node.dir().made.load(Ordering::Relaxed) }
     }
 }
 
 impl Cursor {
     /// Returns a new cursor at a position.
-    pub(crate) fn begin(pool: &Pool, node: &Node, path: &[u8], at: Position, trust: Trust) -> Result<Cursor> {
-        let (since, begun) = (ListingVersion::now(pool, node), pool.changes.ticket());
+    pub(crate) fn begin(op: &Op<'_>, node: &Node, path: &[u8], at: Position, trust: Trust) -> Result<Cursor> {
+        let (since, begun) = (ListingVersion::now(op, node), op.changes.ticket());
         let from_start = matches!(at, Position::Start(_));
-        let branches = pool.branches.load();
-        let known = trust.and_then(|_| resolve::dirs::known_copies(pool, &branches, node));
+        let known = trust.and_then(|_| resolve::dirs::known_copies(op, node));
         let is_whole = known.as_ref().is_some_and(KnownCopies::is_whole);
-        let opened = readdir::open_on_branches(pool, &branches, path, known.as_ref(), from_start);
-        let mut failed = branches.timeout_error().filter(|_| !is_whole);
-        let sources = sources(pool, &branches, opened, &mut failed)?;
-        let (config, follow) = (pool.config(), resolve::dirs::follow(pool));
+        let opened = readdir::open_on_branches(op, path, known.as_ref(), from_start);
+        let mut failed = op.branches.timeout_error().filter(|_| !is_whole);
+        let sources = sources(op, opened, &mut failed)?;
+        let (config, follow) = (&op.config, resolve::dirs::follow(op));
         let mut cursor = Cursor {
             ended: sources.is_empty(),
-            branches,
+            branches: Arc::clone(&op.branches),
             sources,
             reading: 0,
             pass: 0,
@@ -81,7 +80,7 @@ impl Cursor {
         match at {
             Position::At { pass, mark, place } => {
                 cursor.start = at.to_u64();
-                cursor.go_on(pool, pass, mark, place);
+                cursor.go_on(op, pass, mark, place);
             }
             Position::Narrow(from) => {
                 cursor.start = at.to_u64();
@@ -90,7 +89,7 @@ impl Cursor {
             Position::Start(given) => {
                 cursor.sorted =
                     config.inode.has_32_bits().then_some(Sorted { names: Vec::new(), more: Some(0) });
-                cursor.own_entries(pool, node);
+                cursor.own_entries(op, node);
                 cursor.discard(given.min(cursor.items.len()));
             }
             Position::End => cursor.ended = true,
@@ -99,10 +98,10 @@ impl Cursor {
     }
 
     /// Adds `.` and `..`, and an error message as an entry if there are no branches.
-    fn own_entries(&mut self, pool: &Pool, node: &Node) {
-        let own = resolve::dir_number::number_of(pool, node);
-        let above = pool.nodes.parent(node.id).ok().and_then(|id| pool.nodes.get(id).ok());
-        let above = above.map_or(own, |parent| resolve::dir_number::number_of(pool, &parent));
+    fn own_entries(&mut self, op: &Op<'_>, node: &Node) {
+        let own = resolve::dir_number::number_of(op, node);
+        let above = op.nodes.parent(node.id).ok().and_then(|id| op.nodes.get(id).ok());
+        let above = above.map_or(own, |parent| resolve::dir_number::number_of(op, &parent));
         self.push(b".", DT_DIR, own, Position::Start(1));
         self.push(b"..", DT_DIR, above, Position::Start(2));
         if self.sources.is_empty() {
@@ -112,9 +111,9 @@ impl Cursor {
     }
 
     /// Moves to a position that another cursor returned.
-    fn go_on(&mut self, pool: &Pool, pass: u8, mark: position::BranchMark, place: BranchPosition) {
+    fn go_on(&mut self, op: &Op<'_>, pass: u8, mark: position::BranchMark, place: BranchPosition) {
         (self.pass, self.lasts, self.asks, self.seen) = (pass, true, true, Some(HashSet::default()));
-        let all = pool.branches.all();
+        let all = op.branches.whole();
         let Some(at) = position::marks(&all).iter().position(|&(_, known)| known == mark) else {
             // The branch was removed, so the branches after it are unknown: starts from the first.
             return;
@@ -123,36 +122,36 @@ impl Cursor {
         self.reading = self.sources.iter().take_while(|source| index(source).is_some_and(|i| i < at)).count();
         if self.sources.get(self.reading).is_some_and(|source| source.mark == mark) {
             let (dir, offsets) = self.source();
-            if !seek(dir.as_fd(), place, |raw| self.add(pool, offsets, raw)) {
+            if !seek(dir.as_fd(), place, |raw| self.add(op, offsets, raw)) {
                 tracing::debug!("a listing begins a branch anew: the place where it was is gone");
             }
         }
     }
 
     /// Returns the entry `at` places after the cursor's position, reading more names if needed.
-    pub(crate) fn entry(&mut self, pool: &Pool, node: &Node, at: usize) -> Option<DirEntry<'_>> {
+    pub(crate) fn entry(&mut self, op: &Op<'_>, node: &Node, at: usize) -> Option<DirEntry<'_>> {
         // Reads one entry ahead, because the last entry is marked as the last.
         while self.items.len() <= at + 1 && !self.ended {
-            self.extend(pool, node);
+            self.extend(op, node);
         }
         self.given(at)
     }
 
     /// Adds the next buffer of names.
-    fn extend(&mut self, pool: &Pool, node: &Node) {
+    fn extend(&mut self, op: &Op<'_>, node: &Node) {
         if self.sorted.is_some() {
-            return self.extend_sorted(pool);
+            return self.extend_sorted(op);
         }
         if self.reading >= self.sources.len() {
-            return self.end_pass(pool, node);
+            return self.end_pass(op, node);
         }
         let (dir, offsets) = self.source();
         let broken = match self.sources[self.reading].names.take() {
             Some(names) => {
-                names.each().for_each(|raw| self.add(pool, offsets, raw));
+                names.each().for_each(|raw| self.add(op, offsets, raw));
                 names.broken
             }
-            None => match read_names(dir.as_fd(), |raw| self.add(pool, offsets, raw)) {
+            None => match read_names(dir.as_fd(), |raw| self.add(op, offsets, raw)) {
                 Ok(true) => return,
                 Ok(false) => None,
                 Err(errno) => Some(errno),
@@ -177,7 +176,7 @@ impl Cursor {
     }
 
     /// As `extend`, in the order of the names' hashes. For that, the names of all branches are read first.
-    fn extend_sorted(&mut self, pool: &Pool) {
+    fn extend_sorted(&mut self, op: &Op<'_>) {
         /// Few enough that what is left of them is moved quickly, after each answer.
         const AT_ONCE: usize = 256;
         let Some(mut sorted) = self.sorted.take() else { return };
@@ -188,7 +187,7 @@ impl Cursor {
         }
         for name in (0..AT_ONCE).map_while(|_| sorted.names.pop()) {
             self.reading = usize::from(name.source);
-            let (kind, ino) = self.shown(pool, name.raw());
+            let (kind, ino) = self.shown(op, name.raw());
             self.push(&name.name, kind, ino, Position::Narrow(name.next));
         }
         self.ended = sorted.names.is_empty() && sorted.more.is_none();
@@ -226,46 +225,46 @@ impl Cursor {
 
     /// Ends a pass, and begins another one if names may have been missed. A name is missed if it moves, during the
     /// pass, from a branch that has not been read yet to one that has. The next pass returns only new names.
-    fn end_pass(&mut self, pool: &Pool, node: &Node) {
+    fn end_pass(&mut self, op: &Op<'_>, node: &Node) {
         self.ended = true;
         // A cursor that began in the middle does not know which names were returned before.
-        if !self.lasts || self.asks || self.pass + 1 >= PASSES || !self.may_have_missed(pool, node) {
+        if !self.lasts || self.asks || self.pass + 1 >= PASSES || !self.may_have_missed(op, node) {
             return;
         }
-        let Ok(path) = pool.nodes.dir_path(node.id) else { return };
-        let (since, branches) = (ListingVersion::now(pool, node), pool.branches.load());
-        let opened = readdir::open_on_branches(pool, &branches, &path, None, false);
-        let Ok(again) = sources(pool, &branches, opened, &mut None) else { return };
-        (self.since, self.branches) = (since, branches);
+        let Ok(path) = op.nodes.dir_path(node.id) else { return };
+        let since = ListingVersion::now(op, node);
+        let opened = readdir::open_on_branches(op, &path, None, false);
+        let Ok(again) = sources(op, opened, &mut None) else { return };
+        (self.since, self.branches) = (since, Arc::clone(&op.branches));
         // Items still in the cursor refer to the old sources, so the new ones are appended.
         self.first = self.sources.len();
         self.sources.extend(again);
         self.pass += 1;
         self.ended = false;
-        self.inodes = DirentInodes::new(pool.config().inode, &path);
+        self.inodes = DirentInodes::new(op.config.inode, &path);
     }
 
     /// Returns true if a name may have moved between branches since the pass began. Names that the pool itself creates
     /// do not count: a client that renames what it lists would get the new names, too.
-    fn may_have_missed(&self, pool: &Pool, node: &Node) -> bool {
-        let now = ListingVersion::now(pool, node);
+    fn may_have_missed(&self, op: &Op<'_>, node: &Node) -> bool {
+        let now = ListingVersion::now(op, node);
         let by_others = || now == self.since && self.sources[self.first..].iter().any(Source::has_changed);
-        pool.branches.load().len() > 1 && (now.moves != self.since.moves || by_others())
+        op.branches.len() > 1 && (now.moves != self.since.moves || by_others())
     }
 
-    fn add(&mut self, pool: &Pool, offsets: Offsets, raw: RawEntry<'_>) {
+    fn add(&mut self, op: &Op<'_>, offsets: Offsets, raw: RawEntry<'_>) {
         let RawEntry { name, offset, .. } = raw;
         if matches!(name, b"." | b"..") || is_reserved(name) || self.is_duplicate(name) {
             return;
         }
         let next = Position::new(self.pass, self.sources[self.reading].mark, offsets.place(offset, name));
-        let (kind, ino) = self.shown(pool, raw);
+        let (kind, ino) = self.shown(op, raw);
         self.push(name, kind, ino, next);
     }
 
     /// Returns the type and the inode number that the pool shows for a name of the source that is being read. The number of
     /// a directory is 0 until it is asked for ([`Cursor::number`]).
-    fn shown(&mut self, pool: &Pool, raw: RawEntry<'_>) -> (u8, u64) {
+    fn shown(&mut self, op: &Op<'_>, raw: RawEntry<'_>) -> (u8, u64) {
         let RawEntry { name, mut kind, mut ino, .. } = raw;
         let source = &self.sources[self.reading];
         let mut dev = source.dev;
@@ -278,18 +277,18 @@ impl Cursor {
             return (kind, 0);
         }
         let branch = &self.branches[source.index];
-        let seed = resolve::inode_seed::seed(pool, branch, dev, || self.follow.pin(&source.dir, name).ok());
+        let seed = resolve::inode_seed::seed(op, branch, dev, || self.follow.pin(&source.dir, name).ok());
         let shown = self.inodes.inode(seed, name, ino, false);
         if self.may_show_symlinks && kind != DT_LNK {
             // Its age decides whether it is shown as a symlink, and may do so between the listing and the lookup.
             kind = DT_UNKNOWN;
         }
-        let kept = pool.nodes.preserved_ino(dev, ino).map(|number| pool.config().inode.fit(number));
+        let kept = op.nodes.preserved_ino(dev, ino).map(|number| op.config.inode.fit(number));
         (kind, kept.unwrap_or(shown))
     }
 
     /// Finds the number of an entry if it is a directory, which takes a look at its copies.
-    pub(crate) fn number(&mut self, pool: &Pool, node: &Node, at: usize) {
+    pub(crate) fn number(&mut self, op: &Op<'_>, node: &Node, at: usize) {
         let Some(item) = self.items.get(at).filter(|item| item.kind == DT_DIR && item.ino == 0) else {
             return;
         };
@@ -302,7 +301,7 @@ impl Cursor {
                 let attr = self.follow.at(&source.dir, &name).ok().filter(Attr::is_dir)?;
                 Some((source.index, attr))
             };
-            match pool.config().inode.of_directory() {
+            match op.config.inode.of_directory() {
                 OfDirectory::Oldest => self.sources[first..].iter().filter_map(copy).collect(),
                 OfDirectory::Shown => self.sources.get(source).and_then(copy).into_iter().collect(),
                 OfDirectory::Path => SmallVec::new(),
@@ -315,36 +314,35 @@ impl Cursor {
             // One that has gone has no number. It is shown as what its path says.
             let gone = Attr::default();
             let shown = each().next().unwrap_or((branch(self.sources[source].index), &gone));
-            resolve::dir_number::dir_number(pool, &path, shown, each())
+            resolve::dir_number::dir_number(op, &path, shown, each())
         };
         let stable = || {
             let copies = copies();
             StableId::of_dir(copies.iter().map(|(index, attr)| (branch(*index), attr)))
         };
-        let ino = pool.nodes.dir_ino(node.id, &name, number, stable);
+        let ino = op.nodes.dir_ino(node.id, &name, number, stable);
         self.items[at].ino = ino;
     }
 }
 
 /// Returns a source for each branch that holds the directory. Stores the first other error in `failed`.
 fn sources(
-    pool: &Pool,
-    branches: &Branches,
+    op: &Op<'_>,
     opened: Vec<std::result::Result<OpenedSource, Errno>>,
     failed: &mut Option<Errno>,
 ) -> Result<Vec<Source>> {
-    let marks = position::marks(&pool.branches.all());
+    let marks = position::marks(&op.branches.whole());
     let mark = |branch: &Branch| marks.iter().find(|(id, _)| *id == branch.id).map(|&(_, mark)| mark);
     let mut sources = Vec::with_capacity(opened.len());
     for (index, opened) in opened.into_iter().enumerate() {
-        let branch = &branches[index];
+        let branch = &op.branches[index];
         match opened {
             // A branch that has just been removed has no mark, and is left out.
             Ok(opened) => {
-                let admit = || pool.dir_cache.admit_listing(opened.dir());
+                let admit = || op.dir_cache.admit_listing(opened.dir());
                 // If file descriptors run short, drops the parked cursors and tries again.
                 admit().or_else(|_| {
-                    pool.cursors.clear();
+                    op.cursors.clear();
                     admit()
                 })?;
                 sources.extend(mark(branch).map(|mark| Source::new(index, branch, mark, opened)));

@@ -21,12 +21,12 @@ use crate::ops::resolve;
 use crate::ops::resolve::acl::At;
 use crate::ops::resolve::dirs::KnownCopies;
 use crate::paths::Uses;
-use crate::pool::Pool;
+use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::NodeId;
 use canopy_base::path::join;
+use canopy_branch::branch::Branch;
 use canopy_branch::branch::health::OpKind;
-use canopy_branch::branch::{Branch, Branches};
 use canopy_branch::fs::beneath;
 use canopy_branch::fs::stat::Attr;
 use canopy_policy::{self as policy, Category};
@@ -50,22 +50,23 @@ pub fn readdir(
     position: u64,
     mut take: impl FnMut(DirEntry<'_>) -> bool,
 ) -> Result<NamesRead> {
-    let trust = resolve::dirs::cache_trust(pool);
-    let node = pool.nodes.get(id)?;
-    let parked = pool.cursors.take(id, position);
-    let _held = pool.using(Uses::node(id));
-    let Some(mut cursor) = cursor(pool, &node, position, parked, trust)? else {
+    let op = &mut Op::begin(pool);
+    let trust = resolve::dirs::cache_trust(op);
+    let node = op.nodes.get(id)?;
+    let parked = op.cursors.take(id, position);
+    let _held = op.using(Uses::node(id));
+    let Some(mut cursor) = cursor(op, &node, position, parked, trust)? else {
         return Ok(NamesRead::Current);
     };
     let mut given = 0;
-    while cursor.entry(pool, &node, given).is_some() {
-        cursor.number(pool, &node, given);
+    while cursor.entry(op, &node, given).is_some() {
+        cursor.number(op, &node, given);
         if !cursor.given(given).is_some_and(&mut take) {
             break;
         }
         given += 1;
     }
-    Ok(park(pool, &node, cursor, given))
+    Ok(park(op, &node, cursor, given))
 }
 
 /// Lists as `readdir` does, and hands the kernel a reference to each entry's node.
@@ -80,36 +81,37 @@ pub fn readdirplus(
     mut room: impl FnMut(&[u8]) -> bool,
     mut take: impl FnMut(DirEntry<'_>, Option<Entry>) -> Duration,
 ) -> Result<NamesRead> {
-    let trust = resolve::dirs::cache_trust(pool);
-    let dir = pool.nodes.get(id)?;
-    let parked = pool.cursors.take(id, position);
+    let op = &mut Op::begin(pool);
+    let trust = resolve::dirs::cache_trust(op);
+    let dir = op.nodes.get(id)?;
+    let parked = op.cursors.take(id, position);
     let known = parked.as_ref().map_or_else(|| dir.has_relied_on_entries(), |cursor| cursor.meets_known);
     // Attributes that the kernel holds count only if the pool has been notified of all changes up to now.
     let known = known && trust.is_some();
-    let _held = pool.using(Uses::node(id));
-    let Some(mut cursor) = cursor(pool, &dir, position, parked, trust)? else {
+    let _held = op.using(Uses::node(id));
+    let Some(mut cursor) = cursor(op, &dir, position, parked, trust)? else {
         return Ok(NamesRead::Current);
     };
     let mut given = 0;
-    while cursor.entry(pool, &dir, given).is_some_and(|entry| room(entry.name)) {
+    while cursor.entry(op, &dir, given).is_some_and(|entry| room(entry.name)) {
         given += 1;
     }
     let names = (0..given).filter_map(|at| Some(cursor.given(at)?.name));
-    let mut known = if known { pool.nodes.are_relied_on(id, names) } else { Vec::new() };
+    let mut known = if known { op.nodes.are_relied_on(id, names) } else { Vec::new() };
     if let Some(one) = known.iter_mut().find(|known| **known) {
         // The kernel learns from the use of an entry with attributes whether to ask for those of the next names,
         // so it gets at least one.
         *one = false;
     }
-    if pool.nodes.is_overfull() {
+    if op.nodes.is_overfull() {
         known = vec![true; given];
     }
-    let nodes = nodes_of(pool, &dir, &cursor, given, &known, trust);
-    names::lookup::forget_surplus(pool);
+    let nodes = nodes_of(op, &dir, &cursor, given, &known, trust);
+    names::lookup::forget_surplus(op);
     let mut longest = Duration::ZERO;
     for (at, node) in nodes.into_iter().enumerate() {
         if node.is_none() {
-            cursor.number(pool, &dir, at);
+            cursor.number(op, &dir, at);
         }
         let Some(entry) = cursor.given(at) else { break };
         let Some((found, node)) = node else {
@@ -124,12 +126,12 @@ pub fn readdirplus(
         longest = longest.max(time);
     }
     dir.rely_on_entries(longest);
-    Ok(park(pool, &dir, cursor, given))
+    Ok(park(op, &dir, cursor, given))
 }
 
 /// Returns the parked cursor, or else a new one at the position. Returns `None` if there are no more entries.
 fn cursor(
-    pool: &Pool,
+    op: &Op<'_>,
     node: &Arc<Node>,
     position: u64,
     parked: Option<Box<Cursor>>,
@@ -139,7 +141,7 @@ fn cursor(
     if parked.is_some() || at == Position::End {
         return Ok(parked);
     }
-    match pool.nodes.dir_path(node.id).and_then(|path| Cursor::begin(pool, node, &path, at, trust)) {
+    match op.nodes.dir_path(node.id).and_then(|path| Cursor::begin(op, node, &path, at, trust)) {
         Ok(cursor) => Ok(Some(Box::new(cursor))),
         // A removed directory has no entries, not even its own.
         Err(Error::Absent) => Ok(None),
@@ -149,12 +151,12 @@ fn cursor(
 
 /// Keeps a cursor for the next request, unless the `given` entries were the last ones. Returns how far its
 /// names can be relied on.
-fn park(pool: &Pool, node: &Node, mut cursor: Box<Cursor>, given: usize) -> NamesRead {
-    let unchanged = |item| pool.changes.unchanged(cursor.begun, item);
+fn park(op: &Op<'_>, node: &Node, mut cursor: Box<Cursor>, given: usize) -> NamesRead {
+    let unchanged = |item| op.changes.unchanged(cursor.begun, item);
     let current = unchanged(Item::node(node.id)) && unchanged(Item::LISTINGS) && !cursor.incomplete;
     if !cursor.is_over(given) {
         cursor.suspend();
-        pool.cursors.park(node.id, cursor);
+        op.cursors.park(node.id, cursor);
     }
     // Reading has changed their access times.
     node.copies_changed();
@@ -164,7 +166,7 @@ fn park(pool: &Pool, node: &Node, mut cursor: Box<Cursor>, given: usize) -> Name
 /// Returns the nodes of the first `given` entries of a cursor, except `known` ones. No names in the directory are
 /// changed through the pool meanwhile: the kernel holds the directory's lock during a listing.
 fn nodes_of(
-    pool: &Pool,
+    op: &Op<'_>,
     dir: &Arc<Node>,
     cursor: &Cursor,
     given: usize,
@@ -172,15 +174,15 @@ fn nodes_of(
     trust: Trust,
 ) -> Vec<Option<(Entry, Arc<Node>)>> {
     let mut entries: Vec<Option<(Entry, Arc<Node>)>> = vec![None; given];
-    let Ok(path) = pool.nodes.dir_path(dir.id) else { return entries };
-    let (branches, follow) = (pool.branches.load(), resolve::dirs::follow(pool));
+    let Ok(path) = op.nodes.dir_path(dir.id) else { return entries };
+    let follow = resolve::dirs::follow(op);
     let items: Vec<(DirEntry<'_>, usize)> = (0..given).filter_map(|at| cursor.found(at)).collect();
     let own = |entry: &DirEntry<'_>| matches!(entry.name, b"." | b"..");
     let passed = |at: usize| known.get(at).is_some_and(|&known| known) || own(&items[at].0);
     // If the policy follows the branch order, a file's copy is on the branch that listed it first.
-    let in_order = policy::first_only(pool.config().policies.get(Func::Getattr), Category::Search)
-        && !resolve::generations::knows_copies(pool);
-    let still = |branch: &Arc<Branch>| Some(branches.as_slice()[branches.index_of(branch.id)?].clone());
+    let in_order = policy::first_only(op.config.policies.get(Func::Getattr), Category::Search)
+        && !resolve::generations::knows_copies(op);
+    let still = |branch: &Arc<Branch>| Some(op.branches.as_slice()[op.branches.index_of(branch.id)?].clone());
     let sources: PerBranch<_> = cursor.sources().map(|(branch, dir)| (still(branch), dir)).collect();
     let look = |(at, &(entry, source)): (usize, &(DirEntry<'_>, usize))| {
         let (_, dir) = sources.get(source).filter(|(branch, _)| in_order && branch.is_some())?;
@@ -192,15 +194,15 @@ fn nodes_of(
         let (attr, (branch, _)) = (attr.as_ref()?, &sources[*source]);
         Some((entry.name, &**branch.as_ref()?, attr.key(), follow.shows_as_symlink(attr)))
     });
-    pool.nodes.hand_out_files(dir.id, files, |at, node| {
+    op.nodes.hand_out_files(dir.id, files, |at, node| {
         let (entry, source) = items[at];
         if let (Some(attr), Some((Some(branch), within))) = (looked[at], sources.get(source)) {
-            resolve::tidy_names(pool, &branches, &node, attr.nlink);
+            resolve::tidy_names(op, &node, attr.nlink);
             let place = At::Named(follow, *within, entry.name);
-            let attr = if resolve::needs_path(pool, &node) {
-                resolve::show(pool, &node, branch, &join(&path, entry.name), attr, place)
+            let attr = if resolve::needs_path(op, &node) {
+                resolve::show(op, &node, branch, &join(&path, entry.name), attr, place)
             } else {
-                resolve::show(pool, &node, branch, b"", attr, place)
+                resolve::show(op, &node, branch, b"", attr, place)
             };
             entries[at] = Some((Entry::new(&node, attr), node));
         }
@@ -209,11 +211,9 @@ fn nodes_of(
     let mut dirs = None;
     for (at, (entry, _)) in items.iter().enumerate() {
         if entries[at].is_none() && !passed(at) {
-            let dirs = dirs.get_or_insert_with(|| {
-                resolve::dirs::dirs_of(pool, &branches, Arc::clone(dir), &path, trust)
-            });
-            let found = names::lookup::enter(pool, &branches, dir.id, &path, dirs, entry.name).ok();
-            entries[at] = found.and_then(|found| Some((found, pool.nodes.get(found.node).ok()?)));
+            let dirs = dirs.get_or_insert_with(|| resolve::dirs::dirs_of(op, Arc::clone(dir), &path, trust));
+            let found = names::lookup::enter(op, dir.id, &path, dirs, entry.name).ok();
+            entries[at] = found.and_then(|found| Some((found, op.nodes.get(found.node).ok()?)));
         }
     }
     entries
@@ -222,40 +222,39 @@ fn nodes_of(
 /// Opens a directory on every branch, and with `func.readdir=cor` also reads it when a listing begins. A branch that
 /// is known not to have it is not asked.
 pub(crate) fn open_on_branches(
-    pool: &Pool,
-    branches: &Branches,
+    op: &Op<'_>,
     path: &[u8],
     known: Option<&KnownCopies>,
     from_start: bool,
 ) -> Vec<Result<OpenedSource, Errno>> {
-    let follow = resolve::dirs::follow(pool);
-    let open = |branch: &Branch| match known.zip(branches.index_of(branch.id)) {
+    let follow = resolve::dirs::follow(op);
+    let open = |branch: &Branch| match known.zip(op.branches.index_of(branch.id)) {
         Some((known, index)) => {
-            let (dir, path) = known.at(branches, index).ok_or(Errno::NOENT)?;
+            let (dir, path) = known.at(&op.branches, index).ok_or(Errno::NOENT)?;
             OpenedSource::open(follow, branch, dir, path)
         }
         None => OpenedSource::open(follow, branch, branch.root(), path),
     };
-    match pool.config().readdir {
+    match op.config.readdir {
         ReaddirMode::Cor { threads, .. } if from_start => {
-            side_by_side(branches, threads, |branch| open(branch).map(OpenedSource::read))
+            side_by_side(&op.branches, threads, |branch| open(branch).map(OpenedSource::read))
         }
         // Opens concurrently, so that sleeping disks spin up together. The listing reads them in order.
         ReaddirMode::Cosr { threads, .. } | ReaddirMode::Cor { threads, .. } => {
-            side_by_side(branches, threads, open)
+            side_by_side(&op.branches, threads, open)
         }
-        ReaddirMode::Seq => branches.iter().map(|branch| open(branch)).collect(),
+        ReaddirMode::Seq => op.branches.iter().map(|branch| open(branch)).collect(),
     }
 }
 
 /// Calls fsync(2), or fdatasync(2) with `data_only`, for a directory on every branch that holds it.
 pub fn fsyncdir(pool: &Pool, id: NodeId, data_only: bool) -> Result<()> {
-    let _held = pool.using(Uses::node(id));
-    let branches = pool.branches.load();
-    let Ok(path) = pool.nodes.dir_path(id) else { return Ok(()) };
+    let op = &mut Op::begin(pool);
+    let _held = op.using(Uses::node(id));
+    let Ok(path) = op.nodes.dir_path(id) else { return Ok(()) };
     let mut result = Ok(());
-    for branch in branches.iter() {
-        let synced = match open_dir(resolve::dirs::follow(pool), branch.root(), &path) {
+    for branch in op.branches.iter() {
+        let synced = match open_dir(resolve::dirs::follow(op), branch.root(), &path) {
             Ok(dir) if data_only => rustix::fs::fdatasync(dir),
             Ok(dir) => rustix::fs::fsync(dir),
             Err(errno) if beneath::is_absent(errno) => Ok(()),

@@ -1,7 +1,7 @@
 //! The modes that the pool shows if the kernel checks permissions by mode alone, and branches have ACLs.
 
 use crate::dir::symlinks::Symlinks;
-use crate::pool::Pool;
+use crate::pool::{Op, Pool};
 use canopy_branch::branch::Branch;
 use canopy_branch::fs::acl::{ACCESS, PermissionCheck, rights_of_all};
 use canopy_branch::fs::stat::Attr;
@@ -30,14 +30,14 @@ pub fn has_unheeded_acls(pool: &Pool) -> bool {
 }
 
 /// Returns true if the kernel reads ACLs and checks permissions by them.
-pub(crate) fn kernel_checks_acls(pool: &Pool) -> bool {
-    pool.acls.by_acl.load(Ordering::Relaxed)
+pub(crate) fn kernel_checks_acls(op: &Op<'_>) -> bool {
+    op.acls.by_acl.load(Ordering::Relaxed)
 }
 
 /// Reduces a mode to what the file's ACL grants to every user, if the kernel checks permissions by mode alone.
-pub(crate) fn mask_mode(pool: &Pool, branch: &Branch, attr: &mut Attr, at: At<'_>) {
+pub(crate) fn mask_mode(op: &Op<'_>, branch: &Branch, attr: &mut Attr, at: At<'_>) {
     const OTHERS: u32 = 0o077;
-    let needs_mask = pool.acls.by_mode.load(Ordering::Relaxed) && attr.mode & OTHERS != 0;
+    let needs_mask = op.acls.by_mode.load(Ordering::Relaxed) && attr.mode & OTHERS != 0;
     let never_has_acl = attr.is_symlink() || !branch.has_acls && attr.dev == branch.dev;
     if !needs_mask || never_has_acl {
         return;
@@ -59,7 +59,7 @@ pub(crate) fn mask_mode(pool: &Pool, branch: &Branch, attr: &mut Attr, at: At<'_
     };
     let (group, others) = rights_of_all(list).unwrap_or_default();
     attr.mode &= !OTHERS | group << 3 | others;
-    pool.acls.unheeded.store(true, Ordering::Relaxed);
+    op.acls.unheeded.store(true, Ordering::Relaxed);
 }
 
 fn read(at: At<'_>, buffer: &mut [u8]) -> Result<usize, Errno> {

@@ -1,9 +1,9 @@
 //! The choice of branches for an operation, by its policy.
 
-use crate::config::{Config, Func};
+use crate::config::Func;
 use crate::dir::merged::{Copies, MergedDir};
 use crate::ops::resolve;
-use crate::pool::Pool;
+use crate::pool::Op;
 use canopy_base::error::{Error, Result};
 use canopy_branch::branch::health::OpKind;
 use canopy_branch::branch::list::Mode;
@@ -71,13 +71,13 @@ fn preferred_copies(branches: &Branches, copies: &Copies) -> Copies {
     if good.any() { good } else { current }
 }
 
-fn view(pool: &Pool, branch: &Branch, present: Option<&Attr>, space: SpaceNeed) -> BranchView {
-    let min_free = branch.min_free.unwrap_or(pool.config().min_free);
+fn view(op: &Op<'_>, branch: &Branch, present: Option<&Attr>, space: SpaceNeed) -> BranchView {
+    let min_free = branch.min_free.unwrap_or(op.config.min_free);
     let space = match space {
         SpaceNeed::Nothing => None,
-        SpaceNeed::Enough => usable_space(branch, pool.space.at_least(branch.id, branch.root(), min_free)),
-        SpaceNeed::Roughly => usable_space(branch, pool.space.roughly(branch.id, branch.root(), min_free)),
-        SpaceNeed::Exactly => usable_space(branch, pool.space.get(branch.id, branch.root())),
+        SpaceNeed::Enough => usable_space(branch, op.space.at_least(branch.id, branch.root(), min_free)),
+        SpaceNeed::Roughly => usable_space(branch, op.space.roughly(branch.id, branch.root(), min_free)),
+        SpaceNeed::Exactly => usable_space(branch, op.space.get(branch.id, branch.root())),
     };
     // Some FUSE servers say 0 because they do not know.
     let counts_inodes = branch.kind != magic::FUSE;
@@ -94,19 +94,14 @@ fn view(pool: &Pool, branch: &Branch, present: Option<&Attr>, space: SpaceNeed) 
 }
 
 /// Returns each branch as a policy sees it.
-pub(crate) fn views(
-    pool: &Pool,
-    branches: &Branches,
-    copies: &Copies,
-    space: bool,
-) -> SmallVec<[BranchView; 4]> {
-    let need = SpaceNeed::of(space, branches);
-    branches.iter().zip(copies.each()).map(|(b, copy)| view(pool, b, copy, need)).collect()
+pub(crate) fn views(op: &Op<'_>, copies: &Copies, space: bool) -> SmallVec<[BranchView; 4]> {
+    let need = SpaceNeed::of(space, &op.branches);
+    op.branches.iter().zip(copies.each()).map(|(b, copy)| view(op, b, copy, need)).collect()
 }
 
 /// Returns the index of the copy that a search policy chooses.
-pub(crate) fn shown(pool: &Pool, func: Func, branches: &Branches, copies: &Copies) -> Result<usize> {
-    let policy = pool.config().policies.get(func);
+pub(crate) fn shown(op: &Op<'_>, func: Func, copies: &Copies) -> Result<usize> {
+    let policy = op.config.policies.get(func);
     if !copies.any() {
         return Err(copies.missing());
     }
@@ -114,7 +109,7 @@ pub(crate) fn shown(pool: &Pool, func: Func, branches: &Branches, copies: &Copie
     let copies = match copies.current {
         None => copies,
         Some(_) => {
-            preferred = preferred_copies(branches, copies);
+            preferred = preferred_copies(&op.branches, copies);
             &preferred
         }
     };
@@ -126,50 +121,40 @@ pub(crate) fn shown(pool: &Pool, func: Func, branches: &Branches, copies: &Copie
         return copies.first().ok_or(Error::Absent);
     }
     let needs = policy::needs(policy, Category::Search);
-    let choice = policy::search(policy, &views(pool, branches, copies, needs.space), &mut ThreadRandom)?;
+    let choice = policy::search(policy, &views(op, copies, needs.space), &mut ThreadRandom)?;
     choice.first().copied().ok_or(Error::Absent)
 }
 
 /// Looks up the copies of a name that a search function needs: only the first one, if its policy follows the branch
 /// order.
-pub(crate) fn look(pool: &Pool, func: Func, dirs: &MergedDir<'_>, name: &[u8]) -> Copies {
-    if policy::first_only(pool.config().policies.get(func), Category::Search)
-        && !resolve::generations::knows_copies(pool)
+pub(crate) fn look(op: &Op<'_>, func: Func, dirs: &MergedDir<'_>, name: &[u8]) -> Copies {
+    if policy::first_only(op.config.policies.get(func), Category::Search)
+        && !resolve::generations::knows_copies(op)
     {
         dirs.first_copy(name)
     } else {
-        resolve::generations::copies(pool, dirs, name)
+        resolve::generations::copies(op, dirs, name)
     }
 }
 
 /// Returns the copies that an action policy chooses.
-pub(crate) fn choose_for_action(
-    pool: &Pool,
-    func: Func,
-    branches: &Branches,
-    copies: &Copies,
-) -> Result<Choice> {
+pub(crate) fn choose_for_action(op: &Op<'_>, func: Func, copies: &Copies) -> Result<Choice> {
     if copies.current.is_some() {
         let current = copies.only(|index| copies.is_current(index));
-        return choose_for_action(pool, func, branches, &current);
+        return choose_for_action(op, func, &current);
     }
     // With a single copy there is no choice, so its space is not read: a read-only filesystem fails the operation.
     if let [(index, attr)] = copies.found.as_slice() {
-        let view = view(pool, &branches.as_slice()[*index], Some(attr), SpaceNeed::Nothing);
+        let view = view(op, &op.branches.as_slice()[*index], Some(attr), SpaceNeed::Nothing);
         let sole = BranchView { space: Some(Space::default()), ..view };
-        let policy = pool.config().policies.get(func);
+        let policy = op.config.policies.get(func);
         return Ok(policy::action(policy, &[sole], &mut ThreadRandom).map(|_| Choice::from_slice(&[*index]))?);
     }
-    choose_by_policy(pool, func, branches, copies)
+    choose_by_policy(op, func, copies)
 }
 
 /// As `choose_for_action`, with full views of all branches even for a single copy.
-pub(crate) fn choose_by_policy(
-    pool: &Pool,
-    func: Func,
-    branches: &Branches,
-    copies: &Copies,
-) -> Result<Choice> {
+pub(crate) fn choose_by_policy(op: &Op<'_>, func: Func, copies: &Copies) -> Result<Choice> {
     if !copies.any() && copies.error.or(copies.unheard).is_some() {
         return Err(copies.missing());
     }
@@ -181,9 +166,9 @@ pub(crate) fn choose_by_policy(
             &current
         }
     };
-    let policy = pool.config().policies.get(func);
+    let policy = op.config.policies.get(func);
     let needs = policy::needs(policy, Category::Action);
-    match policy::action(policy, &views(pool, branches, copies, needs.space), &mut ThreadRandom) {
+    match policy::action(policy, &views(op, copies, needs.space), &mut ThreadRandom) {
         // The policy's error for a read-only branch outranks that for a branch without the path. But if no branch
         // holds the path, the error is ENOENT.
         Err(_) if !copies.any() => Err(Error::Absent),
@@ -194,27 +179,22 @@ pub(crate) fn choose_by_policy(
 /// Returns the branches that a create policy chooses for something new, given as its directory and its name there,
 /// which is empty for a file without one. Excludes those in `full`, on which creation has failed.
 pub(crate) fn choose_for_create(
-    pool: &Pool,
+    op: &Op<'_>,
     func: Func,
     dirs: &MergedDir<'_>,
     new: (&[u8], &[u8]),
     full: &[usize],
 ) -> Result<Choice> {
-    let config = pool.config();
-    let policy = config.policies.get(func);
+    let policy = op.config.policies.get(func);
     let needs = policy::needs(policy, Category::Create);
     let space = SpaceNeed::to_create(policy, needs.space, dirs.branches);
-    choose_for_create_seen(pool, &config, func, dirs, new, full, (needs.presence, space), |_, _, _| {})
+    choose_for_create_seen(op, func, dirs, new, full, (needs.presence, space), |_, _, _| {})
 }
 
 /// As `choose_for_create`, with views that have presence and space as given. Calls `see` with each directory that the
 /// policy considers, the views of it, and the set of branches that the policy chooses from, if that is not all.
-///
-/// `config` is the one that `needs` are from: another policy could need what the views then lack.
-#[allow(clippy::too_many_arguments)]
 pub(crate) fn choose_for_create_seen(
-    pool: &Pool,
-    config: &Config,
+    op: &Op<'_>,
     func: Func,
     dirs: &MergedDir<'_>,
     (path, name): (&[u8], &[u8]),
@@ -222,9 +202,9 @@ pub(crate) fn choose_for_create_seen(
     needs: (bool, SpaceNeed),
     mut see: impl FnMut(&[u8], &[BranchView], Option<Set<'_>>),
 ) -> Result<Choice> {
-    let policy = config.policies.get(func);
+    let policy = op.config.policies.get(func);
     let mut level = |at: &[u8], set: Option<Set<'_>>| -> Result<Vec<BranchView>> {
-        let mut views = level(pool, dirs, path, at, needs);
+        let mut views = level(op, dirs, path, at, needs);
         for &index in full {
             views[index].mode = Mode::Ro;
         }
@@ -238,7 +218,7 @@ pub(crate) fn choose_for_create_seen(
     // Directories follow the files: they are cloned to where a file goes.
     let mut chosen = match func {
         Func::Mkdir => choose(None)?,
-        _ => config.placement.first(path, name, choose)?,
+        _ => op.config.placement.first(path, name, choose)?,
     }?;
     if func == Func::Create {
         // A regular file is created on one branch only, even if the policy chooses several.
@@ -249,7 +229,7 @@ pub(crate) fn choose_for_create_seen(
 
 /// Returns the views of the directory `at`, which is `path` (open as `whole`) or one of its ancestors.
 fn level(
-    pool: &Pool,
+    op: &Op<'_>,
     whole: &MergedDir<'_>,
     path: &[u8],
     at: &[u8],
@@ -264,7 +244,7 @@ fn level(
     };
     let view = |(index, branch): (usize, &Arc<Branch>)| {
         let attr = dirs.get(index).filter(|_| presence).and_then(|dir| stat::of(dir).ok());
-        let view = view(pool, branch, attr.as_ref(), space);
+        let view = view(op, branch, attr.as_ref(), space);
         // Below a followed symlink, names are created only where the symlink leads. A directory of that path on
         // another branch would not be its target.
         if whole.by_link && whole.lacks(index) { BranchView { mode: Mode::Ro, ..view } } else { view }
@@ -275,23 +255,19 @@ fn level(
 /// Checks that every copy can be removed. One that stays would become visible after the others are removed.
 ///
 /// Errors: `EROFS` if a copy is on a read-only or unhealthy branch.
-pub(crate) fn all_removable<'a>(
-    pool: &Pool,
-    branches: &Branches,
-    copies: impl Iterator<Item = &'a Copies> + Clone,
-) -> Result<()> {
+pub(crate) fn all_removable<'a>(op: &Op<'_>, copies: impl Iterator<Item = &'a Copies> + Clone) -> Result<()> {
     let mut holders = copies.flat_map(|copies| copies.found.iter().map(|(index, _)| *index));
     let first = holders.clone().next();
     // Of several copies none may be removed if one is on a read-only filesystem. A single one need not be checked:
     // its filesystem fails the operation.
     let checks_filesystem = holders.clone().any(|index| Some(index) != first);
     let stays = |index: usize| {
-        let branch = &branches.as_slice()[index];
-        branch.mode == Mode::Ro || !branch.health.is_well() || checks_filesystem && read_only(pool, branch)
+        let branch = &op.branches.as_slice()[index];
+        branch.mode == Mode::Ro || !branch.health.is_well() || checks_filesystem && read_only(op, branch)
     };
     if holders.any(stays) { Err(Error::ReadOnlyCopy) } else { Ok(()) }
 }
 
-fn read_only(pool: &Pool, branch: &Branch) -> bool {
-    usable_space(branch, pool.space.get(branch.id, branch.root())).is_some_and(|space| space.readonly)
+fn read_only(op: &Op<'_>, branch: &Branch) -> bool {
+    usable_space(branch, op.space.get(branch.id, branch.root())).is_some_and(|space| space.readonly)
 }

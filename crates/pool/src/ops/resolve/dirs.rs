@@ -8,7 +8,7 @@ use crate::node::dir_state::CachedDir;
 use crate::node::name_index::Holders;
 use crate::ops::external_changes;
 use crate::paths::Uses;
-use crate::pool::Pool;
+use crate::pool::Op;
 use canopy_base::error::Result;
 use canopy_base::ids::{BranchId, NodeId};
 use canopy_base::lock::rank;
@@ -46,110 +46,99 @@ impl KnownCopies {
 }
 
 /// Returns the cache version that an operation may trust, if any. Must be called before the operation takes a lock.
-pub(crate) fn cache_trust(pool: &Pool) -> Trust {
+pub(crate) fn cache_trust(op: &Op<'_>) -> Trust {
     assert_may_take::<rank::FileMove>();
-    pool.kernel.load().caught_up().then(|| pool.dir_cache.version())
+    op.kernel.load().caught_up().then(|| op.dir_cache.version())
 }
 
 /// Caches the directory in which files had to be searched for, if there is one. Must be called before the operation
 /// takes a lock.
-pub(crate) fn cache_wanted_dir(pool: &Pool) {
-    let Some(dir) = pool.dir_cache.take_wanted() else { return };
-    let trust = cache_trust(pool);
-    let _held = pool.using(Uses::node(dir));
+pub(crate) fn cache_wanted_dir(op: &mut Op<'_>) {
+    let Some(dir) = op.dir_cache.take_wanted() else { return };
+    let trust = cache_trust(op);
+    let _held = op.using(Uses::node(dir));
     if trust.is_some() {
-        drop(dirs(pool, &pool.branches.load(), dir, trust));
+        drop(dirs(op, dir, trust));
     }
 }
 
 /// Returns the path of a directory, and the directory opened on every branch.
-pub(crate) fn dirs<'b>(
-    pool: &Pool,
-    branches: &'b Branches,
-    id: NodeId,
-    trust: Trust,
-) -> Result<(PoolPath, MergedDir<'b>)> {
-    let (node, path) = pool.nodes.dir(id)?;
-    let dirs = dirs_of(pool, branches, node, &path, trust);
+pub(crate) fn dirs<'b>(op: &'b Op<'_>, id: NodeId, trust: Trust) -> Result<(PoolPath, MergedDir<'b>)> {
+    let (node, path) = op.nodes.dir(id)?;
+    let dirs = dirs_of(op, node, &path, trust);
     Ok((path, dirs))
 }
 
 /// Returns a directory opened on every branch, from the cache if that can be trusted.
-pub(crate) fn dirs_of<'b>(
-    pool: &Pool,
-    branches: &'b Branches,
-    node: Arc<Node>,
-    path: &[u8],
-    trust: Trust,
-) -> MergedDir<'b> {
+pub(crate) fn dirs_of<'b>(op: &'b Op<'_>, node: Arc<Node>, path: &[u8], trust: Trust) -> MergedDir<'b> {
     if trust.is_some()
-        && let Some(cached) = pool.dir_cache.get(&node, branches)
+        && let Some(cached) = op.dir_cache.get(&node, &op.branches)
     {
-        return MergedDir::cached(branches, node, &cached);
+        return MergedDir::cached(&op.branches, node, &cached);
     }
-    let begun = pool.changes.ticket();
-    let below = trust.and_then(|_| open_in_parent(pool, branches, &node));
-    let mut dirs = below.unwrap_or_else(|| MergedDir::open(follow(pool), branches, path));
+    let begun = op.changes.ticket();
+    let below = trust.and_then(|_| open_in_parent(op, &node));
+    let mut dirs = below.unwrap_or_else(|| MergedDir::open(follow(op), &op.branches, path));
     if let Some(stamp) = trust
         && dirs.follow.is_plain()
         && dirs.opened.error.is_none()
     {
-        if branches.timeout_error().is_some()
-            && let Some(parent) = cached_parent(pool, branches, &node)
+        if op.branches.timeout_error().is_some()
+            && let Some(parent) = cached_parent(op, &node)
         {
             dirs.set_below(&parent.opened);
         }
-        dirs.names = pool.dir_cache.insert(&node, branches, &dirs.opened, (stamp, begun));
+        dirs.names = op.dir_cache.insert(&node, &op.branches, &dirs.opened, (stamp, begun));
     }
     dirs.node = Some(node);
     dirs
 }
 
 /// Returns the cached directory that holds another one. The caller may trust the cache.
-fn cached_parent(pool: &Pool, branches: &Branches, node: &Node) -> Option<Arc<CachedDir>> {
-    let (parent, _) = pool.nodes.newest_name(node.id)?;
-    pool.dir_cache.get(&parent, branches)
+fn cached_parent(op: &Op<'_>, node: &Node) -> Option<Arc<CachedDir>> {
+    let (parent, _) = op.nodes.newest_name(node.id)?;
+    op.dir_cache.get(&parent, &op.branches)
 }
 
 /// Returns what the cache tells of a directory's copies, without caching it. The caller may trust the cache.
-pub(crate) fn known_copies(pool: &Pool, branches: &Branches, node: &Node) -> Option<KnownCopies> {
-    if let Some(cached) = pool.dir_cache.get(node, branches) {
+pub(crate) fn known_copies(op: &Op<'_>, node: &Node) -> Option<KnownCopies> {
+    if let Some(cached) = op.dir_cache.get(node, &op.branches) {
         return Some(KnownCopies { cached, below: None });
     }
-    let (parent, name) = pool.nodes.newest_name(node.id)?;
-    let cached = pool.dir_cache.get(&parent, branches)?;
+    let (parent, name) = op.nodes.newest_name(node.id)?;
+    let cached = op.dir_cache.get(&parent, &op.branches)?;
     let holders = cached.names.holders(&name);
     Some(KnownCopies { cached, below: Some((name, holders)) })
 }
 
 /// Opens a directory in its cached parent directory, on the branches that hold it, if these are known. The caller may
 /// trust the cache.
-fn open_in_parent<'b>(pool: &Pool, branches: &'b Branches, node: &Node) -> Option<MergedDir<'b>> {
-    let (parent, name) = pool.nodes.newest_name(node.id)?;
-    let parent = pool.dir_cache.get(&parent, branches)?;
-    MergedDir::open_in(&parent, branches, &name)
+fn open_in_parent<'b>(op: &'b Op<'_>, node: &Node) -> Option<MergedDir<'b>> {
+    let (parent, name) = op.nodes.newest_name(node.id)?;
+    let parent = op.dir_cache.get(&parent, &op.branches)?;
+    MergedDir::open_in(&parent, &op.branches, &name)
 }
 
 /// Records that a name was created on a branch, as [`MergedDir::name_created`] does, for a caller that has only the
 /// directory's path.
-pub(crate) fn name_created(pool: &Pool, dir: &[u8], name: &[u8], branch: BranchId) {
-    if let Some(node) = external_changes::known(pool).dir(dir).and_then(|id| pool.nodes.get(id).ok()) {
+pub(crate) fn name_created(op: &Op<'_>, dir: &[u8], name: &[u8], branch: BranchId) {
+    if let Some(node) = external_changes::known(op).dir(dir).and_then(|id| op.nodes.get(id).ok()) {
         node.name_created(name, branch);
     }
 }
 
 /// Records that the pool has made and removed files in a directory by its path on some branch, and a note of that in
 /// the branch's root.
-pub(crate) fn dir_rewritten(pool: &Pool, path: &[u8]) {
-    let dirs = [external_changes::known(pool).dir(path), Some(NodeId::ROOT)];
-    for dir in dirs.into_iter().flatten().filter_map(|id| pool.nodes.get(id).ok()) {
+pub(crate) fn dir_rewritten(op: &Op<'_>, path: &[u8]) {
+    let dirs = [external_changes::known(op).dir(path), Some(NodeId::ROOT)];
+    for dir in dirs.into_iter().flatten().filter_map(|id| op.nodes.get(id).ok()) {
         dir.copies_changed();
     }
 }
 
 /// Returns how the options say symlinks are treated.
-pub(crate) fn follow(pool: &Pool) -> Symlinks {
-    let config = pool.config();
+pub(crate) fn follow(op: &Op<'_>) -> Symlinks {
+    let config = &op.config;
     let mode = config.follow_symlinks;
     let pool = if mode == FollowSymlinks::Never || config.mountpoint.as_os_str().is_empty() {
         None

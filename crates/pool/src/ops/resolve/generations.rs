@@ -8,11 +8,10 @@ use crate::dir::merged::{Copies, MergedDir, Trust};
 use crate::node::Node;
 use crate::node::rights::{CopyRight, WriteRight};
 use crate::ops::resolve;
-use crate::pool::Pool;
+use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result, is_illness};
 use canopy_base::ids::NodeId;
 use canopy_base::path::join;
-use canopy_branch::branch::Branches;
 use canopy_branch::branch::health::OpKind;
 use canopy_branch::fs::generation::{self, Generation};
 use canopy_branch::fs::pinned;
@@ -85,14 +84,14 @@ fn same_time(first: BorrowedFd<'_>, other: BorrowedFd<'_>) -> Result<(), Errno> 
 }
 
 /// Returns whether a rule says how many copies it wants.
-pub(crate) fn knows_copies(pool: &Pool) -> bool {
-    pool.config().placement.knows_copies()
+pub(crate) fn knows_copies(op: &Op<'_>) -> bool {
+    op.config.placement.knows_copies()
 }
 
 /// Looks up a name on each branch, and finds out which copies are current.
-pub(crate) fn copies(pool: &Pool, dirs: &MergedDir<'_>, name: &[u8]) -> Copies {
+pub(crate) fn copies(op: &Op<'_>, dirs: &MergedDir<'_>, name: &[u8]) -> Copies {
     let mut copies = dirs.copies(name);
-    compare_generations(pool, dirs.branches, &mut copies, |_, index| {
+    compare_generations(op, &mut copies, |_, index| {
         generation::read_at(dirs.get(index).ok_or(Errno::NOENT)?, name)
     });
     copies
@@ -100,24 +99,23 @@ pub(crate) fn copies(pool: &Pool, dirs: &MergedDir<'_>, name: &[u8]) -> Copies {
 
 /// As `copies`, and pins each copy (`O_PATH`). The descriptors are in the order of the copies.
 pub(crate) fn pinned_copies(
-    pool: &Pool,
+    op: &Op<'_>,
     dirs: &MergedDir<'_>,
     name: &[u8],
 ) -> (Copies, SmallVec<[OwnedFd; 1]>) {
     let (mut copies, pinned) = dirs.pinned_copies(name);
-    compare_generations(pool, dirs.branches, &mut copies, |at, _| generation::read(pinned[at].as_fd()));
+    compare_generations(op, &mut copies, |at, _| generation::read(pinned[at].as_fd()));
     (copies, pinned)
 }
 
 /// Finds out which of several copies are current: none, as long as one of them cannot tell. `read` gets the position of a
 /// copy and the index of its branch.
 pub(crate) fn compare_generations(
-    pool: &Pool,
-    branches: &Branches,
+    op: &Op<'_>,
     copies: &mut Copies,
     read: impl Fn(usize, usize) -> Result<Option<Generation>, Errno>,
 ) {
-    if copies.count() < 2 || !knows_copies(pool) || copies.any_dir() {
+    if copies.count() < 2 || !knows_copies(op) || copies.any_dir() {
         return;
     }
     let mut known: SmallVec<[(usize, Option<Generation>); 4]> = SmallVec::new();
@@ -126,7 +124,7 @@ pub(crate) fn compare_generations(
         match if attr.is_regular() { read(at, *index) } else { Ok(None) } {
             Ok(generation) => known.push((*index, generation)),
             Err(errno) => {
-                let branch = &branches.as_slice()[*index];
+                let branch = &op.branches.as_slice()[*index];
                 copies.error.get_or_insert(branch.record_error(errno, OpKind::Read));
                 // Nobody waits for a branch that fails as a whole.
                 unreadable |= branch.health.is_well();
@@ -154,18 +152,18 @@ pub(super) struct Change<'p> {
 ///
 /// Errors: `ESTALE` if another copy has become newer since they were looked at.
 pub(super) fn begin_change<'p>(
-    pool: &'p Pool,
+    op: &'p Op<'_>,
     places: &'p Places,
     chosen: &[&'p Place],
 ) -> Result<Change<'p>> {
-    if !knows_copies(pool) {
+    if !knows_copies(op) {
         return Ok(Change::default());
     }
     let Some(own) = places.own().filter(|own| own.attr.is_regular()) else { return Ok(Change::default()) };
     let Some(&first) = chosen.iter().find(|place| place.index == own.index).or(chosen.first()) else {
         return Ok(Change::default());
     };
-    let right = pool.rights.to_copy(chosen.iter().map(|place| place.attr.key()));
+    let right = op.rights.to_copy(chosen.iter().map(|place| place.attr.key()));
     let before = generation::read(first.fd.as_fd()).ok().flatten();
     let Some(before) = before.filter(|before| before.shared) else {
         return Ok(Change { _right: Some(right), round: None });
@@ -193,13 +191,13 @@ pub(super) fn begin_change<'p>(
 /// Errors: `EAGAIN`, before anything has changed, while a lease keeps a pinned file from being opened. So whoever opens the
 /// file does that first.
 pub(crate) fn outdate_others<'p>(
-    pool: &'p Pool,
+    op: &'p Op<'_>,
     file: BorrowedFd<'_>,
 ) -> Result<Option<WriteRight<'p>>, Errno> {
-    if !knows_copies(pool) {
+    if !knows_copies(op) {
         return Ok(None);
     }
-    let right = pool.rights.to_write(stat::of(file)?.key());
+    let right = op.rights.to_write(stat::of(file)?.key());
     let before = match generation::read(file) {
         Ok(None) => return Ok(Some(right)),
         // One that was being changed, when the newest was lost, is that now.
@@ -213,34 +211,34 @@ pub(crate) fn outdate_others<'p>(
 }
 
 /// Says that another branch may get a copy of a file with the same number. This is on disk when it returns.
-pub(crate) fn share_generation(pool: &Pool, file: BorrowedFd<'_>) -> Result<(), Errno> {
-    let _right = pool.rights.to_copy([stat::of(file)?.key()]);
+pub(crate) fn share_generation(op: &Op<'_>, file: BorrowedFd<'_>) -> Result<(), Errno> {
+    let _right = op.rights.to_copy([stat::of(file)?.key()]);
     match generation::read(file)? {
-        None if !knows_copies(pool) => Ok(()),
+        None if !knows_copies(op) => Ok(()),
         before => generation::share(file, before),
     }
 }
 
 /// Returns whether a file is known to be an old copy of one that has this generation.
 pub(crate) fn is_old_copy(
-    pool: &Pool,
+    op: &Op<'_>,
     (dir, name, attr): (BorrowedFd<'_>, &[u8], &Attr),
     of: Option<Generation>,
 ) -> bool {
     let is_older =
         |copy: Option<Generation>| copy.zip(of).is_some_and(|(copy, newest)| copy.number < newest.number);
-    knows_copies(pool) && attr.is_regular() && generation::read_at(dir, name).is_ok_and(is_older)
+    knows_copies(op) && attr.is_regular() && generation::read_at(dir, name).is_ok_and(is_older)
 }
 
 /// Gives a new file its first number if a rule wants copies of it: a larger one than that of whatever a branch that is
 /// away holds under the name. Filesystems without extended attributes get no copies.
 pub(crate) fn begin_generation(
-    pool: &Pool,
+    op: &Op<'_>,
     file: BorrowedFd<'_>,
     dir: &[u8],
     name: &[u8],
 ) -> Result<(), Errno> {
-    let config = pool.config();
+    let config = &op.config;
     if !config.placement.knows_copies() || config.placement.copies(&join(dir, name)) < 2 {
         return Ok(());
     }
@@ -254,12 +252,12 @@ pub(crate) fn begin_generation(
 }
 
 /// Notes that a file may lack a copy that a rule wants: it was written and closed, or has got this name.
-pub(crate) fn note_closed(pool: &Pool, dir: &[u8], name: &[u8]) {
-    let config = pool.config();
+pub(crate) fn note_closed(op: &Op<'_>, dir: &[u8], name: &[u8]) {
+    let config = &op.config;
     if config.placement.knows_copies() {
         let path = join(dir, name);
         if config.placement.copies(&path) > 1 {
-            pool.closed.put(path);
+            op.closed.put(path);
         }
     }
 }
@@ -287,69 +285,62 @@ pub(crate) fn removal_order(copies: &Copies, shown: usize) -> Option<SmallVec<[u
 
 /// Fails with `ESTALE` if a node stands for a copy that is out of date, or whose branch fails while another has one.
 /// The kernel then looks the name up again.
-pub(crate) fn must_be_current(
-    pool: &Pool,
-    branches: &Branches,
-    node: &Arc<Node>,
-    trust: Trust,
-) -> Result<()> {
-    if !knows_copies(pool) || node.is_dir() {
+pub(crate) fn must_be_current(op: &Op<'_>, node: &Arc<Node>, trust: Trust) -> Result<()> {
+    if !knows_copies(op) || node.is_dir() {
         return Ok(());
     }
-    match resolve::places::places(pool, branches, node, trust, Purpose::Attributes) {
+    match resolve::places::places(op, node, trust, Purpose::Attributes) {
         Ok(places) if !places.is_own_current() => Err(Error::Stale),
         Ok(_) => Ok(()),
-        other => or_elsewhere(pool, branches, node, other.map(drop)),
+        other => or_elsewhere(op, node, other.map(drop)),
     }
 }
 
 /// Turns an error of a failing branch into `ESTALE` if another branch shows a copy of the file. The kernel then looks
 /// the name up again.
-pub(crate) fn or_elsewhere<T>(pool: &Pool, branches: &Branches, node: &Node, result: Result<T>) -> Result<T> {
+pub(crate) fn or_elsewhere<T>(op: &Op<'_>, node: &Node, result: Result<T>) -> Result<T> {
     match result {
-        Err(error)
-            if knows_copies(pool) && is_illness(error.errno()) && is_elsewhere(pool, branches, node) =>
-        {
+        Err(error) if knows_copies(op) && is_illness(error.errno()) && is_elsewhere(op, node) => {
             Err(Error::Stale)
         }
         other => other,
     }
 }
 
-fn is_elsewhere(pool: &Pool, branches: &Branches, node: &Node) -> bool {
+fn is_elsewhere(op: &Op<'_>, node: &Node) -> bool {
     let key = node.key();
     let found = |(parent, dir, name): (Arc<Node>, canopy_base::path::PoolPath, Box<[u8]>)| {
-        let dirs = resolve::dirs::dirs_of(pool, branches, parent, &dir, None);
-        let copies = copies(pool, &dirs, &name);
-        let shown = resolve::choose::shown(pool, crate::config::Func::Getattr, branches, &copies).ok()?;
+        let dirs = resolve::dirs::dirs_of(op, parent, &dir, None);
+        let copies = copies(op, &dirs, &name);
+        let shown = resolve::choose::shown(op, crate::config::Func::Getattr, &copies).ok()?;
         copies.get(shown).map(|attr| Some(attr.key()) != key)
     };
-    pool.nodes.names_in(node.id).find_map(found).unwrap_or(false)
+    op.nodes.names_in(node.id).find_map(found).unwrap_or(false)
 }
 
 /// Remembers which inode number clients know of a file, so that another copy can show it when this one is lost.
-pub(crate) fn remember_number(pool: &Pool, node: &Node, copies: &Copies, number: u64) {
+pub(crate) fn remember_number(op: &Op<'_>, node: &Node, copies: &Copies, number: u64) {
     if copies.current.as_ref().is_some_and(|current| current.len() > 1)
         && node.kept_number() == 0
-        && resolve::keeps_inode_numbers(pool)
+        && resolve::keeps_inode_numbers(op)
     {
-        pool.nodes.number_known(node, number);
+        op.nodes.number_known(node, number);
     }
 }
 
 /// Returns the inode number that clients know of the copy which was shown before under this name, if this is another
 /// one.
 pub(crate) fn inherited_number(
-    pool: &Pool,
+    op: &Op<'_>,
     parent: NodeId,
     dir: BorrowedFd<'_>,
     name: &[u8],
     attr: &Attr,
 ) -> Option<u64> {
-    if !knows_copies(pool) || !attr.is_regular() || !resolve::keeps_inode_numbers(pool) {
+    if !knows_copies(op) || !attr.is_regular() || !resolve::keeps_inode_numbers(op) {
         return None;
     }
-    let former = pool.nodes.child(parent, name)?;
+    let former = op.nodes.child(parent, name)?;
     former.key().filter(|key| *key != attr.key())?;
     let number = Some(former.kept_number()).filter(|number| *number != 0)?;
     generation::read_at(dir, name).ok()?.map(|_| number)

@@ -14,7 +14,7 @@ use crate::config::Func;
 use crate::dir::symlinks::Symlinks;
 use crate::node::{Node, Orphan};
 use crate::ops::resolve;
-use crate::pool::Pool;
+use crate::pool::Op;
 use acl::At;
 use canopy_base::error::{Error, Refusal, Result};
 use canopy_base::path::{PoolPath, join};
@@ -71,20 +71,20 @@ impl AsFd for PlaceFd {
 
 /// Removes names that no longer lead to a file from the table, if the file has far more names there than links.
 /// Such names were removed on the branch, which the pool does not notice while the file has another name.
-pub(crate) fn tidy_names(pool: &Pool, branches: &Branches, node: &Node, links: u32) {
+pub(crate) fn tidy_names(op: &Op<'_>, node: &Node, links: u32) {
     if !node.has_doubtful_names.load(Ordering::Relaxed)
         || !node.has_doubtful_names.swap(false, Ordering::Relaxed)
     {
         return;
     }
-    let names = pool.nodes.known(node.id);
+    let names = op.nodes.known(node.id);
     // If one branch lies inside another, each link may have two names in the pool.
     let (Some(key), true) = (node.key(), names.len() > 2 * links as usize) else { return };
     for (parent, name) in names {
-        let dir = pool.nodes.dir_path(parent);
-        let found = dir.map(|dir| find_file(resolve::dirs::follow(pool), branches, &dir, &name, key));
+        let dir = op.nodes.dir_path(parent);
+        let found = dir.map(|dir| find_file(resolve::dirs::follow(op), &op.branches, &dir, &name, key));
         if matches!(found, Ok(Ok(None)) | Err(_)) {
-            pool.nodes.name_removed(parent, &name);
+            op.nodes.name_removed(parent, &name);
         }
     }
 }
@@ -93,58 +93,59 @@ pub(crate) fn tidy_names(pool: &Pool, branches: &Branches, node: &Node, links: u
 /// key, and returns the first result. Returns `None` if nothing is cached. The name may lead to another file by now,
 /// so `act` must compare keys.
 pub(crate) fn via_cached_parent<R>(
-    pool: &Pool,
-    branches: &Branches,
+    op: &Op<'_>,
     node: &Node,
     mut act: impl FnMut(usize, &Arc<Branch>, BorrowedFd<'_>, &[u8], FileKey) -> Option<R>,
 ) -> Option<R> {
     let key = node.key()?;
-    let (dir, name) = pool.nodes.newest_name(node.id)?;
+    let (dir, name) = op.nodes.newest_name(node.id)?;
     // Identifies the directory that is now at the node's current path.
     let current_dir = |branch: &Branch| {
-        let path = pool.nodes.dir_path(dir.id).ok()?;
-        let (opened, _) = resolve::dirs::follow(pool).dir(branch.root.as_fd(), &path).ok()?;
+        let path = op.nodes.dir_path(dir.id).ok()?;
+        let (opened, _) = resolve::dirs::follow(op).dir(branch.root.as_fd(), &path).ok()?;
         let attr = stat::of(opened.as_fd()).ok()?;
         Some((attr.dev, attr.ino))
     };
-    let cached = pool.dir_cache.unverified(&dir, branches)?;
+    let cached = op.dir_cache.unverified(&dir, &op.branches)?;
     let holders = cached.names.holders(&name);
     let may_hold = |index: usize| holders.is_none_or(|holders| holders.has(index));
-    branches.iter().enumerate().filter(|(index, branch)| may_hold(*index) && branch.dev == key.dev).find_map(
-        |(index, branch)| {
-            let opened = cached.opened.get(branches, index)?;
-            let stays = pool.dir_cache.in_place(&cached, index, || current_dir(branch));
+    op.branches
+        .iter()
+        .enumerate()
+        .filter(|(index, branch)| may_hold(*index) && branch.dev == key.dev)
+        .find_map(|(index, branch)| {
+            let opened = cached.opened.get(&op.branches, index)?;
+            let stays = op.dir_cache.in_place(&cached, index, || current_dir(branch));
             stays.then(|| act(index, branch, opened, &name, key))?
-        },
-    )
+        })
 }
 
 /// Returns true if a search function always acts on the node's own file.
-pub(crate) fn acts_on_own_file(pool: &Pool, func: Func, branches: &Branches) -> bool {
-    let (own, shown) = (pool.config().policies.get(func), pool.config().policies.get(Func::Getattr));
-    branches.len() == 1 || own == shown && policy::first_only(own, Category::Search)
+pub(crate) fn acts_on_own_file(op: &Op<'_>, func: Func) -> bool {
+    let (own, shown) = (op.config.policies.get(func), op.config.policies.get(Func::Getattr));
+    op.branches.len() == 1 || own == shown && policy::first_only(own, Category::Search)
 }
 
 /// Returns attributes as the pool shows them. Uses the path only if `needs_path` returns true.
 pub(crate) fn show(
-    pool: &Pool,
+    op: &Op<'_>,
     node: &Node,
     branch: &Branch,
     path: &[u8],
     mut attr: Attr,
     at: At<'_>,
 ) -> Attr {
-    resolve::acl::mask_mode(pool, branch, &mut attr, at);
+    resolve::acl::mask_mode(op, branch, &mut attr, at);
     attr.ino = match node.identity() {
-        crate::node::Identity::Directory { .. } => resolve::dir_number::number_of(pool, node),
+        crate::node::Identity::Directory { .. } => resolve::dir_number::number_of(op, node),
         crate::node::Identity::File(_) => match node.kept_number() {
             0 => {
-                let seed = resolve::inode_seed::seed(pool, branch, attr.dev, || {
-                    resolve::inode_seed::some_fd(pool, node, branch)
+                let seed = resolve::inode_seed::seed(op, branch, attr.dev, || {
+                    resolve::inode_seed::some_fd(op, node, branch)
                 });
-                pool.config().inode.inode_seeded(seed, path, attr.ino, false)
+                op.config.inode.inode_seeded(seed, path, attr.ino, false)
             }
-            known => pool.config().inode.fit(known),
+            known => op.config.inode.fit(known),
         },
     };
     if node.is_symlinkified() {
@@ -154,27 +155,27 @@ pub(crate) fn show(
 }
 
 /// Returns true if the attributes that the pool shows for a file depend on its path.
-pub(crate) fn needs_path(pool: &Pool, node: &Node) -> bool {
-    node.is_symlinkified() || pool.config().inode.uses_path(false)
+pub(crate) fn needs_path(op: &Op<'_>, node: &Node) -> bool {
+    node.is_symlinkified() || op.config.inode.uses_path(false)
 }
 
 /// Returns the attributes of a file as the pool shows them. Looks up its path only if they depend on it.
-pub(crate) fn show_file(pool: &Pool, node: &Node, branch: &Branch, attr: Attr, at: At<'_>) -> Attr {
-    if needs_path(pool, node) {
-        let path = a_path(pool, node).unwrap_or_default();
-        return show(pool, node, branch, &path, attr, at);
+pub(crate) fn show_file(op: &Op<'_>, node: &Node, branch: &Branch, attr: Attr, at: At<'_>) -> Attr {
+    if needs_path(op, node) {
+        let path = a_path(op, node).unwrap_or_default();
+        return show(op, node, branch, &path, attr, at);
     }
-    show(pool, node, branch, b"", attr, at)
+    show(op, node, branch, b"", attr, at)
 }
 
 /// Returns one of the paths of a file.
-pub(crate) fn a_path(pool: &Pool, node: &Node) -> Option<PoolPath> {
-    pool.nodes.names(node.id).next().map(|(dir, name)| join(&dir, &name))
+pub(crate) fn a_path(op: &Op<'_>, node: &Node) -> Option<PoolPath> {
+    op.nodes.names(node.id).next().map(|(dir, name)| join(&dir, &name))
 }
 
 /// Returns whether a file keeps its inode number when it moves. Numbers derived from the path need no keeping.
-pub(crate) fn keeps_inode_numbers(pool: &Pool) -> bool {
-    !pool.config().inode.uses_path(false)
+pub(crate) fn keeps_inode_numbers(op: &Op<'_>) -> bool {
+    !op.config.inode.uses_path(false)
 }
 
 /// Searches the branches for the file with this key under a name. Returns the error of a branch that cannot answer

@@ -15,7 +15,7 @@ use crate::node::dir_state::BranchDirs;
 use crate::ops::aggregate::{self, Outcome};
 use crate::ops::resolve;
 use crate::ops::resolve::acl::At;
-use crate::pool::Pool;
+use crate::pool::Op;
 use canopy_base::error::{Error, Result};
 use canopy_base::path::PoolPath;
 use canopy_branch::branch::health::OpKind;
@@ -109,23 +109,23 @@ impl Places {
 }
 
 /// Returns the cache version that a change of a node may trust. Must be called before the operation takes a lock.
-pub(crate) fn trust_to_change(pool: &Pool, node: &Node) -> Trust {
-    match pool.branches.load().len() {
+pub(crate) fn trust_to_change(op: &mut Op<'_>, node: &Node) -> Trust {
+    match op.branches.len() {
         // No other branch can have a copy. A file is recognized by its key.
         1 if !node.is_dir() => None,
-        1 => trust_to_read(pool, node),
-        _ => resolve::dirs::cache_trust(pool),
+        1 => trust_to_read(op, node),
+        _ => resolve::dirs::cache_trust(op),
     }
 }
 
 /// Returns the cache version that a query about a node may trust: a directory's branches may be cached for as long
 /// as the kernel caches its name, and a file is recognized by its key. Must be called before the operation takes a
 /// lock.
-pub(crate) fn trust_to_read(pool: &Pool, node: &Node) -> Trust {
+pub(crate) fn trust_to_read(op: &mut Op<'_>, node: &Node) -> Trust {
     if node.is_dir() {
-        pool.dir_cache.valid_version(node).or_else(|| resolve::dirs::cache_trust(pool))
+        op.dir_cache.valid_version(node).or_else(|| resolve::dirs::cache_trust(op))
     } else {
-        resolve::dirs::cache_wanted_dir(pool);
+        resolve::dirs::cache_wanted_dir(op);
         None
     }
 }
@@ -134,24 +134,24 @@ pub(crate) fn trust_to_read(pool: &Pool, node: &Node) -> Trust {
 /// descriptor that was pinned when the last name was removed; else, if no name is known, its inode number.
 ///
 /// Errors: `ESTALE` if it is not found, on which the kernel looks up the name again.
-pub(crate) fn primary(pool: &Pool, branches: &Branches, node: &Arc<Node>) -> Result<Place> {
+pub(crate) fn primary(op: &Op<'_>, node: &Arc<Node>) -> Result<Place> {
     if let Some(open) = open_place(node)? {
         return Ok(open);
     }
     let key = node.key().ok_or(Error::IsDirectory)?;
-    if let Some(known) = known_place(pool, branches, node, Purpose::Attributes) {
+    if let Some(known) = known_place(op, node, Purpose::Attributes) {
         return Ok(known);
     }
     let by_name = |parent: Arc<Node>, dir: &[u8], name: &[u8]| {
-        pool.dir_cache.searched(parent.id);
-        find_file(resolve::dirs::follow(pool), branches, dir, name, key)
+        op.dir_cache.searched(parent.id);
+        find_file(resolve::dirs::follow(op), &op.branches, dir, name, key)
     };
-    by_names(pool, branches, node, key, by_name, |place| place)
+    by_names(op, node, key, by_name, |place| place)
 }
 
 /// Returns the node's file, opened in a directory that is kept open.
-fn known_place(pool: &Pool, branches: &Branches, node: &Node, purpose: Purpose) -> Option<Place> {
-    resolve::via_cached_parent(pool, branches, node, |index, branch, dir, name, key| {
+fn known_place(op: &Op<'_>, node: &Node, purpose: Purpose) -> Option<Place> {
+    resolve::via_cached_parent(op, node, |index, branch, dir, name, key| {
         let (fd, attr) = open_as(dir, name, key, purpose.flags(branch))?;
         Some(Place { index: Some(index), branch: branch.clone(), fd: PlaceFd::Pinned(fd), attr })
     })
@@ -160,8 +160,7 @@ fn known_place(pool: &Pool, branches: &Branches, node: &Node, purpose: Purpose) 
 /// Calls `find` with the known names of a file, newest first, until it finds the file. Without success, `nameless`
 /// receives what stands in for a file without a name.
 fn by_names<T>(
-    pool: &Pool,
-    branches: &Branches,
+    op: &Op<'_>,
     node: &Arc<Node>,
     key: FileKey,
     mut find: impl FnMut(Arc<Node>, &[u8], &[u8]) -> Result<Option<T>, Errno>,
@@ -170,7 +169,7 @@ fn by_names<T>(
     // A rename moves the file before it updates the table. A request in between retries.
     let mut failed = None;
     for attempt in 0..4 {
-        for (parent, dir, name) in pool.nodes.names_in(node.id) {
+        for (parent, dir, name) in op.nodes.names_in(node.id) {
             match find(parent, &dir, &name) {
                 Ok(Some(found)) => return Ok(found),
                 Ok(None) => {}
@@ -184,19 +183,19 @@ fn by_names<T>(
             std::thread::yield_now();
         }
     }
-    if pool.nodes.names(node.id).next().is_none()
+    if op.nodes.names(node.id).next().is_none()
         && !node.is_superseded()
-        && let Some((branch, fd, attr)) = export::reopen(branches, key)
+        && let Some((branch, fd, attr)) = export::reopen(&op.branches, key)
     {
         return Ok(nameless(Place { index: None, branch, fd: PlaceFd::Pinned(fd), attr }));
     }
     if let Some(errno) = failed {
         return Err(Error::Branch(errno));
     }
-    let thread = pool.kernel.load().caller_thread();
-    let kept = pool.replaced.find(thread, key).map(|kept| Ok((stat::of(kept.fd.as_fd())?, kept)));
+    let thread = op.kernel.load().caller_thread();
+    let kept = op.replaced.find(thread, key).map(|kept| Ok((stat::of(kept.fd.as_fd())?, kept)));
     let Some((attr, kept)) = kept.transpose().map_err(Error::Branch)? else {
-        pool.replaced.met(thread);
+        op.replaced.met(thread);
         return Err(Error::Stale);
     };
     let (branch, fd) = (kept.branch.clone(), PlaceFd::Orphan(kept));
@@ -206,68 +205,62 @@ fn by_names<T>(
 /// Returns the copies of a node. The caller holds no lock on a directory's clones.
 ///
 /// Errors: as for `primary`.
-pub(crate) fn places(
-    pool: &Pool,
-    branches: &Branches,
-    node: &Arc<Node>,
-    trust: Trust,
-    purpose: Purpose,
-) -> Result<Places> {
+pub(crate) fn places(op: &Op<'_>, node: &Arc<Node>, trust: Trust, purpose: Purpose) -> Result<Places> {
     if node.is_dir() {
-        let path = pool.nodes.locate(node.id)?.1;
-        return dir_places(pool, branches, node, path, trust);
+        let path = op.nodes.locate(node.id)?.1;
+        return dir_places(op, node, path, trust);
     }
-    let sole = |place| Places::sole(place, false, branches);
+    let sole = |place| Places::sole(place, false, &op.branches);
     let mut open = open_place(node)?;
-    if branches.len() == 1 {
+    if op.branches.len() == 1 {
         // There can be no other copy.
         let own = match open {
             Some(open) => {
-                let index = branches.index_of(open.branch.id).filter(|_| pool.nodes.has_name(node.id));
+                let index = op.branches.index_of(open.branch.id).filter(|_| op.nodes.has_name(node.id));
                 Place { index, ..open }
             }
             None => match purpose {
                 Purpose::Attributes => None,
-                _ => known_place(pool, branches, node, purpose),
+                _ => known_place(op, node, purpose),
             }
-            .map_or_else(|| primary(pool, branches, node), Ok)?,
+            .map_or_else(|| primary(op, node), Ok)?,
         };
         return Ok(sole(own));
     }
     let key = open.as_ref().map(|open| open.attr.key()).or(node.key()).ok_or(Error::IsDirectory)?;
     let is_open = open.is_some();
     let only_place = |open: &mut Option<Place>, dirs: &BranchDirs, index: usize, name: &[u8]| {
-        let branch = &branches.as_slice()[index];
+        let branch = &op.branches.as_slice()[index];
         if let Some(open) = open.take_if(|open| open.branch.id == branch.id) {
             return Some(Place { index: Some(index), ..open });
         }
-        let dir = dirs.get(branches, index).filter(|_| open.is_none())?;
+        let dir = dirs.get(&op.branches, index).filter(|_| open.is_none())?;
         let (fd, attr) = open_as(dir, name, key, purpose.flags(branch))?;
         Some(Place { index: Some(index), branch: branch.clone(), fd: PlaceFd::Pinned(fd), attr })
     };
     // Most files have one copy, in a directory that was used a moment ago.
     if trust.is_some()
-        && let Some((parent, name)) = pool.nodes.newest_name(node.id)
-        && let Some(cached) = pool.dir_cache.get(&parent, branches)
+        && let Some((parent, name)) = op.nodes.newest_name(node.id)
+        && let Some(cached) = op.dir_cache.get(&parent, &op.branches)
         && let Some(index) = cached.opened.only_holder(Some(&cached.names), &name)
         && let Some(place) = only_place(&mut open, &cached.opened, index, &name)
     {
         return Ok(sole(place));
     }
     let mut by_name = |parent: Arc<Node>, dir: &[u8], name: &[u8]| -> Result<Option<Places>, Errno> {
-        let dirs = resolve::dirs::dirs_of(pool, branches, parent, dir, trust);
+        let dirs = resolve::dirs::dirs_of(op, parent, dir, trust);
         if let Some(place) =
             dirs.only_holder(name).and_then(|index| only_place(&mut open, &dirs.opened, index, name))
         {
             return Ok(Some(sole(place)));
         }
-        let (copies, pinned) = resolve::generations::pinned_copies(pool, &dirs, name);
+        let (copies, pinned) = resolve::generations::pinned_copies(op, &dirs, name);
         let Some(own) = copies.found.iter().position(|(_, attr)| attr.key() == key) else {
             return copies.error.or(copies.unheard).map_or(Ok(None), Err);
         };
         let place = |((index, attr), fd): (&(usize, Attr), _)| Place {
             index: Some(*index),
-            branch: branches.as_slice()[*index].clone(),
+            branch: op.branches.as_slice()[*index].clone(),
             fd: PlaceFd::Pinned(fd),
             attr: *attr,
         };
@@ -279,31 +272,25 @@ pub(crate) fn places(
     };
     if is_open {
         // No name need lead to an open file.
-        for (parent, dir, name) in pool.nodes.names_in(node.id) {
+        for (parent, dir, name) in op.nodes.names_in(node.id) {
             if let Ok(Some(found)) = by_name(parent, &dir, &name) {
                 return Ok(found);
             }
         }
         return open_place(node)?.map(sole).ok_or(Error::Stale);
     }
-    by_names(pool, branches, node, key, by_name, sole)
+    by_names(op, node, key, by_name, sole)
 }
 
-fn dir_places(
-    pool: &Pool,
-    branches: &Branches,
-    node: &Arc<Node>,
-    path: Option<PoolPath>,
-    trust: Trust,
-) -> Result<Places> {
+fn dir_places(op: &Op<'_>, node: &Arc<Node>, path: Option<PoolPath>, trust: Trust) -> Result<Places> {
     let Some(path) = path else {
         let orphan = orphan_place(node)?.ok_or(Error::Stale)?;
-        return Ok(Places::sole(orphan, true, branches));
+        return Ok(Places::sole(orphan, true, &op.branches));
     };
-    let dirs = resolve::dirs::dirs_of(pool, branches, node.clone(), &path, trust);
+    let dirs = resolve::dirs::dirs_of(op, node.clone(), &path, trust);
     let copies = dirs.own_remembered();
     let place = |(index, attr): (usize, &Attr)| {
-        let branch = branches.as_slice()[index].clone();
+        let branch = op.branches.as_slice()[index].clone();
         let fd = match dirs.opened_dir(index) {
             Some(fd) => PlaceFd::Shared(fd.clone()),
             None => PlaceFd::Root(branch.clone()),
@@ -317,16 +304,15 @@ fn dir_places(
 ///
 /// `by_handle`: the open file is among them whatever its branch's mode, as that mode binds only the policies.
 pub(crate) fn chosen_places<'p>(
-    pool: &Pool,
+    op: &Op<'_>,
     func: Func,
-    branches: &Branches,
     places: &'p Places,
     by_handle: bool,
 ) -> Result<Chosen<'p>> {
     if places.is_nameless() && !places.list.is_empty() {
         return Ok(places.list.iter().collect());
     }
-    let chosen = resolve::choose::choose_for_action(pool, func, branches, &places.copies);
+    let chosen = resolve::choose::choose_for_action(op, func, &places.copies);
     let Some(own) = places.own() else {
         return Ok(chosen?.into_iter().filter_map(|index| places.at(index)).collect());
     };
@@ -351,14 +337,13 @@ pub(crate) fn chosen_places<'p>(
 
 /// Runs a change on the chosen places. If the results differ, the result of the shown copy counts.
 pub(crate) fn change_each(
-    pool: &Pool,
-    branches: &Branches,
+    op: &Op<'_>,
     places: &Places,
     chosen: &[&Place],
     mut change: impl FnMut(&Place) -> Result<(), Errno>,
 ) -> Result<()> {
     let mut results: SmallVec<[(Option<usize>, Outcome); 2]> = SmallVec::new();
-    let copies = resolve::generations::begin_change(pool, places, chosen)?;
+    let copies = resolve::generations::begin_change(op, places, chosen)?;
     if let Some((round, order)) = &copies.round {
         return round.run(order, change);
     }
@@ -370,9 +355,7 @@ pub(crate) fn change_each(
         if places.is_nameless() {
             Ok(None)
         } else {
-            resolve::choose::shown(pool, Func::Getattr, branches, &places.copies)
-                .map(Some)
-                .map_err(Error::errno)
+            resolve::choose::shown(op, Func::Getattr, &places.copies).map(Some).map_err(Error::errno)
         }
     };
     Ok(aggregate::by_search(&results, shown)?)
@@ -380,25 +363,23 @@ pub(crate) fn change_each(
 
 /// Runs a change on every copy of a node that `func`'s policy chooses.
 pub(crate) fn on_copies(
-    pool: &Pool,
-    branches: &Branches,
+    op: &Op<'_>,
     node: &Arc<Node>,
     trust: Trust,
     (func, purpose): (Func, Purpose),
     change: impl FnMut(&Place) -> Result<(), Errno>,
 ) -> Result<()> {
-    let _not_cloning = resolve::locks::keep_from_cloning(pool, node)?;
-    let places = places(pool, branches, node, trust, purpose)?;
-    let chosen = chosen_places(pool, func, branches, &places, false)?;
-    let result = change_each(pool, branches, &places, &chosen, change);
+    let _not_cloning = resolve::locks::keep_from_cloning(op, node)?;
+    let places = places(op, node, trust, purpose)?;
+    let chosen = chosen_places(op, func, &places, false)?;
+    let result = change_each(op, &places, &chosen, change);
     node.copies_changed();
     result
 }
 
 /// Runs a query on the copy of a directory that a search function chooses.
 pub(crate) fn ask_dir<T>(
-    pool: &Pool,
-    branches: &Branches,
+    op: &Op<'_>,
     node: &Arc<Node>,
     trust: Trust,
     func: Func,
@@ -407,70 +388,69 @@ pub(crate) fn ask_dir<T>(
     let asked = |branch: &Branch, answer: Result<T, Errno>| {
         Ok(answer.map_err(|errno| branch.record_error(errno, OpKind::Read))?)
     };
-    let (_, Some(path)) = pool.nodes.locate(node.id)? else {
+    let (_, Some(path)) = op.nodes.locate(node.id)? else {
         let orphan = orphan_place(node)?.ok_or(Error::Stale)?;
         return asked(&orphan.branch, ask(orphan.fd.as_fd()));
     };
-    let dirs = resolve::dirs::dirs_of(pool, branches, node.clone(), &path, trust);
-    let index = if policy::first_only(pool.config().policies.get(func), Category::Search) {
+    let dirs = resolve::dirs::dirs_of(op, node.clone(), &path, trust);
+    let index = if policy::first_only(op.config.policies.get(func), Category::Search) {
         dirs.first()?
     } else {
-        resolve::choose::shown(pool, func, branches, &dirs.own())?
+        resolve::choose::shown(op, func, &dirs.own())?
     };
-    asked(&branches[index], ask(dirs.get(index).ok_or(Error::Absent)?))
+    asked(&op.branches[index], ask(dirs.get(index).ok_or(Error::Absent)?))
 }
 
 /// Returns the node's attributes as they are now.
-pub(crate) fn attr_at(pool: &Pool, branches: &Branches, node: &Arc<Node>, places: &Places) -> Result<Attr> {
+pub(crate) fn attr_at(op: &Op<'_>, node: &Arc<Node>, places: &Places) -> Result<Attr> {
     if let Some(own) = places.own() {
-        return file_attr_at(pool, node, own);
+        return file_attr_at(op, node, own);
     }
     if places.is_nameless() {
         let place = places.list.first().ok_or_else(|| places.copies.missing())?;
         let at = At::Opened(place.fd.as_fd());
-        return Ok(resolve::show(pool, node, &place.branch, b"", stat::of(place.fd.as_fd())?, at));
+        return Ok(resolve::show(op, node, &place.branch, b"", stat::of(place.fd.as_fd())?, at));
     }
     let mut copies = places.copies.only(|_| false);
     let ask = |index| places.at(index).map_or(Err(Errno::STALE), |place| stat::of(place.fd.as_fd()));
     places.attrs.clone().unwrap_or_default().each(
-        branches.len(),
+        op.branches.len(),
         |index| places.at(index).is_some(),
         ask,
         |index, answer| match answer {
             Ok(attr) => copies.found.push((index, attr)),
-            Err(errno) => copies.error = Some(branches[index].record_error(errno, OpKind::Read)),
+            Err(errno) => copies.error = Some(op.branches[index].record_error(errno, OpKind::Read)),
         },
     );
-    let shown = resolve::choose::shown(pool, Func::Getattr, branches, &copies)?;
+    let shown = resolve::choose::shown(op, Func::Getattr, &copies)?;
     let (attr, place) = copies.get(shown).zip(places.at(shown)).ok_or(Error::Absent)?;
     let at = At::Directory(place.fd.as_fd());
-    Ok(resolve::show(pool, node, &place.branch, b"", copies.merge_dir(*attr), at))
+    Ok(resolve::show(op, node, &place.branch, b"", copies.merge_dir(*attr), at))
 }
 
 /// Returns the attributes that a file has now.
-pub(crate) fn file_attr_at(pool: &Pool, node: &Node, file: &Place) -> Result<Attr> {
+pub(crate) fn file_attr_at(op: &Op<'_>, node: &Node, file: &Place) -> Result<Attr> {
     let attr = stat::of(file.fd.as_fd()).map_err(|errno| file.branch.record_error(errno, OpKind::Read))?;
-    Ok(resolve::show_file(pool, node, &file.branch, attr, At::Opened(file.fd.as_fd())))
+    Ok(resolve::show_file(op, node, &file.branch, attr, At::Opened(file.fd.as_fd())))
 }
 
 /// Returns the copy of a file that a search function acts on: the node's own file, unless the function's policy
 /// chooses another copy of the name that `fits`.
 pub(crate) fn chosen(
-    pool: &Pool,
+    op: &Op<'_>,
     func: Func,
-    branches: &Branches,
     node: &Arc<Node>,
     trust: Trust,
     fits: impl Fn(&Attr) -> bool,
 ) -> Result<Place> {
     // Of the copies that a rule has made, one is the file that the node stands for.
-    if resolve::generations::knows_copies(pool) || resolve::acts_on_own_file(pool, func, branches) {
-        return primary(pool, branches, node);
+    if resolve::generations::knows_copies(op) || resolve::acts_on_own_file(op, func) {
+        return primary(op, node);
     }
-    let mut places = places(pool, branches, node, trust, Purpose::Attributes)?;
+    let mut places = places(op, node, trust, Purpose::Attributes)?;
     let own = places.own.ok_or(Error::IsDirectory)?;
     let key = places.list[own].attr.key();
-    let at = resolve::choose::shown(pool, func, branches, &places.copies).ok().and_then(|index| {
+    let at = resolve::choose::shown(op, func, &places.copies).ok().and_then(|index| {
         places
             .list
             .iter()
@@ -481,11 +461,11 @@ pub(crate) fn chosen(
 
 /// Returns the cache version that `chosen` may trust for this function. Must be called before the operation
 /// takes a lock.
-pub(crate) fn trust_to_choose(pool: &Pool, func: Func, node: &Node) -> Trust {
-    if node.is_dir() || resolve::acts_on_own_file(pool, func, &pool.branches.load()) {
-        trust_to_read(pool, node)
+pub(crate) fn trust_to_choose(op: &mut Op<'_>, func: Func, node: &Node) -> Trust {
+    if node.is_dir() || resolve::acts_on_own_file(op, func) {
+        trust_to_read(op, node)
     } else {
-        resolve::dirs::cache_trust(pool)
+        resolve::dirs::cache_trust(op)
     }
 }
 

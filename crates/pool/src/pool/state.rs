@@ -1,11 +1,12 @@
-//! The pool: the state that all operations share.
+//! What all operations share: what the pool remembers, and what is under way. The settings and the branches are not here;
+//! an operation has them in its [`Op`](super::Op).
 
 use crate::coherence::changes::Changes;
-use crate::config::{Config, MemoryBound};
+use crate::config::Config;
+use crate::config::MemoryBound;
 use crate::dir::cache::DirCache;
 use crate::dir::listing::parked::Cursors;
-use crate::door::Caller;
-use crate::door::{Act, Door, Look};
+use crate::door::{Act, Caller, Door, Look};
 use crate::export::{InodeSearch, TickGuard};
 use crate::kernel::{Kernel, NoKernel};
 use crate::node::detached::DetachedFiles;
@@ -16,9 +17,9 @@ use crate::node::recent::last_opens::LastOpens;
 use crate::node::recent::pending_cow::PendingCow;
 use crate::node::recent::replaced::ReplacedFiles;
 use crate::node::rights::Rights;
+use crate::paths::Paths;
 use crate::paths::clones::CloneLocks;
-use crate::paths::{PathGuard, Paths, Scope, Uses};
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::ArcSwap;
 use canopy_base::ids::{BranchId, NodeId};
 use canopy_base::lock::rank;
 use canopy_base::lock::ranked::RwLock;
@@ -27,7 +28,6 @@ use canopy_branch::branch::headroom::Headroom;
 use canopy_branch::branch::nested::NestedFilesystems;
 use canopy_branch::branch::space::SpaceCache;
 use canopy_branch::branch::stuck::StuckOperations;
-use canopy_branch::branch::{Branch, Branches, LiveBranches};
 use canopy_branch::fs::acl::Acls;
 use canopy_branch::journal::Journals;
 use canopy_branch::relocate::Unfinished;
@@ -35,20 +35,17 @@ use canopy_branch::relocate::closed::ClosedFiles;
 use canopy_branch::relocate::moved::Moved;
 use rustix::io::Errno;
 use smallvec::SmallVec;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 /// The share of the memory of the machine, or of a control group, that known files and directories may take unless an
 /// option says so: one in so many.
 const MEMORY_SHARE: u64 = 8;
 
-/// Many directories as one tree. All operations take `&self` and may run in parallel.
+/// What all operations share.
 ///
 /// [`lock::rank`](canopy_base::lock::rank) has the order of its locks.
-pub struct Pool {
-    pub(crate) config: ArcSwap<Config>,
-    pub(crate) branches: LiveBranches,
+pub struct State {
     pub(crate) space: SpaceCache,
     pub(crate) figures: PoolFigures,
     pub(crate) nodes: Nodes,
@@ -94,16 +91,13 @@ pub struct Pool {
     pub(crate) unfinished: RwLock<Vec<Unfinished>, rank::Leaf>,
 }
 
-impl Pool {
-    pub fn new(config: Config, branches: Branches) -> Self {
-        let memory = config.memory;
-        let root_ino = config.inode.inode(b"", b"", canopy_base::ids::NodeId::ROOT.0, true);
+impl State {
+    pub(super) fn new(config: &Config) -> State {
+        let root_ino = config.inode.inode(b"", b"", NodeId::ROOT.0, true);
         let (nodes, changes) = (Nodes::new(root_ino), Arc::<Changes>::default());
-        let pool = Pool {
+        State {
             space: SpaceCache::new(config.space_ttl.as_secs()),
             figures: PoolFigures::default(),
-            config: ArcSwap::from_pointee(config),
-            branches: LiveBranches::new(branches),
             nodes,
             usual_memory: canopy_sys::memory::available() / MEMORY_SHARE,
             files: Handles::default(),
@@ -137,40 +131,7 @@ impl Pool {
             stacked: RwLock::default(),
             unleased: RwLock::default(),
             unfinished: RwLock::default(),
-        };
-        pool.bound_memory(memory);
-        pool.update_lock_timeout();
-        pool
-    }
-
-    /// Keeps what an operation uses of the tree in place. Taken before a path is built.
-    pub(crate) fn using(&self, uses: Uses) -> PathGuard<'_> {
-        self.paths.using(uses, &self.nodes)
-    }
-
-    /// Claims what is about to change in the tree.
-    ///
-    /// Errors: `ETIMEDOUT` if those who use it are waiting for a branch that has a deadline.
-    pub(crate) fn claim(&self, scope: &Scope) -> Result<PathGuard<'_>, Errno> {
-        self.paths.claim(scope, self.stuck_operations.lock_timeout(), &self.nodes).ok_or(Errno::TIMEDOUT)
-    }
-
-    /// Claims what changes when another file takes the place of a node's: the node, and all its names, of which it has so
-    /// many at least. Errors: as [`Pool::claim`].
-    pub(crate) fn claim_file(&self, node: NodeId, names: usize) -> Result<PathGuard<'_>, Errno> {
-        loop {
-            let scope = self.nodes.file_scope(node, names);
-            let held = self.claim(&scope)?;
-            // It may have got a name before it was claimed.
-            if self.nodes.file_scope(node, names) == scope {
-                return Ok(held);
-            }
         }
-    }
-
-    /// Returns the current configuration.
-    pub fn config(&self) -> Guard<Arc<Config>> {
-        self.config.load()
     }
 
     /// Divides what known files and directories may take between the nodes and what is cached of directories.
@@ -184,20 +145,6 @@ impl Pool {
         for surplus in self.nodes.all_surplus() {
             self.kernel.load().forget_unused(&surplus);
         }
-    }
-
-    /// Recomputes the lock timeout after a change of the configuration or the branches.
-    pub(crate) fn update_lock_timeout(&self) {
-        let longest = self.deadlines().into_iter().map(|(_, deadline)| deadline).max().unwrap_or_default();
-        let millis = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
-        self.stuck_operations.patience.store(millis, Ordering::Relaxed);
-    }
-
-    /// Returns the branches that have a deadline, with their deadlines.
-    pub fn deadlines(&self) -> Vec<(Arc<Branch>, Duration)> {
-        let timeout = self.config().branch_timeout;
-        let all = self.branches.all();
-        all.iter().filter_map(|branch| Some((branch.clone(), branch.deadline(timeout)?))).collect()
     }
 
     /// Sets who looks at the callers' namespaces. Must be called before the first request.
