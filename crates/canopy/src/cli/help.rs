@@ -8,12 +8,11 @@ use std::fmt::Write as _;
 const GROUPS: &[(&str, &[&str])] = &[
     ("Set up", &["init", "migrate", "doctor"]),
     ("Mount", &["mount", "umount", "sync", "upgrade"]),
-    ("Look", &["status", "disks", "top", "metrics", "notify", "log", "explain", "collect-info"]),
+    ("Look", &["status", "disks", "top", "metrics", "notify", "log", "explain", "bench", "collect-info"]),
     ("Change", &["add", "remove", "replace", "mode", "set", "get", "list", "options"]),
     ("Find files", &["which", "ls", "du"]),
     ("Move files", &["move", "balance", "drain", "consolidate", "tier"]),
     ("Copies and checks", &["dup", "dedup", "verify", "fsck"]),
-    ("Measure", &["bench"]),
 ];
 
 const END: &str = "\
