@@ -27,6 +27,10 @@ pub enum Error {
     SocketInUse(PathBuf),
     #[error("{} cannot be read: {} (sudo canopy log)", .path.shown(), os_error(.why))]
     Log { path: PathBuf, why: io::Error },
+    #[error("there are no messages to read: {0}")]
+    NoLog(String),
+    #[error("the journal cannot be read: {0} (sudo canopy log)")]
+    Journal(String),
     #[error("the messages are in several places, so one pool must be named: {0} (canopy log --follow POOL)")]
     SeveralLogs(String),
     #[error("{what}: {}", os_error(.why))]

@@ -102,8 +102,18 @@ pub fn log(args: &LogArgs, servers: Servers) -> Result<()> {
             lines: source.lines(args.lines)?,
         });
     }
+    let nowhere = sources.iter().map(|source| match &source.place {
+        Place::Elsewhere(why) => Some(why.clone()),
+        _ => None,
+    });
+    let nowhere: Option<Vec<String>> = nowhere.collect();
     if args.json {
         print_json(&report);
+    }
+    if let Some(whys) = nowhere {
+        return Err(Error::NoLog(whys.join("; ")));
+    }
+    if args.json {
         return Ok(());
     }
     for (source, shown) in sources.iter().zip(&report.sources) {
@@ -257,6 +267,12 @@ impl Source {
             Place::Journal => {
                 let done = self.journalctl(most).output();
                 let done = done.map_err(Error::system("journalctl cannot be run"))?;
+                if !done.status.success() {
+                    let said = String::from_utf8_lossy(&done.stderr);
+                    return Err(Error::Journal(
+                        said.lines().last().unwrap_or("journalctl failed").to_owned(),
+                    ));
+                }
                 Ok(String::from_utf8_lossy(&done.stdout).lines().map(str::to_owned).collect())
             }
             Place::Syslog(file) | Place::File(file) => {
@@ -304,10 +320,7 @@ fn follow(source: &Source, most: usize) -> Result<()> {
     let failed = Error::system("the log cannot be followed");
     match &source.place {
         Place::Journal => Err(failed(source.journalctl(most).arg("--follow").exec())),
-        Place::Elsewhere(why) => {
-            eprint_line(why);
-            Ok(())
-        }
+        Place::Elsewhere(why) => Err(Error::NoLog(why.clone())),
         Place::Syslog(file) | Place::File(file) => {
             source.lines(most)?.iter().for_each(|line| print_exactly(format!("{line}\n").as_bytes()));
             let mut tail = Command::new("tail");

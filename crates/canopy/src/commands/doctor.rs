@@ -3,14 +3,15 @@
 use super::status::model::{BranchStatus, Health, PoolStatus, State, WarningCode};
 use super::status::{self, StatusArgs};
 use crate::error::Error;
-use crate::terminal::{BAD, BOLD, WARNING, eprint_line, paragraph, print, print_json, print_styled, styled};
+use crate::exit;
+use crate::terminal::{BAD, BOLD, WARNING, eprint_line, paragraph, print_json, print_styled, styled};
 use canopy_monitor::disks::RECORDS;
 use canopy_setup::commands::fix::fix;
-use canopy_setup::doctor::{Finding, Level, findings};
+use canopy_setup::doctor::{FIXABLE, Finding, Level, findings};
 use canopy_setup::examine::{self, Answering};
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use serde::Serialize;
-use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -21,9 +22,18 @@ pub struct DoctorArgs {
     /// Print JSON, for programs
     #[arg(long)]
     pub json: bool,
-    /// Apply the fixes, one by one; asks before each
-    #[arg(long, conflicts_with = "json")]
-    pub fix: bool,
+    /// Ask and apply each fix, or apply those with CODES
+    #[arg(
+        long,
+        value_name = "CODES",
+        num_args = 0..=1,
+        require_equals = true,
+        value_delimiter = ',',
+        value_parser = PossibleValuesParser::new(FIXABLE),
+        hide_possible_values = true,
+        conflicts_with = "json"
+    )]
+    pub fix: Option<Vec<String>>,
     /// Do not ask
     #[arg(short, long, requires = "fix")]
     pub yes: bool,
@@ -35,13 +45,14 @@ pub struct DoctorArgs {
 const NOTES: &str = "\
 Looks at the kernel, limits, fstab, containers, the pools that should be
 mounted, and every mounted pool with its branches. Changes nothing without
---fix.
+--fix. Without a terminal, --fix shows what it would do.
 
 Exit status: 0 if nothing is wrong (there may be notes), 1 if there are warnings
-or problems, 2 if the command line is wrong.
+or problems, 2 if the command line is wrong, 3 if nobody could be asked.
 
 Examples:
   canopy doctor
+  canopy doctor --fix=fstab-nofail,fstab-order
   canopy doctor --json | jq -r '.findings[] | select(.level != \"note\") | .fix'";
 
 /// What `--json` prints.
@@ -51,12 +62,19 @@ struct Report<'f> {
 }
 
 pub fn run(args: &DoctorArgs) -> ExitCode {
-    let done = look(args).and_then(|found| if args.fix { fix_all(args, &found) } else { Ok(found) });
+    let done = look(args).and_then(|found| match &args.fix {
+        // Returns what is left.
+        Some(codes) => match fix(&found, codes, &args.fstab_file, args.yes)? {
+            0 => Ok(found),
+            _ => look(args),
+        },
+        None => Ok(found),
+    });
     let found = match done {
         Ok(found) => found,
         Err(error) => {
             error.lines().iter().for_each(|line| eprint_line(line));
-            return ExitCode::FAILURE;
+            return exit::of(&error);
         }
     };
     if args.json {
@@ -95,25 +113,6 @@ fn answering(pool: &PoolStatus) -> Answering {
     };
     let branches = pool.branches.iter().map(|one| (one.path.to_path(), fstype(one)));
     Answering { mountpoint: pool.mountpoint.to_path(), branches: branches.collect() }
-}
-
-/// Does what the findings advise, as far as a program can. Returns what is left.
-fn fix_all(args: &DoctorArgs, found: &[Finding]) -> Result<Vec<Finding>, Error> {
-    if !args.yes && !io::stdin().is_terminal() {
-        return Err(
-            canopy_setup::Error::Refused("--fix asks at a terminal (--yes does not ask)".into()).into()
-        );
-    }
-    let mut done = 0;
-    for finding in found.iter().filter(|finding| finding.action.is_some()) {
-        match fix(finding, &args.fstab_file, args.yes) {
-            Ok(fixed) => done += usize::from(fixed),
-            // The next one does not depend on it.
-            Err(error) => eprint_line(&format!("canopy: {error}")),
-        }
-        print("\n");
-    }
-    if done == 0 { Ok(found.to_vec()) } else { look(args) }
 }
 
 fn shown(found: &[Finding]) -> String {

@@ -333,3 +333,36 @@ fn a_killed_mount_command_leaves_no_half_mounted_pool() {
         bed.wait_for_daemons(0);
     }
 }
+
+/// Where messages cannot be read, `canopy log` says why, and its exit status tells it.
+#[test]
+fn messages_that_went_nowhere_are_an_error() {
+    let bed = bed();
+    let run = |setup: &str, options: &str| {
+        let script = format!(
+            "\"$2\" mount -o minfreespace=0 \"$3:$4\" \"$5\"
+            mount -t tmpfs run /run; mount -t tmpfs log /var/log; {setup}
+            status=0; \"$2\" log {options} \"$5\" || status=$?
+            \"$2\" umount \"$5\"; exit $status"
+        );
+        let [a, b, p] = ["a", "b", "p"].map(|name| bed.path(name));
+        in_private_mounts(
+            &bed,
+            &script,
+            &[bed.program().as_os_str(), a.as_os_str(), b.as_os_str(), p.as_os_str()],
+        )
+    };
+    for options in ["", "--follow", "--json"] {
+        let done = run("", options);
+        assert_eq!(done.code(), Some(1), "{options}: {}", done.describe());
+        assert!(done.stderr.contains("neither a journal nor syslog"), "{options}: {}", done.describe());
+        assert_eq!(done.stdout.contains("\"none\""), options == "--json", "{}", done.describe());
+    }
+    let journal = "mkdir -p /run/systemd/journal /run/bin; touch /run/systemd/journal/socket
+        printf '#!/bin/sh\\n%s\\n' \"$JOURNALCTL\" >/run/bin/journalctl; chmod +x /run/bin/journalctl
+        PATH=/run/bin:$PATH";
+    let done = run(&format!("JOURNALCTL='echo one line'; {journal}"), "");
+    assert!(done.success() && done.stdout == "one line\n", "{}", done.describe());
+    let done = run(&format!("JOURNALCTL='echo not for you >&2; exit 1'; {journal}"), "");
+    assert!(done.code() == Some(1) && done.stderr.contains("not for you"), "{}", done.describe());
+}

@@ -1,6 +1,6 @@
 //! `canopy doctor`. It looks at the whole machine, so these tests assert only what is about their own files and pools.
 
-use super::{assert_plain, bed};
+use super::{assert_plain, at_terminal, bed};
 use canopy_testkit::cmd::{in_mount_namespace, run_within, wait_until};
 use canopy_testkit::{LoopFs, Pool};
 use std::fs;
@@ -72,6 +72,14 @@ fn pools_and_disks_that_should_be_mounted_are_found() {
     assert_eq!(about("branch-lacking", "disk"), Some(advice));
     assert!(about("pattern-matches-nothing", &none).is_some());
     bed.umount("media");
+    // The disk is mounted before its pool, although the pool is the greater problem.
+    let plan = bed.run("doctor --fix --fstab-file @fstab");
+    let at = |words: &str| plan.stdout.find(words).unwrap_or_else(|| panic!("{words}: {}", plan.describe()));
+    assert!(
+        at(&format!("disk-not-mounted: {disk}")) < at("pool-not-mounted: the pool media"),
+        "{}",
+        plan.describe()
+    );
 }
 
 #[test]
@@ -91,8 +99,28 @@ fn what_is_advised_is_done() {
     let fixed = ["fstab-nofail", "fstab-order", "fstab-disk-nofail", "roots-differ"];
     let before = codes();
     assert!(fixed.iter().all(|code| before.iter().any(|found| found == code)), "{before:?}");
+    // Nobody is there to say yes.
+    let fstab = || fs::read_to_string(bed.path("fstab")).unwrap();
+    let at_first = fstab();
     let done = bed.run("doctor --fix --fstab-file @fstab");
-    assert!(done.code() == Some(1) && done.stderr.contains("--yes does not ask"), "{}", done.describe());
+    assert!(done.code() == Some(3) && done.stderr.contains("--fix --yes does all"), "{}", done.describe());
+    for shown in ["fstab-nofail: line 3", "+ /dev/x", "chown 0:0"] {
+        assert!(done.stdout.contains(shown), "{shown}: {}", done.describe());
+    }
+    assert_eq!(fstab(), at_first);
+    let done = bed.run("doctor --fix=fstab-nofial --fstab-file @fstab");
+    assert!(done.code() == Some(2) && done.stderr.contains("fstab-nofail"), "{}", done.describe());
+    // Codes say what is done, and nobody has to be asked. The pools of other tests have none of them.
+    let done = bed.run("doctor --fix=fstab-disk-nofail --fstab-file @fstab");
+    assert!(done.code() == Some(1) && done.stderr.is_empty(), "{}", done.describe());
+    assert_eq!(fstab(), at_first.replace("ext4 defaults", "ext4 nofail"));
+    bed.write("fstab", &at_first);
+    // At a terminal, each is asked for.
+    let line = "doctor --fix --fstab-file @fstab";
+    let answers = [("is kept beside it", ""), ("[y/N]", "n\n"), ("[y/N]", "n\n"), ("[y/N]", "\x04")];
+    let (status, shown) = at_terminal(&bed, line, &answers, &[]);
+    assert!(status == Some(1) && shown.contains("Do this?"), "{status:?} {shown}");
+    assert_eq!(fstab(), at_first, "{shown}");
     // Pools of other tests are not there, in a namespace of its own.
     let script = "findmnt -rno TARGET -t fuse.canopy,fuse.mergerfs | while read -r pool; do
             [ \"$pool\" = \"$3\" ] || umount -l \"$pool\"
@@ -104,7 +132,7 @@ fn what_is_advised_is_done() {
     assert!(done.stderr.is_empty() && done.stdout.contains("chown"), "{}", done.describe());
     let after = codes();
     assert!(!fixed.iter().any(|code| after.iter().any(|found| found == code)), "{after:?}");
-    let fstab = fs::read_to_string(bed.path("fstab")).unwrap();
+    let fstab = fstab();
     let line = format!("{a}:{b} {pool} canopy ro,nofail,x-systemd.after={a} 0 0");
     assert_eq!(fstab, format!("# mine\n/dev/x {a} ext4 nofail 0 2\n{line}\n"));
     assert_eq!(fs::metadata(&a).unwrap().uid(), fs::metadata(&b).unwrap().uid());

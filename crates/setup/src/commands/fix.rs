@@ -1,20 +1,67 @@
 //! What `canopy doctor --fix` does, one finding after the other.
 
 use super::ask::confirm;
-use crate::doctor::{Action, Finding};
+use crate::doctor::{Action, FIXABLE, Finding};
 use crate::error::Error;
 use crate::fstab;
 use crate::system_file::{self, Edit};
 use canopy_base::text::os_error;
 use canopy_sys::shown::Show as _;
-use canopy_terminal::{paragraph, print};
+use canopy_terminal::{eprint_line, paragraph, print};
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Does what a finding advises, after a question unless `yes`. Returns whether it was done.
-pub fn fix(finding: &Finding, fstab_file: &Path, yes: bool) -> Result<bool, Error> {
-    let Some(action) = &finding.action else { return Ok(false) };
-    print(&paragraph("", &finding.text));
+/// Does what findings advise, as far as a program can, in an order in which one does not undo another: what these codes name, or
+/// everything, each after a question unless `yes`. Returns how much was done.
+///
+/// # Errors
+/// If nobody can be asked.
+pub fn fix(found: &[Finding], codes: &[String], fstab_file: &Path, yes: bool) -> Result<usize, Error> {
+    let is_named = |finding: &&Finding| codes.is_empty() || codes.contains(&finding.code);
+    let asks = !yes && codes.is_empty();
+    let can_ask = io::stdin().is_terminal() && io::stdout().is_terminal();
+    let mut in_order: Vec<&Finding> = found.iter().filter(is_named).collect();
+    in_order.sort_by_key(|finding| FIXABLE.iter().position(|code| *code == finding.code));
+    let (mut done, mut only_shown) = (0, 0);
+    for finding in in_order {
+        let fixed = match show(finding, fstab_file) {
+            Ok(None) => continue,
+            Ok(Some(_)) if asks && !can_ask => {
+                only_shown += 1;
+                Ok(false)
+            }
+            Ok(Some(_)) if asks && !confirm("Do this?")? => Ok(false),
+            Ok(Some(fix)) => fix.apply().map(|()| true),
+            Err(error) => Err(error),
+        };
+        match fixed {
+            Ok(fixed) => done += usize::from(fixed),
+            // The next one does not depend on it.
+            Err(error) => eprint_line(&format!("canopy: {error}")),
+        }
+        print("\n");
+    }
+    match only_shown {
+        0 => Ok(done),
+        _ => Err(Error::NotAgreed(
+            "changed",
+            "--fix asks at a terminal; --fix --yes does all of this, --fix=CODE only what has that code",
+        )),
+    }
+}
+
+/// What a finding advises, shown and ready to be done.
+struct Fix<'f> {
+    action: &'f Action,
+    /// Of fstab, if that is what changes.
+    edit: Option<Edit>,
+}
+
+/// Shows what a finding advises; `None` if a program cannot do it.
+fn show<'f>(finding: &'f Finding, fstab_file: &Path) -> Result<Option<Fix<'f>>, Error> {
+    let Some(action) = &finding.action else { return Ok(None) };
+    print(&paragraph(&format!("{}: ", finding.code), &finding.text));
     let edit = match action {
         Action::Run(commands) => {
             commands.iter().for_each(|words| print(&format!("    {}\n", words.join(" "))));
@@ -26,15 +73,18 @@ pub fn fix(finding: &Finding, fstab_file: &Path, yes: bool) -> Result<bool, Erro
             Some(edit)
         }
     };
-    if !yes && !confirm("Do this?")? {
-        return Ok(false);
+    Ok(Some(Fix { action, edit }))
+}
+
+impl Fix<'_> {
+    /// Does it.
+    fn apply(self) -> Result<(), Error> {
+        match (self.action, self.edit) {
+            (_, Some(edit)) => edit.apply().map(drop),
+            (Action::Run(commands), None) => commands.iter().try_for_each(|words| run(words)),
+            (Action::AddOption { .. }, None) => Ok(()),
+        }
     }
-    match (action, edit) {
-        (_, Some(edit)) => drop(edit.apply()?),
-        (Action::Run(commands), None) => commands.iter().try_for_each(|words| run(words))?,
-        (Action::AddOption { .. }, None) => {}
-    }
-    Ok(true)
 }
 
 /// Returns the change of fstab. The file is read now, because other lines may have been changed before.

@@ -52,8 +52,22 @@ impl Action {
     }
 }
 
+/// The codes of findings that have an action, in the order in which they are fixed: a pool is mounted after its disks, and
+/// mounts by what fstab says then.
+pub const FIXABLE: [&str; 8] = [
+    "few-watches",
+    "fstab-disk-nofail",
+    "fstab-nofail",
+    "fstab-order",
+    "disk-not-mounted",
+    "pool-not-mounted",
+    "branch-lacking",
+    "roots-differ",
+];
+
 impl Finding {
     fn by(mut self, action: Action) -> Finding {
+        debug_assert!(FIXABLE.contains(&self.code.as_str()), "{}", self.code);
         self.action = Some(action);
         self
     }
