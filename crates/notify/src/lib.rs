@@ -7,6 +7,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod deliver;
+mod drain;
 mod error;
 pub mod event;
 mod mail;
@@ -71,6 +72,9 @@ sends what 'canopy status' warns of: once when it begins, once when it is over.
   ntfy = \"https://ntfy.sh/TOPIC\" # or gotify, webhook, command
   least = \"problem\"              # or warning (default), notice
   repeat = \"daily\"               # again each day while it lasts
+In the file of a pool:
+  [health]
+  drain = true                   # empty a disk that says that it fails
 
 Examples:
   canopy notify test
@@ -81,9 +85,17 @@ Examples:
 /// # Errors
 /// A mistake in a file; if nobody is to be told; if a test message could not be sent.
 pub fn notify(args: &NotifyArgs, look: &dyn Fn() -> Result<Seen, String>) -> Result<()> {
-    let targets = target::all(&args.file)?;
+    let targets = target::all(&args.file);
     match args.action {
-        Action::Run => run::watch(&targets, &args.state, i64::from(args.gather), look),
-        Action::Test => run::test(&targets),
+        Action::Run => {
+            let drains = drain::Drains::of_pools()?;
+            let targets = match targets {
+                // There is something to do all the same.
+                Err(Error::NoTargets(_)) if !drains.is_empty() => Vec::new(),
+                targets => targets?,
+            };
+            run::watch(&targets, drains, &args.state, i64::from(args.gather), look)
+        }
+        Action::Test => run::test(&targets?),
     }
 }

@@ -1,6 +1,7 @@
 //! The loop of `canopy notify`: looks, tells, remembers.
 
 use crate::deliver;
+use crate::drain::{Drains, Ended};
 use crate::error::{Error, Result};
 use crate::event::{Condition, Event, Phase, Seen, Severity, Subject};
 use crate::message::Message;
@@ -27,11 +28,14 @@ const APART: i64 = 5;
 struct Memory {
     tracker: Tracker,
     outbox: Outbox,
+    #[serde(default)]
+    drained: Ended,
 }
 
 /// Looks at pools again and again, until a signal arrives. Events gather for so many seconds.
 pub(crate) fn watch(
     targets: &[Target],
+    mut drains: Drains,
     state: &Path,
     gather: i64,
     look: &dyn Fn() -> Result<Seen, String>,
@@ -50,8 +54,12 @@ pub(crate) fn watch(
     loop {
         let now = now();
         match look() {
-            Ok(seen) => {
+            Ok(mut seen) => {
                 blind = false;
+                for (severity, line) in drains.go_on(now, &seen.conditions, &mut memory.drained) {
+                    say(severity, &line);
+                }
+                seen.counters.extend(drains.counters(&memory.drained));
                 let events = memory.tracker.observe(now, seen, gather);
                 events.iter().for_each(log);
                 for target in targets {

@@ -166,3 +166,30 @@ fn a_disk_that_begins_to_fail_gives_a_message() {
     assert!(asked && begins, "{:?}", fs::read_to_string(&told));
     bed.bed.pool.umount();
 }
+
+#[test]
+fn a_disk_that_fails_is_emptied_where_the_pool_asks_for_it() {
+    let bed = Bed::new();
+    let (pool, home) = (bed.bed.pool.path().display().to_string(), &bed.scratch);
+    let list: Vec<String> = [0, 1].map(|branch| format!("'{}'", bed.bed.on(branch, "").display())).to_vec();
+    let file = format!("branches = [{}]\nmountpoint = '{pool}'\n[health]\ndrain = true\n", list.join(", "));
+    fs::write(home.path("etc/media.toml"), file).unwrap();
+    fs::create_dir(bed.bed.on(1, "films")).unwrap();
+    fs::write(bed.bed.on(1, "films/one"), "one").unwrap();
+    fs::write(bed.bed.on(0, "other"), "other").unwrap();
+    bed.says(0, GOOD);
+    bed.says(1, &GOOD.replace("\"passed\":true", "\"passed\":false"));
+    let mut command = bed.command(&["notify", "run", "--gather", "1"]);
+    command.arg("--file").arg(home.path("none.toml")).arg("--state").arg(home.path("notify.json"));
+    let said = fs::File::create(home.path("said")).unwrap();
+    let mut child = spawn(command.stderr(said)).expect("a process");
+    let moved = || bed.bed.on(0, "films/one").exists() && !bed.bed.on(1, "films/one").exists();
+    let told = || fs::read_to_string(home.path("said")).unwrap_or_default();
+    let emptied = wait_until(PATIENCE, || moved() && told().contains("has moved what it could"));
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("it runs");
+    assert!(wait_within(&mut child, PATIENCE).is_some_and(|status| status.success()));
+    assert!(emptied, "{}", told());
+    assert_eq!(fs::read(bed.bed.at("films/one")).unwrap(), b"one");
+    assert_eq!(told().matches("moving the files").count(), 1, "{}", told());
+    bed.bed.pool.umount();
+}

@@ -12,6 +12,8 @@ use toml_edit::{Document, Item, TableLike, Value};
 
 /// Tables that say who is told of the pool. `canopy notify` reads them.
 const NOTIFY: &str = "notify";
+/// A table that says what to do when a disk fails. `canopy notify` reads it.
+pub const HEALTH: &str = "health";
 /// The keys of a branch that is a table.
 const PARTS: [&str; 3] = ["path", "mode", "minfreespace"];
 /// The keys of a tier.
@@ -71,7 +73,7 @@ struct Walk<'t> {
 impl Walk<'_> {
     fn table(&mut self, table: &dyn TableLike, above: &str) {
         for (name, item) in table.iter() {
-            if name == NOTIFY && above.is_empty() {
+            if (name == NOTIFY || name == HEALTH) && above.is_empty() {
                 continue;
             }
             let key = if above.is_empty() { name.to_owned() } else { format!("{above}.{name}") };
