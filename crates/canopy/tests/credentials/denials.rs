@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::thread;
 
@@ -311,42 +311,61 @@ fn revoking_access_to_a_directory_revokes_access_below_it() {
     });
 }
 
-/// Who may remove or rename a name in a directory with the sticky bit depends on whose file it leads to. The kernel judges the one
-/// that it knows, which another may have replaced on the branch.
+/// Who may remove or rename a name in a directory with the sticky bit depends on whose file or directory it leads to. The kernel
+/// judges the one that it knows, which another may have replaced on the branch.
 #[test]
-fn a_sticky_directory_keeps_what_has_replaced_ones_own_file() {
+fn a_sticky_directory_keeps_what_has_replaced_ones_own() {
     let places = Places::new();
     let on_branch = fresh(&places.branches()[0]);
     fs::set_permissions(&on_branch, PermissionsExt::from_mode(0o1777)).unwrap();
     let pool = places.pool("cache.entry=3600,cache.attr=3600,cache.coherence=timeout");
     let dir = pool.path().join(on_branch.file_name().unwrap());
     type Way = fn(&Path) -> String;
-    let ways: [(&str, Way); 3] = [
-        ("unlink", |path| outcome(fs::remove_file(path))),
-        ("rename", |path| outcome(fs::rename(path, path.with_extension("new")))),
-        ("exchange", |path| {
-            outcome(renameat_with(CWD, path, CWD, path.with_extension("own"), RenameFlags::EXCHANGE))
-        }),
+    let rename: Way = |path| outcome(fs::rename(path, path.with_extension("new")));
+    let exchange: Way =
+        |path| outcome(renameat_with(CWD, path, CWD, path.with_extension("own"), RenameFlags::EXCHANGE));
+    // What is one's own, what replaces it, and how one tries to remove that.
+    let ways: [(&str, Way); 9] = [
+        ("file file unlink", |path| outcome(fs::remove_file(path))),
+        ("file file rename", rename),
+        ("file file exchange", exchange),
+        ("dir dir rmdir", |path| outcome(fs::remove_dir(path))),
+        ("dir dir rename", rename),
+        ("dir dir exchange", exchange),
+        ("file dir rename", rename),
+        ("dir file rename", rename),
+        ("dir file exchange", exchange),
     ];
     thread::scope(|scope| {
         let actors = Actors::start(scope);
-        for (name, way) in ways {
-            let path = dir.join(name);
+        for ((case, way), owner) in ways.into_iter().flat_map(|way| [(way, ROOT), (way, STRANGER)]) {
+            let mut words = case.split(' ');
+            let [is_dir, becomes_dir] = [(); 2].map(|()| words.next() == Some("dir"));
+            let case = format!("{case} {}", owner.name);
+            let path = dir.join(&case);
             let mine = path.clone();
             let made = actors.act(STRANGER, move || {
-                fs::write(mine.with_extension("own"), "").and_then(|()| fs::write(&mine, "mine")).unwrap();
+                fs::write(mine.with_extension("own"), "").unwrap();
+                if is_dir {
+                    fs::create_dir(&mine).unwrap()
+                } else {
+                    fs::write(&mine, "mine").unwrap()
+                }
                 outcome(fs::metadata(mine))
             });
             assert_eq!(made, "ok");
-            let in_dir = Path::new(on_branch.file_name().unwrap()).join(name);
+            let in_dir = Path::new(on_branch.file_name().unwrap()).join(&case);
             let there =
                 places.branches().into_iter().map(|branch| branch.join(&in_dir)).find(|path| path.exists());
             let there = there.expect("it is on a branch");
-            let other = there.with_extension("other");
-            fs::write(&other, "of another").unwrap();
-            fs::rename(&other, &there).unwrap();
-            assert_eq!(actors.act(STRANGER, move || way(&path)), "EPERM", "{name}");
-            assert_eq!(fs::read_to_string(&there).unwrap(), "of another", "{name}");
+            fs::rename(&there, there.with_extension("gone")).unwrap();
+            if becomes_dir { fs::create_dir(&there) } else { fs::write(&there, "") }.unwrap();
+            chown(&there, Some(owner.uid), None).unwrap();
+            let number = fs::metadata(&there).unwrap().ino();
+            let stays = || fs::metadata(&there).is_ok_and(|found| found.ino() == number);
+            let expected = if owner == ROOT { "EPERM" } else { "ok" };
+            assert_eq!(actors.act(STRANGER, move || way(&path)), expected, "{case}");
+            assert_eq!(stays(), owner == ROOT, "{case}");
         }
     });
     pool.umount();

@@ -72,8 +72,8 @@ pub(crate) struct Node {
     ino: AtomicU64,
     /// Of a file, when it was born: seconds, and nanoseconds in the lowest [`NSEC_BITS`].
     birth: i64,
-    /// Of a file, where it is.
-    dev: u32,
+    /// Of a file, where it is; of a directory, the owner that the kernel knows, [`UNTOLD`] at first.
+    dev: AtomicU32,
     /// Tells its file from another one for which a handle with this id may have been made.
     pub(crate) generation: u32,
     /// Until when the kernel uses attributes from a listing (in ticks of `readdirplus::current_tick`).
@@ -91,6 +91,9 @@ pub(crate) struct Node {
 
 const _: () = assert!(size_of::<Node>() == 56);
 
+/// No owner: chown(2) takes it for "as before".
+const UNTOLD: u32 = u32::MAX;
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Directory,
@@ -106,7 +109,7 @@ impl Node {
     /// Makes a node to which the kernel has one reference.
     pub(crate) fn new(stable: StableId, identity: Identity, symlinkified: bool) -> Node {
         let (kind, (ino, birth, dev), too_large) = match identity {
-            Identity::Directory { ino } => (Kind::Directory, (ino, 0, 0), None),
+            Identity::Directory { ino } => (Kind::Directory, (ino, 0, UNTOLD), None),
             Identity::File(key) => {
                 let kind = if symlinkified { Kind::Symlinkified } else { Kind::File };
                 let packed = packed(key);
@@ -118,7 +121,7 @@ impl Node {
             lookups: AtomicU64::new(1),
             ino: AtomicU64::new(ino),
             birth,
-            dev,
+            dev: AtomicU32::new(dev),
             generation: stable.generation,
             relied: AtomicU32::new(0),
             kind,
@@ -160,13 +163,29 @@ impl Node {
             return Some(key);
         }
         let birth = (self.birth >> NSEC_BITS, (self.birth & ((1 << NSEC_BITS) - 1)) as u32);
-        Some(FileKey { dev: self.dev.into(), ino: self.ino.load(Ordering::Relaxed), birth })
+        Some(FileKey {
+            dev: self.dev.load(Ordering::Relaxed).into(),
+            ino: self.ino.load(Ordering::Relaxed),
+            birth,
+        })
     }
 
     /// Changes the number of a directory.
     pub(crate) fn set_number(&self, ino: u64) {
         debug_assert!(self.is_dir());
         self.ino.store(ino, Ordering::Relaxed);
+    }
+
+    /// Records the owner of a directory that an answer to the kernel has.
+    pub(crate) fn tell_owner(&self, uid: u32) {
+        if self.is_dir() && self.dev.load(Ordering::Relaxed) != uid {
+            self.dev.store(uid, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether the kernel was last told that this directory belongs to the user.
+    pub(crate) fn is_told(&self, uid: u32) -> bool {
+        self.is_dir() && self.dev.load(Ordering::Relaxed) == uid
     }
 
     fn set_key(&self, key: FileKey) {

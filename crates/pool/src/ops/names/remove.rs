@@ -76,10 +76,10 @@ pub fn unlink(pool: &Pool, parent: NodeId, name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the kernel has judged the very file that a name leads to, where that decides who may remove or rename it: in a
-/// directory with the sticky bit, only its owner may (unlink(2), rename(2)).
+/// Checks that the kernel has judged the very file that a name leads to, or the owner of the directory, where that decides who may
+/// remove or rename it: in a directory with the sticky bit, only its owner may (unlink(2), rmdir(2), rename(2)).
 ///
-/// Errors: `ESTALE` if another file has come there, directly on the branch. The kernel then looks the name up, and judges, again.
+/// Errors: `ESTALE` if another has come there, directly on the branch. The kernel then looks the name up, and judges, again.
 pub(crate) fn rights_are_judged(
     op: &Op<'_>,
     (parent, name): (NodeId, &[u8]),
@@ -87,11 +87,19 @@ pub(crate) fn rights_are_judged(
     copies: &Copies,
 ) -> Result<()> {
     // What is shown of a followed symlink is another file than the one that goes.
-    if !copies.any() || copies.any_dir() || !resolve::dirs::follow(op).is_plain() {
+    if !copies.any() || !resolve::dirs::follow(op).is_plain() {
         return Ok(());
     }
-    let Some(judged) = op.nodes.child(parent, name).and_then(|node| node.key()) else { return Ok(()) };
-    if copies.iter().any(|(_, attr)| attr.key() == judged) {
+    let Some(judged) = op.nodes.child(parent, name) else { return Ok(()) };
+    let is_judged = match judged.key() {
+        Some(key) => copies.iter().any(|(_, attr)| attr.key() == key),
+        // A directory is its place. All that the kernel judges by is the owner that the pool shows.
+        None => resolve::choose::shown(op, Func::Getattr, copies)
+            .ok()
+            .and_then(|shown| copies.get(shown))
+            .is_some_and(|attr| attr.is_dir() && judged.is_told(attr.uid)),
+    };
+    if is_judged {
         return Ok(());
     }
     let is_sticky = |dir: BorrowedFd<'_>| {
@@ -143,6 +151,7 @@ pub fn rmdir(pool: &Pool, parent: NodeId, name: &[u8]) -> Result<()> {
     if !copies.get(shown).is_some_and(Attr::is_dir) {
         return Err(Error::NotDirectory);
     }
+    rights_are_judged(op, (parent, name), &dirs, &copies)?;
     let chosen = resolve::choose::choose_for_action(op, Func::Rmdir, &copies)?;
     resolve::choose::all_removable(op, std::iter::once(&copies))?;
     // The branch itself refuses to remove the only copy if that has entries.

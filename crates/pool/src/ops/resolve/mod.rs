@@ -126,7 +126,8 @@ pub(crate) fn acts_on_own_file(op: &Op<'_>, func: Func) -> bool {
     op.branches.len() == 1 || own == shown && policy::first_only(own, Category::Search)
 }
 
-/// Returns attributes as the pool shows them. Uses the path only if `needs_path` returns true.
+/// Returns attributes as the pool shows them. Uses the path only if `needs_path` returns true. The kernel judges by them who may
+/// remove a directory, so the node records its owner.
 pub(crate) fn show(
     op: &Op<'_>,
     node: &Node,
@@ -136,6 +137,7 @@ pub(crate) fn show(
     at: At<'_>,
 ) -> Attr {
     resolve::acl::mask_mode(op, branch, &mut attr, at);
+    node.tell_owner(attr.uid);
     attr.ino = match node.identity() {
         crate::node::Identity::Directory { .. } => resolve::dir_number::number_of(op, node),
         crate::node::Identity::File(_) => match node.kept_number() {
