@@ -33,8 +33,33 @@ use std::sync::Arc;
 
 /// Creates a file and opens it.
 ///
-/// Errors: `EEXIST` if there is something of that name, also without `O_EXCL`: the kernel has checked nobody's rights to that.
+/// Errors: `EEXIST` if there is something of that name, also without `O_EXCL`: the kernel has checked nobody's rights to that. If the
+/// kernel has sent this again, because it found the name missing again, what comes and goes there may go first.
 pub fn create(
+    pool: &Pool,
+    caller: &Caller,
+    parent: NodeId,
+    name: &[u8],
+    mode: u32,
+    flags: u32,
+) -> Result<(Entry, Opened)> {
+    let opens = !OFlags::from_bits_retain(flags as _).contains(OFlags::EXCL);
+    for tries in 0.. {
+        let made = create_new(pool, caller, parent, name, mode, flags);
+        // It may have come after the pool has looked.
+        let made = made.map_err(|error| if error.errno() == Errno::EXIST { Error::Exists } else { error });
+        match made {
+            Err(Error::Exists) if opens && pool.replaced.outlasts(caller.pid, parent, name, tries) => {}
+            made => return made,
+        }
+        if pool.kernel.load().caller_is_killed() {
+            break;
+        }
+    }
+    Err(Error::Exists)
+}
+
+fn create_new(
     pool: &Pool,
     caller: &Caller,
     parent: NodeId,
