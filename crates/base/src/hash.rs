@@ -1,6 +1,7 @@
 //! Hash tables that shrink after use.
 
 use rapidhash::fast::RandomState;
+use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 use std::hash::{BuildHasher, Hash};
 use std::sync::LazyLock;
 
@@ -22,4 +23,11 @@ pub fn shrink<K: Eq + Hash, V, S: BuildHasher>(map: &mut std::collections::HashM
 pub fn of(key: &(impl Hash + ?Sized)) -> u64 {
     static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     SEED.hash_one(key)
+}
+
+/// Returns a hash that is the same in all processes, and versions of the program, that know the key. Who does not know it
+/// cannot choose bytes that have a certain hash.
+#[must_use]
+pub fn keyed(key: u64, bytes: &[u8]) -> u64 {
+    rapidhash_v3_seeded(bytes, &RapidSecrets::seed_cpp(key))
 }

@@ -13,7 +13,6 @@
 //! | EROFS | a disk is, or was, read-only | docs/reliability.md, *When a branch fails* |
 //! | EINVAL for an exchange of two names | copies | docs/copies.md, *Good to know* |
 //! | success where the plain directory says EEXIST, ENOENT or ENODATA | the server dies meanwhile | docs/survival.md, *What is not* |
-//! | ESTALE for an open directory that was removed | `survive=true` | another process cannot find it |
 //! | a listing has another inode number than stat(2) | `survive=true`, copies | a file keeps its number when another copy is shown, or it has moved; listings compute it |
 //! | two names of a file have different inode numbers | `survive=true` | the same, after another process took over |
 //! | EOPNOTSUPP for O_TMPFILE | a disk is a mirror | FUSE filesystems may lack it |

@@ -111,10 +111,9 @@ impl World {
         self.roomy_without(usize::MAX).min(2)
     }
 
-    /// Whether a disk may be emptied. Where another process may take over, open directories whose oldest copy was drained would
-    /// be stale then (docs/decisions/nodes.md, 205).
+    /// Whether a disk may be emptied.
     pub(crate) fn can_drain(&self, disk: usize) -> bool {
-        self.roomy_without(disk) > 1 && !self.survives()
+        self.roomy_without(disk) > 1
     }
 
     fn command(&self, args: &[OsString]) -> Command {

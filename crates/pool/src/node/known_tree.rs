@@ -44,7 +44,8 @@ impl KnownTree<'_> {
         self.0.get(id).ok()?.key()
     }
 
-    /// Returns the directories that the kernel knows from a process before this one, and that are not known here yet.
+    /// Returns the directories that the kernel knows from a process before this one, and that are not known here yet, or were
+    /// removed.
     pub fn left_dirs(&self) -> Vec<NodeId> {
         self.0.table.read().left_dirs()
     }

@@ -1,10 +1,10 @@
 //! The node table, by which the kernel's references are counted.
 
 use super::surplus::Surplus;
-use super::table::dir_numbers::DirNumbers;
+use super::table::dir_numbers::{DirNumbers, NameHash, Removed};
 use super::table::names::Name;
 use super::table::{NodeTally, Record, Table};
-use super::{Identity, Node, ShownFile};
+use super::{Identity, Node, Orphan, ShownFile};
 use crate::export::StableId;
 use crate::paths::{Changing, Scope, Tree};
 use canopy_base::error::{Error, Result};
@@ -199,14 +199,14 @@ impl Nodes {
         number: impl FnOnce() -> u64,
         stable: impl FnOnce() -> Option<StableId>,
     ) -> u64 {
-        let any_waits = {
+        let (any_waits, here) = {
             let table = self.table.read();
             match table.child(parent, name).map(|node| node.identity()) {
                 Some(Identity::Directory { ino }) if ino != 0 => return ino,
-                _ => table.any_number_waits(),
+                _ => (table.any_number_waits(), table.waiting_at(parent, name)),
             }
         };
-        let kept = if any_waits { stable() } else { None };
+        let kept = here.or_else(|| if any_waits { stable() } else { None });
         let kept = kept.and_then(|stable| self.table.read().waiting_number(stable.id));
         kept.unwrap_or_else(|| {
             let number = number();
@@ -236,11 +236,58 @@ impl Nodes {
         ino
     }
 
-    /// Records the inode numbers of directories there from now on, and takes over those that are recorded. Returns how many.
-    pub(crate) fn adopt_numbers(&self, recorded: DirNumbers) -> usize {
-        let count = recorded.waiting().count();
+    /// Records directories there from now on, and takes over those that are recorded. Returns how many, and those that were
+    /// removed before.
+    pub(crate) fn adopt_numbers(&self, mut recorded: DirNumbers) -> (usize, Vec<Removed>) {
+        let (count, removed) = (recorded.waiting().count(), recorded.take_removed());
         self.table.write().adopt_numbers(recorded);
-        count
+        (count, removed)
+    }
+
+    /// Takes over a directory that was removed before, or not.
+    pub(crate) fn adopt_removed(&self, removed: &Removed, orphan: Option<Orphan>) {
+        let node = orphan.map(|orphan| {
+            let node = Node::new(removed.stable, Identity::Directory { ino: removed.number }, false);
+            node.set_orphan(Arc::new(orphan));
+            Arc::new(node)
+        });
+        self.table.write().adopt_removed(removed.stable.id, node);
+    }
+
+    /// Records that the kernel does not know a directory any more that it knew from the process before. It may know one that has
+    /// got a node here, and a name, since.
+    pub(crate) fn forget_left(&self, id: NodeId) {
+        let freed = {
+            let mut table = self.table.write();
+            match table.slot(id).filter(|_| table.is_removed_dir(id)) {
+                Some(slot) => {
+                    table.at(slot).into_iter().for_each(|node| node.lookups.store(0, Ordering::Relaxed));
+                    table.release(slot)
+                }
+                None if table.waiting_number(id).is_some() => {
+                    table.forget_number(id);
+                    Vec::new()
+                }
+                None => Vec::new(),
+            }
+        };
+        drop(freed);
+    }
+
+    /// Returns the directory that the kernel knows under this name from the process before, if it has no node here yet.
+    pub(crate) fn left_at(&self, parent: NodeId, name: &[u8]) -> Option<StableId> {
+        self.table.read().waiting_at(parent, name)
+    }
+
+    /// Returns whether the kernel knows a node, from the process before or from this one.
+    pub(crate) fn is_known(&self, id: NodeId) -> bool {
+        let table = self.table.read();
+        table.slot(id).is_some() || table.waiting_number(id).is_some()
+    }
+
+    /// Returns where such a directory is.
+    pub(crate) fn left_place(&self, id: NodeId) -> Option<(NodeId, NameHash)> {
+        self.table.read().waiting_place(id)
     }
 
     /// Returns the inode number that a file had before it moved, if it has moved; by where it is now.
@@ -370,6 +417,15 @@ impl Nodes {
         }
     }
 
+    /// As `give_back_but_one`, if it is a directory that the kernel knows from the process before. Returns whether it is.
+    pub(crate) fn keeps_left(&self, id: NodeId) -> bool {
+        let left = self.table.read().is_left(id);
+        if left {
+            self.give_back_but_one(id);
+        }
+        left
+    }
+
     /// Makes the ids of all further nodes without stable ids larger than this one.
     pub(crate) fn skip_to(&self, number: u64) {
         self.next.fetch_max(number, Ordering::Relaxed);
@@ -428,6 +484,7 @@ impl Nodes {
     pub(crate) fn name_removed(&self, parent: NodeId, name: &[u8]) {
         let freed = {
             let mut table = self.table.write();
+            table.left_renamed((parent, name), None);
             let parent = table.slot(parent);
             match parent.and_then(|dir| Some((table.detach(dir, name)?, dir))) {
                 Some((slot, dir)) => table.removed(slot, dir),
@@ -515,6 +572,7 @@ impl Nodes {
     pub(crate) fn renamed(&self, from: (NodeId, &[u8]), to: (NodeId, &[u8])) {
         let freed = {
             let mut table = self.table.write();
+            table.left_renamed(from, Some(to));
             let mut freed = Vec::new();
             let (old, new) = (table.slot(from.0), table.slot(to.0));
             if let Some(new) = new
@@ -539,6 +597,7 @@ impl Nodes {
         let mut table = self.table.write();
         let dirs = [one, other].map(|(dir, _)| table.slot(dir));
         let [a, b] = [(dirs[0], one.1), (dirs[1], other.1)].map(|(dir, name)| table.detach(dir?, name));
+        table.left_exchanged(one, other);
         let mut freed = Vec::new();
         for (slot, new_place) in [(a, other), (b, one)] {
             if let Some(slot) = slot {

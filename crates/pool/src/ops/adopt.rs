@@ -5,20 +5,29 @@
 //! inode number of a directory, which clients remember: one that changes looks to them like another directory.
 
 use crate::export::StableId;
+use crate::node::Orphan;
 use crate::node::handles::FileHandle;
 use crate::node::handles::records::{HandleRecord, HandleRecords, Recorded};
 use crate::node::open_file::{FileLocation, FileUse, OpenFile, only_reads};
-use crate::node::table::dir_numbers::DirNumbers;
+use crate::node::table::dir_numbers::{DirNumbers, NameHash};
 use crate::ops::data;
 use crate::ops::data::open::Room;
 use crate::ops::names;
+use crate::ops::names::lookup::Entry;
+use crate::ops::resolve;
+use crate::paths::Uses;
 use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::{HandleId, NodeId};
+use canopy_base::path::FileName;
 use canopy_branch::branch::Branch;
+use canopy_branch::fs::reserved::is_reserved;
 use canopy_branch::fs::stat;
-use rustix::fd::{AsFd, OwnedFd, RawFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use rustix::fs::{Mode, OFlags, RawDir};
+use rustix::io::Errno;
 use std::collections::HashMap;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -60,10 +69,23 @@ pub fn adopt_handles(pool: &Pool, records: Arc<HandleRecords>, run: u64) -> usiz
     count
 }
 
-/// Records the inode numbers of directories there from now on, and shows those that are recorded for as long as the
-/// kernel knows the directories. Returns how many.
+/// Records directories there from now on, and takes over those that are recorded, for as long as the kernel knows them. Returns
+/// how many.
 pub fn adopt_numbers(pool: &Pool, numbers: DirNumbers) -> usize {
-    pool.nodes.adopt_numbers(numbers)
+    let (count, removed) = pool.nodes.adopt_numbers(numbers);
+    let op = Op::begin(pool);
+    for removed in &removed {
+        let branch = op.branches.iter().find(|branch| branch.seed.number() as u32 == removed.branch);
+        let fd = canopy_sys::fd::take_over(removed.fd);
+        let orphan = branch.cloned().zip(fd).map(|(branch, fd)| Orphan { branch, fd });
+        pool.nodes.adopt_removed(removed, orphan);
+    }
+    count + removed.len()
+}
+
+/// Records that the kernel does not know a directory any more that it knew from the process before.
+pub fn forgotten(pool: &Pool, dir: NodeId) {
+    pool.nodes.forget_left(dir);
 }
 
 /// Returns the number of the next handle that this thread opens, so that it can be noted before.
@@ -130,7 +152,7 @@ pub fn recall(pool: &Pool, id: NodeId) -> Result<()> {
     if pool.nodes.hold(id) {
         return Ok(());
     }
-    match names::export::find(pool, id) {
+    match names::export::find(pool, id).or_else(|error| recall_by_place(pool, id, error)) {
         // Requests at the same time may all find it, but the kernel may hold only one reference. A node that is counted
         // too often is never forgotten; one that is counted too seldom is found again.
         Ok(_) => {
@@ -147,6 +169,44 @@ pub fn recall(pool: &Pool, id: NodeId) -> Result<()> {
         Err(error) => tracing::debug!("{id}, which the kernel knows, is not found: {error}"),
     }
     Ok(())
+}
+
+/// Finds a directory by its place, and hands the kernel a reference to its node. `error`: why its id does not lead to it.
+///
+/// Errors: that one.
+fn recall_by_place(pool: &Pool, id: NodeId, error: Error) -> Result<Entry> {
+    let Some((parent, name)) = pool.nodes.left_place(id).filter(|_| error == Error::Stale) else {
+        return Err(error);
+    };
+    recall(pool, parent)?;
+    let op = &mut Op::begin(pool);
+    let trust = resolve::dirs::cache_trust(op);
+    let _held = op.using(Uses::node(parent));
+    let (path, dirs) = resolve::dirs::dirs(op, parent, trust)?;
+    let mut on_branches = (0..op.branches.len()).filter_map(|index| dirs.get(index));
+    let named = on_branches.find_map(|dir| find_name(dir, name).ok()?).ok_or(Error::Stale)?;
+    let entry = names::lookup::enter(op, parent, &path, &dirs, &named)?;
+    if entry.node != id {
+        names::lookup::take_back(op, entry.node);
+        return Err(Error::Stale);
+    }
+    Ok(entry)
+}
+
+/// Returns the name in an open directory that has this hash.
+fn find_name(dir: BorrowedFd<'_>, wanted: NameHash) -> Result<Option<FileName>, Errno> {
+    let opened =
+        rustix::fs::openat(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut buffer = [MaybeUninit::uninit(); 32768];
+    let mut entries = RawDir::new(opened.as_fd(), &mut buffer);
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if !is_reserved(name) && wanted.is(name) {
+            return Ok(Some(FileName::from_slice(name)));
+        }
+    }
+    Ok(None)
 }
 
 /// Returns whether a file that was being moved is the copy now.

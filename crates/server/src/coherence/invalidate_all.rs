@@ -126,9 +126,14 @@ impl Coherence {
 
     /// Makes the kernel fetch the attributes and listings of the directories again that it knows from the process before. It
     /// does not ask for the name of one that is in use, as that of a working directory, before it needs more of it.
+    ///
+    /// That it has forgotten one, it says once, maybe to the process before, which has ended over it.
     pub(crate) fn expire_left_dirs(&self) {
         for dir in ops::external_changes::known(&self.pool).left_dirs() {
-            self.expire_node(dir, true);
+            match self.notifier.inval_attributes_now(NodeId(dir.0)) {
+                Ok(false) => ops::adopt::forgotten(&self.pool, dir),
+                _ => self.expire_node(dir, true),
+            }
         }
     }
 

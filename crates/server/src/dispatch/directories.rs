@@ -78,7 +78,7 @@ impl Dispatch {
         );
         let out = out.into_inner();
         if let Some(node) = hidden {
-            ops::names::lookup::forget(&self.pool, node, 1);
+            ops::names::lookup::take_back(&self.pool, node);
         }
         match listed {
             Ok(names) => {
@@ -87,7 +87,7 @@ impl Dispatch {
             }
             Err(error) => {
                 for node in nodes {
-                    ops::names::lookup::forget(&self.pool, node, 1);
+                    ops::names::lookup::take_back(&self.pool, node);
                 }
                 out.error(number(error))
             }

@@ -94,14 +94,14 @@ impl Handler for Dispatch {
 
     fn undelivered(&self, what: Undelivered) {
         match what {
-            Undelivered::Entry { node } => ops::names::lookup::forget(&self.pool, convert::node(node), 1),
+            Undelivered::Entry { node } => ops::names::lookup::take_back(&self.pool, convert::node(node)),
             Undelivered::Opened { dir: true, .. } => {}
             Undelivered::Opened { handle, dir: false, .. } => {
                 let _ = ops::data::open::release(&self.pool, HandleId(handle));
             }
             Undelivered::Created { node, handle } => {
                 let _ = ops::data::open::release(&self.pool, HandleId(handle));
-                ops::names::lookup::forget(&self.pool, convert::node(node), 1);
+                ops::names::lookup::take_back(&self.pool, convert::node(node));
             }
         }
     }

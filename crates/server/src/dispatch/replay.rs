@@ -97,7 +97,7 @@ impl Dispatch {
         if own {
             return Ok(entry);
         }
-        ops::names::lookup::forget(&self.pool, entry.node, 1);
+        ops::names::lookup::take_back(&self.pool, entry.node);
         made
     }
 
@@ -111,13 +111,13 @@ impl Dispatch {
         let Err(error) = made else { return made };
         let entry = self.made_before(call, create.name, None, Err(error))?;
         if entry.attr.uid != call.header.uid {
-            ops::names::lookup::forget(&self.pool, entry.node, 1);
+            ops::names::lookup::take_back(&self.pool, entry.node);
             return Err(Error::Exists);
         }
         let opened = ops::data::open::open(&self.pool, &call.caller(0), entry.node, create.flags, false);
         opened
             .map(|opened| (entry, opened))
-            .inspect_err(|_| ops::names::lookup::forget(&self.pool, entry.node, 1))
+            .inspect_err(|_| ops::names::lookup::take_back(&self.pool, entry.node))
     }
 
     /// Passes on the result of a request. If it failed with the errno that tells that it was done, the process before has

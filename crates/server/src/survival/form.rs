@@ -32,7 +32,19 @@ const DEFINITIONS: &[(&str, &str, &[&str])] = &[
     (
         "crates/pool/src/node/table/dir_numbers.rs",
         include_str!("../../../pool/src/node/table/dir_numbers.rs"),
-        &["new", "set", "another", "remove", "record"],
+        &[
+            "new",
+            "found",
+            "descriptors",
+            "set",
+            "set_words",
+            "hash",
+            "another",
+            "remove",
+            "record",
+            "pack",
+            "unpack",
+        ],
     ),
     (
         "crates/pool/src/ops/names/replay_rename.rs",

@@ -3,7 +3,7 @@
 
 use super::Refusal;
 use canopy_fuse::Agreed;
-use canopy_pool::{DIR_NUMBER_WORDS, DirNumbers, HANDLE_RECORD_WORDS, HandleRecords};
+use canopy_pool::{DIR_NUMBER_WORDS, DIR_NUMBERS_HEAD, DirNumbers, HANDLE_RECORD_WORDS, HandleRecords};
 use canopy_sys::process::{AtomicU64, Ended, SharedWords};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::process::Signal;
@@ -64,10 +64,10 @@ const EXITED: u64 = 1 << 32;
 
 /// The form of the records, of handles and requests too, and of what one program passes to the next. Programs with
 /// different forms do not take over from one another: whoever changes the meaning of anything increments this.
-pub const FORM: u64 = 4;
+pub const FORM: u64 = 5;
 /// That number, and a hash of what it stands for (`form.rs`).
 #[cfg(test)]
-pub(super) const RECORDED_FORM: (u64, u64) = (4, 0x3697_4d04_15cf_352e);
+pub(super) const RECORDED_FORM: (u64, u64) = (5, 0x8888_ff63_38dc_d76f);
 
 /// The name of the memory in /proc.
 const NAME: &str = "canopy-records";
@@ -84,8 +84,8 @@ pub(super) const REQUESTS: Range<usize> = 64..64 + super::in_flight::REQUEST * R
 const TEXT: usize = ROOM[1];
 const TEXTS: usize = REQUESTS.end;
 const HANDLES: Range<usize> = TEXTS + 2 * TEXT..TEXTS + 2 * TEXT + HANDLE_RECORD_WORDS * ROOM[2];
-/// The inode numbers of so many directories. Only what is used takes memory.
-const DIR_NUMBERS: Range<usize> = HANDLES.end..HANDLES.end + 1 + DIR_NUMBER_WORDS * ROOM[3];
+/// So many directories. Only what is used takes memory.
+const DIR_NUMBERS: Range<usize> = HANDLES.end..HANDLES.end + DIR_NUMBERS_HEAD + DIR_NUMBER_WORDS * ROOM[3];
 
 /// The memory that the processes of one pool share.
 #[derive(Clone, Debug)]
@@ -330,6 +330,11 @@ impl Ledger {
 
     pub(crate) fn dir_numbers(&self) -> DirNumbers {
         DirNumbers::new(Arc::clone(&self.words), DIR_NUMBERS)
+    }
+
+    /// Returns the descriptors of directories that were removed and are in use.
+    pub(super) fn removed_dirs(&self) -> Vec<RawFd> {
+        DirNumbers::descriptors(&self.words, DIR_NUMBERS)
     }
 
     pub(super) fn requests(&self) -> &[AtomicU64] {

@@ -131,9 +131,11 @@ fn held(numbers: impl IntoIterator<Item = RawFd>) -> Vec<KnownFd> {
     numbers.into_iter().filter_map(KnownFd::now).collect()
 }
 
-/// The descriptors that each process that serves has to have: the device and the open files, sorted.
+/// The descriptors that each process that serves has to have: the device, the open files, and the directories that were removed
+/// and are in use, sorted.
 fn served(ledger: &Ledger) -> Vec<RawFd> {
     let mut numbers = ledger.handles().descriptors();
+    numbers.extend(ledger.removed_dirs());
     numbers.push(ledger.session().0);
     numbers.sort_unstable();
     numbers

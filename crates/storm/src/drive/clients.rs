@@ -41,9 +41,6 @@ impl Driver {
             self.settle_time(op, &plain);
             return Ok(());
         }
-        if self.is_lost_dir(op, &pool) {
-            return Ok(());
-        }
         if !allowed::differ(op, &plain, &pool, self.now) {
             return Err(format!("\n  plain directory: {plain:?}\n  pool:            {pool:?}"));
         }
@@ -53,22 +50,6 @@ impl Driver {
             }
         }
         Ok(())
-    }
-
-    /// Whether an operation is about an open directory that was removed, and that another process cannot find.
-    fn is_lost_dir(&mut self, op: &Op, pool: &Outcome) -> bool {
-        let (Op::Change { on: On::Dir(slot), .. }
-        | Op::Xattr { on: On::Dir(slot), .. }
-        | Op::Stat { on: On::Dir(slot) }
-        | Op::Same { on: On::Dir(slot), .. }
-        | Op::List { on: On::Dir(slot) }
-        | Op::SyncDir { slot }) = *op
-        else {
-            return false;
-        };
-        let stat = self.world.reference.apply(&Op::Stat { on: On::Dir(slot) });
-        let removed = matches!(stat, Outcome::Stat(shown) if shown.dir_nlink == 0);
-        removed && self.world.survives() && *pool == Outcome::Failed(Errno::STALE)
     }
 
     /// Whether an allocation that changes nothing sets the time of its file depends on the filesystem.

@@ -7,14 +7,16 @@ pub(crate) mod names;
 pub(crate) mod slab;
 
 use super::{Identity, Node, ShownFile};
+use crate::export::StableId;
 use canopy_base::error::{Error, Result};
 use canopy_base::hash::{self, HashMap, shrink};
 use canopy_base::ids::NodeId;
 use canopy_base::path::{FileName, PoolPath};
 use children::Children;
-use dir_numbers::DirNumbers;
+use dir_numbers::{DirNumbers, NameHash};
 use index::Index;
 use names::{Name, Names};
+use rustix::fd::AsRawFd;
 use slab::{Slab, Slot};
 use smallvec::SmallVec;
 use std::collections::HashSet;
@@ -52,7 +54,7 @@ pub(crate) struct Table {
     /// Inode numbers of known directories. A directory that was renamed keeps its number, and so does everything
     /// below it, though other directories may have the old paths by now.
     numbers: HashMap<u64, NodeId>,
-    /// Records of the same, for the process that serves after this one.
+    /// Records of these directories, for the process that serves after this one.
     recorded: Option<DirNumbers>,
     /// Inode numbers that files had before they moved, by their present device and number on the branch.
     pub(crate) preserved: HashMap<(u64, u64), u64>,
@@ -178,6 +180,21 @@ impl Table {
         self.recorded.as_ref()?.waits(id)
     }
 
+    /// Returns whether the kernel knows a directory from the process before, whether that has a node here or not.
+    pub(crate) fn is_left(&self, id: NodeId) -> bool {
+        self.recorded.as_ref().is_some_and(|recorded| recorded.is_left(id))
+    }
+
+    /// Returns such a directory by its place.
+    pub(crate) fn waiting_at(&self, parent: NodeId, name: &[u8]) -> Option<StableId> {
+        self.recorded.as_ref()?.waits_at(parent, name)
+    }
+
+    /// Returns the place of such a directory.
+    pub(crate) fn waiting_place(&self, id: NodeId) -> Option<(NodeId, NameHash)> {
+        self.recorded.as_ref()?.place(id)
+    }
+
     /// Returns whether there are such directories.
     pub(crate) fn any_number_waits(&self) -> bool {
         self.recorded.as_ref().is_some_and(DirNumbers::any_waits)
@@ -247,15 +264,23 @@ impl Table {
     /// Gives a node a name, taking it from whichever node had it. Returns what that frees. Both slots must be in use.
     pub(crate) fn add_name(&mut self, slot: Slot, parent: Slot, name: &[u8]) -> Vec<Record> {
         let previous = self.detach(parent, name);
+        if let (Some(previous), Some(recorded)) =
+            (previous.and_then(|at| self.records.get(at)), &mut self.recorded)
+        {
+            recorded.set_nowhere(previous.node.id);
+        }
         let Some(record) = self.records.get_mut(slot) else { return Vec::new() };
         record.names.push(Name::new(parent, name));
+        let dir = record.node.is_dir().then_some(record.node.id);
         if record.names.as_slice().len() % MANY_NAMES == 0 {
             record.node.has_doubtful_names.store(true, Ordering::Relaxed);
         }
         // The file can be found by a name again (link(2) of an open file without a name).
         let orphan = record.node.take_orphan_if(|_| true);
-        drop(orphan);
         self.children.entry(parent).or_default().insert(hash::of(name), slot);
+        dir.into_iter().for_each(|dir| self.note_place(dir, parent, name));
+        // No record tells of its descriptor any more.
+        drop(orphan);
         // If the kernel holds the previous node or names below it, it stays until those are forgotten.
         previous.map(|previous| self.release(previous)).unwrap_or_default()
     }
@@ -285,17 +310,41 @@ impl Table {
         // one. It must not depend on when this one is forgotten.
         self.release_ino(slot);
         let mut freed = self.release(slot);
+        if freed.is_empty() {
+            self.note_removed(slot);
+        }
         freed.extend(self.release(parent));
         freed
+    }
+
+    /// Notes where a directory is.
+    fn note_place(&mut self, id: NodeId, parent: Slot, name: &[u8]) {
+        if let Some(recorded) = &mut self.recorded
+            && let Some(above) = self.records.get(parent)
+        {
+            recorded.set_place(id, above.node.id, name);
+        }
+    }
+
+    /// Notes a directory that has no name any more, and that the kernel still uses.
+    fn note_removed(&mut self, slot: Slot) {
+        let Some(recorded) = &mut self.recorded else { return };
+        let Some(node) = self.records.get(slot).map(|record| &record.node).filter(|node| node.is_dir())
+        else {
+            return;
+        };
+        match node.orphan() {
+            Some(orphan) => {
+                recorded.set_removed(node.id, orphan.fd.as_raw_fd(), orphan.branch.seed.number());
+            }
+            None => drop(recorded.remove(node.id)),
+        }
     }
 
     fn release_ino(&mut self, slot: Slot) {
         let Some(node) = self.at(slot) else { return };
         if let (id, Identity::Directory { ino }) = (node.id, node.identity()) {
             self.release_number(ino, id);
-            if let Some(recorded) = &mut self.recorded {
-                recorded.remove(id);
-            }
         }
     }
 
@@ -308,9 +357,18 @@ impl Table {
     /// Notes the inode number of a directory that gets a node. To be called before the kernel learns of it.
     pub(crate) fn note_number(&mut self, ino: u64, id: NodeId) {
         self.numbers.insert(ino, id);
-        if let Some(recorded) = self.recorded.as_mut().filter(|_| id != NodeId::ROOT) {
+        if id == NodeId::ROOT || self.recorded.is_none() {
+            return;
+        }
+        let Some(record) = self.get(id) else { return };
+        let stable = StableId { id, generation: record.node.generation };
+        let place = record.names.newest().map(|name| (name.parent, FileName::from_slice(name.text())));
+        if let Some(recorded) = &mut self.recorded {
             recorded.take(id);
-            recorded.set(id, ino);
+            recorded.set(stable, ino);
+        }
+        if let Some((parent, name)) = place {
+            self.note_place(id, parent, &name);
         }
     }
 
@@ -323,9 +381,39 @@ impl Table {
         self.recorded = Some(recorded);
     }
 
-    /// Returns the directories that the kernel knows from the process before, and that have no node here yet.
+    /// Returns the directories that the kernel knows from the process before, and that have no node here yet, or were removed.
     pub(crate) fn left_dirs(&self) -> Vec<NodeId> {
-        self.recorded.iter().flat_map(DirNumbers::waiting).map(|(id, _)| id).collect()
+        let removed =
+            self.records.iter().map(|(_, record)| record.node.id).filter(|id| self.is_removed_dir(*id));
+        self.recorded.iter().flat_map(DirNumbers::waiting).map(|(id, _)| id).chain(removed).collect()
+    }
+
+    /// Returns whether a directory was removed, and the kernel may still use it.
+    pub(crate) fn is_removed_dir(&self, id: NodeId) -> bool {
+        let removed = |record: &Record| record.node.is_dir() && record.names.newest().is_none();
+        id != NodeId::ROOT && self.get(id).is_some_and(removed)
+    }
+
+    /// Notes that a name of what may have no node here was renamed, or removed.
+    pub(crate) fn left_renamed(&mut self, from: (NodeId, &[u8]), to: Option<(NodeId, &[u8])>) {
+        if let Some(recorded) = &mut self.recorded {
+            recorded.renamed(from, to);
+        }
+    }
+
+    /// Notes that two names were exchanged, of what may have no node here.
+    pub(crate) fn left_exchanged(&mut self, one: (NodeId, &[u8]), other: (NodeId, &[u8])) {
+        if let Some(recorded) = &mut self.recorded {
+            recorded.exchanged(one, other);
+        }
+    }
+
+    /// Adds a directory that the process before has removed, and that the kernel still uses. Without one, its record is void.
+    pub(crate) fn adopt_removed(&mut self, id: NodeId, node: Option<Arc<Node>>) {
+        match node {
+            Some(node) => drop(self.insert_nameless(&node)),
+            None => self.forget_number(id),
+        }
     }
 
     /// Forgets all numbers, because they are computed in another way from now on.
@@ -358,7 +446,11 @@ impl Table {
                 continue;
             }
             let key = node.key();
+            let dir = node.is_dir().then_some(node.id);
             self.release_ino(slot);
+            if let (Some(dir), Some(recorded)) = (dir, &mut self.recorded) {
+                recorded.remove(dir);
+            }
             if self.remove_file_of(slot)
                 && let Some(key) = key
             {

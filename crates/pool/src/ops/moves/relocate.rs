@@ -134,7 +134,7 @@ pub(crate) fn relocate(pool: &Pool, caller: &Caller, dir: NodeId, wish: &Relocat
         ioprio::reset();
         relocated
     });
-    names::lookup::forget(op, entry.node, 1);
+    names::lookup::take_back(op, entry.node);
     Ok(relocated?)
 }
 

@@ -120,7 +120,7 @@ pub(crate) fn rename_by_symlink<'b>(
     let mut known: SmallVec<[NodeId; 4]> = SmallVec::new();
     let result = move_aside(op, &caller, old, new, kind, &chosen, &mut known);
     // The moved file now keeps the directories' nodes in the table.
-    known.iter().rev().for_each(|&id| names::lookup::forget(op, id, 1));
+    known.iter().rev().for_each(|&id| names::lookup::take_back(op, id));
     result
 }
 

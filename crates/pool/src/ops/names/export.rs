@@ -34,7 +34,7 @@ pub(crate) fn find(pool: &Pool, id: NodeId) -> Result<Entry> {
             Ok(Some(FoundById { lasting, attr, path: None })) => {
                 let node = op.nodes.hand_out_found(lasting, attr.key())?;
                 let shown =
-                    names::lookup::file_attr(op, &node).inspect_err(|_| names::lookup::forget(op, id, 1));
+                    names::lookup::file_attr(op, &node).inspect_err(|_| names::lookup::take_back(op, id));
                 return Ok(Entry::new(&node, shown?));
             }
             Err(Error::Branch(errno)) => failed = Some(errno),
@@ -70,11 +70,7 @@ fn enter_path(op: &mut Op<'_>, path: &[u8], wanted: StableId, trust: Trust) -> R
         found = Err(Error::Stale);
     }
     // The found node keeps its ancestors in the table.
-    match op.handle_records.get() {
-        // The kernel may know them from another process, and this counts for that.
-        Some(_) if found.is_ok() => above.into_iter().for_each(|node| op.nodes.give_back_but_one(node)),
-        _ => above.into_iter().for_each(|node| names::lookup::forget(op, node, 1)),
-    }
+    above.into_iter().for_each(|node| names::lookup::take_back(op, node));
     // It was moved meanwhile, or another file now hides it.
     found.map_err(|error| if error.errno() == rustix::io::Errno::NOENT { Error::Stale } else { error })
 }

@@ -64,7 +64,7 @@ pub fn link(pool: &Pool, caller: &Caller, id: NodeId, new_parent: NodeId, new_na
         } else {
             Err(Error::Stale)
         };
-        names::lookup::forget(op, found.node, 1);
+        names::lookup::take_back(op, found.node);
         linked = again?;
     }
     match linked {

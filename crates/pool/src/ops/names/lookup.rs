@@ -70,13 +70,20 @@ fn lookup_again(pool: &Pool, id: NodeId) -> Result<Entry> {
         Ok(attr) if attr.nlink == 0 => Err(Error::Stale),
         other => other,
     };
-    found.map(|attr| Entry::new(&node, attr)).inspect_err(|_| forget(pool, id, 1))
+    found.map(|attr| Entry::new(&node, attr)).inspect_err(|_| take_back(pool, id))
 }
 
 /// Drops `count` of the kernel's references to a node.
 pub fn forget(pool: &State, node: NodeId, count: u64) {
     pool.nodes.forget(node, count, |gone| pool.dir_cache.idle_files.close(gone));
     pool.dir_cache.compact_order();
+}
+
+/// Takes back a reference to a node that the kernel does not get. It may know the node from the process before.
+pub fn take_back(pool: &State, node: NodeId) {
+    if !pool.nodes.keeps_left(node) {
+        forget(pool, node, 1);
+    }
 }
 
 /// Looks up a name in an open directory, and hands the kernel a reference to its node.
@@ -117,7 +124,7 @@ pub(crate) fn enter_as(
         match keep(op, dirs, name, &copies, index) {
             // Whatever the thread does next looks the name up again, so only this operation acts on what is kept.
             Some(kept) => return Ok(Entry { brief: entry.brief || kept, ..entry }),
-            None => forget(op, entry.node, 1),
+            None => take_back(op, entry.node),
         }
     }
 }
@@ -165,6 +172,7 @@ fn entry(
     let (node, attr) = if attr.is_dir() {
         let each = || copies.iter().map(|(index, attr)| (&*op.branches.as_slice()[index], attr));
         let ino = resolve::dir_number::dir_number(op, &join(path, name), (branch, &attr), each());
+        let dir = dir.or_else(|| names::left::at(op, (parent, name), each()));
         let lasting = || dir.or_else(|| StableId::of_dir(each()));
         (op.nodes.give_out_dir(parent, name, ino, lasting)?, copies.merge_dir(attr))
     } else {
