@@ -13,6 +13,7 @@
 mod action;
 mod create;
 mod explain;
+pub mod layout;
 mod model;
 pub mod placement;
 pub mod random;

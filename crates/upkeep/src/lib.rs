@@ -24,7 +24,6 @@ mod manners;
 mod only_there;
 mod output;
 mod pace;
-mod plan;
 mod pool_link;
 mod progress;
 mod relocate;

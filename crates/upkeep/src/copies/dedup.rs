@@ -10,7 +10,7 @@ use crate::output::{print, print_json, report_missing, shown};
 use crate::pace::Pace;
 use crate::pool_link::{BranchLink, PoolLink};
 use crate::progress::Progress;
-use crate::relocate::{Stays, Step, Sum, Unit, adds_up, apart, drop_one};
+use crate::relocate::{Stays, Sum, Task, Unit, adds_up, apart, drop_one};
 use crate::stop::Stop;
 use crate::survey::{Entry, FileCopy, current, look, walk_all};
 use canopy_base::text::{bytes, date, os_error};
@@ -516,8 +516,8 @@ impl Work<'_> {
         // The daemon compares the content.
         goes.require_same_attributes(&stays)?;
         drop([stays, goes]);
-        let step = Step::whole(vec![entry.path.clone()], surplus.branch, kept.branch, surplus.used());
-        drop_one(self.pool, &self.stop, &step)
+        let task = Task::dropping(vec![entry.path.clone()], surplus.branch, kept.branch, surplus.used());
+        drop_one(self.pool, &self.stop, &task)
     }
 
     fn tell(&mut self, entry: &Entry, stays: usize, surplus: &FileCopy) {

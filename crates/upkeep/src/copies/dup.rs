@@ -3,12 +3,13 @@
 use crate::error::Result;
 use crate::output::report_lossy;
 use crate::pool_link::PoolLink;
-use crate::relocate::{Action, Disks, Run, RunArgs, Stays, Step, apart};
+use crate::relocate::{Action, Run, RunArgs, Stays, Task, apart, layout};
 use crate::survey::{Entry, FileCopy, walk_all};
 use canopy_base::text::os_error;
+use canopy_policy::layout::{Layout, Takes, Twins};
 use clap::Args;
 use rustix::fs::FileType;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 /// Make copies of files on other disks of a pool
@@ -62,54 +63,45 @@ pub fn dup(args: &DupArgs) -> Result<()> {
     let run = Run::of(Action::Copy, &pool, &args.run)?;
     let starts = apart(&pool, &args.paths)?;
     let (found, mut stays) = collect(&pool, &starts, &run)?;
-    let mut disks = Disks::of(&pool, &|_| true)?;
+    let mut layout = layout(&pool, None)?;
     report_lossy(&pool, found.iter().map(Doubles::first));
-    let mut steps = Vec::new();
+    let mut tasks = Vec::new();
     for file in found {
         let planned = match file.obstacle() {
             Some(why) => Err(why),
-            None => plan(&pool, &file, usize::from(args.copies), &mut disks, &mut steps),
+            None => plan(&pool, &file, usize::from(args.copies), &mut layout, &mut tasks),
         };
         if let Err(why) = planned {
             stays.push(Stays { path: pool.mountpoint.join(&file.names[0]), why: why.into() });
         }
     }
-    run.carry_out("dup", &steps, &stays)
+    run.carry_out("dup", &tasks, &stays)
 }
 
-/// Adds the steps for one file: each copy goes to the disk with the most free space that has none. Disks that lose something
-/// of other files come last.
+/// Adds what is to be done with one file.
 fn plan(
     pool: &PoolLink,
     file: &Doubles,
-    copies: usize,
-    disks: &mut Disks,
-    steps: &mut Vec<Step>,
+    wanted: usize,
+    layout: &mut Layout<'_>,
+    tasks: &mut Vec<Task>,
 ) -> Result<(), &'static str> {
     let first = file.first();
-    let losing = pool.losing(&first.stat);
-    let takers = (0..disks.list.len()).map(|disk| disks.takers(disk).find(|branch| !losing.contains(branch)));
-    let takers: Vec<Option<usize>> = takers.collect();
-    let mut held: BTreeSet<usize> =
-        file.copies.iter().filter_map(|copy| disks.of_branch(copy.branch)).collect();
-    while held.len() < copies {
-        let list = &mut disks.list;
-        let fits = |disk: usize| !held.contains(&disk) && list[disk].has_room(first.used());
-        let places = takers.iter().enumerate().filter_map(|(disk, taker)| Some((disk, (*taker)?)));
-        let best = places
-            .filter(|(disk, _)| fits(*disk))
-            .max_by_key(|(disk, to)| (pool.branches[*to].is_whole(), list[*disk].free));
-        let (disk, to) = best.ok_or(if losing.is_empty() {
-            "no other disk has room"
-        } else {
-            "no other disk has room that can store its owner and mode (--lossy)"
-        })?;
-        list[disk].free = list[disk].free.saturating_sub(first.used());
-        held.insert(disk);
-        let names = file.names.clone();
-        steps.push(Step::whole(names, first.branch, to, first.used()));
+    let current: Vec<usize> = file.copies.iter().map(|copy| copy.branch).collect();
+    let other = pool.losing(&first.stat);
+    let least = Takes::Sparingly;
+    let twins = Twins { wanted, bytes: first.used(), current: &current, old: &[], other: &other, least };
+    let spread = layout.spread(&twins, None);
+    let copying = |to: &usize| Task::copying(file.names.clone(), first.branch, *to, first.used());
+    tasks.extend(spread.to.iter().map(copying));
+    if !spread.is_short {
+        return Ok(());
     }
-    Ok(())
+    Err(if other.is_empty() {
+        "no other disk has room"
+    } else {
+        "no other disk has room that can store its owner and mode (--lossy)"
+    })
 }
 
 /// Looks through some files and trees of a pool, none within another. Returns what can be copied, and what cannot.

@@ -1,13 +1,13 @@
 //! `canopy balance`: evens out how full the branches are.
 
-use super::job::{Disks, Found};
+use super::job::Found;
+use super::layout::NO_ROOM;
 use super::several::collect;
-use super::{Borders, Bound, RulesArgs, Run, RunArgs, placement, steps};
+use super::{Bound, RulesArgs, Run, RunArgs, Told, file, layout, placement};
 use crate::error::Result;
 use crate::output::report_lossy;
-use crate::plan::{Disk, balance as plan, spread};
 use crate::pool_link::PoolLink;
-use crate::survey::FileCopy;
+use canopy_policy::layout::Layout;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -47,33 +47,18 @@ pub fn balance(args: &BalanceArgs) -> Result<()> {
     let pool = PoolLink::named(&args.pool)?.accepting_losses(args.run.lossy);
     let run = Run::new(&pool, &args.run)?;
     let gives = |branch: usize| pool.branches[branch].gives();
-    let disks = Disks::of(&pool, &|_| true)?;
     let placement = placement(&pool)?;
-    // Of several copies, the one on the fullest disk, if those that were chosen before were gone.
-    let mut left = disks.list.clone();
-    let job = collect(&run, &placement, std::slice::from_ref(&args.below), &gives, &mut |held| {
-        let on = |copy: &FileCopy| disks.of_branch(copy.branch);
-        let movable =
-            held.iter().filter(|copy| gives(copy.branch)).filter_map(|copy| Some((on(copy)?, copy)));
-        let (disk, copy) = movable
-            .max_by(|(one, _), (other, _)| left[*one].fullness().total_cmp(&left[*other].fullness()))?;
-        left[disk].free = left[disk].free.saturating_add(copy.used()).min(left[disk].size);
-        Some(*copy)
-    })?;
-    let borders = Borders::new(&pool, &placement, args.rules);
+    let job = collect(&run, &placement, std::slice::from_ref(&args.below), &gives)?;
     let found: Vec<&Found> = job.found.iter().collect();
-    report_lossy(&pool, found.iter().map(|found| &found.copy));
-    let planned = |borders: &Borders<'_>| {
-        let (items, classes) = borders.items(&found, &disks, true);
-        let mut after = disks.list.clone();
-        let groups = borders.groups(&disks);
-        let moves =
-            groups.iter().flat_map(|group| plan(&mut after, group, &items, &classes, args.to / 100.0));
-        let moves: Vec<_> = moves.collect();
-        (moves, apart(&after))
-    };
-    let (moves, reached) = planned(&borders);
-    let note = (!borders.are_open()).then(|| planned(&Borders::open(&pool)).1).and_then(|possible| {
+    report_lossy(&pool, job.found.iter().map(Found::first));
+    let mut layout = layout(&pool, args.rules.heeded(&placement))?;
+    layout.hold(job.found.iter().map(|found| file(&pool, found)).collect());
+    let mut open = layout.is_bound().then(|| layout.unbound());
+    let plan = layout.balance(args.to / 100.0);
+    let reached = apart(&layout);
+    let note = open.as_mut().and_then(|open| {
+        open.balance(args.to / 100.0);
+        let possible = apart(open);
         let falls_short = reached > possible && reached as f64 > args.to;
         falls_short.then(|| {
             format!(
@@ -81,12 +66,12 @@ pub fn balance(args: &BalanceArgs) -> Result<()> {
             )
         })
     });
+    let Told { tasks, .. } = Told::of(&plan, &found, &pool, NO_ROOM);
     // What cannot move was not asked to; the shares tell how far it got.
-    run.carry_out_within("balance", &steps(&moves, &found), &[], &Bound { note, ..Bound::default() })
+    run.carry_out_within("balance", &tasks, &[], &Bound { note, ..Bound::default() })
 }
 
 /// Returns how many per cent the used shares of all disks differ.
-fn apart(disks: &[Disk]) -> u64 {
-    let all: Vec<usize> = (0..disks.len()).collect();
-    (spread(disks, &all) * 100.0).round() as u64
+fn apart(layout: &Layout<'_>) -> u64 {
+    (layout.spread_of_shares() * 100.0).round() as u64
 }

@@ -1,13 +1,13 @@
 //! `canopy consolidate`: brings the files of a directory together on one branch.
 
-use super::job::{Disks, Found};
-use super::mover::Step;
+use super::job::Found;
+use super::layout::NO_ROOM;
 use super::several::collect;
-use super::{Borders, Bound, RulesArgs, Run, RunArgs, placement};
+use super::{Bound, RulesArgs, Run, RunArgs, Told, file, layout, placement};
 use crate::error::{Error, Result};
 use crate::output::report_lossy;
-use crate::plan::gather;
 use crate::pool_link::PoolLink;
+use canopy_policy::layout::Pick;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -39,58 +39,26 @@ pub fn consolidate(args: &ConsolidateArgs) -> Result<()> {
     let run = Run::new(&pool, &args.run)?;
     let gives = |branch: usize| pool.branches[branch].gives();
     let placement = placement(&pool)?;
-    let borders = Borders::new(&pool, &placement, args.rules);
-    let (mut steps, mut stays, mut bound) = (Vec::new(), Vec::new(), Bound::default());
-    let mut disks = Disks::of(&pool, &|branch| chosen.is_none_or(|chosen| branch == chosen))?;
-    for dir in &args.dirs {
-        let start = pool.inside(dir)?;
-        let job = collect(&run, &placement, &[start], &gives, &mut |held| {
-            let is_there = chosen.is_some_and(|to| held.iter().any(|copy| copy.branch == to));
-            held.iter().find(|copy| !is_there && gives(copy.branch)).copied()
-        })?;
-        stays.extend(job.stays);
-        let found: Vec<&Found> = job.found.iter().collect();
-        report_lossy(&pool, found.iter().map(|found| &found.copy));
-        // A branch that was named is asked for by name: then only rules count.
-        let (mut items, classes) = match chosen {
-            Some(_) => Borders::open(&pool).items(&found, &disks, false),
-            None => borders.items(&found, &disks, false),
+    let collect = |dir: &PathBuf| collect(&run, &placement, &[pool.inside(dir)?], &gives);
+    let jobs = args.dirs.iter().map(collect).collect::<Result<Vec<_>>>()?;
+    let mut layout = layout(&pool, args.rules.heeded(&placement))?;
+    let (mut tasks, mut stays, mut bound) = (Vec::new(), Vec::new(), Bound::default());
+    for (dir, job) in args.dirs.iter().zip(&jobs) {
+        report_lossy(&pool, job.found.iter().map(Found::first));
+        layout.hold(job.found.iter().map(|found| file(&pool, found)).collect());
+        let plan = match chosen {
+            // A branch that was named is asked for by name: then only rules count.
+            Some(to) => Some(layout.bring(to, true)).filter(|plan| plan.finds_room()),
+            None => layout.gather(Pick::LeastMoves),
         };
-        // Any copy of a file is enough where most of the others are.
-        let home = (0..disks.list.len()).max_by_key(|disk| held(&found, *disk, &disks));
-        for (found, item) in found.iter().zip(&mut items) {
-            item.disk = home.filter(|disk| found.is_on(*disk, &disks)).unwrap_or(item.disk);
-        }
-        let disk = gather(&disks.list, &items, &classes).ok_or_else(|| Error::NoRoom(dir.clone()))?;
-        for (found, item) in found.into_iter().zip(&items) {
-            // Files on another branch of the same disk count as being there, unless a branch was named.
-            let is_there = match chosen {
-                Some(chosen) => found.copy.branch == chosen,
-                None => found.is_on(disk, &disks),
-            };
-            if is_there {
-                continue;
-            }
-            let (forbidden, taker) = match chosen {
-                Some(to) => (borders.forbid(found, to), Some(to)),
-                None => (None, classes[item.class].taker(disk)),
-            };
-            match (forbidden, taker) {
-                (None, Some(to)) => {
-                    let taken = if item.disk == disk { 0 } else { item.bytes };
-                    disks.list[disk].free = disks.list[disk].free.saturating_sub(taken);
-                    steps.push(Step::of(found, to));
-                }
-                (forbidden, _) => bound.kept.extend(forbidden.or_else(|| borders.keeps(found))),
-            }
-        }
+        let plan = plan.ok_or_else(|| Error::NoRoom(dir.clone()))?;
+        let found: Vec<&Found> = job.found.iter().collect();
+        let told = Told::of(&plan, &found, &pool, NO_ROOM);
+        tasks.extend(told.tasks);
+        stays.extend(job.stays.iter().cloned().chain(told.stays));
+        bound.kept.extend(told.kept);
     }
-    run.carry_out_within("consolidate", &steps, &stays, &bound)
-}
-
-/// Returns how many bytes of some files a disk holds, in any of their copies.
-fn held(found: &[&Found], disk: usize, disks: &Disks) -> u64 {
-    found.iter().filter(|found| found.is_on(disk, disks)).map(|found| found.copy.used()).sum()
+    run.carry_out_within("consolidate", &tasks, &stays, &bound)
 }
 
 /// Finds a branch by its path, which must take files.

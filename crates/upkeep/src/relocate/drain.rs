@@ -1,17 +1,16 @@
 //! `canopy drain`: empties a branch before its disk is taken out.
 
-use super::belongs::KeptByRule;
-use super::job::{Disks, Found, Job, Stays, look_through};
+use super::job::{Job, Stays, look_through};
 use super::mode::{NoCreation, without};
-use super::mover::{Outcome, Step};
+use super::mover::{Outcome, Task};
 use super::several;
-use super::{Borders, Bound, RulesArgs, Run, RunArgs, placement, steps};
+use super::{Bound, NO_ROOM, RulesArgs, Run, RunArgs, Told, file, layout, placement};
 use crate::consent::{Consent, says_yes};
 use crate::error::{Error, Result};
 use crate::output::{print, report_lossy, shown};
-use crate::plan::distribute;
 use crate::pool_link::{BranchLink, PoolLink};
 use crate::survey::FileCopy;
+use canopy_policy::layout::Going;
 use canopy_policy::placement::Placement;
 use clap::Args;
 use std::ffi::OsStr;
@@ -67,8 +66,7 @@ pub fn drain(args: &DrainArgs, remove: Remove<'_>) -> Result<()> {
     let run = Run::new(&pool, &args.run)?;
     let placement = placement(&pool)?;
     let mut kept = run.consent.is_given().then(|| NoCreation::on(&pool, path)).transpose()?;
-    let borders = Borders::new(&pool, &placement, args.rules);
-    let state = if empty(&run, branch, &placement, &borders, &mut kept)? {
+    let state = if empty(&run, branch, &placement, args.rules, &mut kept)? {
         "is empty"
     } else {
         "holds only what belongs to its disk"
@@ -99,9 +97,6 @@ fn say(run: &Run<'_>, text: &str) {
     }
 }
 
-const NO_ROOM: &str = "no branch has room";
-const NO_ROOM_FOR_ALL: &str = "no branch has room that can store its owner and mode (--lossy)";
-
 /// Moves everything off a branch that does not belong to its disk, on which nothing is created from then on. Returns whether
 /// nothing else is there.
 ///
@@ -111,44 +106,45 @@ fn empty<'p>(
     run: &Run<'p>,
     branch: usize,
     placement: &Placement,
-    borders: &Borders<'_>,
+    rules: RulesArgs,
     kept: &mut Option<NoCreation<'p>>,
 ) -> Result<bool> {
     let summary = run.summary_of("drain");
     let mut total = Outcome::default();
-    let mut planned: Vec<Step> = Vec::new();
+    let mut planned: Vec<Task> = Vec::new();
     let mut stays: Vec<Stays> = Vec::new();
     let mut bound = Bound::default();
     for round in 0..=ROUNDS {
-        let mut seen = look(run, branch, placement, borders)?;
+        let mut seen = look(run, branch, placement, rules)?;
         if round == 0 {
             report_lossy(run.pool, seen.left.iter());
-            summary.before(&seen.steps);
-            if run.agrees(&seen.steps)? && kept.is_none() {
+            summary.before(&seen.told.tasks);
+            if run.agrees(&seen.told.tasks)? && kept.is_none() {
                 *kept = Some(NoCreation::on(run.pool, &run.pool.branches[branch].path)?);
                 // What was made there while the question was open goes, too.
-                seen = look(run, branch, placement, borders)?;
+                seen = look(run, branch, placement, rules)?;
             }
         }
-        let Look { job, disks, steps, .. } = seen;
-        bound.kept = seen.kept;
+        let Look { job, told, emptiest, .. } = seen;
+        let tasks = told.tasks;
+        bound.kept = told.kept;
         bound.belongs = job.belongs;
-        stays = job.stays.into_iter().chain(seen.homeless).collect();
+        stays = job.stays.into_iter().chain(told.stays).collect();
         if round == ROUNDS {
-            let late = |step: &Step| Stays {
-                path: run.pool.mountpoint.join(&step.names[0]),
+            let late = |task: &Task| Stays {
+                path: run.pool.mountpoint.join(&task.names[0]),
                 why: "it appeared in the meantime".into(),
             };
-            stays.extend(steps.iter().map(late));
+            stays.extend(tasks.iter().map(late));
             break;
         }
-        let outcome = if kept.is_some() { run.mover().run(&steps)? } else { Outcome::default() };
+        let outcome = if kept.is_some() { run.mover().run(&tasks)? } else { Outcome::default() };
         let moved = outcome.moved.files;
         // What stayed may go in the next round, and then counts there.
         total = total.followed_by(outcome);
-        planned.extend(steps);
-        if kept.is_some() && !run.stop.is_set() && run.filter.is_open() {
-            stays.extend(empty_dirs(run, &job.dirs, branch, &disks)?);
+        planned.extend(tasks);
+        if let Some(to) = emptiest.filter(|_| kept.is_some() && !run.stop.is_set() && run.filter.is_open()) {
+            stays.extend(empty_dirs(run, &job.dirs, branch, to)?);
         }
         if kept.is_none() || run.stop.is_set() || moved == 0 {
             break;
@@ -161,76 +157,40 @@ fn empty<'p>(
 /// What is on the branch, and what can go.
 struct Look {
     job: Job,
-    disks: Disks,
-    steps: Vec<Step>,
-    /// What no branch has room for, and copies that cannot go.
-    homeless: Vec<Stays>,
-    /// What no branch has room for on which rules and tiers want it.
-    kept: Vec<KeptByRule>,
+    told: Told,
     /// What only branches have room for that cannot store all of every file.
     left: Vec<FileCopy>,
+    /// The branch with the most free space.
+    emptiest: Option<usize>,
 }
 
-fn look(run: &Run<'_>, branch: usize, placement: &Placement, borders: &Borders<'_>) -> Result<Look> {
-    let mut job =
-        look_through(run.pool, &[PathBuf::new()], &|index| index == branch, &run.filter, &run.stop)?;
-    let disks = Disks::of(run.pool, &|index| index != branch && run.pool.branches[index].is_whole())?;
-    let last = Disks::of(run.pool, &|index| index != branch)?;
-    let Plan { mut steps, mut homeless, kept, left } = plan(&job, [&disks, &last], borders, run.pool);
-    let (leaving, shared) = several::leave(run.pool, branch, placement, std::mem::take(&mut job.shared))?;
-    steps.extend(leaving);
-    homeless.extend(shared);
-    Ok(Look { job, disks, steps, homeless, kept, left })
-}
-
-struct Plan {
-    steps: Vec<Step>,
-    /// What no branch has room for.
-    homeless: Vec<Stays>,
-    /// What no branch has room for on which rules and tiers want it.
-    kept: Vec<KeptByRule>,
-    left: Vec<FileCopy>,
-}
-
-/// The second disks are those that cannot store all of every file, too: they get what the first have no room for, and what
-/// loses nothing there.
-fn plan(job: &Job, [disks, last]: [&Disks; 2], borders: &Borders<'_>, pool: &PoolLink) -> Plan {
-    let mut found: Vec<&Found> = job.found.iter().collect();
-    // The largest first: the small ones fill what is left.
-    found.sort_by_key(|found| std::cmp::Reverse(found.copy.used()));
-    let (items, classes) = borders.items(&found, disks, false);
-    let (moves, left) = distribute(&disks.list, &items, &classes);
-    let mut steps = steps(&moves, &found);
-    let left: Vec<&Found> = left.into_iter().map(|index| found[index]).collect();
-    let (items, classes) = borders.items(&left, last, false);
-    let (moves, none) = distribute(&last.list, &items, &classes);
-    steps.extend(super::steps(&moves, &left));
-    let (mut homeless, mut kept) = (Vec::new(), Vec::new());
-    for found in none.into_iter().map(|index| left[index]) {
-        match borders.keeps(found) {
-            Some(bound) => kept.push(bound),
-            None => {
-                let why = if pool.losing(&found.copy.stat).is_empty() { NO_ROOM } else { NO_ROOM_FOR_ALL };
-                homeless.push(Stays { path: pool.mountpoint.join(&found.names[0]), why: why.into() });
-            }
-        }
-    }
-    let left = left.iter().map(|found| found.copy).collect();
-    Plan { steps, homeless, kept, left }
+fn look(run: &Run<'_>, branch: usize, placement: &Placement, rules: RulesArgs) -> Result<Look> {
+    let pool = run.pool;
+    let mut job = look_through(pool, &[PathBuf::new()], &|index| index == branch, &run.filter, &run.stop)?;
+    let mut layout = layout(pool, rules.heeded(placement))?;
+    layout.hold(job.found.iter().map(|found| file(pool, found)).collect());
+    let plan = layout.drain(branch);
+    let is_left = |going: &&Going| {
+        let to = layout.files()[going.file].copies[0].branch;
+        !pool.branches[to].is_whole()
+    };
+    let sparingly = plan.going.iter().filter(is_left).map(|going| going.file);
+    let left = sparingly.chain(plan.staying.iter().map(|(file, _)| *file));
+    let left = left.map(|file| *job.found[file].first()).collect();
+    let mut told = Told::of(&plan, &job.found.iter().collect::<Vec<_>>(), pool, NO_ROOM);
+    let shared = std::mem::take(&mut job.shared);
+    let (leaving, stays) = several::leave(pool, branch, (placement, &mut layout), shared);
+    told.tasks.extend(leaving);
+    told.stays.extend(stays);
+    let emptiest = layout.emptiest();
+    Ok(Look { job, told, left, emptiest })
 }
 
 /// Removes empty directories from the branch, from the bottom. The last copy of one is cloned first.
-fn empty_dirs(
-    run: &Run<'_>,
-    dirs: &[(PathBuf, Vec<usize>)],
-    branch: usize,
-    disks: &Disks,
-) -> Result<Vec<Stays>> {
-    let takers = (0..disks.list.len()).filter_map(|disk| Some((disks.taker(disk)?, disks.list[disk].free)));
-    let Some((to, _)) = takers.max_by_key(|(_, free)| *free) else { return Ok(Vec::new()) };
+fn empty_dirs(run: &Run<'_>, dirs: &[(PathBuf, Vec<usize>)], branch: usize, to: usize) -> Result<Vec<Stays>> {
     let here = dirs.iter().rev().filter(|(_, held)| held.contains(&branch));
-    let steps: Vec<Step> = here.map(|(path, _)| Step::whole(vec![path.clone()], branch, to, 0)).collect();
-    let outcome = run.silent_mover().run(&steps)?;
+    let tasks: Vec<Task> = here.map(|(path, _)| Task::moving(vec![path.clone()], branch, to, 0)).collect();
+    let outcome = run.silent_mover().run(&tasks)?;
     // A directory that holds something that stays is no news.
     Ok(outcome.stays.into_iter().filter(|stay| stay.why != super::mover::NOT_EMPTY).collect())
 }

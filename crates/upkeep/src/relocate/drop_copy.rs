@@ -9,15 +9,6 @@ use std::path::{Path, PathBuf};
 /// Why a copy stays.
 const FEWER: &str = "the other branches hold fewer copies than its rule wants";
 
-/// How one of several copies leaves its branch.
-#[derive(Clone, Debug)]
-pub(crate) struct Leaving {
-    /// The branches that get a copy before.
-    pub(crate) copies: Vec<usize>,
-    /// How many there must be without it.
-    pub(crate) wanted: usize,
-}
-
 /// What a copy is that may go.
 pub(super) enum CopyState {
     /// Another branch holds one that is up to date, too.
@@ -28,18 +19,19 @@ pub(super) enum CopyState {
     Missing,
 }
 
-/// Fails if there would be too few copies without the one on a branch, also when others have got theirs.
+/// Fails if there would be too few copies without the one on a branch, also when others have got theirs:
+/// those that get a copy before. So many are wanted.
 pub(super) fn must_be_possible(
     pool: &PoolLink,
     path: &Path,
     branch: usize,
-    leaving: &Leaving,
+    (copies_to, wanted): (&[usize], usize),
 ) -> Result<(), Kept> {
     let (copies, _) = look(pool, path);
     let root = |to: &usize| pool.branches[*to].filesystem();
     let mut disks = disks_of(pool, &others(pool, path, &copies, branch));
-    disks.extend(leaving.copies.iter().filter_map(root));
-    if disks.len() < leaving.wanted { Err(Kept::Because(FEWER.into())) } else { Ok(()) }
+    disks.extend(copies_to.iter().filter_map(root));
+    if disks.len() < wanted { Err(Kept::Because(FEWER.into())) } else { Ok(()) }
 }
 
 /// Returns what the copy on a branch is.

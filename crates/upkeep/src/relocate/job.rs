@@ -1,14 +1,12 @@
-//! What there is to move: the files of a tree, each with all names that were met, and the disks of the pool.
+//! What there is to move: the files of a tree, each with all names that were met.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::filter::Filter;
 use crate::keep::Keep;
-use crate::plan::{Disk, Item};
 use crate::pool_link::PoolLink;
 use crate::stop::Stop;
 use crate::survey::{Entry, FileCopy, walk_all};
 use canopy_base::text::os_error;
-use canopy_branch::fs::filesystem_id::FilesystemId;
 use canopy_control::OsText;
 use rustix::fs::FileType;
 use rustix::io::Errno;
@@ -23,30 +21,20 @@ pub(super) const SEVERAL: &str = "several branches hold a copy";
 pub(crate) const BELOW_ANOTHER: &str =
     "in a btrfs subvolume or another mount below its branch; move it yourself";
 
-/// The other copies of a file that moves.
-#[derive(Clone, Debug)]
-pub(crate) struct Others {
-    /// The branches that hold one that is up to date.
-    pub(crate) branches: Vec<usize>,
-    /// How many copies the rule wants.
-    pub(crate) wanted: usize,
-}
-
 /// A file or symlink that may move.
 #[derive(Debug)]
 pub(crate) struct Found {
     /// Relative to the root of the pool; at least one.
     pub(crate) names: Vec<PathBuf>,
-    pub(crate) copy: FileCopy,
-    /// Where the others are, if this is one of several copies that a rule wants.
-    pub(crate) others: Option<Others>,
+    /// At least one; each is up to date.
+    pub(crate) copies: Vec<FileCopy>,
+    /// On how many disks a rule wants it.
+    pub(crate) wanted: usize,
 }
 
 impl Found {
-    /// Returns whether the file, or another copy of it, is on this disk.
-    pub(crate) fn is_on(&self, disk: usize, disks: &Disks) -> bool {
-        let others = self.others.iter().flat_map(|others| &others.branches);
-        others.chain([&self.copy.branch]).any(|branch| disks.of_branch(*branch) == Some(disk))
+    pub(crate) fn first(&self) -> &FileCopy {
+        &self.copies[0]
     }
 }
 
@@ -117,7 +105,7 @@ pub(crate) fn look_through(
     let stays = |(path, errno): (PathBuf, Errno)| Stays { path, why: os_error(errno) };
     job.stays.extend(failed.into_iter().map(stays));
     job.found.retain(|found| {
-        filter.admits(&pool.mountpoint, found.names.iter().map(PathBuf::as_path), &found.copy)
+        filter.admits(&pool.mountpoint, found.names.iter().map(PathBuf::as_path), found.first())
     });
     job.shared.retain(|entry| {
         let of_branch = |copy: &&FileCopy| from(copy.branch);
@@ -186,75 +174,7 @@ impl Job {
         if linked {
             known.insert(copy.key(), self.found.len());
         }
-        self.found.push(Found { names: vec![entry.path.clone()], copy: *copy, others: None });
+        self.found.push(Found { names: vec![entry.path.clone()], copies: vec![*copy], wanted: 1 });
         false
-    }
-}
-
-/// The disks under the branches.
-#[derive(Debug)]
-pub(crate) struct Disks {
-    pub(crate) list: Vec<Disk>,
-    /// The disk of each branch; `None` for one that cannot be looked at.
-    of_branch: Vec<Option<usize>>,
-    /// The branches that take files, in their order.
-    takers: Vec<usize>,
-}
-
-impl Disks {
-    /// Asks the branches for their space. Only the branches that `takes` admits take files.
-    pub(crate) fn of(pool: &PoolLink, takes: &dyn Fn(usize) -> bool) -> Result<Disks> {
-        let takes = |branch: usize| takes(branch) && pool.branches[branch].takes();
-        let mut disks = Disks { list: Vec::new(), of_branch: Vec::new(), takers: Vec::new() };
-        let mut filesystems: Vec<u64> = Vec::new();
-        for (index, branch) in pool.branches.iter().enumerate() {
-            let Ok(root) = branch.root() else {
-                disks.of_branch.push(None);
-                continue;
-            };
-            let failed = |errno: Errno| Error::Path { path: branch.path.clone(), why: errno.into() };
-            let filesystem = FilesystemId::of(root).filesystem;
-            let disk = match filesystems.iter().position(|known| *known == filesystem) {
-                Some(disk) => disk,
-                None => {
-                    let space = rustix::fs::fstatvfs(root).map_err(failed)?;
-                    let free = space.f_bavail.saturating_mul(space.f_frsize);
-                    let size = space.f_blocks.saturating_mul(space.f_frsize);
-                    filesystems.push(filesystem);
-                    disks.list.push(Disk { size, free: free.min(size), reserve: 0, taker: None });
-                    filesystems.len() - 1
-                }
-            };
-            if takes(index) {
-                disks.takers.push(index);
-                if disks.list[disk].taker.is_none() {
-                    disks.list[disk].taker = Some(index);
-                }
-                let reserve = &mut disks.list[disk].reserve;
-                *reserve = branch.min_free.max(*reserve);
-            }
-            disks.of_branch.push(Some(disk));
-        }
-        Ok(disks)
-    }
-
-    /// Returns what a file takes, as an item of a plan.
-    pub(crate) fn item(&self, found: &Found, class: usize) -> Item {
-        let disk = self.of_branch[found.copy.branch].unwrap_or(usize::MAX);
-        Item { disk, bytes: found.copy.used(), class }
-    }
-
-    /// Returns the branches on a disk that take files.
-    pub(crate) fn takers(&self, disk: usize) -> impl Iterator<Item = usize> {
-        self.takers.iter().copied().filter(move |branch| self.of_branch[*branch] == Some(disk))
-    }
-
-    pub(crate) fn of_branch(&self, branch: usize) -> Option<usize> {
-        self.of_branch[branch]
-    }
-
-    /// Returns the branch that takes the files that move to a disk.
-    pub(crate) fn taker(&self, disk: usize) -> Option<usize> {
-        self.list[disk].taker
     }
 }

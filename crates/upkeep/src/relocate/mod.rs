@@ -2,11 +2,11 @@
 //! the same way.
 
 mod balance;
-mod belongs;
 mod consolidate;
 mod drain;
 mod drop_copy;
 mod job;
+mod layout;
 mod mode;
 mod mover;
 mod several;
@@ -25,14 +25,13 @@ use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::held::Kept;
 use crate::manners::ThrottleArgs;
-use crate::plan::Move;
 use crate::pool_link::PoolLink;
 use crate::stop::Stop;
 pub(crate) use balance::percent;
-pub(crate) use belongs::{Borders, Bound, RulesArgs, placement};
 use clap::Args;
-pub(crate) use job::{BELOW_ANOTHER, Disks, Found, Job, Stays};
-pub(crate) use mover::{Action, FILES, Step, Sum, Unit, adds_up};
+pub(crate) use job::{BELOW_ANOTHER, Found, Stays};
+pub(crate) use layout::{Bound, NO_ROOM, RulesArgs, Told, file, layout, placement};
+pub(crate) use mover::{Action, FILES, Sum, Task, Unit, adds_up};
 pub(crate) use several::collect as collect_with_copies;
 pub(crate) use transfer::apart;
 
@@ -98,27 +97,27 @@ impl<'r> Run<'r> {
     }
 
     /// Asks whether a plan that has been shown is carried out, if the user decides.
-    fn agrees(&self, steps: &[Step]) -> Result<bool> {
-        self.consent.agrees(self.action.question(), steps.is_empty(), &self.stop)
+    fn agrees(&self, tasks: &[Task]) -> Result<bool> {
+        self.consent.agrees(self.action.question(), tasks.is_empty(), &self.stop)
     }
 
     /// Says what will be done, does it if that is agreed to, and says what has become of it.
-    pub(crate) fn carry_out(&self, command: &str, steps: &[Step], stays: &[Stays]) -> Result<()> {
-        self.carry_out_within(command, steps, stays, &Bound::default())
+    pub(crate) fn carry_out(&self, command: &str, tasks: &[Task], stays: &[Stays]) -> Result<()> {
+        self.carry_out_within(command, tasks, stays, &Bound::default())
     }
 
     /// The same, where rules and tiers have kept something back.
     pub(crate) fn carry_out_within(
         &self,
         command: &str,
-        steps: &[Step],
+        tasks: &[Task],
         stays: &[Stays],
         bound: &Bound,
     ) -> Result<()> {
         let summary = self.summary_of(command);
-        summary.before(steps);
-        let outcome = if self.agrees(steps)? { self.mover().run(steps)? } else { Outcome::default() };
-        summary.after(steps, &outcome, (stays, bound), self.stop.is_set())
+        summary.before(tasks);
+        let outcome = if self.agrees(tasks)? { self.mover().run(tasks)? } else { Outcome::default() };
+        summary.after(tasks, &outcome, (stays, bound), self.stop.is_set())
     }
 
     fn summary_of<'s>(&'s self, command: &'s str) -> Summary<'s> {
@@ -135,11 +134,6 @@ impl<'r> Run<'r> {
 }
 
 /// Has the daemon take a file off a branch, with all its names, because others hold the same.
-pub(crate) fn drop_one(pool: &PoolLink, stop: &Stop, step: &Step) -> std::result::Result<(), Kept> {
-    Mover::new(pool, Manner::default(), stop).drop_one(step)
-}
-
-/// Returns the steps of a plan.
-fn steps(moves: &[Move], found: &[&Found]) -> Vec<Step> {
-    moves.iter().map(|it| Step::of(found[it.item], it.branch)).collect()
+pub(crate) fn drop_one(pool: &PoolLink, stop: &Stop, task: &Task) -> std::result::Result<(), Kept> {
+    Mover::new(pool, Manner::default(), stop).drop_one(task)
 }

@@ -1,6 +1,6 @@
 //! Carrying out a plan through the daemon, one entry after the other.
 
-use super::drop_copy::{self, CopyState, Leaving};
+use super::drop_copy::{self, CopyState};
 use super::job::{Found, Stays};
 use crate::error::{Error, Result};
 use crate::held::{Kept, LEASED};
@@ -8,7 +8,9 @@ use crate::output::{complain, shown};
 use crate::pool_link::{PoolLink, UNDER_CONSTRUCTION, open_beneath};
 use crate::progress::Progress;
 use crate::stop::Stop;
+use crate::survey::FileCopy;
 use canopy_base::text::{bytes, os_error};
+use canopy_policy::layout::Step;
 use canopy_sys::ioctl::relocate::{Relocation, What, relocate};
 use rustix::fd::AsFd;
 use rustix::fs::{AtFlags, Mode, OFlags};
@@ -47,13 +49,6 @@ impl Action {
         }
     }
 
-    fn what(self) -> What {
-        match self {
-            Action::Move => What::Move,
-            Action::Copy => What::Copy,
-        }
-    }
-
     /// What a file does that the action fails for.
     pub(crate) fn failure(self) -> &'static str {
         match self {
@@ -75,28 +70,61 @@ pub(crate) struct Manner {
     pub(crate) action: Action,
 }
 
-/// One step of a plan: an entry of the pool, and the branches that it moves or is copied between.
+/// What is done with an entry of the pool: all of it, or nothing.
 #[derive(Clone, Debug)]
-pub(crate) struct Step {
+pub(crate) struct Task {
     /// The names that are known, of which the first stands for all.
     pub(crate) names: Vec<PathBuf>,
+    /// At least one.
+    pub(crate) steps: Vec<Step>,
+    /// How many copies there must be afterwards, if there are several.
+    pub(crate) wanted: usize,
+    /// Where it is shown to go.
     pub(crate) from: usize,
     pub(crate) to: usize,
     pub(crate) bytes: u64,
-    /// If one of several copies moves.
-    pub(crate) leaving: Option<Leaving>,
 }
 
-impl Step {
-    pub(crate) fn of(found: &Found, to: usize) -> Step {
-        let copy = &found.copy;
-        let leaving = found.others.as_ref().map(|others| Leaving { copies: vec![to], wanted: others.wanted });
-        Step { leaving, ..Step::whole(found.names.clone(), copy.branch, to, copy.used()) }
+impl Task {
+    /// Of what a plan says of a file.
+    pub(crate) fn of(found: &Found, steps: &[Step]) -> Task {
+        let (mut from, mut to, mut bytes) = (None, None, 0);
+        for step in steps {
+            let (source, target) = match *step {
+                Step::Move { from, to } | Step::Copy { from, to } => (from, Some(to)),
+                Step::Drop { from } => (from, None),
+            };
+            from = from.or(Some(source));
+            if target.is_some() {
+                let copy = found.copies.iter().find(|copy| copy.branch == source);
+                bytes += copy.map_or(0, FileCopy::used);
+                to = to.or(target);
+            }
+        }
+        let from = from.unwrap_or(found.first().branch);
+        let stays = found.copies.iter().map(|copy| copy.branch).find(|branch| *branch != from);
+        let to = to.or(stays).unwrap_or(from);
+        Task { names: found.names.clone(), steps: steps.to_vec(), wanted: found.wanted, from, to, bytes }
     }
 
-    /// Of all that there is of a file.
-    pub(crate) fn whole(names: Vec<PathBuf>, from: usize, to: usize, bytes: u64) -> Step {
-        Step { names, from, to, bytes, leaving: None }
+    /// Of an entry that moves as a whole.
+    pub(crate) fn moving(names: Vec<PathBuf>, from: usize, to: usize, bytes: u64) -> Task {
+        Task { names, steps: vec![Step::Move { from, to }], wanted: 1, from, to, bytes }
+    }
+
+    /// Of a file of which a branch gets a copy.
+    pub(crate) fn copying(names: Vec<PathBuf>, from: usize, to: usize, bytes: u64) -> Task {
+        Task { names, steps: vec![Step::Copy { from, to }], wanted: 1, from, to, bytes }
+    }
+
+    /// Of a file that leaves a branch, because another one holds the same.
+    pub(crate) fn dropping(names: Vec<PathBuf>, from: usize, to: usize, bytes: u64) -> Task {
+        Task { names, steps: vec![Step::Drop { from }], wanted: 1, from, to, bytes }
+    }
+
+    /// Nothing is copied: a branch gives what others hold.
+    fn only_drops(&self) -> bool {
+        self.steps.iter().all(|step| matches!(step, Step::Drop { .. }))
     }
 }
 
@@ -108,9 +136,9 @@ pub(crate) struct Sum {
 }
 
 impl Sum {
-    pub(crate) fn of<'s>(steps: impl IntoIterator<Item = &'s Step>) -> Sum {
+    pub(crate) fn of<'s>(tasks: impl IntoIterator<Item = &'s Task>) -> Sum {
         let mut sum = Sum::default();
-        steps.into_iter().for_each(|step| sum.add(step.bytes));
+        tasks.into_iter().for_each(|task| sum.add(task.bytes));
         sum
     }
 
@@ -137,7 +165,7 @@ pub(crate) fn adds_up(unit: Unit, done: (&str, Sum), rest: &[(&str, Sum)], all: 
     parts.join("; ") + "\n"
 }
 
-/// What has become of a plan. The planned steps are those that moved, those that stay, and those that were not begun.
+/// What has become of a plan. The planned tasks are those that moved, those that stay, and those that were not begun.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) planned: Sum,
@@ -166,7 +194,7 @@ impl Outcome {
 impl Add for Outcome {
     type Output = Outcome;
 
-    /// Adds up two plans that have no step in common.
+    /// Adds up two plans that have no task in common.
     fn add(mut self, other: Outcome) -> Outcome {
         let sums = [
             (&mut self.planned, other.planned),
@@ -213,45 +241,46 @@ impl<'p> Mover<'p> {
         Mover { pool, manner, stop }
     }
 
-    /// Carries out the steps in their order, until a signal arrives.
+    /// Carries out tasks in their order, until a signal arrives.
     ///
     /// # Errors
-    /// Only those that concern all steps.
-    pub(crate) fn run(&self, steps: &[Step]) -> Result<Outcome> {
-        self.run_calmly(steps, &|| {})
+    /// Only those that concern all tasks.
+    pub(crate) fn run(&self, tasks: &[Task]) -> Result<Outcome> {
+        self.run_calmly(tasks, &|| {})
     }
 
-    /// As `run`, and calls `before` ahead of each step.
-    pub(super) fn run_calmly(&self, steps: &[Step], before: &dyn Fn()) -> Result<Outcome> {
-        let mut outcome = Outcome { planned: Sum::of(steps), ..Outcome::default() };
+    /// As `run`, and calls `before` ahead of each task.
+    pub(super) fn run_calmly(&self, tasks: &[Task], before: &dyn Fn()) -> Result<Outcome> {
+        let mut outcome = Outcome { planned: Sum::of(tasks), ..Outcome::default() };
         let bar = Progress::new(outcome.planned.bytes, self.manner.quiet);
         let begun = Instant::now();
-        for (index, step) in steps.iter().enumerate() {
+        for (index, task) in tasks.iter().enumerate() {
             before();
             if self.stop.is_set() {
-                outcome.not_begun = Sum::of(&steps[index..]);
+                outcome.not_begun = Sum::of(&tasks[index..]);
                 break;
             }
-            let path = self.pool.mountpoint.join(&step.names[0]);
+            let path = self.pool.mountpoint.join(&task.names[0]);
             bar.show(&path);
-            match self.watched(&bar, step) {
+            match self.watched(&bar, task) {
                 Ok(()) => {
-                    outcome.moved.add(step.bytes);
+                    outcome.moved.add(task.bytes);
                     let [from, to] =
-                        [step.from, step.to].map(|branch| shown(&self.pool.branches[branch].path));
+                        [task.from, task.to].map(|branch| shown(&self.pool.branches[branch].path));
                     let path = shown(&path);
-                    bar.tell(&match &step.leaving {
-                        Some(leaving) if leaving.copies.is_empty() => format!("{path}: taken off {from}"),
-                        _ => format!("{path}: {from} -> {to} ({})", bytes(step.bytes)),
+                    bar.tell(&if task.only_drops() {
+                        format!("{path}: taken off {from}")
+                    } else {
+                        format!("{path}: {from} -> {to} ({})", bytes(task.bytes))
                     });
                 }
                 Err(NotMoved::Stays(why)) => {
-                    outcome.stayed.add(step.bytes);
+                    outcome.stayed.add(task.bytes);
                     bar.tell(&format!("{} {}: {why}", shown(&path), self.manner.action.failure()));
                     outcome.stays.push(Stays { path, why });
                 }
                 Err(NotMoved::Stopped) => {
-                    outcome.not_begun = Sum::of(&steps[index..]);
+                    outcome.not_begun = Sum::of(&tasks[index..]);
                     break;
                 }
                 Err(NotMoved::Fatal(error)) => {
@@ -259,7 +288,7 @@ impl<'p> Mover<'p> {
                     return Err(error);
                 }
             }
-            bar.inc(step.bytes);
+            bar.inc(task.bytes);
             if let Some(due) = outcome.moved.bytes.saturating_mul(1000).checked_div(self.manner.rate) {
                 self.stop.sleep_until(begun + Duration::from_millis(due.min(u64::from(u32::MAX))));
             }
@@ -269,18 +298,18 @@ impl<'p> Mover<'p> {
     }
 
     /// Takes a file off a branch, with all its names, because others hold the same.
-    pub(super) fn drop_one(&self, step: &Step) -> Result<(), Kept> {
-        self.transfer(step, (step.from, step.to), What::Drop).map_err(|why| match why {
+    pub(super) fn drop_one(&self, task: &Task) -> Result<(), Kept> {
+        self.transfer(task, (task.from, task.to), What::Drop).map_err(|why| match why {
             NotMoved::Stays(why) => Kept::Because(why),
             NotMoved::Fatal(error) => Kept::Because(error.to_string()),
             NotMoved::Stopped => Kept::Stopped,
         })
     }
 
-    /// Makes a step. While a large file is copied, the bar follows its copy on the new branch.
-    fn watched(&self, bar: &Progress, step: &Step) -> Result<(), NotMoved> {
-        if bar.is_hidden() || step.bytes < LARGE {
-            return self.step(step);
+    /// Carries out a task. While a large file is copied, the bar follows its copy on the new branch.
+    fn watched(&self, bar: &Progress, task: &Task) -> Result<(), NotMoved> {
+        if bar.is_hidden() || task.bytes < LARGE {
+            return self.carry_out(task);
         }
         let before = bar.position();
         let (done, ended) = mpsc::channel::<()>();
@@ -288,12 +317,12 @@ impl<'p> Mover<'p> {
             // The ioctl stays on the thread that signals reach first.
             scope.spawn(move || {
                 while ended.recv_timeout(LOOK) == Err(mpsc::RecvTimeoutError::Timeout) {
-                    if let Some(copied) = self.copied(step) {
-                        bar.set_position(before + copied.min(step.bytes));
+                    if let Some(copied) = self.copied(task) {
+                        bar.set_position(before + copied.min(task.bytes));
                     }
                 }
             });
-            let made = self.step(step);
+            let made = self.carry_out(task);
             drop(done);
             made
         });
@@ -303,8 +332,8 @@ impl<'p> Mover<'p> {
     }
 
     /// Returns how many bytes of a file are copied, as far as that can be seen.
-    fn copied(&self, step: &Step) -> Option<u64> {
-        let dir = self.pool.branches[step.to].dir(step.names[0].parent()?).ok()?;
+    fn copied(&self, task: &Task) -> Option<u64> {
+        let dir = self.pool.branches[task.to].dir(task.names[0].parent()?).ok()?;
         let note = [UNDER_CONSTRUCTION, b"move."].concat();
         let mut most = None;
         for entry in rustix::fs::Dir::read_from(&dir).ok()? {
@@ -318,50 +347,66 @@ impl<'p> Mover<'p> {
         most
     }
 
-    fn step(&self, step: &Step) -> Result<(), NotMoved> {
-        let Some(leaving) = &step.leaving else {
-            return self.transfer(step, (step.from, step.to), self.manner.action.what());
+    fn carry_out(&self, task: &Task) -> Result<(), NotMoved> {
+        let (pool, path) = (self.pool, &task.names[0]);
+        let gets = |step: &Step| match *step {
+            Step::Copy { to, .. } => Some(to),
+            Step::Move { .. } | Step::Drop { .. } => None,
         };
-        let (pool, path) = (self.pool, &step.names[0]);
-        drop_copy::must_be_possible(pool, path, step.from, leaving)?;
-        let mut made = Vec::new();
-        let mut take = || {
-            for to in &leaving.copies {
-                self.transfer(step, (step.from, *to), What::Copy)?;
-                made.push(*to);
-            }
-            match drop_copy::what_goes(pool, path, step.from, leaving.wanted)? {
-                CopyState::Surplus(other) => self.transfer(step, (step.from, other), What::Drop),
-                CopyState::Old => Ok(drop_copy::remove_old(pool, &step.names, step.from)?),
-                CopyState::Missing => Ok(()),
-            }
-        };
-        let taken = take();
-        if taken.is_err() {
-            // They would be too many.
-            for to in made {
-                if let Err(NotMoved::Stays(why)) = self.transfer(step, (to, step.from), What::Drop) {
-                    let (path, branch) = (pool.mountpoint.join(path), &pool.branches[to].path);
-                    let (path, branch) = (shown(&path), shown(branch));
-                    complain(&format!(
-                        "{path}: its new copy on {branch} stays ({why}); canopy dedup removes it"
-                    ));
-                }
+        let copies: Vec<usize> = task.steps.iter().filter_map(gets).collect();
+        for step in &task.steps {
+            if let Step::Drop { from } = *step {
+                drop_copy::must_be_possible(pool, path, from, (&copies, task.wanted))?;
             }
         }
-        taken
+        // Copies that were made for one that is to go.
+        let mut made = Vec::new();
+        for step in &task.steps {
+            let done = match *step {
+                Step::Move { from, to } => self.transfer(task, (from, to), What::Move),
+                Step::Copy { from, to } => {
+                    self.transfer(task, (from, to), What::Copy).map(|()| made.push((from, to)))
+                }
+                Step::Drop { from } => self.drop_copy(task, from).map(|()| made.clear()),
+            };
+            if done.is_err() {
+                self.take_back(task, &made);
+                return done;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes one of several copies off a branch.
+    fn drop_copy(&self, task: &Task, from: usize) -> Result<(), NotMoved> {
+        match drop_copy::what_goes(self.pool, &task.names[0], from, task.wanted)? {
+            CopyState::Surplus(other) => self.transfer(task, (from, other), What::Drop),
+            CopyState::Old => Ok(drop_copy::remove_old(self.pool, &task.names, from)?),
+            CopyState::Missing => Ok(()),
+        }
+    }
+
+    /// Removes copies that were made for others that have not gone: they would be too many.
+    fn take_back(&self, task: &Task, made: &[(usize, usize)]) {
+        for (from, to) in made {
+            if let Err(NotMoved::Stays(why)) = self.transfer(task, (*to, *from), What::Drop) {
+                let path = self.pool.mountpoint.join(&task.names[0]);
+                let (path, branch) = (shown(&path), shown(&self.pool.branches[*to].path));
+                complain(&format!("{path}: its new copy on {branch} stays ({why}); canopy dedup removes it"));
+            }
+        }
     }
 
     /// Moves or copies a file to a branch.
-    fn transfer(&self, step: &Step, between: (usize, usize), what: What) -> Result<(), NotMoved> {
+    fn transfer(&self, task: &Task, between: (usize, usize), what: What) -> Result<(), NotMoved> {
         // The daemon then knows these names, and need not look for them on the whole branch.
-        for name in step.names.iter().skip(1) {
+        for name in task.names.iter().skip(1) {
             let _ = self.pool.mountpoint.join(name).symlink_metadata();
         }
         let mut attempts = 0;
         loop {
             attempts += 1;
-            match self.relocate(step, between, what) {
+            match self.relocate(task, between, what) {
                 Ok(()) => return Ok(()),
                 Err(Errno::INTR) if self.stop.is_set() => return Err(NotMoved::Stopped),
                 // Some other signal, such as of a window that has changed its size.
@@ -372,8 +417,8 @@ impl<'p> Mover<'p> {
         }
     }
 
-    fn relocate(&self, step: &Step, (from, to): (usize, usize), what: What) -> Result<(), Errno> {
-        let path = &step.names[0];
+    fn relocate(&self, task: &Task, (from, to): (usize, usize), what: What) -> Result<(), Errno> {
+        let path = &task.names[0];
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let root = rustix::fs::open(&self.pool.mountpoint, flags | OFlags::CLOEXEC, Mode::empty())?;
         // Users may put a symlink in place of a directory meanwhile.

@@ -1,42 +1,35 @@
 //! Files of which a rule wants several copies. One of them moves: another branch gets a copy first, then this one goes.
 
 use super::Run;
-use super::drop_copy::Leaving;
-use super::job::{Found, Job, Others, SEVERAL, Stays, look_through};
-use super::mover::Step;
+use super::job::{Found, Job, SEVERAL, Stays, look_through};
+use super::mover::Task;
 use super::tier::copies::{CopyPlan, CopyPlanner};
 use crate::error::Result;
 use crate::pool_link::PoolLink;
 use crate::survey::{Entry, FileCopy, disks_of, up_to_date};
+use canopy_policy::layout::{Layout, Step};
 use canopy_policy::placement::Placement;
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Looks through some files and trees of a pool as [`job::collect`](collect) does, and takes up one copy of each file of which
-/// a rule wants several.
+/// Looks through some files and trees of a pool as [`job::collect`](collect) does, and takes up files of which a rule wants
+/// several copies.
 pub(crate) fn collect(
     run: &Run<'_>,
     placement: &Placement,
     starts: &[PathBuf],
     from: &dyn Fn(usize) -> bool,
-    choose: &mut dyn FnMut(&[FileCopy]) -> Option<FileCopy>,
 ) -> Result<Job> {
     let mut job = look_through(run.pool, starts, from, &run.filter, &run.stop)?;
-    let (found, stays) = movable(run.pool, placement, std::mem::take(&mut job.shared), choose);
+    let (found, stays) = movable(run.pool, placement, std::mem::take(&mut job.shared));
     job.found.extend(found);
     job.stays.extend(stays);
     Ok(job)
 }
 
-/// Returns of each file the copy that is to move, chosen from those that are up to date, and what stays. If none is chosen,
-/// there is nothing to do.
-fn movable(
-    pool: &PoolLink,
-    placement: &Placement,
-    shared: Vec<Entry>,
-    choose: &mut dyn FnMut(&[FileCopy]) -> Option<FileCopy>,
-) -> (Vec<Found>, Vec<Stays>) {
+/// Returns the files of which a copy may move, and what stays.
+fn movable(pool: &PoolLink, placement: &Placement, shared: Vec<Entry>) -> (Vec<Found>, Vec<Stays>) {
     let (mut found, mut stays) = (Vec::new(), Vec::new());
     for File { names, copies, wanted } in files(placement, shared) {
         let held = up_to_date(pool, &names[0], &copies);
@@ -44,11 +37,7 @@ fn movable(
             _ if wanted < 2 => SEVERAL,
             disks if disks < wanted => "it has fewer copies than its rule wants (canopy tier makes them)",
             _ => {
-                if let Some(copy) = choose(&held) {
-                    let others = held.iter().map(|other| other.branch);
-                    let branches = others.filter(|other| *other != copy.branch).collect();
-                    found.push(Found { names, copy, others: Some(Others { branches, wanted }) });
-                }
+                found.push(Found { names, copies: held, wanted });
                 continue;
             }
         };
@@ -93,20 +82,20 @@ fn stay(pool: &PoolLink, names: Vec<PathBuf>, why: &str) -> impl Iterator<Item =
 pub(super) fn leave(
     pool: &PoolLink,
     branch: usize,
-    placement: &Placement,
+    (placement, layout): (&Placement, &mut Layout<'_>),
     shared: Vec<Entry>,
-) -> Result<(Vec<Step>, Vec<Stays>)> {
-    let mut planner = CopyPlanner::new(pool, placement)?.without(branch);
+) -> (Vec<Task>, Vec<Stays>) {
+    let mut planner = CopyPlanner::new(pool, placement, layout).without(branch);
     for entry in &shared {
         planner.consider(entry, &|_| true);
     }
-    let CopyPlan { steps: copies, stays: lacks, .. } = planner.plan;
+    let CopyPlan { tasks: copies, stays: lacks, .. } = planner.plan;
     let short: HashMap<PathBuf, String> = lacks.into_iter().map(|lack| (lack.path, lack.why)).collect();
-    let mut made: HashMap<&Path, Vec<&Step>> = HashMap::new();
-    for step in &copies {
-        made.entry(step.names[0].as_path()).or_default().push(step);
+    let mut made: HashMap<&Path, Vec<&Task>> = HashMap::new();
+    for task in &copies {
+        made.entry(task.names[0].as_path()).or_default().push(task);
     }
-    let (mut steps, mut stays) = (Vec::new(), Vec::new());
+    let (mut tasks, mut stays) = (Vec::new(), Vec::new());
     for File { names, copies, wanted } in files(placement, shared) {
         let lacks = names.iter().find_map(|name| short.get(&pool.mountpoint.join(name)));
         if wanted < 2 || lacks.is_some() {
@@ -115,12 +104,12 @@ pub(super) fn leave(
         }
         let made = names.iter().find_map(|name| made.get(name.as_path())).map_or(&[][..], Vec::as_slice);
         let there = copies.iter().map(|copy| copy.branch).find(|it| *it != branch);
-        let copies: Vec<usize> = made.iter().map(|step| step.to).collect();
-        let Some(to) = copies.first().copied().or(there) else { continue };
+        let Some(to) = made.first().map(|task| task.to).or(there) else { continue };
         // What is there already takes no bytes.
-        let bytes = made.iter().map(|step| step.bytes).sum();
-        let leaving = Some(Leaving { copies, wanted });
-        steps.push(Step { leaving, ..Step::whole(names, branch, to, bytes) });
+        let bytes = made.iter().map(|task| task.bytes).sum();
+        let copies = made.iter().map(|task| Step::Copy { from: branch, to: task.to });
+        let steps = copies.chain([Step::Drop { from: branch }]).collect();
+        tasks.push(Task { names, steps, wanted, from: branch, to, bytes });
     }
-    Ok((steps, stays))
+    (tasks, stays)
 }

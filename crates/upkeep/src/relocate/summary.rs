@@ -1,8 +1,8 @@
 //! What a command says before and after it moves or copies files.
 
-use super::belongs::{Bound, KeptByRule};
 use super::job::Stays;
-use super::mover::{Action, FILES, Outcome, Step, Sum, adds_up};
+use super::layout::{Bound, KeptByRule};
+use super::mover::{Action, FILES, Outcome, Sum, Task, adds_up};
 use crate::error::{Error, Result};
 use crate::output::{print, print_json, shown};
 use crate::pool_link::PoolLink;
@@ -66,23 +66,23 @@ pub(crate) struct Summary<'s> {
 
 impl Summary<'_> {
     /// Says what will be done; in a dry run, each file.
-    pub(crate) fn before(&self, steps: &[Step]) {
+    pub(crate) fn before(&self, tasks: &[Task]) {
         if self.json || (self.quiet && !self.dry_run) {
             return;
         }
         let mut text = String::new();
         let branch = |index: usize| shown(&self.pool.branches[index].path);
         let mut pairs: BTreeMap<(usize, usize), Sum> = BTreeMap::new();
-        for step in steps {
-            pairs.entry((step.from, step.to)).or_default().add(step.bytes);
+        for task in tasks {
+            pairs.entry((task.from, task.to)).or_default().add(task.bytes);
             if self.dry_run {
-                let path = shown(&self.pool.mountpoint.join(&step.names[0]));
+                let path = shown(&self.pool.mountpoint.join(&task.names[0]));
                 let _ = writeln!(
                     text,
                     "{path}: {} -> {} ({})",
-                    branch(step.from),
-                    branch(step.to),
-                    bytes(step.bytes)
+                    branch(task.from),
+                    branch(task.to),
+                    bytes(task.bytes)
                 );
             }
         }
@@ -93,10 +93,10 @@ impl Summary<'_> {
             Action::Move => "move",
             Action::Copy => "copy",
         };
-        let all = Sum::of(steps);
+        let all = Sum::of(tasks);
         let rate = if self.rate == 0 { USUAL_RATE } else { self.rate };
         let time = duration(Duration::from_secs(all.bytes / rate));
-        let _ = if steps.is_empty() {
+        let _ = if tasks.is_empty() {
             writeln!(text, "nothing to {verb}")
         } else {
             writeln!(text, "to {verb}: {}, about {time} at {}/s", all.counted(FILES), bytes(rate))
@@ -111,7 +111,7 @@ impl Summary<'_> {
     /// If something stays, or a signal has arrived.
     pub(crate) fn after(
         &self,
-        steps: &[Step],
+        tasks: &[Task],
         outcome: &Outcome,
         (stays, bound): (&[Stays], &Bound),
         stopped: bool,
@@ -119,11 +119,11 @@ impl Summary<'_> {
         let stays: Vec<&Stays> = stays.iter().chain(&outcome.stays).collect();
         let left = (stays.len() + bound.kept.len()) as u64;
         if self.json {
-            let step = |step: &Step| StepReport {
-                path: OsText::from(self.pool.mountpoint.join(&step.names[0]).as_path()),
-                from: OsText::from(self.pool.branches[step.from].path.as_path()),
-                to: OsText::from(self.pool.branches[step.to].path.as_path()),
-                bytes: step.bytes,
+            let step = |task: &Task| StepReport {
+                path: OsText::from(self.pool.mountpoint.join(&task.names[0]).as_path()),
+                from: OsText::from(self.pool.branches[task.from].path.as_path()),
+                to: OsText::from(self.pool.branches[task.to].path.as_path()),
+                bytes: task.bytes,
             };
             let kept = |kept: &KeptByRule| Stays {
                 path: kept.path.clone(),
@@ -139,7 +139,7 @@ impl Summary<'_> {
                 copied: (self.action == Action::Copy).then_some(outcome.moved),
                 stayed: outcome.stayed,
                 not_begun: outcome.not_begun,
-                steps: if self.dry_run { steps.iter().map(step).collect() } else { Vec::new() },
+                steps: if self.dry_run { tasks.iter().map(step).collect() } else { Vec::new() },
                 stays: stays.into_iter().cloned().chain(bound.kept.iter().map(kept)).collect(),
                 belongs_to_disk: bound.belongs.iter().map(|path| OsText::from(path.as_path())).collect(),
                 note: bound.note.as_deref(),

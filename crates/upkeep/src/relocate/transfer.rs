@@ -1,10 +1,12 @@
 //! `canopy move`: moves files to a branch.
 
 use super::consolidate::taking;
-use super::mover::Step;
+use super::job::{Found, Stays};
+use super::layout::NoRoom;
 use super::several::collect;
-use super::{Borders, Bound, RulesArgs, Run, RunArgs, placement};
+use super::{Bound, RulesArgs, Run, RunArgs, Told, file, layout, placement};
 use crate::error::Result;
+use crate::output::shown;
 use crate::pool_link::PoolLink;
 use clap::Args;
 use std::path::PathBuf;
@@ -39,20 +41,17 @@ pub fn move_files(args: &MoveArgs) -> Result<()> {
     let apart = apart(&pool, &args.paths)?;
     let from = |branch: usize| branch != to && pool.branches[branch].gives();
     let placement = placement(&pool)?;
-    let job = collect(&run, &placement, &apart, &from, &mut |held| {
-        let is_there = held.iter().any(|copy| copy.branch == to);
-        held.iter().find(|copy| !is_there && from(copy.branch)).copied()
-    })?;
-    let borders = Borders::new(&pool, &placement, args.rules);
-    let mut bound = Bound { belongs: job.belongs, ..Bound::default() };
-    let mut steps: Vec<Step> = Vec::new();
-    for found in &job.found {
-        match borders.forbid(found, to) {
-            Some(kept) => bound.kept.push(kept),
-            None => steps.push(Step::of(found, to)),
-        }
-    }
-    run.carry_out_within("move", &steps, &job.stays, &bound)
+    let job = collect(&run, &placement, &apart, &from)?;
+    let mut layout = layout(&pool, args.rules.heeded(&placement))?;
+    layout.hold(job.found.iter().map(|found| file(&pool, found)).collect());
+    // Who names a branch may fill it.
+    let plan = layout.bring(to, false);
+    let found: Vec<&Found> = job.found.iter().collect();
+    let no_room = format!("{} has no room", shown(&pool.branches[to].path));
+    let Told { tasks, stays, kept } =
+        Told::of(&plan, &found, &pool, NoRoom { why: &no_room, of_whole: &no_room });
+    let stays: Vec<Stays> = job.stays.iter().cloned().chain(stays).collect();
+    run.carry_out_within("move", &tasks, &stays, &Bound { kept, belongs: job.belongs, ..Bound::default() })
 }
 
 /// Returns the places of paths in the pool, without those that are within another.

@@ -5,8 +5,9 @@ use crate::consent::ConsentArgs;
 use crate::error::Result;
 use crate::filter::{Filter, FilterArgs, size};
 use crate::relocate::{
-    Borders, Bound, Disks, Found, Job, RulesArgs, Run, RunArgs, Step, collect_with_copies, placement,
+    Bound, Found, NO_ROOM, Run, RunArgs, Told, collect_with_copies, file, layout, placement,
 };
+use canopy_policy::layout::Pick;
 use clap::Parser;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -46,41 +47,26 @@ pub(super) fn run(args: &OldConsolidate) -> Result<()> {
     })?;
     let gives = |branch: usize| pool.branches[branch].gives();
     let placement = placement(&pool)?;
-    let job: Job = collect_with_copies(&run, &placement, &[below], &gives, &mut |held| {
-        held.iter().find(|copy| gives(copy.branch)).copied()
-    })?;
-    let mut disks = Disks::of(&pool, &|_| true)?;
+    let job = collect_with_copies(&run, &placement, &[below], &gives)?;
+    let mut layout = layout(&pool, Some(&placement))?;
     let mut by_dir: BTreeMap<&Path, Vec<&Found>> = BTreeMap::new();
     for found in &job.found {
         let dir = found.names[0].parent().unwrap_or(Path::new(""));
         by_dir.entry(dir).or_default().push(found);
     }
-    let borders = Borders::new(&pool, &placement, RulesArgs::default());
-    let (mut steps, mut bound) = (Vec::new(), Bound::default());
+    let (mut tasks, mut stays, mut bound) = (Vec::new(), Vec::new(), Bound::default());
     for (dir, files) in by_dir {
-        let bytes: u64 = files.iter().map(|found| found.copy.size()).sum();
+        let bytes: u64 = files.iter().map(|found| found.first().size()).sum();
         let skipped = files.len() < 2 || files.len() > args.max_files || bytes >= args.max_size;
         if skipped || !dirs.admits_path(&pool.mountpoint, dir) {
             continue;
         }
-        let (items, classes) = borders.items(&files, &disks, false);
-        // The disk must be one that rules and tiers allow most of them.
-        let may = |disk: usize| items.iter().filter(|item| classes[item.class].taker(disk).is_some()).count();
-        let takers = (0..disks.list.len()).filter(|disk| disks.taker(*disk).is_some());
-        let Some(disk) = takers.max_by_key(|disk| (may(*disk), disks.list[*disk].free)) else { continue };
-        for (found, item) in files.into_iter().zip(&items) {
-            if found.is_on(disk, &disks) {
-                continue;
-            }
-            match classes[item.class].taker(disk) {
-                Some(to) => {
-                    disks.list[disk].free = disks.list[disk].free.saturating_sub(item.bytes);
-                    disks.list[item.disk].free += item.bytes;
-                    steps.push(Step::of(found, to));
-                }
-                None => bound.kept.extend(borders.keeps(found)),
-            }
-        }
+        layout.hold(files.iter().map(|found| file(&pool, found)).collect());
+        let Some(plan) = layout.gather(Pick::MostFree) else { continue };
+        let told = Told::of(&plan, &files, &pool, NO_ROOM);
+        tasks.extend(told.tasks);
+        stays.extend(told.stays);
+        bound.kept.extend(told.kept);
     }
-    run.carry_out_within("consolidate", &steps, &[], &bound)
+    run.carry_out_within("consolidate", &tasks, &stays, &bound)
 }

@@ -1,12 +1,12 @@
 //! Copies that rules want: which files have too few, and where more go.
 
-use crate::plan::Disk;
-use crate::pool_link::PoolLink;
-use crate::relocate::job::{Disks, Stays};
-use crate::relocate::mover::Step;
+use crate::pool_link::{BranchLink, PoolLink};
+use crate::relocate::job::Stays;
+use crate::relocate::mover::Task;
 use crate::survey::{Entry, FileCopy};
 use canopy_base::text::os_error;
 use canopy_branch::fs::generation::{self, Generation};
+use canopy_policy::layout::{Layout, Takes, Twins};
 use canopy_policy::placement::{Placement, Rule, Target};
 use rustix::fs::FileType;
 use rustix::io::Errno;
@@ -47,16 +47,6 @@ fn fixed_part(glob: &str) -> PathBuf {
     above.iter().take_while(|part| !part.contains(['*', '?', '[', ']', '{', '}', '\\'])).collect()
 }
 
-/// A branch of the pool.
-#[derive(Clone, Copy, Debug)]
-struct Spot {
-    /// `None` for a branch that cannot be looked at.
-    disk: Option<usize>,
-    takes: bool,
-    /// What it holds is a copy that stays.
-    counts: bool,
-}
-
 /// A file that a branch holds under a name.
 #[derive(Clone, Copy, Debug)]
 struct Holder {
@@ -75,62 +65,35 @@ struct Chosen {
     lack: Option<&'static str>,
 }
 
-/// Chooses branches for the copies that a file of so many bytes lacks. `prefers` names the branches that the rule wants.
+/// Chooses branches for the copies that a file lacks. What a branch holds that is being emptied only is copied from.
 fn choose(
-    wanted: usize,
+    (wanted, bytes): (usize, u64),
     holders: &[Holder],
-    spots: &[Spot],
-    disks: &mut [Disk],
-    bytes: u64,
-    tiers_of_choice: &[&dyn Fn(usize) -> bool],
+    leaving: Option<usize>,
+    layout: &mut Layout<'_>,
+    rule: Option<(&Rule, &Placement)>,
 ) -> Chosen {
     let generations: Vec<_> = holders.iter().map(|holder| holder.generation).collect();
-    let current: Vec<usize> = generation::current(&generations).map(|at| holders[at].branch).collect();
-    let mut chosen = Chosen { from: current.first().copied().unwrap_or_default(), ..Chosen::default() };
-    // Two branches of one disk are lost together.
-    let counts = |branch: &&usize| spots[**branch].counts;
-    let mut held: BTreeSet<Option<usize>> =
-        current.iter().filter(counts).map(|branch| spots[*branch].disk).collect();
+    let mut current: Vec<usize> = generation::current(&generations).map(|at| holders[at].branch).collect();
+    let from = current.first().copied().unwrap_or_default();
+    current.retain(|branch| Some(*branch) != leaving);
     let number = |generation: Option<Generation>| generation.map(|generation| generation.number);
     let newest = generations.iter().copied().map(number).max().flatten();
-    while held.len() < wanted {
-        let fits = |branch: &usize| {
-            let spot = spots[*branch];
-            let free = match holders.iter().find(|holder| holder.branch == *branch) {
-                None => true,
-                Some(old) => old.is_file && old.generation.is_some() && number(old.generation) < newest,
-            };
-            let disk = spot.disk.map(|disk| &disks[disk]);
-            free && spot.takes
-                && !held.contains(&spot.disk)
-                && disk
-                    .is_some_and(|disk| disk.free.checked_sub(bytes).is_some_and(|left| left >= disk.reserve))
-        };
-        // An old copy makes room for the new one.
-        let rank = |branch: &usize| {
-            let is_old = holders.iter().any(|holder| holder.branch == *branch);
-            (is_old, spots[*branch].disk.map(|disk| disks[disk].free))
-        };
-        let best = tiers_of_choice
-            .iter()
-            .find_map(|admits| (0..spots.len()).filter(|it| admits(*it)).filter(fits).max_by_key(rank));
-        let Some(to) = best else {
-            chosen.lack = Some("no other disk that may hold a copy has room");
-            break;
-        };
-        if let Some(disk) = spots[to].disk {
-            disks[disk].free = disks[disk].free.saturating_sub(bytes);
-        }
-        held.insert(spots[to].disk);
-        chosen.to.push(to);
-    }
-    chosen
+    let is_old = |holder: &&Holder| {
+        holder.is_file && holder.generation.is_some() && number(holder.generation) < newest
+    };
+    let (old, other): (Vec<&Holder>, Vec<&Holder>) = holders.iter().partition(is_old);
+    let [old, other] = [old, other].map(|holders| holders.iter().map(|it| it.branch).collect::<Vec<_>>());
+    let twins = Twins { wanted, bytes, current: &current, old: &old, other: &other, least: Takes::All };
+    let spread = layout.spread(&twins, rule);
+    let lack = spread.is_short.then_some("no other disk that may hold a copy has room");
+    Chosen { from, to: spread.to, lack }
 }
 
 /// What a look at files has found.
 #[derive(Debug, Default)]
 pub(in crate::relocate) struct CopyPlan {
-    pub(in crate::relocate) steps: Vec<Step>,
+    pub(in crate::relocate) tasks: Vec<Task>,
     /// What has too few copies and gets none, and why.
     pub(in crate::relocate) stays: Vec<Stays>,
     /// The files that have too few copies now, relative to the root of the pool.
@@ -138,54 +101,34 @@ pub(in crate::relocate) struct CopyPlan {
 }
 
 /// Looks for files with too few copies.
-pub(in crate::relocate) struct CopyPlanner<'p> {
+pub(in crate::relocate) struct CopyPlanner<'p, 'l> {
     pool: &'p PoolLink,
     placement: &'p Placement,
-    disks: Disks,
-    spots: Vec<Spot>,
+    layout: &'p mut Layout<'l>,
+    /// A branch that is being emptied.
+    leaving: Option<usize>,
     devices: Vec<Option<u64>>,
-    /// The steps of files with hard links.
+    /// The tasks of files with hard links.
     linked: HashMap<(u64, u64), Range<usize>>,
     pub(in crate::relocate) plan: CopyPlan,
 }
 
-impl<'p> CopyPlanner<'p> {
+impl<'p, 'l> CopyPlanner<'p, 'l> {
     pub(in crate::relocate) fn new(
         pool: &'p PoolLink,
         placement: &'p Placement,
-    ) -> crate::error::Result<CopyPlanner<'p>> {
-        let mut disks = Disks::of(pool, &|_| true)?;
-        for (index, branch) in pool.branches.iter().enumerate() {
-            // Of several branches on a disk, the one that wants most room counts.
-            if let Some(disk) = disks.of_branch(index) {
-                disks.list[disk].reserve = disks.list[disk].reserve.max(branch.min_free);
-            }
-        }
-        let spot = |(index, branch): (usize, &crate::pool_link::BranchLink)| Spot {
-            disk: disks.of_branch(index),
-            // What rules want copies of gets attributes that such filesystems lack.
-            takes: branch.takes() && branch.is_whole(),
-            counts: true,
-        };
-        let spots = pool.branches.iter().enumerate().map(spot).collect();
-        let device =
-            |branch: &crate::pool_link::BranchLink| branch.stat(Path::new("")).ok().map(|it| it.st_dev);
+        layout: &'p mut Layout<'l>,
+    ) -> CopyPlanner<'p, 'l> {
+        let device = |branch: &BranchLink| branch.stat(Path::new("")).ok().map(|it| it.st_dev);
         let devices = pool.branches.iter().map(device).collect();
-        Ok(CopyPlanner {
-            pool,
-            placement,
-            disks,
-            spots,
-            devices,
-            linked: HashMap::new(),
-            plan: CopyPlan::default(),
-        })
+        let plan = CopyPlan::default();
+        CopyPlanner { pool, placement, layout, leaving: None, devices, linked: HashMap::new(), plan }
     }
 
     /// Plans for the time when a branch has been emptied: it gets no copies, and what it holds is only copied from.
     pub(in crate::relocate) fn without(mut self, branch: usize) -> Self {
-        let spot = &mut self.spots[branch];
-        (spot.takes, spot.counts) = (false, false);
+        self.layout.close(branch);
+        self.leaving = Some(branch);
         self
     }
 
@@ -203,11 +146,11 @@ impl<'p> CopyPlanner<'p> {
         let wanted = self.placement.copies(path);
         if wanted > 1 && entry.first().kind() == FileType::RegularFile && admits(entry.first()) {
             let linked = entry.copies.iter().find_map(|copy| self.linked.get(&copy.key()).cloned());
-            if let Some(steps) = linked {
+            if let Some(tasks) = linked {
                 // Its other names bring this one along.
                 self.plan.short.insert(entry.path.clone());
-                for step in &mut self.plan.steps[steps] {
-                    step.names.push(entry.path.clone());
+                for task in &mut self.plan.tasks[tasks] {
+                    task.names.push(entry.path.clone());
                 }
                 return false;
             }
@@ -217,11 +160,11 @@ impl<'p> CopyPlanner<'p> {
                     self.plan.short.insert(entry.path.clone());
                     let from = entry.copies.iter().find(|copy| copy.branch == chosen.from);
                     let bytes = from.map_or(0, FileCopy::used);
-                    let step = |to| Step::whole(vec![entry.path.clone()], chosen.from, to, bytes);
-                    let before = self.plan.steps.len();
-                    self.plan.steps.extend(chosen.to.iter().copied().map(step));
+                    let task = |to| Task::copying(vec![entry.path.clone()], chosen.from, to, bytes);
+                    let before = self.plan.tasks.len();
+                    self.plan.tasks.extend(chosen.to.iter().copied().map(task));
                     if let Some(from) = from.filter(|from| from.stat.st_nlink > 1) {
-                        self.linked.insert(from.key(), before..self.plan.steps.len());
+                        self.linked.insert(from.key(), before..self.plan.tasks.len());
                     }
                     chosen.lack.into_iter().for_each(|why| self.stays(entry, why));
                 }
@@ -263,9 +206,9 @@ impl<'p> CopyPlanner<'p> {
             .collect();
         let Some(first) = current.first() else { return Ok(None) };
         let alike = |copy: &&&FileCopy| copy.size() == first.size() && copy.modified() == first.modified();
-        let stays = |copy: &&&FileCopy| self.spots[copy.branch].counts;
+        let stays = |copy: &&&FileCopy| Some(copy.branch) != self.leaving;
         let disks: BTreeSet<_> =
-            current.iter().filter(alike).filter(stays).map(|copy| self.spots[copy.branch].disk).collect();
+            current.iter().filter(alike).filter(stays).map(|copy| self.layout.disk_of(copy.branch)).collect();
         // Those that were there before the rule are no copies before they are compared.
         let unknown = |copy: &&FileCopy| {
             let holder = holders.iter().find(|holder| holder.branch == copy.branch);
@@ -275,7 +218,7 @@ impl<'p> CopyPlanner<'p> {
         let to: Vec<usize> = twins
             .filter(unknown)
             .map(|copy| copy.branch)
-            .filter(|&branch| self.spots[branch].takes)
+            .filter(|&branch| self.layout.takes(branch) == Takes::All)
             .collect();
         if !to.is_empty() {
             return Ok(Some(Chosen { from: first.branch, to, lack: None }));
@@ -289,26 +232,8 @@ impl<'p> CopyPlanner<'p> {
         if self.devices[first.branch] != Some(first.stat.st_dev) {
             return Err(crate::relocate::BELOW_ANOTHER.into());
         }
-        let branches = &self.pool.branches;
-        let everywhere = |_: usize| true;
-        let (named, tier);
-        let choices: &[&dyn Fn(usize) -> bool] = match &rule.target {
-            Target::Anywhere => &[&everywhere],
-            Target::Branches(patterns) => {
-                named = |branch: usize| {
-                    let path = branches[branch].path.as_os_str().as_bytes();
-                    patterns.iter().any(|pattern| pattern.matches(path))
-                };
-                &[&named]
-            }
-            Target::Tier(name) => {
-                let of_name = self.placement.tiers.iter().find(|tier| tier.name == *name);
-                tier = move |branch: usize| of_name.is_some_and(|it| it.holds(&branches[branch].path));
-                &[&tier, &everywhere]
-            }
-        };
-        let used = first.used();
-        Ok(Some(choose(wanted, &holders, &self.spots, &mut self.disks.list, used, choices)))
+        let rule = Some((rule, self.placement));
+        Ok(Some(choose((wanted, first.used()), &holders, self.leaving, self.layout, rule)))
     }
 }
 
@@ -316,6 +241,7 @@ impl<'p> CopyPlanner<'p> {
 mod tests {
     use super::*;
     use canopy_config::placement::parse_rules;
+    use canopy_policy::layout::{Disk, LayoutBranch};
 
     fn of(rules: &str) -> Placement {
         Placement { tiers: Vec::new(), rules: parse_rules(rules).unwrap() }
@@ -346,9 +272,16 @@ mod tests {
 
     /// Four branches on three disks: the first two share one.
     fn chosen(wanted: usize, holders: &[Holder], free: [u64; 3]) -> Chosen {
-        let spots = [0, 0, 1, 2].map(|disk| Spot { disk: Some(disk), takes: true, counts: true });
-        let mut disks = free.map(|free| Disk { size: 100, free, reserve: 10, taker: None });
-        choose(wanted, holders, &spots, &mut disks, 20, &[&|_| true])
+        let branch = |disk: usize| LayoutBranch {
+            path: PathBuf::new(),
+            disk: Some(disk),
+            gives: true,
+            takes: Takes::All,
+            reserve: 10,
+        };
+        let disks = free.map(|free| Disk::new(100, free)).to_vec();
+        let mut layout = Layout::new([0, 0, 1, 2].map(branch).to_vec(), disks, None);
+        choose((wanted, 20), holders, None, &mut layout, None)
     }
 
     #[test]

@@ -6,8 +6,8 @@ use super::record::{CopiesReport, now};
 use crate::error::{Error, Result};
 use crate::pool_link::{PoolLink, closed_since};
 use crate::relocate::job::Stays;
-use crate::relocate::mover::{Action, Outcome, Step};
-use crate::relocate::{Bound, Run};
+use crate::relocate::mover::{Action, Outcome, Task};
+use crate::relocate::{Bound, Run, layout};
 use crate::survey::{Entry, FileCopy, look, walk_all};
 use canopy_base::text::os_error;
 use canopy_policy::placement::Placement;
@@ -56,7 +56,8 @@ impl TierMover<'_> {
             }
         }
         let run = Run::until(self.stop.clone(), Action::Copy, pool, &self.args.run)?;
-        let mut planner = CopyPlanner::new(pool, placement)?;
+        let mut layout = layout(pool, Some(placement))?;
+        let mut planner = CopyPlanner::new(pool, placement, &mut layout);
         let mut starts = copies::starts(placement);
         starts.retain(|start| !look(pool, start).0.is_empty());
         let failed = walk_all(pool, &starts, &mut |entry| {
@@ -68,12 +69,12 @@ impl TierMover<'_> {
         plan.stays.extend(failed.into_iter().map(stays));
         let summary = run.summary_of("tier");
         // Rounds that find nothing are no news.
-        let is_news = !plan.steps.is_empty()
+        let is_news = !plan.tasks.is_empty()
             || !plan.stays.is_empty()
             || self.args.once
             || self.args.run.consent.dry_run;
         if is_news {
-            summary.before(&plan.steps);
+            summary.before(&plan.tasks);
         }
         let made = self.make(&run, &plan)?;
         let mut copying = self.copying.borrow_mut();
@@ -82,7 +83,7 @@ impl TierMover<'_> {
         drop(copying);
         self.count_copies(&made);
         if is_news {
-            Ok(summary.after(&plan.steps, &made, (&plan.stays, &Bound::default()), self.stop.is_set()))
+            Ok(summary.after(&plan.tasks, &made, (&plan.stays, &Bound::default()), self.stop.is_set()))
         } else {
             Ok(Ok(()))
         }
@@ -128,7 +129,8 @@ impl TierMover<'_> {
     fn copy_some(&self, placement: &Placement, paths: &BTreeSet<PathBuf>) -> Result<()> {
         let pool = PoolLink::named(&self.args.pool)?;
         let run = Run::until(self.stop.clone(), Action::Copy, &pool, &self.args.run)?;
-        let mut planner = CopyPlanner::new(&pool, placement)?;
+        let mut layout = layout(&pool, Some(placement))?;
+        let mut planner = CopyPlanner::new(&pool, placement, &mut layout);
         for path in paths {
             let (copies, _) = look(&pool, path);
             if !copies.is_empty() {
@@ -148,11 +150,11 @@ impl TierMover<'_> {
     }
 
     fn make(&self, run: &Run<'_>, plan: &CopyPlan) -> Result<Outcome> {
-        if plan.steps.is_empty() || !run.agrees(&plan.steps)? {
+        if plan.tasks.is_empty() || !run.agrees(&plan.tasks)? {
             return Ok(Outcome::default());
         }
         self.tell("makes copies");
-        run.mover().run(&plan.steps)
+        run.mover().run(&plan.tasks)
     }
 
     fn count_copies(&self, made: &Outcome) {
@@ -168,20 +170,20 @@ fn admits(run: &Run<'_>, entry: &Entry, copy: &FileCopy) -> bool {
     run.filter.admits(&run.pool.mountpoint, std::iter::once(entry.path.as_path()), copy)
 }
 
-/// Returns the files of a plan that have too few copies after its steps.
+/// Returns the files of a plan that have too few copies after its tasks.
 fn still_short(mountpoint: &Path, plan: &CopyPlan, made: &Outcome) -> BTreeSet<PathBuf> {
     let begun = match made.planned.files {
         // A dry run.
         0 => 0,
-        _ => plan.steps.len().saturating_sub(usize::try_from(made.not_begun.files).unwrap_or(usize::MAX)),
+        _ => plan.tasks.len().saturating_sub(usize::try_from(made.not_begun.files).unwrap_or(usize::MAX)),
     };
     let stays = made.stays.iter().chain(&plan.stays);
     let failed: BTreeSet<&Path> = stays.filter_map(|stay| stay.path.strip_prefix(mountpoint).ok()).collect();
     // A file is named by its first name, and done with all of them.
-    let is_done = |step: &&Step| !failed.contains(step.names[0].as_path());
+    let is_done = |task: &&Task| !failed.contains(task.names[0].as_path());
     let mut done: BTreeSet<&PathBuf> =
-        plan.steps[..begun].iter().filter(is_done).flat_map(|step| &step.names).collect();
-    for name in plan.steps[begun..].iter().flat_map(|step| &step.names) {
+        plan.tasks[..begun].iter().filter(is_done).flat_map(|task| &task.names).collect();
+    for name in plan.tasks[begun..].iter().flat_map(|task| &task.names) {
         done.remove(name);
     }
     plan.short.iter().filter(|path| !done.contains(path)).cloned().collect()
@@ -194,10 +196,10 @@ mod tests {
 
     #[test]
     fn files_that_were_not_copied_as_often_as_wanted_stay_short() {
-        let step = |name: &str| Step::whole(vec![name.into()], 0, 1, 1);
+        let task = |name: &str| Task::copying(vec![name.into()], 0, 1, 1);
         let stay = |name: &str| Stays { path: Path::new("/p").join(name), why: "why".into() };
         let plan = CopyPlan {
-            steps: ["a", "b", "b", "c", "d"].map(step).into(),
+            tasks: ["a", "b", "b", "c", "d"].map(task).into(),
             stays: vec![stay("e")],
             short: ["a", "b", "c", "d", "e"].map(PathBuf::from).into(),
         };

@@ -3,29 +3,29 @@
 pub(super) mod copies;
 mod copying;
 mod pause;
-mod plan;
 mod record;
 mod status;
 
 pub use status::{BranchSpace, TierStatus};
 
-use super::job::{Disks, Found, Stays, collect};
-use super::mover::{Action, Outcome, Step};
-use super::{Bound, Run, RunArgs};
+use super::job::{Found, Stays, collect};
+use super::layout::NoRoom;
+use super::mover::{Action, Outcome, Task};
+use super::{Bound, Run, RunArgs, Told, file, layout};
 use crate::error::{Error, Result};
 use crate::pool_link::PoolLink;
 use crate::stop::Stop;
+use canopy_policy::layout::{Now, is_time};
 use canopy_policy::placement::Placement;
 use canopy_sys::process::local_time::minute_of_day;
 use clap::Args;
 use copying::Copying;
 use pause::IdleGate;
-use plan::{Candidate, Layout, Now, Room, TierBranch};
 use record::Record;
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Move files between tiers, and apply rules: places and copies
 #[derive(Args, Clone, Debug)]
@@ -86,9 +86,10 @@ struct Round {
     told: Result<()>,
 }
 
-const NO_ROOM: &str = "no branch that may take it has room";
-const NO_ROOM_FOR_ALL: &str =
-    "no branch that may take it has room and can store its owner and mode (--lossy)";
+const NO_ROOM: NoRoom<'_> = NoRoom {
+    why: "no branch that may take it has room",
+    of_whole: "no branch that may take it has room and can store its owner and mode (--lossy)",
+};
 
 /// How often a round plans again when a tier is still above its mark, because files stay.
 const PLANS: usize = 3;
@@ -113,7 +114,7 @@ impl TierMover<'_> {
             let begun = Instant::now();
             let pool = PoolLink::named(&self.args.pool)?;
             let placement = pool.placement()?;
-            let due: Vec<bool> = placement.tiers.iter().map(|tier| plan::is_time(tier, self.now())).collect();
+            let due: Vec<bool> = placement.tiers.iter().map(|tier| is_time(tier, self.now())).collect();
             let comes = due.len() != times.len() || due.iter().zip(&times).any(|(now, then)| *now && !*then);
             let is_due = match walked.map(|walked| walked.elapsed()) {
                 None => true,
@@ -165,7 +166,7 @@ impl TierMover<'_> {
     }
 
     fn is_quiet(&self, pool: &PoolLink, placement: &Placement) -> Result<bool> {
-        Ok(plan::is_quiet(placement, &layout(pool, &Disks::of(pool, &|_| true)?), self.now()))
+        Ok(layout(pool, Some(placement))?.is_quiet(self.now()))
     }
 
     fn now(&self) -> Now {
@@ -188,7 +189,7 @@ impl TierMover<'_> {
         let run = Run::until(self.stop.clone(), Action::Move, pool, &self.args.run)?;
         let summary = run.summary_of("tier");
         let calm = IdleGate::new(pool, &self.stop);
-        let (mut steps, mut homeless, mut outcome) = (Vec::new(), Vec::new(), Outcome::default());
+        let (mut tasks, mut homeless, mut outcome) = (Vec::new(), Vec::new(), Outcome::default());
         for number in 0..PLANS {
             self.tell("looks at the pool");
             let (next, left) = self.plan(pool, placement, &run)?;
@@ -209,31 +210,32 @@ impl TierMover<'_> {
             };
             self.count(pool, &made);
             let none_stays = made.stays.is_empty();
-            steps.extend(next);
+            tasks.extend(next);
             outcome = outcome + made;
             if none_stays || self.stop.is_set() || self.is_quiet(pool, placement)? {
                 break;
             }
         }
-        let told = summary.after(&steps, &outcome, (&homeless, &Bound::default()), self.stop.is_set());
+        let told = summary.after(&tasks, &outcome, (&homeless, &Bound::default()), self.stop.is_set());
         Ok(Round { moved: outcome.moved.files > 0, told })
     }
 
     /// Returns what is to move now, and what should but has nowhere to go.
-    fn plan(&self, pool: &PoolLink, placement: &Placement, run: &Run<'_>) -> Result<(Vec<Step>, Vec<Stays>)> {
+    fn plan(&self, pool: &PoolLink, placement: &Placement, run: &Run<'_>) -> Result<(Vec<Task>, Vec<Stays>)> {
         let gives = |branch: usize| pool.branches[branch].gives();
         let job = collect(pool, &[PathBuf::new()], &gives, &run.filter, &run.stop)?;
-        let layout = layout(pool, &Disks::of(pool, &|_| true)?);
+        let mut layout = layout(pool, Some(placement))?;
         let stuck = self.stuck.borrow();
-        let files: Vec<Candidate<'_>> =
-            job.found.iter().map(|found| candidate(pool, found, &stuck)).collect();
-        let plan = plan::plan(placement, layout, &files, self.now());
-        let step = |going: &plan::Going| Step::of(&job.found[going.candidate], going.to);
-        let homeless = |index: &usize| Stays {
-            path: pool.mountpoint.join(&job.found[*index].names[0]),
-            why: if files[*index].losing.is_empty() { NO_ROOM } else { NO_ROOM_FOR_ALL }.into(),
+        let file = |found| {
+            let mut file = file(pool, found);
+            file.used.stuck = stuck.contains(&found.names[0]);
+            file
         };
-        Ok((plan.going.iter().map(step).collect(), plan.homeless.iter().map(homeless).collect()))
+        layout.hold(job.found.iter().map(file).collect());
+        let plan = layout.apply_tiers(self.now());
+        let found: Vec<&Found> = job.found.iter().collect();
+        let told = Told::of(&plan, &found, pool, NO_ROOM);
+        Ok((told.tasks, told.stays))
     }
 
     fn count(&self, pool: &PoolLink, made: &Outcome) {
@@ -266,36 +268,5 @@ fn next_patience(before: Duration, moved: bool) -> Duration {
 
 /// Returns whether a tier has come half the way from its mark to being full. Then moves do not wait for anything.
 fn is_pressing(pool: &PoolLink, placement: &Placement) -> bool {
-    let Ok(disks) = Disks::of(pool, &|_| true) else { return false };
-    let layout = layout(pool, &disks);
-    placement.tiers.iter().any(|tier| {
-        plan::mark(tier).is_some_and(|(than, _)| layout.is_fuller(tier, than + (100 - than.min(100)) / 2, 0))
-    })
-}
-
-fn layout<'p>(pool: &'p PoolLink, disks: &Disks) -> Layout<'p> {
-    let place = |(index, branch): (usize, &'p crate::pool_link::BranchLink)| TierBranch {
-        path: &branch.path,
-        disk: disks.of_branch(index),
-        takes: branch.takes(),
-        is_whole: branch.is_whole(),
-        reserve: branch.min_free,
-    };
-    Layout {
-        places: pool.branches.iter().enumerate().map(place).collect(),
-        rooms: disks.list.iter().map(|disk| Room { size: disk.size, free: disk.free }).collect(),
-    }
-}
-
-fn candidate<'f>(pool: &PoolLink, found: &'f Found, stuck: &HashSet<PathBuf>) -> Candidate<'f> {
-    let seconds = found.copy.stat.st_atime.max(found.copy.stat.st_mtime);
-    Candidate {
-        names: found.names.iter().map(PathBuf::as_path).collect(),
-        branch: found.copy.branch,
-        used: found.copy.used(),
-        size: found.copy.size(),
-        stuck: stuck.contains(&found.names[0]),
-        losing: pool.losing(&found.copy.stat),
-        touched: UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0)),
-    }
+    layout(pool, Some(placement)).is_ok_and(|layout| layout.is_pressing())
 }
