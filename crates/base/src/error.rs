@@ -101,6 +101,23 @@ impl From<Errno> for Error {
     }
 }
 
+/// What a call on a branch fails with.
+pub trait Failure {
+    fn errno(&self) -> Errno;
+}
+
+impl Failure for Errno {
+    fn errno(&self) -> Errno {
+        *self
+    }
+}
+
+impl Failure for Error {
+    fn errno(&self) -> Errno {
+        Error::errno(*self)
+    }
+}
+
 /// What an operation would have to wait for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, thiserror::Error)]
 pub enum Cause {

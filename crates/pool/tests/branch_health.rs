@@ -8,7 +8,7 @@ use canopy_base::error::Result;
 use canopy_base::ids::{HandleId, NodeId};
 use canopy_branch::branch::Mode;
 use canopy_policy::{Category, Policy};
-use canopy_pool::config::{Config, StatfsMode};
+use canopy_pool::config::{Config, RenameExdev, StatfsMode};
 use canopy_pool::ops;
 use canopy_pool::{Entry, Pool, RenameKind, SetAttr, SetTime, Whence, WriteKind};
 use canopy_testkit::{Fault, FaultyFs, Opcode, ScratchDir};
@@ -297,4 +297,26 @@ fn errors_that_are_not_the_branchs_are_not_recorded() {
         "the pool does not write to a read-only branch"
     );
     ops::names::lookup::forget(&pool, file, 1);
+}
+
+/// The symlink that takes the new name may be on another branch than the file.
+#[test]
+fn a_symlink_in_the_place_of_a_renamed_file_records_an_error_of_its_branch() {
+    let bed = FailingBranch::new();
+    let mut config = Config { rename_exdev: RenameExdev::RelSymlink, ..Config::default() };
+    config.policies.set_category(Category::Create, Policy::EpFf);
+    let branches = [bed.faulty.path().to_owned(), bed.scratch.path("well")];
+    let pool = common::over(&branches, &[Mode::Rw, Mode::Rw], config);
+    let dir = ops::names::lookup::lookup(&pool, NodeId::ROOT, b"empty").expect("a directory").node;
+    bed.faulty.set(Fault::Fail(Errno::IO), &[Opcode::Symlink]);
+    let renamed =
+        ops::names::rename::rename(&pool, &ROOT, NodeId::ROOT, b"both", dir, b"new", RenameKind::Replace);
+    bed.faulty.heal();
+    assert_eq!(renamed.map_err(|error| error.errno()), Err(Errno::IO));
+    assert!(bed.scratch.path("well/both").exists(), "it is back");
+    let needs_check = |index: usize| ops::settings::branches(&pool)[index].needs_check();
+    assert_eq!([0, 1].map(needs_check), [true, false]);
+    ops::names::lookup::forget(&pool, dir, 1);
+    let empty = canopy_branch::branch::BranchList::default();
+    ops::settings::set_branches(&pool, canopy_branch::branch::Branches::open(&empty).expect("no branches"));
 }

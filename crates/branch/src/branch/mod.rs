@@ -5,6 +5,7 @@
 
 pub mod access_times;
 pub mod figures;
+pub mod gate;
 pub mod headroom;
 pub mod health;
 pub mod list;
@@ -26,7 +27,7 @@ use canopy_base::inode_number::BranchSeed;
 use canopy_base::lock::rank;
 use canopy_base::lock::ranked::{Mutex, RwLock};
 use canopy_sys::file_handle::InodeOpener;
-use health::{BranchHealth, Health, OpKind};
+use health::{BranchHealth, Health};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -169,15 +170,6 @@ impl Branch {
     /// Returns the minfreespace that applies, in bytes: the branch's own, or the pool's.
     pub fn min_free_or(&self, pool: u64) -> u64 {
         self.min_free.unwrap_or(pool)
-    }
-
-    /// Records an error that the branch has returned, and passes it on.
-    pub fn record_error(&self, errno: Errno, op: OpKind) -> Errno {
-        // A branch with mode RO may be mounted read-only.
-        if !(errno == Errno::ROFS && self.mode == Mode::Ro) {
-            self.health.record_error(errno, op);
-        }
-        errno
     }
 
     /// Returns true when the branch's health should be checked now.

@@ -103,7 +103,6 @@ fn writable_root(branch: &Branch) -> Result<(), Errno> {
 mod tests {
     use super::*;
     use crate::branch::Branches;
-    use crate::branch::health::OpKind;
     use crate::branch::list::{BranchList, FileSystem};
 
     #[test]
@@ -114,7 +113,7 @@ mod tests {
         let branch = &branches[0];
         assert_eq!(branch.examine(), Ok(()));
         assert_eq!(branch.check_health(), None, "no error was recorded");
-        branch.record_error(Errno::IO, OpKind::Change);
+        branch.changes(|| Err::<(), _>(Errno::IO)).unwrap_err();
         assert_eq!((branch.check_health(), branch.health.health()), (None, Health::Well));
         assert_eq!(std::fs::read_dir(tmp.path()).unwrap().count(), 0, "the check leaves nothing");
     }

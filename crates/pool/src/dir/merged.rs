@@ -8,7 +8,6 @@ use crate::node::dir_state::{BranchDir, BranchDirs, CacheVersion, CachedDir};
 use crate::node::name_index::NameIndex;
 use canopy_base::error::{Error, Result};
 use canopy_branch::branch::Branches;
-use canopy_branch::branch::health::OpKind;
 use canopy_branch::fs::beneath::{self, Dir};
 use canopy_branch::fs::stat::{self, Attr};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -40,14 +39,14 @@ impl<'b> MergedDir<'b> {
         let (mut error, mut by_link) = (None, false);
         let list = branches
             .iter()
-            .map(|branch| match follow.dir(branch.root.as_fd(), path) {
+            .map(|branch| match branch.reads(|| follow.dir(branch.root.as_fd(), path)) {
                 Ok((dir, through)) => {
                     by_link |= through;
                     Some(dir.into())
                 }
                 Err(errno) => {
                     if !beneath::is_absent(errno) {
-                        error.get_or_insert(branch.record_error(errno, OpKind::Read));
+                        error.get_or_insert(errno);
                     }
                     None
                 }
@@ -67,9 +66,9 @@ impl<'b> MergedDir<'b> {
         let mut opened = BranchDirs { lacked_by: parent.opened.lacked_by.clone(), ..BranchDirs::default() };
         for (index, branch) in branches.iter().enumerate() {
             let dir = parent.opened.get(branches, index).filter(|_| holders.has(index));
-            let found = match dir.map(|dir| beneath::subdir(dir, name)) {
+            let found = match dir.map(|dir| branch.reads(|| beneath::subdir(dir, name))) {
                 Some(Err(errno)) if !beneath::is_absent(errno) => {
-                    opened.error.get_or_insert(branch.record_error(errno, OpKind::Read));
+                    opened.error.get_or_insert(errno);
                     None
                 }
                 found => found.and_then(Result::ok),
@@ -152,7 +151,7 @@ impl<'b> MergedDir<'b> {
     pub(crate) fn own(&self) -> Copies {
         let mut copies = self.empty_copies();
         for (index, dir) in self.each() {
-            self.put_copy(&mut copies, index, stat::of(dir));
+            self.put_copy(&mut copies, index, self.branches[index].reads(|| stat::of(dir)));
         }
         copies
     }
@@ -169,7 +168,10 @@ impl<'b> MergedDir<'b> {
         let mut copies = self.empty_copies();
         let count = self.opened.list.len();
         copies.found.reserve(count);
-        let ask = |index| self.get(index).map_or(Err(Errno::NOENT), stat::of);
+        let ask = |index| {
+            let dir = self.get(index).ok_or(Errno::NOENT)?;
+            self.branches[index].reads(|| stat::of(dir))
+        };
         self.attrs().each(
             count,
             |index| !self.lacks(index),
@@ -193,7 +195,7 @@ impl<'b> MergedDir<'b> {
         match answer {
             Ok(attr) => copies.found.push((index, attr)),
             Err(errno) if !beneath::is_absent(errno) => {
-                copies.error.get_or_insert(self.branches[index].record_error(errno, OpKind::Read));
+                copies.error.get_or_insert(errno);
             }
             Err(_) => {}
         }
@@ -208,9 +210,9 @@ impl<'b> MergedDir<'b> {
     /// Removes a name from a branch.
     pub(crate) fn unlink(&self, index: usize, name: &[u8], flags: AtFlags) -> Result<(), Errno> {
         let dir = self.get(index).ok_or(Errno::NOENT)?;
-        let removed = rustix::fs::unlinkat(dir, name, flags);
+        let removed = self.branches[index].changes(|| rustix::fs::unlinkat(dir, name, flags));
         self.copy_changed(index);
-        removed.map_err(|errno| self.branches[index].record_error(errno, OpKind::Change))
+        removed
     }
 
     /// Looks up a name on each branch.
@@ -260,7 +262,7 @@ impl<'b> MergedDir<'b> {
                 keep();
                 continue;
             }
-            let answer = look(index, dir);
+            let answer = self.branches[index].reads(|| look(index, dir));
             match &answer {
                 Err(errno) if beneath::is_absent(*errno) => misses += 1,
                 _ => keep(),

@@ -2,9 +2,8 @@
 
 use super::inode_search::InodeSearch;
 use super::{StableId, StableTarget};
-use canopy_base::error::{Error, Result};
+use canopy_base::error::Result;
 use canopy_base::path::PoolPath;
-use canopy_branch::branch::health::OpKind;
 use canopy_branch::branch::{Branch, Branches};
 use canopy_branch::fs::beneath::{self, ProcPath};
 use canopy_branch::fs::reserved::is_reserved;
@@ -29,16 +28,12 @@ pub(crate) fn find(
     wants_path: bool,
     searches: &InodeSearch,
 ) -> Result<Option<FoundById>> {
-    let found = match pin(branch, wanted.ino) {
+    branch.reads(|| match pin(branch, wanted.ino) {
         Ok(pinned) => by_handle(branch, wanted, pinned, wants_path, searches),
         Err(Errno::STALE) => Ok(None),
         // No permission, or not supported by the filesystem.
         Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOTTY) => by_walk(branch, wanted, searches),
         Err(errno) => Err(errno.into()),
-    };
-    found.map_err(|error| match error {
-        Error::Branch(errno) => Error::Branch(branch.record_error(errno, OpKind::Read)),
-        other => other,
     })
 }
 

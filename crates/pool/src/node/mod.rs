@@ -33,12 +33,12 @@ use canopy_base::ids::{BranchId, NodeId};
 use canopy_base::lock::rank;
 use canopy_base::lock::ranked::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use canopy_branch::branch::Branch;
-use canopy_branch::fs::stat::FileKey;
+use canopy_branch::fs::stat::{self, Attr, FileKey};
 use dir_state::CachedDir;
 use once_cell::race::OnceBox;
 use open_file::OpenFile;
 use parts::{DirParts, Parts, RareParts};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd as _, OwnedFd};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -60,6 +60,13 @@ pub(crate) type ShownFile = (FileKey, bool);
 pub(crate) struct Orphan {
     pub(crate) branch: Arc<Branch>,
     pub(crate) fd: OwnedFd,
+}
+
+impl Orphan {
+    /// Returns the attributes that it has now.
+    pub(crate) fn stat(&self) -> Result<Attr, Errno> {
+        self.branch.reads(|| stat::of(self.fd.as_fd()))
+    }
 }
 
 /// One for each file and directory that the kernel knows, so its size counts: 56 bytes. What only nodes in use need is

@@ -3,11 +3,13 @@
 use super::Node;
 use super::direct_writes::DirectWrites;
 use crate::kernel::BackingFile;
-use canopy_base::error::Result;
+use canopy_base::error::{Failure, Result};
 use canopy_base::hash;
+use canopy_base::ids::BranchId;
 use canopy_base::lock::rank;
 use canopy_base::lock::ranked::RwLock;
 use canopy_branch::branch::Branch;
+use canopy_branch::branch::gate;
 use canopy_branch::branch::health::OpKind;
 use canopy_branch::fs::beneath;
 use canopy_branch::fs::stat::{Attr, FileKey};
@@ -15,7 +17,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// The state of an open file as an idle file.
@@ -63,6 +65,8 @@ pub(crate) struct OpenFile {
     node: Weak<Node>,
     /// Replaced, with the descriptors of all handles, when the file moves to another branch.
     pub(crate) location: RwLock<Arc<FileLocation>, rank::Leaf>,
+    /// The id of the location's branch.
+    branch: AtomicU32,
     pub(crate) backing: Option<Box<dyn BackingFile>>,
     /// The number of handles that have it open, or are about to.
     pub(crate) users: AtomicUsize,
@@ -98,6 +102,7 @@ impl OpenFile {
     ) -> Self {
         OpenFile {
             node: Arc::downgrade(node),
+            branch: AtomicU32::new(location.branch.id.0),
             location: RwLock::new(Arc::new(location)),
             backing,
             users: AtomicUsize::new(0),
@@ -119,9 +124,32 @@ impl OpenFile {
         self.location.read().clone()
     }
 
+    /// Runs calls that read the file, on its branch.
+    pub(crate) fn reads<T, E: Failure>(&self, calls: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        self.runs(OpKind::Read, calls)
+    }
+
+    /// Runs calls that change the file.
+    pub(crate) fn changes<T, E: Failure>(&self, calls: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        self.runs(OpKind::Change, calls)
+    }
+
+    /// Runs calls on its branch whose failure tells nothing yet.
+    pub(crate) fn tries<T>(&self, calls: impl FnOnce() -> Option<T>) -> Option<T> {
+        self.location().branch.tries(calls)
+    }
+
+    fn runs<T, E: Failure>(&self, act: OpKind, calls: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        let branch = BranchId(self.branch.load(Ordering::Relaxed));
+        gate::run(branch, act, calls, |record| record(&self.location().branch))
+    }
+
     pub(crate) fn move_to(&self, location: FileLocation) {
         // The last user of the former location closes its descriptors, which may wait for the disk: not under the lock.
-        let former = std::mem::replace(&mut *self.location.write(), Arc::new(location));
+        let mut current = self.location.write();
+        self.branch.store(location.branch.id.0, Ordering::Relaxed);
+        let former = std::mem::replace(&mut *current, Arc::new(location));
+        drop(current);
         drop(former);
     }
 
@@ -210,8 +238,7 @@ impl OpenFile {
         if let Some(fd) = slot(&location).get() {
             return Ok(fd.clone());
         }
-        let fd = beneath::reopen(&*location.fd, flags)
-            .map_err(|errno| location.branch.record_error(errno, OpKind::Read))?;
+        let fd = location.branch.reads(|| beneath::reopen(&*location.fd, flags))?;
         Ok(slot(&location).get_or_init(|| Arc::new(fd)).clone())
     }
 }

@@ -2,12 +2,13 @@
 //!
 //! The transport reports a request once its worker has been in it for some ticks. Which branch the worker waits for
 //! shows in the system call that it is blocked in ([`blocked_call`]): the call has a descriptor, and the descriptor a
-//! mount. [`Stalls::look`] finds that out on a thread of its own, because with `landlock` the transport's threads cannot
+//! mount. Of a call that has none, as close(2), or where the kernel does not say, the worker's own word counts, which it gave at
+//! the [`gate`]. [`Stalls::look`] finds that out on a thread of its own, because with `landlock` the transport's threads cannot
 //! read /proc. None of this touches a branch.
 
 use crate::lock_rank as rank;
 use canopy_base::lock::ranked::Mutex;
-use canopy_branch::branch::{BranchId, Branches};
+use canopy_branch::branch::{BranchId, Branches, gate};
 use canopy_pool::Pool;
 use canopy_pool::ops;
 use canopy_sys::mountinfo;
@@ -213,12 +214,16 @@ impl State {
 
 /// Finds out what a worker waits for, and by which call; `None` if that is as before, as far as can be told.
 fn find(branches: &Branches, request: &StuckRequest) -> Option<(Option<BlockedCall>, BlockedOn)> {
-    let file = || request.file.map_or(BlockedOn::Elsewhere, |branch| BlockedOn::Branches(vec![branch]));
+    // RELEASE closes what it has open after it has left the gate.
+    let said = || {
+        let branch = gate::of_thread(request.thread).or(request.file);
+        branch.map_or(BlockedOn::Elsewhere, |branch| BlockedOn::Branches(vec![branch]))
+    };
     let call = match blocked_call::of(request.thread) {
         Ok(Some(call)) => call,
         // It runs, or waits for a processor. What it waited for before has answered.
         Ok(None) => return (request.place != BlockedOn::Unknown).then_some((None, BlockedOn::Unknown)),
-        Err(_) => return (request.place == BlockedOn::Unknown).then(|| (None, file())),
+        Err(_) => return (request.place == BlockedOn::Unknown).then(|| (None, said())),
     };
     if request.call.as_ref() == Some(&call) {
         return None;
@@ -236,7 +241,7 @@ fn find(branches: &Branches, request: &StuckRequest) -> Option<(Option<BlockedCa
     if blocked_call::of(request.thread).ok().flatten().as_ref() != Some(&call) {
         return Some((None, BlockedOn::Unknown));
     }
-    Some((Some(call), if found.is_empty() { file() } else { BlockedOn::Branches(found) }))
+    Some((Some(call), if found.is_empty() { said() } else { BlockedOn::Branches(found) }))
 }
 
 /// Returns the branches that a file may be on: none or one, as a rule. Branches on one mount are told apart by paths, as
@@ -324,6 +329,39 @@ mod tests {
         assert!(!stalls.all_wait_for_branches(began));
         assert!(stalls.waiting().is_empty());
         assert_eq!(stalls.look(), None);
+    }
+
+    /// poll(2) names its files in memory, where nobody looks.
+    #[test]
+    fn a_worker_says_itself_where_a_call_does_not() {
+        let home = tempfile::tempdir().unwrap();
+        let pool = pool_of(&[home.path()]);
+        let branch = ops::settings::branches(&pool)[0].clone();
+        let stalls = Stalls::new(&pool);
+        for at_the_gate in [true, false] {
+            let (id, (read, write)) = (branch.id, rustix::pipe::pipe().unwrap());
+            let (send, receive) = channel();
+            let branch = branch.clone();
+            let worker = std::thread::spawn(move || {
+                send.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+                let wait = || {
+                    let mut files = [rustix::event::PollFd::new(&read, rustix::event::PollFlags::IN)];
+                    rustix::event::poll(&mut files, None)
+                };
+                if at_the_gate { branch.reads(wait) } else { wait() }
+            });
+            stalls.stalled(9, receive.recv().unwrap(), Duration::ZERO, None, false);
+            let expected = if at_the_gate { BlockedOn::Branches(vec![id]) } else { BlockedOn::Elsewhere };
+            let began = Instant::now();
+            while stalls.place(9) != expected {
+                assert!(began.elapsed() < Duration::from_secs(60), "{:?}", stalls.place(9));
+                stalls.look();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            drop(write);
+            worker.join().unwrap().unwrap();
+            stalls.resumed(9);
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The health of branches: which of them can be relied on.
 //!
-//! Operations only record errors that are the branch's own ([`BranchHealth::record_error`]). Whether the branch is
+//! Operations only record errors that are the branch's own, at the [gate](super::gate). Whether the branch is
 //! unhealthy is decided by checking it ([`Branch::check_health`](crate::branch::Branch::check_health)), because one
 //! error may come from a bad sector, or from a filesystem that is mounted below the branch. One thread checks, once a
 //! second (`crates/server/src/branches/monitor.rs`). Meanwhile the operation has moved on to another branch by
@@ -127,9 +127,8 @@ impl BranchHealth {
         self.now.load(Ordering::Relaxed) == Health::Well as u8
     }
 
-    /// Records an error of a branch operation. The only place that does: call it with every error that a branch
-    /// returns.
-    pub fn record_error(&self, errno: Errno, op: OpKind) {
+    /// Records an error of a call on the branch.
+    pub(super) fn record_error(&self, errno: Errno, op: OpKind) {
         if !is_illness(errno) {
             return;
         }

@@ -102,8 +102,9 @@ impl OpenedSource {
         at: BorrowedFd<'_>,
         path: &[u8],
     ) -> Result<OpenedSource, Errno> {
-        let dir = branch.reopen_for_read(open_dir(follow, at, path)?, OFlags::RDONLY | OFlags::DIRECTORY);
-        let attr = stat::of(dir.as_fd()).ok();
+        let dir = branch.reads(|| open_dir(follow, at, path))?;
+        let dir = branch.reopen_for_read(dir, OFlags::RDONLY | OFlags::DIRECTORY);
+        let attr = branch.reads(|| stat::of(dir.as_fd())).ok();
         Ok(OpenedSource { dir, changed: attr.map(|a| a.mtime), dev: attr.map(|a| a.dev), names: None })
     }
 
@@ -112,8 +113,8 @@ impl OpenedSource {
     }
 
     /// Reads all names.
-    pub(crate) fn read(mut self) -> OpenedSource {
-        self.names = Some(NameBuffer::read(self.dir.as_fd()));
+    pub(crate) fn read(mut self, branch: &Branch) -> OpenedSource {
+        self.names = Some(NameBuffer::read(branch, self.dir.as_fd()));
         self
     }
 }
@@ -139,7 +140,7 @@ pub(crate) struct NameBuffer {
 }
 
 impl NameBuffer {
-    fn read(dir: BorrowedFd<'_>) -> NameBuffer {
+    fn read(branch: &Branch, dir: BorrowedFd<'_>) -> NameBuffer {
         let (mut bytes, mut items) = (Vec::new(), Vec::new());
         let mut read = || {
             read_names(dir, |raw| {
@@ -148,7 +149,7 @@ impl NameBuffer {
             })
         };
         let broken = loop {
-            match read() {
+            match branch.reads(&mut read) {
                 Ok(true) => {}
                 other => break other.err(),
             }

@@ -12,7 +12,6 @@ use canopy_base::ids::HandleId;
 use canopy_base::lock::rank;
 use canopy_base::lock::ranked::RwLock;
 use canopy_branch::branch::headroom::PassthroughWriter;
-use canopy_branch::branch::health::OpKind;
 use canopy_branch::branch::traffic::Traffic;
 use canopy_branch::fs::stat::{self, FileKey};
 use rustix::fd::{AsFd, OwnedFd};
@@ -152,11 +151,6 @@ impl FileHandle {
     /// As [`FileHandle::fd`], with what counts its use.
     pub(crate) fn counted_fd(&self) -> (Arc<OwnedFd>, &'static Traffic) {
         self.fd.read().clone()
-    }
-
-    /// Records an error that the file's branch has returned, and passes it on.
-    pub(crate) fn record_error(&self, errno: Errno, op: OpKind) -> Errno {
-        self.open.location().branch.record_error(errno, op)
     }
 
     /// Replaces the descriptor, and returns the former one.

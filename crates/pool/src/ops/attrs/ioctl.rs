@@ -15,7 +15,6 @@ use crate::paths::Uses;
 use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::NodeId;
-use canopy_branch::branch::health::OpKind;
 use canopy_branch::fs::beneath;
 use canopy_sys::ioctl::fitrim::{self, FITRIM, TrimRange};
 use canopy_sys::ioctl::inode_flags::{FS_APPEND_FL, FS_IMMUTABLE_FL, FlagIoctl, flag_ioctl};
@@ -75,8 +74,8 @@ pub fn ioctl(pool: &Pool, caller: &Caller, id: NodeId, command: u32, input: &[u8
             resolve::places::ask_dir(op, &node, trust, func, read)?
         } else {
             let own = resolve::places::primary(op, &node)?;
-            let failed = |errno| node.waits_for_lease(own.branch.record_error(errno, OpKind::Read), false);
-            read(own.fd.as_fd()).map_err(failed)?;
+            let failed = |errno| node.waits_for_lease(errno, false);
+            own.branch.reads(|| read(own.fd.as_fd())).map_err(failed)?;
         }
         return Ok(IoctlAnswer { buffer, len: ioctl.size() });
     }
@@ -119,11 +118,14 @@ fn trim(op: &Op<'_>, caller: &Caller, input: &[u8]) -> Result<IoctlAnswer> {
         if op.branches.iter().take(index).any(|before| before.dev == branch.dev) {
             continue;
         }
-        let root = beneath::open(branch.root(), b"", OFlags::RDONLY | OFlags::DIRECTORY);
-        match root.and_then(|root| fitrim::trim(root.as_fd(), range)) {
+        let trim = || {
+            let root = beneath::open(branch.root(), b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
+            fitrim::trim(root.as_fd(), range)
+        };
+        match branch.reads(trim) {
             Ok(bytes) => trimmed = Some(trimmed.unwrap_or(0).saturating_add(bytes)),
             Err(Errno::OPNOTSUPP | Errno::NOTTY) => {}
-            Err(errno) => failed = failed.and(Err(branch.record_error(errno, OpKind::Read))),
+            Err(errno) => failed = failed.and(Err(errno)),
         }
     }
     failed?;

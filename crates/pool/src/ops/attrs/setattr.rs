@@ -19,7 +19,6 @@ use crate::paths::Uses;
 use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::{HandleId, NodeId};
-use canopy_branch::branch::health::OpKind;
 use canopy_branch::fs::stat::{self, Attr, S_ISGID, S_ISUID, S_IXGRP, Time};
 use canopy_branch::fs::{beneath, pinned, xattr};
 use rustix::fd::{AsFd, BorrowedFd};
@@ -208,7 +207,7 @@ fn change<'p>(
 fn open_or_own(op: &Op<'_>, node: &Arc<Node>, handle: Option<&FileHandle>) -> Result<Place> {
     let Some(handle) = handle else { return resolve::places::primary(op, node) };
     let (branch, fd) = (handle.open.location().branch.clone(), handle.fd());
-    let attr = stat::of(fd.as_fd()).map_err(|errno| branch.record_error(errno, OpKind::Read))?;
+    let attr = branch.reads(|| stat::of(fd.as_fd()))?;
     Ok(Place { index: None, branch, fd: PlaceFd::Shared(fd), attr })
 }
 
@@ -219,7 +218,6 @@ fn open_or_own(op: &Op<'_>, node: &Arc<Node>, handle: Option<&FileHandle>) -> Re
 /// open for writing, the cause is the latter.
 fn kill_privileges(op: &Op<'_>, node: &Arc<Node>, caller: &Caller) -> Result<Place> {
     let primary = resolve::places::primary(op, node)?;
-    let failed = |errno| primary.branch.record_error(errno, OpKind::Change);
     let left = without_set_id(&primary.attr, || caller.is_in_group(primary.attr.gid));
     let mut written = node.opened().is_some_and(|open| open.is_written());
     if left.is_some() && (caller.keeps_set_id(&primary.attr) || !caller.owner_or_capable(&primary.attr)) {
@@ -234,14 +232,15 @@ fn kill_privileges(op: &Op<'_>, node: &Arc<Node>, caller: &Caller) -> Result<Pla
         if !written && !caller.owner_or_capable(&primary.attr) {
             return Err(Errno::PERM.into());
         }
-        let outdated = resolve::generations::outdate_others(op, primary.fd.as_fd());
-        let _right = outdated.map_err(|errno| node.waits_for_lease(failed(errno), false))?;
-        pinned::chmod(primary.fd.as_fd(), mode).map_err(failed)?;
+        let outdate = || resolve::generations::outdate_others(op, primary.fd.as_fd());
+        let outdated = primary.branch.changes(outdate);
+        let _right = outdated.map_err(|errno| node.waits_for_lease(errno, false))?;
+        primary.branch.changes(|| pinned::chmod(primary.fd.as_fd(), mode))?;
     }
     if primary.attr.is_regular() {
-        match xattr::remove(primary.fd.as_fd(), b"security.capability") {
+        match primary.branch.changes(|| xattr::remove(primary.fd.as_fd(), b"security.capability")) {
             Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
-            Err(errno) => return Err(failed(errno).into()),
+            Err(errno) => return Err(errno.into()),
         }
     }
     Ok(primary)
@@ -257,22 +256,20 @@ fn change_data(
     set: &SetAttr,
 ) -> Result<Place> {
     let file = open_or_own(op, node, handle)?;
-    let failed = |errno| file.branch.record_error(errno, OpKind::Change);
     if let Some(size) = set.size {
         let kill = set.kill_suidgid.then_some(caller);
-        let truncated = if handle.is_none() && resolve::generations::knows_copies(op) {
+        file.branch.changes(|| {
+            if handle.is_some() || !resolve::generations::knows_copies(op) {
+                return truncate(file.fd.as_fd(), size, kill);
+            }
             // The file may be open for reading alone, by O_RDONLY | O_TRUNC.
-            beneath::reopen(&file.fd, OFlags::WRONLY).and_then(|opened| {
-                let _right = resolve::generations::outdate_others(op, opened.as_fd())?;
-                truncate(opened.as_fd(), size, kill)
-            })
-        } else {
-            truncate(file.fd.as_fd(), size, kill)
-        };
-        truncated.map_err(failed)?;
+            let opened = beneath::reopen(&file.fd, OFlags::WRONLY)?;
+            let _right = resolve::generations::outdate_others(op, opened.as_fd())?;
+            truncate(opened.as_fd(), size, kill)
+        })?;
     }
     if let Some(times) = times(set) {
-        pinned::set_times(file.fd.as_fd(), &times).map_err(failed)?;
+        file.branch.changes(|| pinned::set_times(file.fd.as_fd(), &times))?;
     }
     Ok(file)
 }

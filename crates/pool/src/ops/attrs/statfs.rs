@@ -8,7 +8,6 @@ use crate::pool::{Op, Pool};
 use canopy_base::error::Result;
 use canopy_base::ids::NodeId;
 use canopy_base::path::split;
-use canopy_branch::branch::health::OpKind;
 use canopy_branch::branch::{Branch, Branches};
 use canopy_branch::fs::filesystem_id::FilesystemId;
 use canopy_branch::fs::stat;
@@ -54,7 +53,7 @@ fn of_paths(op: &Op<'_>, path: &[u8]) -> Vec<BranchStat> {
         };
         of(branch, filesystem, found.as_fd())
     };
-    op.branches.iter().filter_map(|branch| recorded(branch, ask(branch))).collect()
+    op.branches.iter().filter_map(|branch| branch.reads(|| ask(branch)).ok()).collect()
 }
 
 /// Asks the filesystems of the branches' roots, each once per mount: whether it is read-only belongs to the mount.
@@ -70,7 +69,7 @@ fn of_roots(branches: &Branches) -> Vec<BranchStat> {
             stats.push(BranchStat { mode: branch.mode, ..known });
             continue;
         }
-        if let Some(stat) = recorded(branch, of(branch, branch.filesystem, branch.root())) {
+        if let Ok(stat) = branch.reads(|| of(branch, branch.filesystem, branch.root())) {
             asked.extend(own.map(|(dev, filesystem, mount)| (dev, filesystem, mount, stats.len())));
             stats.push(stat);
         }
@@ -82,8 +81,4 @@ fn of(branch: &Branch, filesystem: FilesystemId, fd: BorrowedFd<'_>) -> Result<B
     let vfs = rustix::fs::fstatvfs(fd)?;
     let readonly = vfs.f_flag.contains(StatVfsMountFlags::RDONLY);
     Ok(BranchStat { filesystem, mode: branch.mode, readonly, figures: Figures::from(&vfs) })
-}
-
-fn recorded(branch: &Branch, answer: Result<BranchStat, Errno>) -> Option<BranchStat> {
-    answer.map_err(|errno| branch.record_error(errno, OpKind::Read)).ok()
 }

@@ -13,7 +13,6 @@ use crate::paths::Uses;
 use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::NodeId;
-use canopy_branch::branch::health::OpKind;
 use canopy_branch::fs::acl::{ACCESS, is_acl};
 use canopy_branch::fs::stat::{self, S_ISGID};
 use canopy_branch::fs::{generation, pinned, xattr};
@@ -190,20 +189,19 @@ fn query(
     // The kernel sends this before the first write to a file. That file is usually open, so no name is needed.
     if let Some(open) = node.opened() {
         let file = open.location();
-        let answer = query(Of::File(file.fd.as_fd()));
-        return Ok(answer.map_err(|errno| file.branch.record_error(errno, OpKind::Read))?);
+        return Ok(file.branch.reads(|| query(Of::File(file.fd.as_fd())))?);
     }
     let by_name = resolve::via_cached_parent(op, node, |_, branch, dir, name, key| {
-        let answer = query(Of::Entry(dir, name));
+        let answer = branch.reads(|| query(Of::Entry(dir, name)));
         // Afterwards: until here, the name may have come to lead to another file.
         stat::at(dir, name).ok().filter(|attr| attr.key() == key)?;
-        Some(answer.map_err(|errno| branch.record_error(errno, OpKind::Read)))
+        Some(answer)
     });
     if let Some(answer) = by_name {
         return Ok(answer?);
     }
     let own = resolve::places::primary(op, node)?;
-    Ok(query(Of::File(own.fd.as_fd())).map_err(|errno| own.branch.record_error(errno, OpKind::Read))?)
+    Ok(own.branch.reads(|| query(Of::File(own.fd.as_fd())))?)
 }
 
 /// Returns whether an attribute belongs to a branch, so that clients have nothing to do with it. In a list, names end with NUL.

@@ -20,7 +20,6 @@ use canopy_base::error::{Error, Result};
 use canopy_base::ids::NodeId;
 use canopy_base::path::join;
 use canopy_branch::branch::Branch;
-use canopy_branch::branch::health::OpKind;
 use canopy_branch::fs::stat::{self, Attr};
 use canopy_branch::journal::Change;
 use canopy_policy::Choice;
@@ -82,13 +81,14 @@ fn create_new(
         // The file is new, and the kernel does not know it yet.
         let _ = dirs.unlink(index, name, AtFlags::empty());
     })?;
-    resolve::generations::begin_generation(op, fd.as_fd(), &path, name).inspect_err(|_| {
+    let branch = &op.branches.as_slice()[index];
+    let begin = || resolve::generations::begin_generation(op, fd.as_fd(), &path, name);
+    branch.changes(begin).inspect_err(|_| {
         let _ = dirs.unlink(index, name, AtFlags::empty());
     })?;
     dirs.name_created(name, index);
     owed::note(op, [index], || Change::Clear(join(&path, name)));
-    let attr = stat::of(fd.as_fd())?;
-    let branch = &op.branches.as_slice()[index];
+    let attr = branch.reads(|| stat::of(fd.as_fd()))?;
     let node = op.nodes.hand_out_file(parent, name, branch, attr.key(), false)?;
     names::lookup::forget_surplus(op);
     let path = || join(&path, name);
@@ -117,8 +117,8 @@ pub fn tmpfile(
         rustix::fs::openat(dir, c".", create, mode_in(caller, dir, mode)?)
     })?;
     op.dir_cache.admit(fd.as_fd())?;
-    let attr = stat::of(fd.as_fd())?;
     let branch = &op.branches.as_slice()[index];
+    let attr = branch.reads(|| stat::of(fd.as_fd()))?;
     let node = op.nodes.hand_out_nameless(branch, attr.key());
     finish_create(op, caller, branch, node, fd, flags, attr, Default::default)
 }
@@ -135,11 +135,11 @@ fn open_new<'b>(
     let mut index = *chosen.first().ok_or(Error::Absent)?;
     let mut full = SmallVec::new();
     loop {
-        let made = names::create::bring_dir(op, dirs, index, path).and_then(|()| {
+        let made = op.branches[index].changes(|| {
+            names::create::bring_dir(op, dirs, index, path)?;
             let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
             make(dirs.get(index).ok_or(Errno::NOENT)?)
         });
-        let made = made.map_err(|errno| op.branches[index].record_error(errno, OpKind::Change));
         match made {
             Ok(fd) => return Ok((index, fd)),
             Err(errno)

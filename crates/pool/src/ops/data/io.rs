@@ -9,7 +9,6 @@ use crate::ops::readdir;
 use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::HandleId;
-use canopy_branch::branch::health::OpKind;
 use canopy_branch::fs::stat;
 use canopy_sys::ioctl::reflink;
 use rustix::fd::{AsFd, BorrowedFd};
@@ -96,7 +95,7 @@ pub fn read(pool: &Pool, via: impl Into<Via>, offset: u64, buffer: &mut [u8]) ->
     }
     let mut done = 0;
     while done < buffer.len() {
-        match rustix::io::pread(&*fd, &mut buffer[done..], offset + done as u64) {
+        match handle.open.reads(|| rustix::io::pread(&*fd, &mut buffer[done..], offset + done as u64)) {
             Ok(0) => break,
             Ok(n) => done += n,
             Err(Errno::INTR) => continue,
@@ -106,7 +105,6 @@ pub fn read(pool: &Pool, via: impl Into<Via>, offset: u64, buffer: &mut [u8]) ->
                 continue;
             }
             Err(errno) => {
-                handle.record_error(errno, OpKind::Read);
                 if done == 0 || via.pages {
                     return Err(errno.into());
                 }
@@ -209,20 +207,22 @@ fn write_there(
             }
         }
         let at = offset + *done as u64;
-        let written = if extra.is_empty() {
-            rustix::io::pwrite(&*fd, rest, at)
-        } else {
-            rustix::io::pwritev2(&*fd, &[IoSlice::new(rest)], at, extra)
-        };
+        let written = handle.open.changes(|| {
+            let written = if extra.is_empty() {
+                rustix::io::pwrite(&*fd, rest, at)
+            } else {
+                rustix::io::pwritev2(&*fd, &[IoSlice::new(rest)], at, extra)
+            };
+            // No filesystem should write nothing. It must neither be tried for ever nor count as written.
+            written.and_then(|n| if n == 0 { Err(Errno::IO) } else { Ok(n) })
+        });
         match written {
-            // No filesystem should do this. It must neither be tried for ever nor count as written.
-            Ok(0) => return Err(handle.record_error(Errno::IO, OpKind::Change).into()),
             Ok(n) => {
                 traffic.count_write(n);
                 *done += n;
             }
             Err(Errno::INTR) => continue,
-            Err(errno) => return Err(handle.record_error(errno, OpKind::Change).into()),
+            Err(errno) => return Err(errno.into()),
         }
         if let (Some(overtakes), Ok(n)) = (overtakes, written) {
             overtakes.written(at..at + n as u64);
@@ -240,7 +240,7 @@ fn drop_set_id_before_write(
     fd: BorrowedFd<'_>,
     caller: &Caller,
 ) -> Result<()> {
-    if kill_suidgid(fd, caller).map_err(|errno| handle.record_error(errno, OpKind::Change))? {
+    if handle.open.changes(|| kill_suidgid(fd, caller))? {
         // The answer to a write carries no attributes, so the kernel would keep a stale set-id bit.
         op.kernel.load().invalidate_attr(handle.node.id);
     }
@@ -249,9 +249,10 @@ fn drop_set_id_before_write(
 
 pub fn fsync(pool: &Pool, handle: HandleId, data_only: bool) -> Result<()> {
     let handle = pool.files.get(handle)?;
-    let synced =
-        if data_only { rustix::fs::fdatasync(&*handle.fd()) } else { rustix::fs::fsync(&*handle.fd()) };
-    synced.map_err(|errno| handle.record_error(errno, OpKind::Change))?;
+    let fd = handle.fd();
+    handle.open.changes(|| if data_only { rustix::fs::fdatasync(&*fd) } else { rustix::fs::fsync(&*fd) })?;
+    // A move of the file waits for its users.
+    drop(fd);
     sync_replacement(pool, &handle.node)
 }
 
@@ -276,9 +277,9 @@ pub fn fallocate(pool: &Pool, handle: HandleId, mode: u32, offset: u64, len: u64
     let wanted = if mode.intersects(gives_back) { 0 } else { len };
     moves::make_room::with_room(op, &handle.node, wanted, |_| {
         loop {
-            match rustix::fs::fallocate(&*handle.fd(), mode, offset, len) {
+            match handle.open.changes(|| rustix::fs::fallocate(&*handle.fd(), mode, offset, len)) {
                 Err(Errno::INTR) => continue,
-                other => return Ok(other.map_err(|errno| handle.record_error(errno, OpKind::Change))?),
+                other => return Ok(other?),
             }
         }
     })
@@ -298,11 +299,12 @@ pub fn lseek(pool: &Pool, handle: HandleId, offset: u64, whence: Whence) -> Resu
         Whence::Data => SeekFrom::Data(offset),
         Whence::Hole => SeekFrom::Hole(offset),
     };
-    Ok(rustix::fs::seek(&*handle.fd(), from).map_err(|errno| match errno {
-        // Here, ENXIO does not mean a missing device.
-        Errno::NXIO => errno,
-        errno => handle.record_error(errno, OpKind::Read),
-    })?)
+    let found = handle.open.reads(|| match rustix::fs::seek(&*handle.fd(), from) {
+        // Here, it does not mean a missing device.
+        Err(Errno::NXIO) => Ok(None),
+        other => other.map(Some),
+    });
+    Ok(found?.ok_or(Errno::NXIO)?)
 }
 
 /// Runs copy_file_range(2): copies at most `COPIED_AT_ONCE`, or everything if the branch can share the blocks.
@@ -321,13 +323,16 @@ pub fn copy_file_range(
     let mut len = len.min(0x7fff_f000);
     if from.node.id == to.node.id || len > COPIED_AT_ONCE {
         // Within one file, the target may lie beyond the end. Data copied there must not be copied again.
-        len = len.min(stat::of(from.fd().as_fd())?.size.saturating_sub(from_offset));
+        let source = from.open.reads(|| stat::of(from.fd().as_fd()))?;
+        len = len.min(source.size.saturating_sub(from_offset));
     }
     if len > COPIED_AT_ONCE {
         // The target cannot move to another branch meanwhile.
         let _moving = to.node.pin_location()?;
         let (source, target) = (from.fd(), to.fd());
-        if reflink::clone_range((source.as_fd(), from_offset), (target.as_fd(), to_offset), len).is_ok() {
+        let clone =
+            || reflink::clone_range((source.as_fd(), from_offset), (target.as_fd(), to_offset), len).ok();
+        if to.open.tries(clone).is_some() {
             return Ok(len);
         }
         len = COPIED_AT_ONCE;
@@ -340,7 +345,10 @@ pub fn copy_file_range(
         while done < len && !(done != 0 && op.kernel.load().caller_is_killed()) {
             let (mut at, mut into) = (from_offset + done as u64, to_offset + done as u64);
             let left = (len - done).min(STEP);
-            match rustix::fs::copy_file_range(&*source, Some(&mut at), &*target, Some(&mut into), left) {
+            let copy =
+                || rustix::fs::copy_file_range(&*source, Some(&mut at), &*target, Some(&mut into), left);
+            // The error may come from either branch; the health check finds out which.
+            match to.open.reads(|| from.open.reads(copy)) {
                 Ok(0) => break,
                 Ok(copied) => {
                     read.count_read(copied);
@@ -348,10 +356,7 @@ pub fn copy_file_range(
                     done += copied;
                 }
                 Err(Errno::INTR) => continue,
-                // The error may come from either branch; the health check finds out which.
-                Err(errno) => {
-                    return Err(to.record_error(from.record_error(errno, OpKind::Read), OpKind::Read).into());
-                }
+                Err(errno) => return Err(errno.into()),
             }
         }
         Ok(())
@@ -368,9 +373,9 @@ pub fn syncfs(pool: &Pool) -> Result<()> {
     let mut result = Ok(());
     for branch in op.branches.iter() {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let synced = canopy_branch::fs::beneath::open(branch.root(), b"", flags).and_then(rustix::fs::syncfs);
-        result =
-            result.and(synced.map_err(|errno| Error::Branch(branch.record_error(errno, OpKind::Change))));
+        let sync =
+            || canopy_branch::fs::beneath::open(branch.root(), b"", flags).and_then(rustix::fs::syncfs);
+        result = result.and(branch.changes(sync).map_err(Error::Branch));
     }
     result
 }

@@ -19,7 +19,6 @@ use canopy_base::ids::{HandleId, NodeId};
 use canopy_base::path::join;
 use canopy_branch::branch::Branch;
 use canopy_branch::branch::headroom::PassthroughWriter;
-use canopy_branch::branch::health::OpKind;
 use canopy_branch::branch::traffic::Traffic;
 use canopy_branch::fs::beneath::{self, ProcPath};
 use canopy_branch::fs::stat::{self, Attr, FileKey};
@@ -181,7 +180,7 @@ pub(crate) fn open_node(
         };
     drop(slot);
     if kill_suidgid && branch_flags.contains(OFlags::TRUNC) {
-        setattr::kill_suidgid(fd.0.as_fd(), caller)?;
+        open.changes(|| setattr::kill_suidgid(fd.0.as_fd(), caller))?;
     }
     opened(op, caller, node, fd, branch_flags, open, sharing, room, true)
 }
@@ -214,8 +213,8 @@ fn join_open_file(
     if place.reads.is_some() && open_file::only_reads(flags) {
         return Ok((place.fd.clone(), place.branch.traffic));
     }
-    let fd = open_on_branch(op, node, &place.branch, &*place.fd, flags);
-    let fd = fd.map_err(|errno| refused(errno, &place.branch, node, flags))?;
+    let fd = place.branch.reads(|| open_on_branch(op, node, &place.branch, &*place.fd, flags));
+    let fd = fd.map_err(|errno| refused(errno, node, flags))?;
     let fd = place.branch.reopen_for_read(fd, flags);
     op.dir_cache.admit(fd.as_fd())?;
     Ok((Arc::new(fd), place.branch.traffic))
@@ -244,8 +243,8 @@ fn open_first(op: &Op<'_>, node: &Arc<Node>, flags: OFlags) -> Result<FirstOpen>
         return Ok(first);
     }
     let primary = resolve::places::chosen(op, Func::Open, node, None, Attr::is_regular)?;
-    let fd = open_on_branch(op, node, &primary.branch, &primary.fd, flags);
-    let fd = fd.map_err(|errno| refused(errno, &primary.branch, node, flags))?;
+    let fd = primary.branch.reads(|| open_on_branch(op, node, &primary.branch, &primary.fd, flags));
+    let fd = fd.map_err(|errno| refused(errno, node, flags))?;
     let fd = Arc::new(primary.branch.reopen_for_read(fd, flags));
     Ok(FirstOpen {
         branch: primary.branch,
@@ -502,7 +501,7 @@ pub fn flush(pool: &Pool, handle: HandleId) -> Result<()> {
     // Held until the duplicate is closed: a move of the file waits for this reference.
     let fd = handle.fd();
     let copy = rustix::io::fcntl_dupfd_cloexec(&*fd, 0)?;
-    Ok(canopy_sys::fd::close(copy).map_err(|errno| handle.record_error(errno, OpKind::Change))?)
+    Ok(handle.open.changes(|| canopy_sys::fd::close(copy))?)
 }
 
 /// Releases a handle after its last descriptor was closed.
@@ -532,12 +531,12 @@ pub fn release(pool: &Pool, handle: HandleId) -> Result<()> {
 }
 
 /// Returns the error for a file that could not be opened on its branch with flags of open(2).
-fn refused(errno: Errno, branch: &Branch, node: &Node, flags: OFlags) -> Error {
+fn refused(errno: Errno, node: &Node, flags: OFlags) -> Error {
     match errno {
         // So does its caller want it.
         Errno::AGAIN if flags.contains(OFlags::NONBLOCK) => errno.into(),
         Errno::AGAIN => node.waits_for_lease(errno, open_file::writes(flags)),
-        errno => branch.record_error(errno, OpKind::Read).into(),
+        errno => errno.into(),
     }
 }
 

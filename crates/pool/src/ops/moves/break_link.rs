@@ -45,18 +45,21 @@ fn put_copy_over_link(op: &mut Op<'_>, node: &Arc<Node>, parent: NodeId, name: &
         let path = join(&op.nodes.dir_path(parent)?, name);
         (primary.branch, path, LeasedFile::hold_if_possible(readable(&primary.fd)?)?)
     };
-    let before = stat::of(file.as_fd())?;
+    let before = branch.reads(|| stat::of(file.as_fd()))?;
     if !can_leave(&before) {
         return Err(Error::NotPermitted);
     }
     let (dir, _) = split(&path);
     let plan = Plan { source: Vec::new(), original: Original::Goes, names: vec![path.clone()] };
     let _copying = op.state().stuck_operations.moving();
-    let mut copy = Replica::begin(branch.root(), dir, true, JournalEntry::write(branch.root(), &plan)?)?;
-    copy.fill(&file, &before, &|| !op.kernel.load().caller_is_killed())?;
+    let mut copy = branch.changes(|| {
+        let copy = Replica::begin(branch.root(), dir, true, JournalEntry::write(branch.root(), &plan)?)?;
+        copy.fill(&file, &before, &|| !op.kernel.load().caller_is_killed())?;
+        Ok::<_, Errno>(copy)
+    })?;
     // From here on, no other request uses one of its names or opens it.
     let _held = op.claim_file(node.id, before.nlink as usize)?;
-    let now = stat::of(file.as_fd())?;
+    let now = branch.reads(|| stat::of(file.as_fd()))?;
     let same = (now.size, now.mtime, now.ctime) == (before.size, before.mtime, before.ctime)
         && op.nodes.dir_path(parent).is_ok_and(|at| at.as_slice() == dir)
         && holds(branch.root(), &path, &now);
@@ -69,7 +72,7 @@ fn put_copy_over_link(op: &mut Op<'_>, node: &Arc<Node>, parent: NodeId, name: &
     op.dir_cache.idle_files.close(node);
     let key = copy.key()?;
     file.check()?;
-    copy.replace(name)?;
+    branch.changes(|| copy.replace(name))?;
     let alone = op.nodes.known(node.id).len() < 2;
     if alone {
         // The node takes the copy's inode number: the old one belongs to the other names.

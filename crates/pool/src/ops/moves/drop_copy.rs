@@ -65,14 +65,15 @@ pub(super) fn one_of_several(
     }
     let full = join(&path, name);
     let known = op.nodes.names(node.id).map(|(dir, name)| join(&dir, &name)).chain([full.clone()]);
-    let names = links::all_names(source.root(), &attr, known)?;
+    let names = source.reads(|| links::all_names(source.root(), &attr, known))?;
     let config = &op.config;
     if names.iter().any(|name| config.placement.copies(name) > disks) {
         return Err(Errno::NOTUNIQ);
     }
-    let copy = readable(beneath::open(to.root(), &full, OFlags::PATH | OFlags::NOFOLLOW)?);
+    let pinned = to.reads(|| beneath::open(to.root(), &full, OFlags::PATH | OFlags::NOFOLLOW))?;
+    let copy = to.reads(|| readable(pinned));
     let copy = copy.map_err(leased_by_another)?;
-    let is_there = stat::of(copy.as_fd())?.key() == other.key()
+    let is_there = to.reads(|| stat::of(copy.as_fd()))?.key() == other.key()
         && is_same(&attr, &other)
         && attr.nlink == other.nlink
         && names.iter().all(|name| links::holds(to.root(), name, &other));

@@ -13,7 +13,6 @@ use crate::ops::resolve;
 use crate::paths::Uses;
 use crate::pool::{Op, State};
 use canopy_base::error::Error;
-use canopy_branch::branch::health::OpKind;
 use canopy_branch::fs::{beneath, stat};
 use canopy_branch::relocate::lease::{LeasedFile, readable, reopen_as_owner};
 use rustix::fd::{AsFd, OwnedFd};
@@ -63,7 +62,7 @@ pub(crate) fn freeze<'p>(op: &mut Op<'p>, node: &Arc<Node>) -> Result<FrozenFile
     let file = {
         let _held = op.using(Uses::node(node.id));
         let primary = resolve::places::primary(op, node).map_err(Error::errno)?;
-        readable(&primary.fd)?
+        primary.branch.reads(|| readable(&primary.fd))?
     };
     let writers = RevokedWriters { state: op.state(), node: node.clone() };
     if let Some(open) = node.opened() {
@@ -76,12 +75,14 @@ fn revoke_writers(op: &Op<'_>, node: &Arc<Node>, open: &OpenFile, file: &OwnedFd
     let handles = op.files.matching(|handle| Arc::ptr_eq(&handle.node, node) && handle.writable());
     if !handles.is_empty() {
         // Checks that the file can be reopened for writing before a writable descriptor is closed.
-        match beneath::reopen(file, OFlags::RDWR | OFlags::NONBLOCK) {
-            Err(Errno::ACCESS) if stat::of(file.as_fd())?.uid == rustix::process::geteuid().as_raw() => {}
+        match open.reads(|| beneath::reopen(file, OFlags::RDWR | OFlags::NONBLOCK)) {
+            Err(Errno::ACCESS)
+                if open.reads(|| stat::of(file.as_fd()))?.uid == rustix::process::geteuid().as_raw() => {}
             other => drop(other?),
         }
     }
-    let stand_in = Arc::new(beneath::reopen(file, OFlags::RDONLY | OFlags::NONBLOCK)?);
+    let stand_in = open.reads(|| beneath::reopen(file, OFlags::RDONLY | OFlags::NONBLOCK))?;
+    let stand_in = Arc::new(stand_in);
     let until = Instant::now() + PATIENCE;
     let place = close(open.replace_fds(&stand_in), until)?;
     let mut taken: Vec<_> = handles.iter().map(|handle| handle.move_to(stand_in.clone())).collect();
@@ -106,8 +107,8 @@ pub(crate) fn restore_writers(state: &State, node: &Arc<Node>) -> Result<bool, E
     let handles = revoked(state, node);
     for handle in &handles {
         let place = handle.open.location();
-        let fd = reopen_as_owner(place.fd.as_fd(), handle.flags - OFlags::TRUNC);
-        handle.move_to(Arc::new(fd.map_err(|errno| place.branch.record_error(errno, OpKind::Read))?));
+        let reopen = || reopen_as_owner(place.fd.as_fd(), handle.flags - OFlags::TRUNC);
+        handle.move_to(Arc::new(place.branch.reads(reopen)?));
     }
     Ok(!handles.is_empty())
 }

@@ -13,11 +13,10 @@ use crate::ops::resolve;
 use crate::ops::resolve::acl::At;
 use crate::paths::Uses;
 use crate::pool::Op;
-use canopy_base::error::{Error, is_full};
+use canopy_base::error::{Error, Failure, is_full};
 use canopy_base::ids::BranchId;
 use canopy_base::path::{PoolPath, join, split};
 use canopy_branch::branch::Branch;
-use canopy_branch::branch::health::OpKind;
 use canopy_branch::branch::space::Space;
 use canopy_branch::fs::stat::{self, Attr, FileKey};
 use canopy_branch::fs::{beneath, generation};
@@ -55,6 +54,13 @@ pub(super) enum NotMoved {
     File(Errno),
     /// The file cannot move to this branch.
     Branch(Errno),
+}
+
+impl Failure for NotMoved {
+    fn errno(&self) -> Errno {
+        let (NotMoved::File(errno) | NotMoved::Branch(errno)) = self;
+        *errno
+    }
 }
 
 impl NotMoved {
@@ -175,16 +181,11 @@ fn make_room(op: &mut Op<'_>, node: &Arc<Node>, seen: u32, wanted: u64) -> canop
             };
             let state = op.state();
             let wanted = || !state.kernel.load().caller_is_killed();
-            let carried = carry(op, node, &file, &target, still.as_ref(), &wanted);
+            // An error may come from either branch; the health check finds out which.
+            let carry = || carry(op, node, &file, &target, still.as_ref(), &wanted);
+            let carried = target.reads(|| file.source.reads(carry));
             file.names.iter().for_each(|name| resolve::dirs::dir_rewritten(op, split(name).0));
-            match carried {
-                Err(why @ (NotMoved::Branch(errno) | NotMoved::File(errno))) => {
-                    // The error may come from either branch; the health check finds out which.
-                    target.record_error(file.source.record_error(errno, OpKind::Read), OpKind::Read);
-                    Err(why)
-                }
-                Ok(()) => Ok((file, target)),
-            }
+            carried.map(|()| (file, target))
         });
         match moved {
             Ok((file, target)) => {
@@ -256,21 +257,26 @@ pub(super) fn movable(
     }
     // Without keeping its path in place, as it may take a while; the names are checked again before they change.
     let known = op.nodes.names(node.id).map(|(dir, name)| join(&dir, &name));
-    let names = links::all_names(source.root(), &primary.attr, known)?;
-    let generation =
-        if resolve::generations::knows_copies(op) { generation::read(primary.fd.as_fd())? } else { None };
+    let names = source.reads(|| links::all_names(source.root(), &primary.attr, known))?;
+    let generation = if resolve::generations::knows_copies(op) {
+        source.reads(|| generation::read(primary.fd.as_fd()))?
+    } else {
+        None
+    };
     let mut old_on = SmallVec::new();
     for name in &names {
         let (dir, name) = split(name);
         let others =
             op.branches.iter().filter(|branch| copy_to.map_or(branch.id != source.id, |to| branch.id == to));
         for other in others {
-            let found = beneath::dir(other.root(), dir)
-                .and_then(|dir| stat::at(dir.as_fd(), name).map(|attr| (dir, attr)));
-            match found {
+            let find = || {
+                let dir = beneath::dir(other.root(), dir)?;
+                Ok((stat::at(dir.as_fd(), name)?, dir))
+            };
+            match other.reads(find) {
                 // Nobody sees it, and a copy may take its place. Names of a file that has several change one by one, but
                 // those that still lead to the old copy stay hidden, for it is older than the new one.
-                Ok((dir, attr))
+                Ok((attr, dir))
                     if resolve::generations::is_old_copy(op, (dir.as_fd(), name, &attr), generation) =>
                 {
                     old_on.push(other.id);

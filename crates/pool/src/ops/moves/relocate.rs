@@ -17,7 +17,6 @@ use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::NodeId;
 use canopy_base::path::{join, split};
-use canopy_branch::branch::health::OpKind;
 use canopy_branch::branch::space::Space;
 use canopy_branch::branch::{Branch, Branches};
 use canopy_branch::fs::beneath;
@@ -186,10 +185,11 @@ fn relocate_file(
         frozen.as_ref()
     };
     if what == What::Copy && file.there.is_none() {
-        resolve::generations::share_generation(op, still.as_fd()).map_err(|errno| match errno {
+        let shared = source.changes(|| resolve::generations::share_generation(op, still.as_fd()));
+        shared.map_err(|errno| match errno {
             // To the caller, this would say that it is not the owner of the pool.
             Errno::ACCESS => Errno::PERM,
-            errno => source.record_error(errno, OpKind::Change),
+            errno => errno,
         })?;
     }
     let (begun, steps) = (Instant::now(), Cell::new(0_u64));
@@ -215,21 +215,22 @@ fn relocate_file(
     if let (What::Copy, Some(twin)) = (what, &file.there) {
         return moves::twin::join_copies(op, still, twin);
     }
-    let carried = moves::make_room::carry(op, node, &file, target, still, &wanted);
+    // An error may come from either branch; the health check finds out which.
+    let carry = || moves::make_room::carry(op, node, &file, target, still, &wanted);
+    let carried = target.reads(|| source.reads(carry));
     file.names.iter().for_each(|name| resolve::dirs::dir_rewritten(op, split(name).0));
     carried.map_err(|(NotMoved::Branch(errno) | NotMoved::File(errno))| match errno {
         Errno::INTR if node.is_awaited() => Errno::BUSY,
-        Errno::INTR => errno,
-        // The error may come from either branch; the health check finds out which.
-        errno => target.record_error(source.record_error(errno, OpKind::Read), OpKind::Read),
+        errno => errno,
     })
 }
 
 /// Holds the copy of a file that goes.
 fn hold(file: &Movable) -> Result<LeasedFile, Errno> {
     let name = file.names.first().ok_or(Errno::NOENT)?;
-    let pinned = beneath::open(file.source.root(), name, OFlags::PATH | OFlags::NOFOLLOW)?;
-    LeasedFile::hold(readable(pinned)?)
+    let source = &file.source;
+    let pinned = source.reads(|| beneath::open(source.root(), name, OFlags::PATH | OFlags::NOFOLLOW))?;
+    LeasedFile::hold(source.reads(|| readable(pinned))?)
 }
 
 fn has_writers(op: &Op<'_>, node: &Arc<Node>) -> bool {
@@ -239,7 +240,7 @@ fn has_writers(op: &Op<'_>, node: &Arc<Node>) -> bool {
 
 /// Fails unless a branch keeps its minfreespace with so many more bytes.
 fn has_room(op: &Op<'_>, branch: &Branch, bytes: u64) -> Result<(), Errno> {
-    let space = Space::of(branch.root()).map_err(|errno| branch.record_error(errno, OpKind::Read))?;
+    let space = branch.reads(|| Space::of(branch.root()))?;
     if space.readonly {
         return Err(Errno::ROFS);
     }
@@ -260,14 +261,12 @@ fn relocate_symlink(op: &mut Op<'_>, link: &Link<'_>, source: &Branch, target: &
             names::create::bring_dir(op, &mut dirs, to, &path)
         })
     };
-    let moved = brought.and_then(|()| switch_symlink(op, link, &path, source, target));
+    let moved = target
+        .reads(|| source.reads(|| brought.and_then(|()| switch_symlink(op, link, &path, source, target))));
     note.erase();
     resolve::dirs::name_created(op, &path, name, target.id);
     resolve::dirs::dir_rewritten(op, &path);
-    moved.map_err(|errno| match errno {
-        Errno::AGAIN | Errno::EXIST | Errno::STALE | Errno::MLINK => errno,
-        errno => target.record_error(source.record_error(errno, OpKind::Read), OpKind::Read),
-    })
+    moved
 }
 
 fn switch_symlink(
@@ -334,7 +333,8 @@ fn relocate_dir(
         let mut dirs = MergedDir::open(Symlinks::NEVER, &op.branches, &path);
         let own = dirs.own();
         own.get(from).ok_or(Errno::STALE)?;
-        if !is_empty(dirs.get(from).ok_or(Errno::NOENT)?)? {
+        let dir = dirs.get(from).ok_or(Errno::NOENT)?;
+        if !source.reads(|| is_empty(dir))? {
             return Err(Errno::NOTEMPTY);
         }
         if own.count() == 1 {
@@ -356,12 +356,13 @@ fn relocate_dir(
     let rest = copies.iter().map(|(index, _)| index).find(|index| *index != from).ok_or(Errno::AGAIN)?;
     let (old, new) = dirs.get(from).zip(dirs.get(rest)).ok_or(Errno::NOENT)?;
     relocate::remove_leftovers(old);
-    if !is_empty(old)? {
+    if !source.reads(|| is_empty(old))? {
         return Err(Errno::NOTEMPTY);
     }
     if copies.first() == Some(from) && op.branches.as_slice()[rest].mode != Mode::Ro {
-        relocate::copy_metadata(old, new, &own)?;
-        relocate::set_times(new, &own)?;
+        let rest = &op.branches[rest];
+        rest.changes(|| relocate::copy_metadata(old, new, &own))?;
+        rest.changes(|| relocate::set_times(new, &own))?;
     }
     let above = MergedDir::open(Symlinks::NEVER, &op.branches, split(&path).0);
     let dir = above.get(from).ok_or(Errno::NOENT)?;

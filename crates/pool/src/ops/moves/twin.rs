@@ -34,14 +34,15 @@ pub(super) fn twin(op: &mut Op<'_>, node: &Arc<Node>, target: &Branch) -> Result
         resolve::places::primary(op, node).map_err(Error::errno)?
     };
     let known = op.nodes.names(node.id).map(|(dir, name)| join(&dir, &name));
-    let names = links::all_names(own.branch.root(), &own.attr, known)?;
+    let names = own.branch.reads(|| links::all_names(own.branch.root(), &own.attr, known))?;
     let Some(first) = names.first().filter(|_| own.branch.id != target.id) else { return Ok(None) };
-    let other = match beneath::open(target.root(), first, OFlags::PATH | OFlags::NOFOLLOW) {
+    let open = || beneath::open(target.root(), first, OFlags::PATH | OFlags::NOFOLLOW);
+    let other = match target.reads(open) {
         Err(errno) if beneath::is_absent(errno) => return Ok(None),
         other => other?,
     };
-    let there = stat::of(other.as_fd())?;
-    if !there.is_regular() || generation::read(other.as_fd())?.is_some() {
+    let there = target.reads(|| stat::of(other.as_fd()))?;
+    if !there.is_regular() || target.reads(|| generation::read(other.as_fd()))?.is_some() {
         return Ok(None);
     }
     let is_there = is_same(&own.attr, &there)

@@ -17,7 +17,6 @@ use canopy_base::error::{Error, Result, is_full, is_illness};
 use canopy_base::ids::NodeId;
 use canopy_base::path::{join, split};
 use canopy_branch::branch::Branch;
-use canopy_branch::branch::health::OpKind;
 use canopy_branch::fs::beneath::Dir;
 use canopy_branch::fs::reserved::check_not_reserved;
 use canopy_branch::fs::stat::{self, Attr, S_ISGID, S_IXGRP};
@@ -57,9 +56,10 @@ pub fn mknod(
         let _held = op.using(Uses::node(made.node).and(Uses::name(parent, name)));
         let file = resolve::places::primary(op, &op.nodes.get(made.node)?)?;
         let dir = op.nodes.dir_path(parent)?;
-        let begun = resolve::generations::begin_generation(op, file.fd.as_fd(), &dir, name);
+        let begin = || resolve::generations::begin_generation(op, file.fd.as_fd(), &dir, name);
+        let begun = file.branch.changes(begin);
         resolve::generations::note_closed(op, &dir, name);
-        begun.map_err(|errno| file.branch.record_error(errno, OpKind::Change))?;
+        begun?;
     }
     Ok(made)
 }
@@ -107,11 +107,11 @@ pub(crate) fn make_on_branches<'b>(
         let chosen = room_for(op, func, path, dirs, name, &full)?;
         let mut results: SmallVec<[aggregate::Outcome; 2]> = SmallVec::new();
         for &index in &chosen {
-            let made = bring_dir(op, dirs, index, path).and_then(|()| {
+            results.push(op.branches[index].changes(|| {
+                bring_dir(op, dirs, index, path)?;
                 let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
                 act(dirs.get(index).ok_or(Errno::NOENT)?)
-            });
-            results.push(made.map_err(|errno| op.branches[index].record_error(errno, OpKind::Change)));
+            }));
             dirs.name_created(name, index);
         }
         if func == Func::Mkdir && chosen.len() > 1 {
@@ -225,8 +225,8 @@ pub(crate) fn clone_path<'b>(
     };
     // Until the caches know of it.
     let _cloning = to.cloning();
-    let cloned = relocate::clone_dirs(from.root(), to.root(), path, &fits);
-    let cloned = match cloned {
+    let clone = || relocate::clone_dirs(from.root(), to.root(), path, &fits);
+    match to.changes(|| from.reads(clone)) {
         Ok(Cloned { dir, made }) if !made.is_empty() => {
             path_extended(op, to, path, made);
             Ok(dir)
@@ -235,8 +235,7 @@ pub(crate) fn clone_path<'b>(
             path_created(op, to, path);
             other.map(|cloned| cloned.dir)
         }
-    };
-    cloned.map_err(|errno| to.record_error(from.record_error(errno, OpKind::Read), OpKind::Change))
+    }
 }
 
 /// Updates the caches after a directory, and perhaps some of its ancestors, may have been created on a branch.

@@ -110,7 +110,7 @@ pub(crate) fn rename_by_symlink<'b>(
     let chosen = resolve::choose::choose_for_action(op, Func::Rename, &old.copies)?;
     for &index in &chosen {
         let branch = &op.branches.as_slice()[index];
-        let made = make_holding_dir(op, branch, &old.path);
+        let made = branch.changes(|| make_holding_dir(op, branch, &old.path));
         names::create::path_created(op, branch, &holding_path(&old.path));
         made.map_err(|errno| {
             tracing::warn!("a rename to another branch was refused: cannot set files aside: {errno}");
@@ -201,7 +201,8 @@ fn place_symlink<'b>(
     let aside = temporary_name();
     let mut results: SmallVec<[aggregate::Outcome; 2]> = SmallVec::new();
     for &index in &chosen {
-        results.push(names::create::bring_dir(op, &mut new.dirs, index, &new.path).and_then(|()| {
+        results.push(op.branches[index].changes(|| {
+            names::create::bring_dir(op, &mut new.dirs, index, &new.path)?;
             let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
             rustix::fs::symlinkat(target, new.dirs.get(index).ok_or(Errno::NOENT)?, aside.as_slice())
         }));

@@ -15,7 +15,6 @@ use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::NodeId;
 use canopy_base::path::join;
-use canopy_branch::branch::health::OpKind;
 use canopy_branch::fs::pinned;
 use canopy_branch::fs::reserved::check_not_reserved;
 use canopy_branch::fs::stat::Attr;
@@ -109,19 +108,16 @@ fn link_node(
             results.push(Err(Errno::XDEV));
             continue;
         }
-        results.push(names::create::bring_dir(op, &mut dirs, index, &path).and_then(|()| {
+        results.push(op.branches[index].changes(|| {
+            names::create::bring_dir(op, &mut dirs, index, &path)?;
             let dir = dirs.get(index).ok_or(Errno::NOENT)?;
             let nears = op.branches[index].nears_reserve(DIRECTORY_GROWS);
             let link = || Ok(pinned::link(target.fd.as_fd(), dir, new_name)?);
             // Symlinks, pipes and the like get no copies, and may have no attributes of users.
-            let begun = if target.attr.is_regular() {
-                resolve::generations::begin_generation(op, target.fd.as_fd(), &path, new_name)
-            } else {
-                Ok(())
-            };
-            begun
-                .and_then(|()| reserve::take_space(op, nears, || None, link).map_err(Error::errno))
-                .map_err(|errno| op.branches[index].record_error(errno, OpKind::Change))
+            if target.attr.is_regular() {
+                resolve::generations::begin_generation(op, target.fd.as_fd(), &path, new_name)?;
+            }
+            reserve::take_space(op, nears, || None, link).map_err(Error::errno)
         }));
         dirs.name_created(new_name, index);
     }

@@ -16,7 +16,6 @@ use crate::pool::{Op, Pool, State};
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::{HandleId, NodeId};
 use canopy_base::path::join;
-use canopy_branch::branch::health::OpKind;
 use canopy_branch::fs::beneath::ProcPath;
 use canopy_branch::fs::reserved::is_reserved;
 use canopy_branch::fs::stat::{self, Attr, S_IFDIR};
@@ -212,7 +211,7 @@ pub fn getattr(pool: &Pool, id: NodeId, handle: Option<HandleId>) -> Result<Attr
     if let Some(handle) = handle.and_then(|h| op.files.get(h).ok()) {
         let _held = op.using(Uses::node(handle.node.id));
         let fd = handle.fd();
-        let attr = stat::of(fd.as_fd()).map_err(|errno| handle.record_error(errno, OpKind::Read))?;
+        let attr = handle.open.reads(|| stat::of(fd.as_fd()))?;
         let at = At::Opened(fd.as_fd());
         return Ok(resolve::show_file(op, &handle.node, &handle.open.location().branch, attr, at));
     }
@@ -269,7 +268,7 @@ pub(crate) fn dir_attr(op: &Op<'_>, node: &Arc<Node>, trust: Trust, remembered: 
         }
     }
     let orphan = node.orphan().ok_or(Error::Stale)?;
-    let attr = stat::of(orphan.fd.as_fd())?;
+    let attr = orphan.stat()?;
     Ok(resolve::show(op, node, &orphan.branch, b"", attr, At::Opened(orphan.fd.as_fd())))
 }
 
@@ -290,7 +289,7 @@ pub fn access(pool: &Pool, id: NodeId, mask: u32) -> Result<()> {
         return resolve::places::ask_dir(op, &node, trust, Func::Access, may);
     }
     let chosen = resolve::places::chosen(op, Func::Access, &node, trust, |attr| !attr.is_dir())?;
-    Ok(may(chosen.fd.as_fd()).map_err(|errno| chosen.branch.record_error(errno, OpKind::Read))?)
+    Ok(chosen.branch.reads(|| may(chosen.fd.as_fd()))?)
 }
 
 /// Returns the target of a symlink.
@@ -318,8 +317,7 @@ pub fn readlink(pool: &Pool, id: NodeId) -> Result<Vec<u8>> {
     if node.is_symlinkified() {
         return Ok(on_branch(&chosen.branch, &resolve::a_path(op, &node).ok_or(Error::Stale)?));
     }
-    let target = chosen.branch.read_link(chosen.fd.as_fd());
-    Ok(target.map_err(|errno| chosen.branch.record_error(errno, OpKind::Read))?.into_bytes())
+    Ok(chosen.branch.reads(|| chosen.branch.read_link(chosen.fd.as_fd()))?.into_bytes())
 }
 
 /// Returns attributes for the root if no branch has one, so that stat(2) and umount(8) still work on the mountpoint.

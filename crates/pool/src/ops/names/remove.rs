@@ -12,7 +12,6 @@ use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::NodeId;
 use canopy_base::path::join;
-use canopy_branch::branch::health::OpKind;
 use canopy_branch::fs::generation;
 use canopy_branch::fs::reserved::is_reserved;
 use canopy_branch::fs::stat::{self, Attr, Time};
@@ -214,7 +213,7 @@ pub(crate) fn all_empty(dirs: &MergedDir<'_>, copies: &Copies, name: &[u8]) -> R
         if dirs.is_link(index, name) {
             continue;
         }
-        match contents(dir, name).map_err(|errno| dirs.branches[index].record_error(errno, OpKind::Read))? {
+        match dirs.branches[index].reads(|| contents(dir, name))? {
             Contents::Nothing => {}
             Contents::Leftovers(dir) => leftovers.push(dir),
             // Gets the branch's own error. If another process has emptied the directory, this removes it.

@@ -21,7 +21,6 @@ use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::NodeId;
 use canopy_base::path::join;
-use canopy_branch::branch::health::OpKind;
 use canopy_branch::fs::reserved::{check_not_reserved, is_reserved};
 use canopy_branch::fs::stat::{self, Attr};
 use canopy_branch::journal::Change;
@@ -109,13 +108,15 @@ impl Side<'_, '_> {
             };
             match synced {
                 Err(errno) if CANNOT_SYNC.contains(&errno) => Ok(()),
-                other => other.map_err(|errno| self.dirs.branches[index].record_error(errno, OpKind::Change)),
+                other => other,
             }
         };
-        if stat::at(dir, self.name)?.is_regular() {
-            sync(self.name, OFlags::empty())?;
-        }
-        sync(b".", OFlags::DIRECTORY)
+        self.dirs.branches[index].changes(|| {
+            if stat::at(dir, self.name)?.is_regular() {
+                sync(self.name, OFlags::empty())?;
+            }
+            sync(b".", OFlags::DIRECTORY)
+        })
     }
 }
 
@@ -399,7 +400,9 @@ pub(crate) fn replace<'b>(
         // One whiteout is enough, even if several branches had the name.
         let made = old.dirs.get(first).ok_or(Errno::NOENT).and_then(|dir| {
             let device = rustix::fs::makedev(0, 0);
-            rustix::fs::mknodat(dir, old.name, FileType::CharacterDevice, Mode::empty(), device)
+            let make =
+                || rustix::fs::mknodat(dir, old.name, FileType::CharacterDevice, Mode::empty(), device);
+            op.branches[first].changes(make)
         });
         old.dirs.name_created(old.name, first);
         if let Err(errno) = made {
@@ -538,18 +541,19 @@ pub(crate) fn rename_copy(from: &Side, to: &Side, index: usize, flags: RenameFla
     let (source, target) =
         (from.dirs.get(index).ok_or(Errno::NOENT)?, to.dirs.get(index).ok_or(Errno::NOENT)?);
     let plainly = || rustix::fs::renameat(source, from.name, target, to.name);
-    let done = if flags.is_empty() {
-        plainly()
-    } else {
+    let done = from.dirs.branches[index].changes(|| {
+        if flags.is_empty() {
+            return plainly();
+        }
         match rustix::fs::renameat_with(source, from.name, target, to.name, flags) {
             // The filesystem lacks the flag. The pool has already checked that the new name is free.
             Err(Errno::INVAL) if flags == RenameFlags::NOREPLACE => plainly(),
             other => other,
         }
-    };
+    });
     from.dirs.copy_changed(index);
     to.dirs.copy_changed(index);
-    done.map_err(|errno| from.dirs.branches[index].record_error(errno, OpKind::Change))
+    done
 }
 
 /// Undoes steps, the last one first.

@@ -5,7 +5,6 @@ use crate::ops::resolve;
 use crate::pool::Op;
 use canopy_base::error::{Error, Result};
 use canopy_base::path::join;
-use canopy_branch::branch::health::OpKind;
 use canopy_branch::fs::generation::{self, Generation};
 use canopy_branch::fs::stat::Attr;
 use canopy_policy::Choice;
@@ -22,7 +21,10 @@ impl Side<'_, '_> {
     /// Returns the largest number that a copy has; `None` if no copy has any.
     fn newest(&self) -> Option<u64> {
         let files = self.copies.iter().filter(|(_, attr)| attr.is_regular());
-        let read = |(index, _)| generation::read_at(self.dirs.get(index)?, self.name).ok().flatten();
+        let read = |(index, _): (usize, _)| {
+            let dir = self.dirs.get(index)?;
+            self.dirs.branches[index].reads(|| generation::read_at(dir, self.name)).ok().flatten()
+        };
         files.filter_map(read).map(|generation| generation.number).max()
     }
 
@@ -35,12 +37,10 @@ impl Side<'_, '_> {
                 // One alone may be the same as copies on branches that are away. Under the new number, it is not.
                 generation::write(file.as_fd(), Generation { number, shared: copies.len() > 1 })
             };
-            match put() {
+            match self.dirs.branches[index].changes(put) {
                 // Such a filesystem gets no copies.
                 Err(Errno::OPNOTSUPP) => {}
-                other => {
-                    other.map_err(|errno| self.dirs.branches[index].record_error(errno, OpKind::Change))?
-                }
+                other => other?,
             }
         }
         Ok(())

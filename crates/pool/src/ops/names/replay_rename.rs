@@ -228,7 +228,8 @@ fn remove_targets(intent: RenameIntent<'_>, old: &Side, new: &Side, undoable: bo
             false => new,
         };
         let Some(dir) = side.dirs.get(index) else { continue };
-        let flags = match rustix::fs::statat(dir, side.name, AtFlags::SYMLINK_NOFOLLOW) {
+        let look = || rustix::fs::statat(dir, side.name, AtFlags::SYMLINK_NOFOLLOW);
+        let flags = match side.dirs.branches[index].reads(look) {
             Err(Errno::NOENT) => continue,
             Err(errno) => return Err(errno.into()),
             Ok(stat) => match FileType::from_raw_mode(stat.st_mode) {
@@ -249,13 +250,9 @@ fn remove_targets(intent: RenameIntent<'_>, old: &Side, new: &Side, undoable: bo
 fn leave_whiteout(intent: RenameIntent<'_>, old: &Side) {
     let Some(first) = intent.members(SOURCES).next() else { return };
     let made = old.dirs.get(first).ok_or(Errno::NOENT).and_then(|dir| {
-        rustix::fs::mknodat(
-            dir,
-            old.name,
-            FileType::CharacterDevice,
-            Mode::empty(),
-            rustix::fs::makedev(0, 0),
-        )
+        let device = rustix::fs::makedev(0, 0);
+        let make = || rustix::fs::mknodat(dir, old.name, FileType::CharacterDevice, Mode::empty(), device);
+        old.dirs.branches[first].changes(make)
     });
     match made {
         Ok(()) | Err(Errno::EXIST) => {}

@@ -18,7 +18,6 @@ use canopy_base::error::{Error, Result};
 use canopy_base::ids::NodeId;
 use canopy_base::inode_number::{DirentInodes, OfDirectory};
 use canopy_branch::branch::Branch;
-use canopy_branch::branch::health::OpKind;
 use canopy_branch::fs::beneath;
 use canopy_branch::fs::reserved::is_reserved;
 use canopy_branch::fs::stat::Attr;
@@ -146,12 +145,13 @@ impl Cursor {
             return self.end_pass(op, node);
         }
         let (dir, offsets) = self.source();
+        let branch = Arc::clone(&self.branches[self.sources[self.reading].index]);
         let broken = match self.sources[self.reading].names.take() {
             Some(names) => {
                 names.each().for_each(|raw| self.add(op, offsets, raw));
                 names.broken
             }
-            None => match read_names(dir.as_fd(), |raw| self.add(op, offsets, raw)) {
+            None => match branch.reads(|| read_names(dir.as_fd(), |raw| self.add(op, offsets, raw))) {
                 Ok(true) => return,
                 Ok(false) => None,
                 Err(errno) => Some(errno),
@@ -164,12 +164,11 @@ impl Cursor {
         }
     }
 
-    /// Records that a source could not be read to its end.
+    /// Notes that a source could not be read to its end.
     fn broken(&mut self, source: usize, broken: Option<Errno>) {
         // If the directory was removed during the listing, it has no more names; this is no error.
         if let Some(errno) = broken.filter(|&errno| !beneath::is_absent(errno)) {
             let branch = &self.branches[self.sources[source].index];
-            branch.record_error(errno, OpKind::Read);
             self.incomplete = true;
             tracing::warn!("the listing of a directory on {} is incomplete: {errno}", branch.path.shown());
         }
@@ -210,10 +209,10 @@ impl Cursor {
                 }
                 None => {
                     let dir = Arc::clone(&self.sources[at].dir);
-                    let read = rustix::fs::seek(&dir, SeekFrom::Start(0));
-                    let read = read.and_then(|_| {
+                    let read = self.branches[self.sources[at].index].reads(|| {
+                        rustix::fs::seek(&dir, SeekFrom::Start(0))?;
                         while read_names(dir.as_fd(), &mut add)? {}
-                        Ok(())
+                        Ok::<_, Errno>(())
                     });
                     read.err()
                 }
@@ -349,7 +348,7 @@ fn sources(
             }
             Err(errno) if beneath::is_absent(errno) => {}
             Err(errno) => {
-                failed.get_or_insert(branch.record_error(errno, OpKind::Read));
+                failed.get_or_insert(errno);
             }
         }
     }

@@ -26,7 +26,6 @@ use canopy_base::error::{Error, Result};
 use canopy_base::ids::NodeId;
 use canopy_base::path::join;
 use canopy_branch::branch::Branch;
-use canopy_branch::branch::health::OpKind;
 use canopy_branch::fs::beneath;
 use canopy_branch::fs::stat::Attr;
 use canopy_policy::{self as policy, Category};
@@ -237,7 +236,7 @@ pub(crate) fn open_on_branches(
     };
     match op.config.readdir {
         ReaddirMode::Cor { threads, .. } if from_start => {
-            side_by_side(&op.branches, threads, |branch| open(branch).map(OpenedSource::read))
+            side_by_side(&op.branches, threads, |branch| open(branch).map(|opened| opened.read(branch)))
         }
         // Opens concurrently, so that sleeping disks spin up together. The listing reads them in order.
         ReaddirMode::Cosr { threads, .. } | ReaddirMode::Cor { threads, .. } => {
@@ -254,14 +253,13 @@ pub fn fsyncdir(pool: &Pool, id: NodeId, data_only: bool) -> Result<()> {
     let Ok(path) = op.nodes.dir_path(id) else { return Ok(()) };
     let mut result = Ok(());
     for branch in op.branches.iter() {
-        let synced = match open_dir(resolve::dirs::follow(op), branch.root(), &path) {
+        let sync = || match open_dir(resolve::dirs::follow(op), branch.root(), &path) {
             Ok(dir) if data_only => rustix::fs::fdatasync(dir),
             Ok(dir) => rustix::fs::fsync(dir),
             Err(errno) if beneath::is_absent(errno) => Ok(()),
             Err(errno) => Err(errno),
         };
-        result =
-            result.and(synced.map_err(|errno| Error::Branch(branch.record_error(errno, OpKind::Change))));
+        result = result.and(branch.changes(sync).map_err(Error::Branch));
     }
     result
 }

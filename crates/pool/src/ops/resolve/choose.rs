@@ -5,7 +5,6 @@ use crate::dir::merged::{Copies, MergedDir};
 use crate::ops::resolve;
 use crate::pool::Op;
 use canopy_base::error::{Error, Result};
-use canopy_branch::branch::health::OpKind;
 use canopy_branch::branch::list::Mode;
 use canopy_branch::branch::{Branch, Branches};
 use canopy_branch::fs::magic;
@@ -46,18 +45,13 @@ impl SpaceNeed {
     }
 }
 
-/// Records an error of a branch that is read-only or whose space cannot be read. Returns the space, if any.
-pub(crate) fn usable_space(branch: &Branch, space: Result<Space, Errno>) -> Option<Space> {
-    match space {
-        Ok(space) if space.readonly && branch.mode != Mode::Ro => {
-            branch.record_error(Errno::ROFS, OpKind::Read);
-        }
-        Ok(_) => {}
-        Err(errno) => {
-            branch.record_error(errno, OpKind::Read);
-        }
+/// Returns the space on a branch, if it can be read. It is recorded if the branch is read-only and should not be.
+pub(crate) fn usable_space(branch: &Branch, space: impl FnOnce() -> Result<Space, Errno>) -> Option<Space> {
+    let space = branch.reads(space).ok()?;
+    if space.readonly {
+        branch.is_found_read_only();
     }
-    space.ok()
+    Some(space)
 }
 
 /// Returns the current copies, without those on branches that fail or may not be changed as long as there is another.
@@ -75,9 +69,9 @@ fn view(op: &Op<'_>, branch: &Branch, present: Option<&Attr>, space: SpaceNeed) 
     let min_free = branch.min_free.unwrap_or(op.config.min_free);
     let space = match space {
         SpaceNeed::Nothing => None,
-        SpaceNeed::Enough => usable_space(branch, op.space.at_least(branch.id, branch.root(), min_free)),
-        SpaceNeed::Roughly => usable_space(branch, op.space.roughly(branch.id, branch.root(), min_free)),
-        SpaceNeed::Exactly => usable_space(branch, op.space.get(branch.id, branch.root())),
+        SpaceNeed::Enough => usable_space(branch, || op.space.at_least(branch.id, branch.root(), min_free)),
+        SpaceNeed::Roughly => usable_space(branch, || op.space.roughly(branch.id, branch.root(), min_free)),
+        SpaceNeed::Exactly => usable_space(branch, || op.space.get(branch.id, branch.root())),
     };
     // Some FUSE servers say 0 because they do not know.
     let counts_inodes = branch.kind != magic::FUSE;
@@ -269,5 +263,5 @@ pub(crate) fn all_removable<'a>(op: &Op<'_>, copies: impl Iterator<Item = &'a Co
 }
 
 fn read_only(op: &Op<'_>, branch: &Branch) -> bool {
-    usable_space(branch, op.space.get(branch.id, branch.root())).is_some_and(|space| space.readonly)
+    usable_space(branch, || op.space.get(branch.id, branch.root())).is_some_and(|space| space.readonly)
 }

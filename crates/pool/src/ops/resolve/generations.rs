@@ -12,7 +12,6 @@ use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result, is_illness};
 use canopy_base::ids::NodeId;
 use canopy_base::path::join;
-use canopy_branch::branch::health::OpKind;
 use canopy_branch::fs::generation::{self, Generation};
 use canopy_branch::fs::pinned;
 use canopy_branch::fs::stat::{self, Attr};
@@ -42,31 +41,31 @@ impl Round {
         mut change: impl FnMut(&Place) -> Result<(), Errno>,
     ) -> Result<()> {
         let Some((first, others)) = order.split_first() else { return Ok(()) };
-        let failed = |place: &Place, errno| Error::Branch(place.branch.record_error(errno, OpKind::Change));
         let put = |place: &Place, number, shared| {
-            generation::write(place.fd.as_fd(), Generation { number, shared })
+            place.branch.changes(|| generation::write(place.fd.as_fd(), Generation { number, shared }))
         };
-        put(first, self.first, false).map_err(|errno| failed(first, errno))?;
-        if let Err(errno) = change(first) {
+        put(first, self.first, false)?;
+        if let Err(errno) = first.branch.changes(|| change(first)) {
             // A change that has failed has changed nothing.
-            let _ = generation::write(first.fd.as_fd(), self.before);
-            return Err(failed(first, errno));
+            let _ = put(first, self.before.number, self.before.shared);
+            return Err(errno.into());
         }
         let mut all_same = false;
         for other in others {
             let changed = put(other, Generation::OUT_OF_DATE.number, false)
-                .and_then(|()| change(other))
-                .and_then(|()| same_time(first.fd.as_fd(), other.fd.as_fd()))
+                .and_then(|()| {
+                    other.branch.changes(|| {
+                        change(other)?;
+                        same_time(first.fd.as_fd(), other.fd.as_fd())
+                    })
+                })
                 .and_then(|()| put(other, self.last, true));
-            match changed {
-                Ok(()) => all_same = true,
-                // It stays out of date, until it is made again.
-                Err(errno) => _ = other.branch.record_error(errno, OpKind::Change),
-            }
+            // One that fails stays out of date, until it is made again.
+            all_same |= changed.is_ok();
         }
-        if all_same && let Err(errno) = put(first, self.last, true) {
-            // Now the others are newer. They hold the same.
-            first.branch.record_error(errno, OpKind::Change);
+        if all_same {
+            // If this fails, the others are newer. They hold the same.
+            let _ = put(first, self.last, true);
         }
         Ok(())
     }
@@ -121,11 +120,11 @@ pub(crate) fn compare_generations(
     let mut known: SmallVec<[(usize, Option<Generation>); 4]> = SmallVec::new();
     let mut unreadable = false;
     for (at, (index, attr)) in copies.found.iter().enumerate() {
-        match if attr.is_regular() { read(at, *index) } else { Ok(None) } {
+        let branch = &op.branches.as_slice()[*index];
+        match if attr.is_regular() { branch.reads(|| read(at, *index)) } else { Ok(None) } {
             Ok(generation) => known.push((*index, generation)),
             Err(errno) => {
-                let branch = &op.branches.as_slice()[*index];
-                copies.error.get_or_insert(branch.record_error(errno, OpKind::Read));
+                copies.error.get_or_insert(errno);
                 // Nobody waits for a branch that fails as a whole.
                 unreadable |= branch.health.is_well();
             }

@@ -18,7 +18,6 @@ use crate::pool::Op;
 use acl::At;
 use canopy_base::error::{Error, Refusal, Result};
 use canopy_base::path::{PoolPath, join};
-use canopy_branch::branch::health::OpKind;
 use canopy_branch::branch::{Branch, Branches};
 use canopy_branch::fs::beneath;
 use canopy_branch::fs::stat::{self, Attr, FileKey};
@@ -37,6 +36,13 @@ pub(crate) struct Place {
     pub(crate) fd: PlaceFd,
     /// As they were when it was found.
     pub(crate) attr: Attr,
+}
+
+impl Place {
+    /// Returns the attributes that it has now.
+    pub(crate) fn stat(&self) -> Result<Attr, Errno> {
+        self.branch.reads(|| stat::of(self.fd.as_fd()))
+    }
 }
 
 pub(crate) enum PlaceFd {
@@ -115,8 +121,10 @@ pub(crate) fn via_cached_parent<R>(
         .filter(|(index, branch)| may_hold(*index) && branch.dev == key.dev)
         .find_map(|(index, branch)| {
             let opened = cached.opened.get(&op.branches, index)?;
-            let stays = op.dir_cache.in_place(&cached, index, || current_dir(branch));
-            stays.then(|| act(index, branch, opened, &name, key))?
+            branch.tries(|| {
+                let stays = op.dir_cache.in_place(&cached, index, || current_dir(branch));
+                stays.then(|| act(index, branch, opened, &name, key))?
+            })
         })
 }
 
@@ -195,15 +203,18 @@ pub(crate) fn find_file(
     let (first, others) = (branches.iter().enumerate(), branches.iter().enumerate());
     let first = first.filter(|(_, branch)| likely(branch));
     for (index, branch) in first.chain(others.filter(|(_, branch)| !likely(branch))) {
-        let pinned = follow.dir(branch.root.as_fd(), dir).and_then(|(dir, _)| follow.pin(dir, name));
-        match pinned.and_then(|fd| Ok((stat::of(fd.as_fd())?, fd))) {
+        let pinned = branch.reads(|| {
+            let fd = follow.dir(branch.root.as_fd(), dir).and_then(|(dir, _)| follow.pin(dir, name))?;
+            Ok((stat::of(fd.as_fd())?, fd))
+        });
+        match pinned {
             Ok((attr, fd)) if attr.key() == key => {
                 let (branch, fd) = (branch.clone(), PlaceFd::Pinned(fd));
                 return Ok(Some(Place { index: Some(index), branch, fd, attr }));
             }
             Ok(_) => {}
             Err(errno) if beneath::is_absent(errno) => {}
-            Err(errno) => failed = Some(branch.record_error(errno, OpKind::Read)),
+            Err(errno) => failed = Some(errno),
         }
     }
     failed.map_or(Ok(None), Err)

@@ -20,7 +20,7 @@ impl<'p> OpenedCopies<'p> {
     pub(crate) fn open(node: &Node, places: &[&'p Place], flags: OFlags) -> Result<OpenedCopies<'p>> {
         let mut opened = SmallVec::new();
         for &place in places {
-            match beneath::reopen(&place.fd, flags) {
+            match place.branch.reads(|| beneath::reopen(&place.fd, flags)) {
                 Err(Errno::AGAIN) => return Err(node.waits_for_lease(Errno::AGAIN, open_file::writes(flags))),
                 other => opened.push((place, other)),
             }

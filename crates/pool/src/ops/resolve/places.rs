@@ -18,7 +18,6 @@ use crate::ops::resolve::acl::At;
 use crate::pool::Op;
 use canopy_base::error::{Error, Result};
 use canopy_base::path::PoolPath;
-use canopy_branch::branch::health::OpKind;
 use canopy_branch::branch::{Branch, Branches};
 use canopy_branch::fs::beneath;
 use canopy_branch::fs::stat::{self, Attr, FileKey};
@@ -193,7 +192,7 @@ fn by_names<T>(
         return Err(Error::Branch(errno));
     }
     let thread = op.kernel.load().caller_thread();
-    let kept = op.replaced.find(thread, key).map(|kept| Ok((stat::of(kept.fd.as_fd())?, kept)));
+    let kept = op.replaced.find(thread, key).map(|kept| Ok((kept.stat()?, kept)));
     let Some((attr, kept)) = kept.transpose().map_err(Error::Branch)? else {
         op.replaced.met(thread);
         return Err(Error::Stale);
@@ -235,7 +234,7 @@ pub(crate) fn places(op: &Op<'_>, node: &Arc<Node>, trust: Trust, purpose: Purpo
             return Some(Place { index: Some(index), ..open });
         }
         let dir = dirs.get(&op.branches, index).filter(|_| open.is_none())?;
-        let (fd, attr) = open_as(dir, name, key, purpose.flags(branch))?;
+        let (fd, attr) = branch.tries(|| open_as(dir, name, key, purpose.flags(branch)))?;
         Some(Place { index: Some(index), branch: branch.clone(), fd: PlaceFd::Pinned(fd), attr })
     };
     // Most files have one copy, in a directory that was used a moment ago.
@@ -348,7 +347,7 @@ pub(crate) fn change_each(
         return round.run(order, change);
     }
     for place in chosen {
-        let result = change(place).map_err(|errno| place.branch.record_error(errno, OpKind::Change));
+        let result = place.branch.changes(|| change(place));
         results.push((place.index, result));
     }
     let shown = || {
@@ -385,12 +384,9 @@ pub(crate) fn ask_dir<T>(
     func: Func,
     ask: impl FnOnce(BorrowedFd<'_>) -> Result<T, Errno>,
 ) -> Result<T> {
-    let asked = |branch: &Branch, answer: Result<T, Errno>| {
-        Ok(answer.map_err(|errno| branch.record_error(errno, OpKind::Read))?)
-    };
     let (_, Some(path)) = op.nodes.locate(node.id)? else {
         let orphan = orphan_place(node)?.ok_or(Error::Stale)?;
-        return asked(&orphan.branch, ask(orphan.fd.as_fd()));
+        return Ok(orphan.branch.reads(|| ask(orphan.fd.as_fd()))?);
     };
     let dirs = resolve::dirs::dirs_of(op, node.clone(), &path, trust);
     let index = if policy::first_only(op.config.policies.get(func), Category::Search) {
@@ -398,7 +394,8 @@ pub(crate) fn ask_dir<T>(
     } else {
         resolve::choose::shown(op, func, &dirs.own())?
     };
-    asked(&op.branches[index], ask(dirs.get(index).ok_or(Error::Absent)?))
+    let dir = dirs.get(index).ok_or(Error::Absent)?;
+    Ok(op.branches[index].reads(|| ask(dir))?)
 }
 
 /// Returns the node's attributes as they are now.
@@ -409,17 +406,17 @@ pub(crate) fn attr_at(op: &Op<'_>, node: &Arc<Node>, places: &Places) -> Result<
     if places.is_nameless() {
         let place = places.list.first().ok_or_else(|| places.copies.missing())?;
         let at = At::Opened(place.fd.as_fd());
-        return Ok(resolve::show(op, node, &place.branch, b"", stat::of(place.fd.as_fd())?, at));
+        return Ok(resolve::show(op, node, &place.branch, b"", place.stat()?, at));
     }
     let mut copies = places.copies.only(|_| false);
-    let ask = |index| places.at(index).map_or(Err(Errno::STALE), |place| stat::of(place.fd.as_fd()));
+    let ask = |index| places.at(index).map_or(Err(Errno::STALE), Place::stat);
     places.attrs.clone().unwrap_or_default().each(
         op.branches.len(),
         |index| places.at(index).is_some(),
         ask,
         |index, answer| match answer {
             Ok(attr) => copies.found.push((index, attr)),
-            Err(errno) => copies.error = Some(op.branches[index].record_error(errno, OpKind::Read)),
+            Err(errno) => copies.error = Some(errno),
         },
     );
     let shown = resolve::choose::shown(op, Func::Getattr, &copies)?;
@@ -430,7 +427,7 @@ pub(crate) fn attr_at(op: &Op<'_>, node: &Arc<Node>, places: &Places) -> Result<
 
 /// Returns the attributes that a file has now.
 pub(crate) fn file_attr_at(op: &Op<'_>, node: &Node, file: &Place) -> Result<Attr> {
-    let attr = stat::of(file.fd.as_fd()).map_err(|errno| file.branch.record_error(errno, OpKind::Read))?;
+    let attr = file.stat()?;
     Ok(resolve::show_file(op, node, &file.branch, attr, At::Opened(file.fd.as_fd())))
 }
 
@@ -473,8 +470,7 @@ pub(crate) fn trust_to_choose(op: &mut Op<'_>, func: Func, node: &Node) -> Trust
 fn open_place(node: &Node) -> Result<Option<Place>> {
     let Some(open) = node.opened() else { return Ok(None) };
     let location = open.location();
-    let attr =
-        stat::of(location.fd.as_fd()).map_err(|errno| location.branch.record_error(errno, OpKind::Read))?;
+    let attr = location.branch.reads(|| stat::of(location.fd.as_fd()))?;
     let (branch, fd) = (location.branch.clone(), PlaceFd::Shared(location.fd.clone()));
     Ok(Some(Place { index: None, branch, fd, attr }))
 }
@@ -482,8 +478,7 @@ fn open_place(node: &Node) -> Result<Option<Place>> {
 /// Returns the place of a file or directory that was pinned when it lost its last name.
 pub(super) fn orphan_place(node: &Node) -> Result<Option<Place>> {
     let Some(orphan) = node.orphan() else { return Ok(None) };
-    let attr =
-        stat::of(orphan.fd.as_fd()).map_err(|errno| orphan.branch.record_error(errno, OpKind::Read))?;
+    let attr = orphan.stat()?;
     Ok(Some(Place { index: None, branch: orphan.branch.clone(), fd: PlaceFd::Orphan(orphan), attr }))
 }
 
