@@ -38,6 +38,8 @@ pub enum Change {
     /// A file has got another name, the second.
     Link(PoolPath, PoolPath),
     Exchange(PoolPath, PoolPath),
+    /// A directory has got other attributes.
+    Attributes(PoolPath),
 }
 
 /// A change that a branch gets which was away: it has all that were before.
@@ -85,6 +87,7 @@ impl Record {
                 Change::Rename(old, new) => paths(b'r', at, old, new),
                 Change::Link(old, new) => paths(b'l', at, old, new),
                 Change::Exchange(old, new) => paths(b'x', at, old, new),
+                Change::Attributes(path) => paths(b'a', at, path, b""),
             },
         }
     }
@@ -123,6 +126,7 @@ impl Record {
                     b'r' => Change::Rename(one, other),
                     b'l' => Change::Link(one, other),
                     b'x' => Change::Exchange(one, other),
+                    b'a' if other.is_empty() => Change::Attributes(one),
                     _ => return None,
                 };
                 Record::Change(number(at)?, Box::new(change))

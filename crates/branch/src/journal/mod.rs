@@ -1,12 +1,13 @@
 //! What branches are owed that are away: a log in the root of each branch, and one replay.
 //!
 //! Every log has an identity, by which a branch is known under any path, and knows those of the others. As long as one of them
-//! is missing, the changes of names are noted in the logs of the branches that they happen on. When it is there again, they
+//! is missing, the changes of names, and of directories' attributes, are noted in the logs of the branches that they happen on. When it is there again, they
 //! are replayed on it before its files are shown. What has to give way there is set aside, and nothing is deleted.
 //!
 //! Numbers of changes grow from each to the next, whichever log has them: a log never has one that is not larger than all that
 //! were in any log of the pool when it was written.
 
+mod attributes;
 mod log;
 mod replay;
 
@@ -230,7 +231,8 @@ impl Journals {
                 );
             }
             let others = branches.iter().filter(|other| other.id != branch.id && answers(other));
-            if let Err(why) = bring_up_to_date(when, branch, &own, &owing, others) {
+            let roots = branches.iter().filter(|other| owing.iter().any(|(id, _)| *id == other.id));
+            if let Err(why) = bring_up_to_date(when, branch, &own, (&owing, roots), others) {
                 left_out.push(LeftOut { branch: branch.id, why });
                 logs.retain(|(id, _)| *id != branch.id);
             }
@@ -327,7 +329,7 @@ fn bring_up_to_date<'b>(
     when: When,
     branch: &Branch,
     own: &Log,
-    owing: &Logs,
+    (owing, roots): (&Logs, impl Iterator<Item = &'b Arc<Branch>>),
     others: impl Iterator<Item = &'b Arc<Branch>>,
 ) -> Result<(), String> {
     let failed = |errno: Errno| errno.to_string();
@@ -348,7 +350,10 @@ fn bring_up_to_date<'b>(
         changes.remove(&at);
     }
     let others: Vec<_> = others.map(|other| other.root()).collect();
-    let replay = replay::Replay { root: branch.root(), others: &others, log: own, step: &mut || Ok(()) };
+    let roots: Vec<_> = roots.map(|other| other.root()).collect();
+    let (root, owed) = (branch.root(), attributes::OwedAttributes::default());
+    let replay =
+        replay::Replay { root, others: &others, owing: &roots, owed, log: own, step: &mut || Ok(()) };
     let set_aside = replay.run(&changes).map_err(failed)?;
     if let (When::Before, Some((last, _))) = (when, changes.last_key_value()) {
         own.begin_step(Step { at: last.saturating_add(1), ino: 0, backwards: false }).map_err(failed)?;

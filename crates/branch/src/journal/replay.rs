@@ -3,11 +3,12 @@
 //! It may end at any step, and begins again after the last change that it has noted here to be under way. To clear a name twice
 //! does no harm as long as nothing gets that name in between, so only other changes are noted, before they are made.
 
+use super::attributes::OwedAttributes;
 use super::log::{Change, Log, Step};
 use crate::fs::beneath;
 use crate::fs::reserved::ASIDE;
 use crate::fs::stat::{self, Attr};
-use crate::relocate::{clone_dirs, remove_leftovers, with_times_kept};
+use crate::relocate::{clone_dirs, copy_metadata, remove_leftovers, set_times, with_times_kept};
 use canopy_base::path::{join, split};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
@@ -19,6 +20,9 @@ pub(super) struct Replay<'r> {
     pub(super) root: BorrowedFd<'r>,
     /// Those of branches that are up to date. Missing directories get the attributes that they have there.
     pub(super) others: &'r [BorrowedFd<'r>],
+    /// Those of branches on which the changes were made.
+    pub(super) owing: &'r [BorrowedFd<'r>],
+    pub(super) owed: OwedAttributes,
     pub(super) log: &'r Log,
     /// Called before everything that changes the branch; an error ends the work there.
     pub(super) step: &'r mut dyn FnMut() -> Result<(), Errno>,
@@ -35,16 +39,40 @@ impl Replay<'_> {
     pub(super) fn run(mut self, changes: &BTreeMap<u64, Change>) -> Result<usize, Errno> {
         let mut set_aside = 0;
         let begun = self.log.step();
-        for (at, change) in changes.range(begun.map_or(0, |step| step.at)..) {
+        let first = begun.map_or(0, |step| step.at);
+        for (_, change) in changes.range(..first) {
+            self.owed.follow(change);
+        }
+        for (at, change) in changes.range(first..) {
             set_aside += match change {
+                Change::Attributes(_) => 0,
                 Change::Clear(path) => self.clear(path, *at, true)?,
                 Change::MakeDir(path) => self.clear(path, *at, false)?,
                 Change::Rename(old, new) | Change::Link(old, new) | Change::Exchange(old, new) => self
                     .change(change, (old, new), *at, begun.filter(|step| step.at == *at && step.ino != 0))?,
             };
+            self.owed.follow(change);
         }
+        self.take_attributes()?;
         self.sync()?;
         Ok(set_aside)
+    }
+
+    /// Gives directories the attributes that they have where these were changed. What has happened to them since was done here,
+    /// too, so they have the same paths. Times last, and from the bottom.
+    fn take_attributes(&mut self) -> Result<(), Errno> {
+        let owed = std::mem::take(&mut self.owed);
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        for path in owed.paths().rev() {
+            let found = self.owing.iter().find_map(|other| beneath::open(*other, path, flags).ok());
+            let (Some(right), Ok(own)) = (found, beneath::open(self.root, path, flags)) else { continue };
+            let attr = stat::of(right.as_fd())?;
+            (self.step)()?;
+            canopy_sys::creds::as_daemon()?;
+            copy_metadata(right.as_fd(), own.as_fd(), &attr)?;
+            set_times(own.as_fd(), &attr)?;
+        }
+        Ok(())
     }
 
     fn find(&self, path: &[u8]) -> Result<Option<Found>, Errno> {
@@ -191,6 +219,9 @@ impl Replay<'_> {
         let above = self.directory(split(path).0)?;
         (self.step)()?;
         let make = || rustix::fs::mkdirat(&above, split(path).1, Mode::RWXU);
+        if !path.starts_with(ASIDE) {
+            self.owed.add(path);
+        }
         match if path == ASIDE { with_times_kept(above.as_fd(), make) } else { make() } {
             Ok(()) | Err(Errno::EXIST) => beneath::open(self.root, path, flags),
             Err(errno) => Err(errno),
@@ -203,6 +234,7 @@ mod tests {
     use super::*;
     use canopy_base::path::PoolPath;
     use std::fs;
+    use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
 
     struct Disk {
@@ -238,7 +270,14 @@ mod tests {
                 left = left.checked_sub(1).ok_or(Errno::INTR)?;
                 Ok(())
             };
-            Replay { root: self.root.as_fd(), others: &[], log: &log, step: &mut step }.run(changes)
+            let owed = OwedAttributes::default();
+            let root = self.root.as_fd();
+            Replay { root, others: &[], owing: &[], owed, log: &log, step: &mut step }.run(changes)
+        }
+
+        fn mode(&self, path: &str) -> u32 {
+            use std::os::unix::fs::MetadataExt;
+            fs::metadata(self.home.path().join(path)).unwrap().mode() & 0o7777
         }
 
         /// All files with what they hold, and directories that hold nothing; those set aside without their numbers.
@@ -285,6 +324,7 @@ mod tests {
             match words[..] {
                 ["clear", one] => Change::Clear(path(one)),
                 ["dir", one] => Change::MakeDir(path(one)),
+                ["mode", one] => Change::Attributes(path(one)),
                 ["rename", one, other] => Change::Rename(path(one), path(other)),
                 ["link", one, other] => Change::Link(path(one), path(other)),
                 ["exchange", one, other] => Change::Exchange(path(one), path(other)),
@@ -345,9 +385,27 @@ mod tests {
         }
     }
 
+    /// Whatever it was called when its attributes were changed, a directory gets them where it is now.
+    #[test]
+    fn directories_get_the_attributes_that_were_set_without_the_branch() {
+        let (here, there) =
+            (Disk::with(&["a/", "b/", "x/y/f", "z/"]), Disk::with(&["c/", "b/", "n/y/f", "z/"]));
+        for (path, mode) in [("c", 0o711), ("b", 0o722), ("n", 0o733), ("n/y", 0o744), ("z", 0o701)] {
+            fs::set_permissions(there.home.path().join(path), PermissionsExt::from_mode(mode)).unwrap();
+        }
+        let before = here.mode("z");
+        let changes = changes("mode a; rename a c; mode b; mode x/y; rename x m; rename m n");
+        let log = Log::open(here.root.as_fd()).unwrap();
+        let (root, owing, owed) = (here.root.as_fd(), [there.root.as_fd()], OwedAttributes::default());
+        Replay { root, others: &owing, owing: &owing, owed, log: &log, step: &mut || Ok(()) }
+            .run(&changes)
+            .unwrap();
+        let found = ["c", "b", "n", "n/y", "z"].map(|path| here.mode(path));
+        assert_eq!(found, [0o711, 0o722, 0o733, 0o744, before]);
+    }
+
     #[test]
     fn nothing_is_set_aside_where_others_could_take_it() {
-        use std::os::unix::fs::PermissionsExt;
         let disk = Disk::with(&["f", ".canopy-aside/"]);
         let aside = disk.home.path().join(".canopy-aside");
         fs::set_permissions(&aside, PermissionsExt::from_mode(0o777)).unwrap();

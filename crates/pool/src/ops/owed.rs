@@ -1,6 +1,7 @@
 //! What branches that are away will be owed: changes of names are noted in the journals of the branches that they happen on.
 //! Nothing is noted, nor read, as long as all are there, or without a rule about copies.
 
+use crate::node::Node;
 use crate::ops::branch_deadlines::set_silent;
 use crate::paths::Changing;
 use crate::pool::{Op, Pool};
@@ -16,6 +17,16 @@ pub(crate) fn note(op: &Op<'_>, on: impl IntoIterator<Item = usize>, change: imp
     if op.journals.owes() {
         let on = on.into_iter().filter_map(|index| op.branches.get(index)).map(|branch| branch.id);
         op.journals.note(on, &change());
+    }
+}
+
+/// Notes a change of a directory's attributes in the same way.
+pub(crate) fn note_attributes(op: &Op<'_>, node: &Node, on: impl IntoIterator<Item = Option<usize>>) {
+    if node.is_dir()
+        && op.journals.owes()
+        && let Ok((_, Some(path))) = op.nodes.locate(node.id)
+    {
+        note(op, on.into_iter().flatten(), || Change::Attributes(path));
     }
 }
 

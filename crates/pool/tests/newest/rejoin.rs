@@ -9,7 +9,7 @@ use canopy_branch::fs::reserved::{ASIDE, JOURNAL};
 use canopy_policy::Mode;
 use canopy_pool::config::Config;
 use canopy_pool::ops;
-use canopy_pool::{Pool, RenameKind};
+use canopy_pool::{Pool, RenameKind, SetAttr};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs;
@@ -88,6 +88,42 @@ fn links_renames_and_removals_are_made_up_for() {
             ops::names::create::mkdir(bed.pool(), &ROOT, NodeId::ROOT, name, 0o755).err(),
             Some(Error::Invalid)
         );
+    }
+}
+
+/// They are shown of the branch that comes first, and that is the one which was away.
+#[test]
+fn attributes_of_directories_are_made_up_for() {
+    use std::os::unix::fs::MetadataExt;
+    let bed = Bed::new(2);
+    for name in ["set", "renamed"] {
+        ops::names::create::mkdir(bed.pool(), &ROOT, bed.node("d"), name.as_bytes(), 0o755).unwrap();
+        bed.create(&format!("d/{name}/f"), "f");
+        bed.copy(&format!("d/{name}/f"), 0, 1).unwrap();
+    }
+    bed.only(&[1]);
+    let set = |path: &str, mode: u32| {
+        let to = SetAttr { mode: Some(mode), uid: Some(7), ..SetAttr::default() };
+        ops::attrs::setattr::setattr(bed.pool(), &ROOT, bed.node(path), None, &to).unwrap();
+        let node = bed.node(path);
+        ops::attrs::xattr::setxattr(bed.pool(), &ROOT, node, b"user.a", b"1", 0, false).unwrap();
+    };
+    set("d/set", 0o711);
+    set("d/renamed", 0o722);
+    bed.rename("d/renamed", "other/now", RenameKind::Replace).unwrap();
+    ops::names::create::mkdir(bed.pool(), &ROOT, bed.node("other"), b"made", 0o700).unwrap();
+    bed.create("other/made/f", "f");
+    set("other/made", 0o733);
+    bed.rename("d/set/f", "other/made/g", RenameKind::Replace).unwrap();
+    bed.only(&[0, 1]);
+    for (path, mode) in [("d/set", 0o711), ("other/now", 0o722), ("other/made", 0o733)] {
+        let shown = bed.find(path).unwrap().attr;
+        assert_eq!((shown.mode & 0o7777, shown.uid), (mode, 7), "{path}");
+        let own = bed.made.branches[0].join(path);
+        let meta = fs::metadata(&own).unwrap();
+        assert_eq!((meta.mode() & 0o7777, meta.uid()), (mode, 7), "{path} on the branch");
+        let mut value = [0; 8];
+        assert_eq!(rustix::fs::getxattr(&own, "user.a", &mut value[..]), Ok(1), "{path}");
     }
 }
 

@@ -11,6 +11,7 @@ use crate::node::Node;
 use crate::node::handles::FileHandle;
 use crate::ops::moves;
 use crate::ops::names;
+use crate::ops::owed;
 use crate::ops::resolve;
 use crate::ops::resolve::opened_copies::OpenedCopies;
 use crate::ops::resolve::places::{Chosen, Places, Purpose};
@@ -140,6 +141,7 @@ fn set_attributes(
     }
     node.copies_changed();
     result?;
+    owed::note_attributes(op, node, places.indices());
     resolve::places::attr_at(op, node, &places)
 }
 

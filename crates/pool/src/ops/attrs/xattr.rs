@@ -5,6 +5,7 @@ use crate::dir::merged::Trust;
 use crate::door::Act;
 use crate::door::Caller;
 use crate::node::Node;
+use crate::ops::owed;
 use crate::ops::reserve;
 use crate::ops::resolve;
 use crate::ops::resolve::Place;
@@ -20,6 +21,7 @@ use canopy_branch::relocate::is_xfs_acl_alias;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Mode, XattrFlags};
 use rustix::io::Errno;
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// Reads an attribute into `buffer`, or returns its size if the buffer is empty.
@@ -114,7 +116,9 @@ pub fn setxattr(
     let node = op.nodes.get(id)?;
     let trust = resolve::places::trust_to_change(op, &node);
     let _held = op.using(Uses::node(id));
+    let mut on: SmallVec<[Option<usize>; 4]> = SmallVec::new();
     resolve::places::on_copies(op, &node, trust, (Func::Setxattr, purpose(name)), |place| {
+        on.push(place.index);
         may_write(caller, name, place)?;
         let fd = place.fd.as_fd();
         let nears = place.branch.nears_reserve(value.len() as u64);
@@ -133,6 +137,7 @@ pub fn setxattr(
         }
         Ok(())
     })?;
+    owed::note_attributes(op, &node, on);
     acl_changed(op, id, name);
     Ok(())
 }
@@ -156,10 +161,13 @@ pub fn removexattr(pool: &Pool, caller: &Caller, id: NodeId, name: &[u8]) -> Res
     let node = op.nodes.get(id)?;
     let trust = resolve::places::trust_to_change(op, &node);
     let _held = op.using(Uses::node(id));
+    let mut on: SmallVec<[Option<usize>; 4]> = SmallVec::new();
     resolve::places::on_copies(op, &node, trust, (Func::Removexattr, purpose(name)), |place| {
+        on.push(place.index);
         may_write(caller, name, place)?;
         xattr::remove(place.fd.as_fd(), name)
     })?;
+    owed::note_attributes(op, &node, on);
     acl_changed(op, id, name);
     Ok(())
 }

@@ -67,6 +67,11 @@ pub(crate) struct Places {
 }
 
 impl Places {
+    /// Returns the branches of all places.
+    pub(crate) fn indices(&self) -> impl Iterator<Item = Option<usize>> {
+        self.list.iter().map(|place| place.index)
+    }
+
     /// Returns false if the node stands for a copy that is out of date.
     pub(super) fn is_own_current(&self) -> bool {
         self.own().and_then(|own| own.index).is_none_or(|index| self.copies.is_current(index))
