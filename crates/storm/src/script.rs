@@ -198,12 +198,9 @@ fn arrivals(weather: Weather, rng: &mut Rng, unsettled: bool) -> (u32, Vec<(usiz
         Weather::Links | Weather::Renames | Weather::Specials | Weather::Filesystems | Weather::Caches => {
             (0, vec![])
         }
-        Weather::Copies
-        | Weather::Tiers
-        | Weather::Unsettled
-        | Weather::Removals
-        | Weather::Directories
-        | Weather::Types => (0, vec![]),
+        Weather::Copies | Weather::Tiers | Weather::Unsettled | Weather::Removals | Weather::Types => {
+            (0, vec![])
+        }
     }
 }
 

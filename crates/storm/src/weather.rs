@@ -33,7 +33,6 @@ pub(crate) enum Weather {
     Unsettled,
     Older,
     Removals,
-    Directories,
     Types,
 }
 
@@ -93,20 +92,14 @@ pub(crate) const TABLE: &[Row] = &[
     Row(
         Weather::Away,
         "away",
-        false,
+        true,
         "a disk is taken out of the pool and comes back, all copies made before",
     ),
-    Row(Weather::Pull, "pull", false, "a disk's mount disappears and comes back, all copies made before"),
-    Row(Weather::Unsettled, "unsettled", false, "both without waiting for the copies"),
+    Row(Weather::Pull, "pull", true, "a disk's mount disappears and comes back, all copies made before"),
+    Row(Weather::Unsettled, "unsettled", true, "both without waiting for the copies"),
     Row(Weather::Older, "older", false, "a disk comes back as an older image of itself"),
-    Row(Weather::Removals, "removals", false, "what is removed while a disk is away must stay removed"),
-    Row(
-        Weather::Directories,
-        "directories",
-        false,
-        "attributes of directories that are set while a disk is away must stay",
-    ),
-    Row(Weather::Types, "types", false, "while a disk is away, its names may become of another type"),
+    Row(Weather::Removals, "removals", true, "what is removed while a disk is away must stay removed"),
+    Row(Weather::Types, "types", true, "while a disk is away, its names may become of another type"),
 ];
 
 impl Weather {

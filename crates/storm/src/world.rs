@@ -96,6 +96,15 @@ impl World {
         self.disks[disk].contents().join(TOP).join(path)
     }
 
+    /// Makes the sign of a disk one that only this disk has: directories follow files to other disks.
+    pub(crate) fn set_sign(&self, disk: usize) -> Result<(), String> {
+        let sign = &self.disks[disk].sign;
+        for other in self.disks.iter().filter(|other| other.sign != *sign) {
+            let _ = fs::remove_dir(other.contents().join(sign));
+        }
+        fs::create_dir_all(self.disks[disk].contents().join(sign)).map_err(|error| format!("{sign}: {error}"))
+    }
+
     /// The disks that are there and take any file, apart from one.
     fn roomy_without(&self, disk: usize) -> usize {
         self.present().into_iter().filter(|other| *other != disk && Some(*other) != self.plan.small).count()

@@ -12,8 +12,6 @@ use canopy_testkit::tree::Kind;
 use canopy_testkit::{PATIENCE, Tree};
 
 use super::Driver;
-use rustix::fs::{Gid, Mode, Uid, XattrFlags, chmod, chown, llistxattr, lremovexattr, lsetxattr};
-use rustix::io::Errno;
 
 use crate::compare::{self, Paths, is_within};
 use crate::script::How;
@@ -76,6 +74,7 @@ impl Driver {
         if settled {
             self.settle()?;
         }
+        self.world.set_sign(disk)?;
         let hidden = compare::only_on(&mut self.world, disk)?;
         let names = names(&self.world, disk);
         match how {
@@ -105,9 +104,6 @@ impl Driver {
         }
         self.wait_for_sign(disk, true)?;
         self.forgive(&gone)?;
-        if !self.world.plan.weathers.has(Weather::Directories) {
-            self.set_directories(&gone)?;
-        }
         self.compare().map_err(|what| format!("disk{disk} is back: {what}"))
     }
 
@@ -136,31 +132,6 @@ impl Driver {
                     return Err(format!("removing {}, which has come back: {error}", path.display()));
                 }
             }
-        }
-        Ok(())
-    }
-
-    /// Gives the directories that the disk held the attributes that they should have: what was set meanwhile has not reached it.
-    fn set_directories(&mut self, gone: &Gone) -> Result<(), String> {
-        let expected = compare::expected(&mut self.world)?;
-        let held = |path: &&Vec<u8>| path.is_empty() || gone.names.get(*path) == Some(&Kind::Dir);
-        for path in expected.entries.keys().filter(held) {
-            let Some(right) = expected.get(path).filter(|entry| entry.kind == Kind::Dir) else { continue };
-            let dir = self.world.at(compare::text(path));
-            let set = || -> Result<(), Errno> {
-                let mut names = vec![0; 4096];
-                let length = llistxattr(&dir, names.as_mut_slice())?;
-                for name in names[..length].split(|byte| *byte == 0).filter(|name| name.starts_with(b"user."))
-                {
-                    lremovexattr(&dir, name)?;
-                }
-                for (name, value) in right.xattrs.iter().filter(|(name, _)| name.starts_with(b"user.")) {
-                    lsetxattr(&dir, name.as_slice(), value, XattrFlags::empty())?;
-                }
-                chown(&dir, Some(Uid::from_raw(right.uid)), Some(Gid::from_raw(right.gid)))?;
-                chmod(&dir, Mode::from_raw_mode(right.mode))
-            };
-            set().map_err(|errno| format!("setting what {} should be: {errno}", dir.display()))?;
         }
         Ok(())
     }

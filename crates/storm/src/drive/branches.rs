@@ -55,12 +55,7 @@ impl Driver {
             self.compare().map_err(|what| format!("after a drain: {what}"))?;
             self.world.order.push(disk);
         }
-        // Directories have followed the files.
-        let sign = self.world.disks[disk].sign.clone();
-        for other in &self.world.disks {
-            let _ = fs::remove_dir(other.contents().join(&sign));
-        }
-        fs::create_dir(self.world.disks[disk].contents().join(&sign)).map_err(|error| error.to_string())?;
+        self.world.set_sign(disk)?;
         self.world.set_branches()
     }
 
