@@ -79,7 +79,7 @@ pub(crate) const TABLE: &[Row] = &[
     Row(
         Weather::Races,
         "races",
-        false,
+        true,
         "an attribute, a size or a name is changed beside an open for writing",
     ),
     Row(Weather::Readonly, "readonly", true, "a disk is read-only for a while"),
