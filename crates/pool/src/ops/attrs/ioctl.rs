@@ -82,7 +82,7 @@ pub fn ioctl(pool: &Pool, caller: &Caller, id: NodeId, command: u32, input: &[u8
     let _not_cloning = resolve::locks::keep_from_cloning(op, &node)?;
     let places = resolve::places::places(op, &node, trust, Purpose::Attributes)?;
     let chosen = resolve::places::chosen_places(op, func, &places, false)?;
-    let opened = OpenedCopies::open(&node, &chosen, OFlags::RDONLY | kind)?;
+    let opened = OpenedCopies::open(op, &node, &chosen, OFlags::RDONLY | kind)?;
     let changed = resolve::places::change_each(op, &places, &chosen, |place| {
         let file = opened.of(place)?;
         // The kernel does not check SetVersion. It has checked the others itself since Linux 5.13.

@@ -21,8 +21,8 @@ use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::{HandleId, NodeId};
 use canopy_branch::fs::stat::{self, Attr, S_ISGID, S_ISUID, S_IXGRP, Time};
-use canopy_branch::fs::{beneath, pinned, xattr};
-use rustix::fd::{AsFd, BorrowedFd};
+use canopy_branch::fs::{pinned, xattr};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -172,7 +172,7 @@ fn change<'p>(
         // If nothing is changed before it, the only one is opened when it is truncated, unless it is open for writing already.
         let is_first = set.uid.is_none() && set.gid.is_none() && set.mode.is_none();
         if chosen.len() > 1 || !is_first || resolve::generations::knows_copies(op) {
-            writable = OpenedCopies::open(node, &chosen, OFlags::WRONLY)?;
+            writable = OpenedCopies::open(op, node, &chosen, OFlags::WRONLY)?;
         }
     }
     if set.uid.is_some() || set.gid.is_some() {
@@ -196,7 +196,8 @@ fn change<'p>(
     if let Some(size) = set.size {
         let kill = set.kill_suidgid.then_some(caller);
         on_each(Func::Truncate, false, &|place| {
-            truncate(writable.of(place).unwrap_or(place.fd.as_fd()), size, kill)
+            let opens = || resolve::writable::reopen(op, node, &place.branch, &place.fd, OFlags::WRONLY);
+            truncate(writable.of(place).unwrap_or(place.fd.as_fd()), opens, size, kill)
         })?;
     }
     if let Some(times) = times(set) {
@@ -260,14 +261,15 @@ fn change_data(
     let file = open_or_own(op, node, handle)?;
     if let Some(size) = set.size {
         let kill = set.kill_suidgid.then_some(caller);
+        let opens = || resolve::writable::reopen(op, node, &file.branch, &file.fd, OFlags::WRONLY);
         file.branch.changes(|| {
             if handle.is_some() || !resolve::generations::knows_copies(op) {
-                return truncate(file.fd.as_fd(), size, kill);
+                return truncate(file.fd.as_fd(), opens, size, kill);
             }
             // The file may be open for reading alone, by O_RDONLY | O_TRUNC.
-            let opened = beneath::reopen(&file.fd, OFlags::WRONLY)?;
+            let opened = opens()?;
             let _right = resolve::generations::outdate_others(op, opened.as_fd())?;
-            truncate(opened.as_fd(), size, kill)
+            truncate(opened.as_fd(), opens, size, kill)
         })?;
     }
     if let Some(times) = times(set) {
@@ -308,12 +310,17 @@ pub(crate) fn kill_suidgid(fd: BorrowedFd<'_>, caller: &Caller) -> Result<bool, 
     Ok(true)
 }
 
-/// Truncates the file behind a descriptor, by that descriptor if it is open for writing.
-fn truncate(file: BorrowedFd<'_>, size: u64, kill: Option<&Caller>) -> Result<(), Errno> {
+/// Truncates the file behind a descriptor, by that descriptor if it is open for writing. `opens` opens it so.
+fn truncate(
+    file: BorrowedFd<'_>,
+    opens: impl FnOnce() -> Result<OwnedFd, Errno>,
+    size: u64,
+    kill: Option<&Caller>,
+) -> Result<(), Errno> {
     match rustix::fs::ftruncate(file, size) {
         // It is open for reading only, or with O_PATH.
         Err(Errno::INVAL | Errno::BADF) => {
-            rustix::fs::ftruncate(beneath::reopen(file, OFlags::WRONLY)?, size)?;
+            rustix::fs::ftruncate(opens()?, size)?;
         }
         other => other?,
     }

@@ -1,6 +1,6 @@
 //! Opening and closing files.
 
-use crate::config::{CacheFiles, Func, NfsOpenHack, PassthroughIo};
+use crate::config::{CacheFiles, Func, PassthroughIo};
 use crate::door::Caller;
 use crate::kernel::BackingFile;
 use crate::node::Node;
@@ -16,11 +16,9 @@ use crate::paths::Uses;
 use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::{HandleId, NodeId};
-use canopy_base::path::join;
 use canopy_branch::branch::Branch;
 use canopy_branch::branch::headroom::PassthroughWriter;
 use canopy_branch::branch::traffic::Traffic;
-use canopy_branch::fs::beneath::{self, ProcPath};
 use canopy_branch::fs::stat::{self, Attr, FileKey};
 use canopy_sys::creds;
 use canopy_sys::shown::Show as _;
@@ -28,7 +26,6 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Advice, Mode, OFlags};
 use rustix::io::Errno;
 use std::num::NonZeroU64;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -265,40 +262,15 @@ fn open_on_branch(
     flags: OFlags,
 ) -> Result<OwnedFd, Errno> {
     // Whoever still waits for a lease has changed nothing: neither this copy nor what is known of the others.
-    let file = open_unchanged(op, node, branch, fd, flags - OFlags::TRUNC)?;
+    let file = resolve::writable::reopen(op, node, branch, fd, flags - OFlags::TRUNC)?;
     let _right = match () {
         () if open_file::writes(flags) => resolve::generations::outdate_others(op, file.as_fd())?,
         () => None,
     };
-    if flags.contains(OFlags::TRUNC) { beneath::reopen(fd, flags) } else { Ok(file) }
-}
-
-fn open_unchanged(
-    op: &Op<'_>,
-    node: &Node,
-    branch: &Branch,
-    fd: &impl AsFd,
-    flags: OFlags,
-) -> Result<OwnedFd, Errno> {
-    let refused = match beneath::reopen(fd, flags) {
-        Err(Errno::ACCESS) if open_file::writes(flags) => Err(Errno::ACCESS),
-        other => return other,
-    };
-    let chosen = match op.config.nfs_open_hack {
-        NfsOpenHack::Off => false,
-        NfsOpenHack::All => true,
-        NfsOpenHack::Git => op.nodes.names(node.id).any(|(dir, name)| {
-            let path = [branch.path.as_os_str().as_bytes(), b"/", &join(&dir, &name)].concat();
-            path.windows(b"/.git/".len()).any(|part| part == b"/.git/")
-        }),
-    };
-    if chosen {
-        open_made_writable(fd, flags).map_err(|errno| match errno {
-            Errno::AGAIN => errno,
-            _ => Errno::ACCESS,
-        })
+    if flags.contains(OFlags::TRUNC) {
+        resolve::writable::reopen(op, node, branch, fd, flags)
     } else {
-        refused
+        Ok(file)
     }
 }
 
@@ -538,20 +510,4 @@ fn refused(errno: Errno, node: &Node, flags: OFlags) -> Error {
         Errno::AGAIN => node.waits_for_lease(errno, open_file::writes(flags)),
         errno => errno.into(),
     }
-}
-
-/// Opens a file without any write permission for writing, by granting it to owner and group during the open.
-fn open_made_writable(fd: &impl AsFd, flags: OFlags) -> Result<OwnedFd, Errno> {
-    const ANY_WRITE: u32 = 0o222;
-    const OWNER_AND_GROUP_WRITE: u32 = 0o220;
-    let mode = stat::of(fd.as_fd())?.mode & 0o7777;
-    if mode & ANY_WRITE != 0 {
-        // The mode is not what denied the open.
-        return Err(Errno::ACCESS);
-    }
-    let path = ProcPath::of(fd);
-    rustix::fs::chmod(path.as_bytes(), Mode::from_raw_mode(mode | OWNER_AND_GROUP_WRITE))?;
-    let opened = beneath::reopen(fd, flags);
-    rustix::fs::chmod(path.as_bytes(), Mode::from_raw_mode(mode))?;
-    opened
 }

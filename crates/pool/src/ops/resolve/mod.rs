@@ -9,6 +9,7 @@ pub(crate) mod inode_seed;
 pub(crate) mod locks;
 pub(crate) mod opened_copies;
 pub(crate) mod places;
+pub(crate) mod writable;
 
 use crate::config::Func;
 use crate::dir::symlinks::Symlinks;

@@ -1,9 +1,9 @@
 //! Copies that are opened before the first of them is changed.
 
 use crate::node::{Node, open_file};
-use crate::ops::resolve::Place;
+use crate::ops::resolve::{self, Place};
+use crate::pool::Op;
 use canopy_base::error::Result;
-use canopy_branch::fs::beneath;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -17,10 +17,16 @@ pub(crate) struct OpenedCopies<'p>(SmallVec<[(&'p Place, Result<OwnedFd, Errno>)
 impl<'p> OpenedCopies<'p> {
     /// Errors: [`Error::Wait`](canopy_base::error::Error::Wait) while a copy is leased. Any other error is the answer of
     /// [`OpenedCopies::of`].
-    pub(crate) fn open(node: &Node, places: &[&'p Place], flags: OFlags) -> Result<OpenedCopies<'p>> {
+    pub(crate) fn open(
+        op: &Op<'_>,
+        node: &Node,
+        places: &[&'p Place],
+        flags: OFlags,
+    ) -> Result<OpenedCopies<'p>> {
         let mut opened = SmallVec::new();
         for &place in places {
-            match place.branch.reads(|| beneath::reopen(&place.fd, flags)) {
+            match place.branch.reads(|| resolve::writable::reopen(op, node, &place.branch, &place.fd, flags))
+            {
                 Err(Errno::AGAIN) => return Err(node.waits_for_lease(Errno::AGAIN, open_file::writes(flags))),
                 other => opened.push((place, other)),
             }
