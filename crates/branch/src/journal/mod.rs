@@ -368,5 +368,10 @@ fn bring_up_to_date<'b>(
     if when == When::Before {
         return Ok(());
     }
+    // What it has noted while it was used without these has given way, and is owed to none of them. That comes first: if only they
+    // said that it is back, they would get it.
+    let apart = own.away();
+    let apart = owing.iter().filter(|(_, log)| apart.contains_key(&log.id()));
+    apart.map(|(_, log)| log.id()).try_for_each(|id| own.welcome(id)).map_err(failed)?;
     owing.iter().try_for_each(|(_, log)| log.welcome(own.id())).map_err(failed)
 }

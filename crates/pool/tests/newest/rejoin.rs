@@ -210,6 +210,10 @@ fn a_branch_that_was_used_alone_loses_nothing() {
     assert_eq!(set_aside(&bed, 1), [Path::new("d/f")]);
     let kept = fs::read_dir(bed.made.on(1, ".canopy-aside")).unwrap().next().unwrap().unwrap().path();
     assert_eq!(fs::read_to_string(kept.join("d/f")).unwrap(), "on the second");
+    // That is settled: what the second has noted alone is not replayed on the first later.
+    bed.only(&[1, 0]);
+    assert_eq!((bed.read("d/f").as_str(), bed.on(0, "d/f").as_str()), ("on the first", "on the first"));
+    assert!(set_aside(&bed, 0).is_empty());
 }
 
 /// Clients go on while a branch comes back, and nothing of what they remove stays on it.
