@@ -42,6 +42,19 @@ pub enum Change {
     Attributes(PoolPath),
 }
 
+impl Change {
+    /// Returns about how many bytes it takes in a log.
+    fn len(&self) -> usize {
+        let paths = match self {
+            Change::Clear(path) | Change::MakeDir(path) | Change::Attributes(path) => path.len(),
+            Change::Rename(old, new) | Change::Link(old, new) | Change::Exchange(old, new) => {
+                old.len() + new.len()
+            }
+        };
+        paths + 25
+    }
+}
+
 /// A change that a branch gets which was away: it has all that were before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Step {
@@ -289,6 +302,30 @@ impl Log {
         let mut state = self.state.lock();
         self.append(&mut state, &[Record::Back(id)])?;
         state.sync()
+    }
+
+    /// Notes who is away, and since when, the changes that these are owed, and the last step of this branch. On disk when it
+    /// returns.
+    pub(super) fn take_over(
+        &self,
+        away: &BTreeMap<Id, u64>,
+        changes: BTreeMap<u64, Change>,
+        step: Option<Step>,
+    ) -> Result<(), Errno> {
+        let mut state = self.state.lock();
+        let lost = changes.values().map(Change::len).sum::<usize>() as u64 + state.bytes > MOST;
+        let mut records: Vec<Record> = step.map(Record::Step).into_iter().collect();
+        for (id, since) in away.iter().filter(|(id, _)| **id != self.id) {
+            let (since, known) = (if lost { LOST } else { *since }, state.away.get(id).copied());
+            if known.is_none_or(|known| known != LOST && (since == LOST || since < known)) {
+                records.extend([Record::Knows(*id), Record::Away(*id, since)]);
+            }
+        }
+        if !lost {
+            records.extend(changes.into_iter().map(|(at, change)| Record::Change(at, Box::new(change))));
+        }
+        self.append(&mut state, &records)?;
+        if records.is_empty() { Ok(()) } else { state.sync() }
     }
 
     /// Writes it anew, without changes, if it is long. For one that says that nobody is away.

@@ -1,8 +1,10 @@
 //! What branches are owed that are away: a log in the root of each branch, and one replay.
 //!
 //! Every log has an identity, by which a branch is known under any path, and knows those of the others. As long as one of them
-//! is missing, the changes of names, and of directories' attributes, are noted in the logs of the branches that they happen on. When it is there again, they
-//! are replayed on it before its files are shown. What has to give way there is set aside, and nothing is deleted.
+//! is missing, the changes of names, and of directories' attributes, are noted in the logs of the branches that they happen on, and of
+//! others. When it is there again, they are replayed on it before its files are shown, and its log learns what those are owed that
+//! are still missing. So each that is up to date can bring others up to date, whoever else is missing by then. What has to give way
+//! is set aside, and nothing is deleted.
 //!
 //! Numbers of changes grow from each to the next, whichever log has them: a log never has one that is not larger than all that
 //! were in any log of the pool when it was written.
@@ -25,6 +27,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::SystemTime;
+
+/// On how many branches a change is noted, if there are as many.
+const NOTED_ON: usize = 3;
 
 /// The logs of the branches in force.
 #[derive(Default)]
@@ -76,8 +81,8 @@ impl Journals {
         self.owes.load(Ordering::Relaxed)
     }
 
-    /// Notes a change of names that has happened on these branches: in their logs, or in any other if none of these can be
-    /// written.
+    /// Notes a change of names that has happened on these branches: in their logs, and in others, so that it is known when some of
+    /// them are away in their turn.
     pub fn note(&self, branches: impl Iterator<Item = BranchId>, change: &Change) {
         if self.unsaid.load(Ordering::Acquire) {
             self.say_who_is_left_out();
@@ -90,9 +95,11 @@ impl Journals {
         };
         let (own, mut others): (Logs, Logs) = logs.into_iter().partition(|(id, _)| on.contains(id));
         others.retain(|(id, _)| !left_out.contains(id));
+        let is_noted = |(_, log): &&(BranchId, Arc<Log>)| log.note(at, change).is_ok();
         // Also one that is left out has made it, if an operation had begun there before.
-        let noted = own.iter().filter(|(_, log)| log.note(at, change).is_ok()).count();
-        if noted == 0 && !others.iter().any(|(_, log)| log.note(at, change).is_ok()) {
+        let noted = own.iter().filter(is_noted).filter(|(id, _)| !left_out.contains(id)).count();
+        let more = others.iter().filter(is_noted).take(NOTED_ON.saturating_sub(noted)).count();
+        if noted + more == 0 {
             tracing::warn!(
                 "a change could not be noted for a branch that is away: no journal can be written"
             );
@@ -215,15 +222,16 @@ impl Journals {
         for (at, branch) in order.iter().enumerate() {
             let Some(own) = log_of(&logs, branch.id) else { continue };
             let before = |id: BranchId| order[..at].iter().any(|other| other.id == id);
-            let owes = |(id, log): &&(BranchId, Arc<Log>)| {
-                let both = own.away().contains_key(&log.id());
-                *id != branch.id && log.away().contains_key(&own.id()) && (!both || before(*id))
-            };
-            let owing: Logs = logs.iter().filter(owes).cloned().collect();
-            if owing.is_empty() {
+            let mut missed = Missed::default();
+            for (id, log) in logs.iter().filter(|(id, _)| *id != branch.id) {
+                if let Err(errno) = missed.add(when, &own, log, before(*id)) {
+                    missed.failed = Some(errno);
+                }
+            }
+            if missed.owing.is_empty() && missed.failed.is_none() {
                 continue;
             }
-            if owing.iter().any(|(_, log)| own.away().contains_key(&log.id())) {
+            if !missed.apart.is_empty() {
                 tracing::warn!(
                     "{}: the branch was also used without the others; what they lack of it is in {} there",
                     branch.path.shown(),
@@ -231,8 +239,12 @@ impl Journals {
                 );
             }
             let others = branches.iter().filter(|other| other.id != branch.id && answers(other));
-            let roots = branches.iter().filter(|other| owing.iter().any(|(id, _)| *id == other.id));
-            if let Err(why) = bring_up_to_date(when, branch, &own, (&owing, roots), others) {
+            let owes = |other: &&Arc<Branch>| {
+                log_of(&logs, other.id)
+                    .is_some_and(|log| missed.owing.iter().any(|owing| Arc::ptr_eq(owing, &log)))
+            };
+            let roots: Vec<_> = branches.iter().filter(owes).cloned().collect();
+            if let Err(why) = bring_up_to_date(when, branch, &own, (missed, &roots), others) {
                 left_out.push(LeftOut { branch: branch.id, why });
                 logs.retain(|(id, _)| *id != branch.id);
             }
@@ -322,6 +334,53 @@ fn log_of(logs: &Logs, id: BranchId) -> Option<Arc<Log>> {
     logs.iter().find(|(other, _)| *other == id).map(|(_, log)| Arc::clone(log))
 }
 
+/// What a branch has missed.
+#[derive(Default)]
+struct Missed {
+    changes: BTreeMap<u64, Change>,
+    /// The logs that say that it was away.
+    owing: Vec<Arc<Log>>,
+    /// Those of branches that this one was used without, and they without it. They are right.
+    apart: Vec<Id>,
+    /// Some of it was too much to be kept.
+    lost: bool,
+    failed: Option<Errno>,
+}
+
+impl Missed {
+    /// Adds what a log says. Of two branches that were used apart, the one that comes first is right.
+    fn add(&mut self, when: When, own: &Log, log: &Arc<Log>, is_first: bool) -> Result<(), Errno> {
+        let Some(since) = log.away().get(&own.id()).copied() else { return Ok(()) };
+        let changes = owed(own, log)?;
+        // Each may say that the other was away, and one has got since, from a third, all that the other has noted.
+        if !changes.is_empty() && !owed(log, own)?.is_empty() {
+            if !is_first || when == When::Before {
+                return Ok(());
+            }
+            self.apart.push(log.id());
+        }
+        self.lost |= since == log::LOST;
+        self.changes.extend(changes);
+        self.owing.push(Arc::clone(log));
+        Ok(())
+    }
+}
+
+/// Returns the changes in a log that a branch has neither made nor got, if the log says that it was away.
+fn owed(own: &Log, log: &Log) -> Result<BTreeMap<u64, Change>, Errno> {
+    let Some(since) = log.away().get(&own.id()).copied().filter(|since| *since != log::LOST) else {
+        return Ok(BTreeMap::new());
+    };
+    let from = own.step().map_or(0, |step| step.at);
+    let mut changes: BTreeMap<u64, Change> =
+        log.changes()?.into_iter().filter(|(at, _)| *at > since && *at >= from).collect();
+    // What it has in its own log happened while it was there.
+    for (at, _) in own.changes()? {
+        changes.remove(&at);
+    }
+    Ok(changes)
+}
+
 /// Replays on a branch what the others have noted for it.
 ///
 /// Errors: for users.
@@ -329,35 +388,26 @@ fn bring_up_to_date<'b>(
     when: When,
     branch: &Branch,
     own: &Log,
-    (owing, roots): (&Logs, impl Iterator<Item = &'b Arc<Branch>>),
+    (missed, roots): (Missed, &[Arc<Branch>]),
     others: impl Iterator<Item = &'b Arc<Branch>>,
 ) -> Result<(), String> {
     let failed = |errno: Errno| errno.to_string();
-    let mut changes: BTreeMap<u64, Change> = BTreeMap::new();
-    for (_, log) in owing {
-        let since = log.away().get(&own.id()).copied().unwrap_or_default();
-        if since == log::LOST {
-            tracing::warn!(
-                "{}: too much has changed without it; names that were removed meanwhile are there again",
-                branch.path.shown()
-            );
-            continue;
-        }
-        changes.extend(log.changes().map_err(failed)?.into_iter().filter(|(at, _)| *at > since));
+    let Missed { changes, owing, apart, lost, failed: unreadable } = missed;
+    if let Some(errno) = unreadable {
+        return Err(failed(errno));
     }
-    // What it has in its own log it has made itself.
-    for (at, _) in own.changes().map_err(failed)? {
-        changes.remove(&at);
+    if lost {
+        tracing::warn!(
+            "{}: too much has changed without it; names that were removed meanwhile are there again",
+            branch.path.shown()
+        );
     }
     let others: Vec<_> = others.map(|other| other.root()).collect();
-    let roots: Vec<_> = roots.map(|other| other.root()).collect();
+    let roots: Vec<_> = roots.iter().map(|other| other.root()).collect();
     let (root, owed) = (branch.root(), attributes::OwedAttributes::default());
     let replay =
         replay::Replay { root, others: &others, owing: &roots, owed, log: own, step: &mut || Ok(()) };
     let set_aside = replay.run(&changes).map_err(failed)?;
-    if let (When::Before, Some((last, _))) = (when, changes.last_key_value()) {
-        own.begin_step(Step { at: last.saturating_add(1), ino: 0, backwards: false }).map_err(failed)?;
-    }
     if set_aside > 0 {
         tracing::info!(
             "{}: {set_aside} names had changed without it; what it held there is in {}",
@@ -365,13 +415,40 @@ fn bring_up_to_date<'b>(
             String::from_utf8_lossy(crate::fs::reserved::ASIDE)
         );
     }
+    // What it has noted while it was used without these has given way, and is owed to none of them. That comes first: if only they
+    // said that it is back, or it had all of theirs, they would get it.
+    apart.into_iter().try_for_each(|id| own.welcome(id)).map_err(failed)?;
+    let last = changes.last_key_value().map(|(at, _)| *at);
+    take_over(own, &owing, last).map_err(failed)?;
     if when == When::Before {
         return Ok(());
     }
-    // What it has noted while it was used without these has given way, and is owed to none of them. That comes first: if only they
-    // said that it is back, they would get it.
-    let apart = own.away();
-    let apart = owing.iter().filter(|(_, log)| apart.contains_key(&log.id()));
-    apart.map(|(_, log)| log.id()).try_for_each(|id| own.welcome(id)).map_err(failed)?;
-    owing.iter().try_for_each(|(_, log)| log.welcome(own.id())).map_err(failed)
+    owing.iter().try_for_each(|log| log.welcome(own.id())).map_err(failed)
+}
+
+/// Lets the log of a branch that is up to date say what is owed to those that are still away, as the others do: the next time, it may
+/// be the only one that is there. `last` is the last change that the branch has got.
+fn take_over(own: &Log, owing: &[Arc<Log>], last: Option<u64>) -> Result<(), Errno> {
+    let mut away: BTreeMap<Id, u64> = BTreeMap::new();
+    for log in owing {
+        for (id, since) in log.away().into_iter().filter(|(id, _)| *id != own.id()) {
+            let known = away.entry(id).or_insert(since);
+            *known = if log::LOST == since.max(*known) { log::LOST } else { since.min(*known) };
+        }
+    }
+    let since = away.values().copied().min().unwrap_or(log::LOST);
+    let mut changes: BTreeMap<u64, Change> = BTreeMap::new();
+    if since != log::LOST {
+        for log in owing {
+            changes.extend(log.changes()?.into_iter().filter(|(at, _)| *at > since));
+        }
+        for (at, _) in own.changes()? {
+            changes.remove(&at);
+        }
+    }
+    own.take_over(
+        &away,
+        changes,
+        last.map(|last| Step { at: last.saturating_add(1), ino: 0, backwards: false }),
+    )
 }

@@ -8,4 +8,5 @@ mod common;
 mod cached_pages;
 mod copies;
 mod copy_rights;
+mod random;
 mod rejoin;

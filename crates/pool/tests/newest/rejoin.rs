@@ -385,3 +385,58 @@ fn what_a_branch_has_done_itself_is_not_done_again() {
     assert_eq!(bed.on(0, "other/g"), "text");
     assert!(!journals.owes());
 }
+
+/// Those that have a change are away in their turn when a branch comes back that has missed it. The third knows of it.
+#[test]
+fn who_is_left_knows_what_has_changed_elsewhere() {
+    let bed = Bed::new(3);
+    bed.create("d/f", "old");
+    bed.create("d/gone", "old");
+    bed.copy("d/gone", 0, 2).unwrap();
+    bed.only(&[2, 1]);
+    bed.unlink("d/gone").unwrap();
+    bed.create("d/f", "new");
+    assert_eq!(bed.on(2, "d/f"), "new");
+    bed.only(&[0, 1]);
+    assert_eq!(
+        ["d/f", "d/gone"].map(|path| bed.find(path).err()),
+        [Some(Error::Absent), Some(Error::Absent)]
+    );
+    bed.only(&[0, 1, 2]);
+    assert_eq!((bed.read("d/f").as_str(), bed.on(0, "d/f").as_str()), ("new", ABSENT));
+}
+
+/// A branch that has come back brings up to date those that were away with it.
+#[test]
+fn who_comes_back_knows_what_others_are_owed() {
+    let bed = Bed::new(3);
+    bed.create("d/f", "old");
+    bed.copy("d/f", 0, 2).unwrap();
+    bed.only(&[1]);
+    bed.create("d/f", "new");
+    bed.only(&[1, 0]);
+    bed.only(&[0, 2]);
+    assert_eq!(bed.find("d/f").err(), Some(Error::Absent), "the new one is away");
+    assert_eq!(bed.on(2, "d/f"), ABSENT);
+    bed.only(&[0, 1, 2]);
+    assert_eq!(bed.read("d/f"), "new");
+}
+
+/// Of two branches, each says that the other was away. But the second has got since, through the third, all that the first has
+/// changed without it.
+#[test]
+fn branches_that_were_away_in_turn_were_not_used_apart() {
+    let bed = Bed::new(3);
+    bed.only(&[2]);
+    bed.only(&[2, 1]);
+    bed.create("d/f", "old");
+    bed.only(&[0, 2]);
+    bed.only(&[0, 1]);
+    assert_eq!(bed.find("d/f").err(), Some(Error::Absent), "it is on the one that is away");
+    bed.create("d/f", "new");
+    // The one that is behind comes first in the list.
+    bed.only(&[2, 1]);
+    assert_eq!((bed.find("d/f").err(), bed.on(2, "d/f").as_str()), (Some(Error::Absent), ABSENT));
+    bed.only(&[2, 1, 0]);
+    assert_eq!(bed.read("d/f"), "new");
+}
