@@ -88,6 +88,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Balance(args) => canopy_upkeep::balance(&args).map_err(Into::into),
         Command::Consolidate(args) => canopy_upkeep::consolidate(&args).map_err(Into::into),
         Command::Tier(args) => canopy_upkeep::tier(&args).map_err(Into::into),
+        Command::Copies(args) => canopy_upkeep::copies(&args).map_err(Into::into),
         Command::Dup(args) => canopy_upkeep::dup(&args).map_err(Into::into),
         Command::Dedup(args) => canopy_upkeep::dedup(&args).map_err(Into::into),
         Command::Drain(args) => {

@@ -69,6 +69,8 @@ pub enum Error {
     System { what: &'static str, why: io::Error },
     #[error("branch {branch} cannot be removed from the pool: {why}", branch = .branch.shown())]
     Remove { branch: PathBuf, why: String },
+    #[error("{} was not put back: {why}", .path.shown())]
+    PutBack { path: PathBuf, why: String },
     #[error("{} is not a directory", .0.shown())]
     NotDirectory(PathBuf),
     #[error("{failed} of {all} could not be looked at", all = .all, failed = .failed)]

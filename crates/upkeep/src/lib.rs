@@ -32,7 +32,7 @@ mod survey;
 mod tools;
 
 pub use consent::ConsentArgs;
-pub use copies::{DedupArgs, DupArgs, VerifyArgs, dedup, dup, verify};
+pub use copies::{CopiesArgs, DedupArgs, DupArgs, VerifyArgs, copies, dedup, dup, verify};
 pub use error::{Error, Result};
 pub use filter::{Filter, FilterArgs};
 pub use fsck::{FixSource, FsckArgs, fsck};

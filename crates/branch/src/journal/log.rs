@@ -227,12 +227,22 @@ impl Log {
 
     /// Returns the identity of a branch whose log need not be writable; `None` if it has none.
     pub(super) fn id_on(root: BorrowedFd<'_>) -> Option<Id> {
+        Log::look(root).map(|(id, ..)| id)
+    }
+
+    /// As `id_on`, with who is away since which change, and the numbers of all changes.
+    pub(super) fn look(root: BorrowedFd<'_>) -> Option<(Id, BTreeMap<Id, u64>, Vec<u64>)> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = rustix::fs::openat(root, JOURNAL, flags, Mode::empty()).ok()?;
-        match parse(&read(file.as_fd()).ok()?).0.first() {
-            Some(Record::Own(id)) => Some(*id),
+        let records = parse(&read(file.as_fd()).ok()?).0;
+        let Some(Record::Own(id)) = records.first() else { return None };
+        let mut state = State::default();
+        records.iter().for_each(|record| state.take(record));
+        let number = |record: &Record| match record {
+            Record::Change(at, _) => Some(*at),
             _ => None,
-        }
+        };
+        Some((*id, state.away, records.iter().filter_map(number).collect()))
     }
 
     /// Removes the log of a branch, if it has one.

@@ -21,6 +21,7 @@ use canopy_base::lock::rank;
 use canopy_base::lock::ranked::{Mutex, RwLock};
 use canopy_sys::shown::Show as _;
 use log::{Id, Log};
+use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
@@ -328,6 +329,22 @@ pub fn bring_all_up_to_date(branches: Branches) -> Branches {
     let is_out = |branch: &&Arc<Branch>| left_out.iter().any(|left| left.branch == branch.id);
     let out: Vec<_> = branches.iter().filter(is_out).cloned().collect();
     branches.without(&out)
+}
+
+/// What the log of a branch says of others, for reports.
+pub struct Said {
+    pub id: [u8; 16],
+    /// Who is away, and the last change that it has; `None` where changes were forgotten.
+    pub away: BTreeMap<[u8; 16], Option<u64>>,
+    /// The numbers of all changes: times, in nanoseconds.
+    pub changes: Vec<u64>,
+}
+
+/// Reads the log of a branch, if it has one. Changes nothing.
+pub fn look(root: BorrowedFd<'_>) -> Option<Said> {
+    let (id, away, changes) = Log::look(root)?;
+    let away = away.into_iter().map(|(id, since)| (id, (since != log::LOST).then_some(since))).collect();
+    Some(Said { id, away, changes })
 }
 
 fn log_of(logs: &Logs, id: BranchId) -> Option<Arc<Log>> {

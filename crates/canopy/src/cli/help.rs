@@ -12,7 +12,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Change", &["add", "remove", "replace", "mode", "set", "get", "list", "options"]),
     ("Find files", &["which", "ls", "du"]),
     ("Move files", &["move", "balance", "drain", "consolidate", "tier"]),
-    ("Copies and checks", &["dup", "dedup", "verify", "fsck"]),
+    ("Copies and checks", &["copies", "dup", "dedup", "verify", "fsck"]),
 ];
 
 const END: &str = "\

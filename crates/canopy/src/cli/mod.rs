@@ -30,8 +30,8 @@ use canopy_setup::commands::init::InitArgs;
 use canopy_setup::commands::migrate::MigrateArgs;
 use canopy_setup::complete::CompleteArgs;
 use canopy_upkeep::{
-    BalanceArgs, ConsolidateArgs, DedupArgs, DrainArgs, DuArgs, DupArgs, FsckArgs, LsArgs, MoveArgs,
-    TierArgs, Tool, ToolCommand, VerifyArgs, WhichArgs,
+    BalanceArgs, ConsolidateArgs, CopiesArgs, DedupArgs, DrainArgs, DuArgs, DupArgs, FsckArgs, LsArgs,
+    MoveArgs, TierArgs, Tool, ToolCommand, VerifyArgs, WhichArgs,
 };
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -86,6 +86,7 @@ pub enum Command {
     Drain(DrainArgs),
     Consolidate(ConsolidateArgs),
     Tier(TierArgs),
+    Copies(CopiesArgs),
     Dup(DupArgs),
     Dedup(DedupArgs),
     Verify(VerifyArgs),

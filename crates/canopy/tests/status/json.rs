@@ -142,6 +142,8 @@ fn json_is_as_documented() {
     check("get", &all(&["get POOL", "get POOL pid"]));
     check("options", &all(&["options"]));
     check("which", &all(&["which POOL/d/sizes POOL/d"]));
+    bed.put(0, ".canopy-aside/1764267611000000000/d/once", "before");
+    check("copies", &all(&["copies POOL"]));
     check("ls", &all(&["ls POOL/d"]));
     check("du", &all(&["du POOL"]));
     let log = bed.json("log POOL");

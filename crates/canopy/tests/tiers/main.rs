@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod aside;
 mod commands;
 mod copies;
 mod mover;

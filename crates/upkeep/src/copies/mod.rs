@@ -1,10 +1,12 @@
-//! Copies of files, and what they hold: `canopy dup`, `dedup` and `verify`.
+//! Copies of files, and what they hold: `canopy copies`, `dup`, `dedup` and `verify`.
 
+mod aside;
 mod dedup;
 mod dup;
 mod share;
 mod verify;
 
+pub use aside::{CopiesArgs, copies};
 pub use dedup::DedupArgs;
 pub(crate) use dedup::{Ignore, Old};
 pub use dup::{DupArgs, dup};

@@ -1,0 +1,71 @@
+//! What had to give way when a disk came back is listed, and can be put back.
+
+use super::rig::{BINARY, MIB, Mover, mounted};
+use canopy_testkit::cmd::{Finished, run_within};
+use canopy_testkit::{LoopFs, PATIENCE};
+use serde_json::Value;
+use std::fs;
+use std::process::Command;
+
+fn copies(mover: &Mover, args: &[&str]) -> Finished {
+    run_within(Command::new(BINARY).arg("copies").arg(mover.bed.pool.path()).args(args), PATIENCE)
+}
+
+fn report(mover: &Mover) -> Value {
+    let done = copies(mover, &["--json"]);
+    assert!(done.success(), "{}", done.describe());
+    serde_json::from_str(&done.stdout).unwrap()
+}
+
+/// Leaves only these disks to the pool.
+fn only(mover: &Mover, disks: &[usize]) {
+    let paths: Vec<String> = disks.iter().map(|disk| mover.bed.on(*disk, "").display().to_string()).collect();
+    mover.bed.pool.set("branches", &paths.join(":"));
+}
+
+#[test]
+fn what_gave_way_is_listed_and_put_back() {
+    let mover = mounted((0..3).map(|_| LoopFs::tmpfs(64 * MIB as u64)).collect(), "", "photos/**=copies 2");
+    for (disk, name, text) in [(0, "gone", "gone"), (1, "gone", "gone"), (1, "f", "old")] {
+        fs::create_dir_all(mover.bed.on(disk, "photos")).unwrap();
+        fs::write(mover.bed.on(disk, "photos").join(name), text).unwrap();
+    }
+    assert_eq!(copies(&mover, &[]).stdout, "Nothing is set aside.\n");
+    only(&mover, &[0, 2]);
+    fs::create_dir(mover.bed.at("photos/deep")).unwrap();
+    fs::remove_file(mover.bed.at("photos/gone")).unwrap();
+    fs::write(mover.bed.at("photos/f"), "new, and longer").unwrap();
+    let away = &report(&mover)["away"];
+    assert!(away.as_array().unwrap().len() == 1 && away[0]["changes"] == 3, "{away}");
+    assert!(copies(&mover, &[]).stdout.contains("has missed 3 changes since 20"));
+    only(&mover, &[0, 1, 2]);
+    let said = report(&mover);
+    assert_eq!(said["away"].as_array().unwrap().len(), 0, "{said}");
+    let of = |path: &str| {
+        let list = said["aside"].as_array().unwrap();
+        let it = list.iter().find(|it| it["path"] == path).unwrap_or_else(|| panic!("{path}: {said}"));
+        (it["pool_has"].as_str().unwrap().to_owned(), it["kept"].as_str().unwrap().to_owned())
+    };
+    let ((gone, kept), (has, kept_f)) = (of("photos/gone"), of("photos/f"));
+    assert_eq!((gone.as_str(), has.as_str()), ("nothing", "another"));
+    assert!(copies(&mover, &[]).stdout.contains(&kept_f));
+
+    assert!(copies(&mover, &["--put-back", &kept]).success());
+    assert_eq!(fs::read_to_string(mover.bed.at("photos/gone")).unwrap(), "gone");
+    // Nothing is overwritten.
+    let refused = copies(&mover, &["--put-back", &kept_f]);
+    assert!(!refused.success() && refused.stderr.contains("--as"), "{}", refused.describe());
+    assert_eq!(fs::read_to_string(mover.bed.at("photos/f")).unwrap(), "new, and longer");
+    assert_eq!(fs::read_to_string(&kept_f).unwrap(), "old");
+    // Its disk has no such directory yet.
+    let done = copies(&mover, &["--put-back", &kept_f, "--as", "photos/deep/f.old"]);
+    assert!(done.success(), "{}", done.describe());
+    assert_eq!(fs::read_to_string(mover.bed.at("photos/deep/f.old")).unwrap(), "old");
+    assert_eq!(copies(&mover, &[]).stdout, "Nothing is set aside.\n");
+    // What is not there, or is nothing that was set aside, is refused.
+    for (path, name) in
+        [(kept_f.as_str(), "photos/x"), ("/etc/passwd", "photos/x"), (kept_f.as_str(), "../x")]
+    {
+        assert!(!copies(&mover, &["--put-back", path, "--as", name]).success(), "{path} {name}");
+    }
+}
