@@ -179,6 +179,8 @@ impl Journals {
                 Log::remove(branch.root());
             }
         }
+        let is_silent = |id: BranchId| branches.by_id(id).is_some_and(|branch| branch.is_silent());
+        self.table.write().left_out.retain(|(id, _)| is_silent(*id));
     }
 
     /// Prepares `branches`, which are about to be in force: says in their logs which others are away, and brings those up to

@@ -440,3 +440,24 @@ fn branches_that_were_away_in_turn_were_not_used_apart() {
     bed.only(&[2, 1, 0]);
     assert_eq!(bed.read("d/f"), "new");
 }
+
+/// Rules end while a branch hangs. When they begin again, it has a journal like all others.
+#[test]
+fn a_branch_that_hung_as_the_rules_ended_takes_part_again() {
+    let bed = Bed::new(2);
+    copied(&bed);
+    let with_rules = Config::clone(&bed.pool().config());
+    let placement = canopy_policy::placement::Placement::default();
+    silence(&bed, 1, true);
+    ops::settings::reconfigure(bed.pool(), Config { placement, ..with_rules.clone() });
+    let journals = || [0, 1].map(|branch| bed.made.on(branch, ".canopy-journal").exists());
+    assert_eq!(journals(), [false, true], "nothing is read or written there");
+    silence(&bed, 1, false);
+    assert_eq!(journals(), [false; 2]);
+    ops::settings::reconfigure(bed.pool(), with_rules);
+    assert_eq!(journals(), [true; 2]);
+    silence(&bed, 1, true);
+    bed.unlink("d/f").unwrap();
+    silence(&bed, 1, false);
+    assert_eq!((bed.find("d/f").err(), bed.on(1, "d/f").as_str()), (Some(Error::Absent), ABSENT));
+}
