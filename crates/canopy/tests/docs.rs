@@ -362,17 +362,14 @@ for name, service in (read.get("services", {}).items() if isinstance(read, dict)
 fn pages_are_short() {
     let long = [
         "architecture",
-        "caching",
         "glossary",
         "json",
         "locking",
         "metrics",
         "options",
-        "reliability",
         "requests",
         "survival",
         "testing",
-        "upkeep",
     ];
     let mut pages = Vec::new();
     collect_files(&root().join("docs"), ".md", &mut pages);

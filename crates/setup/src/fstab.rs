@@ -50,6 +50,16 @@ impl Line {
             || (self.fstype == "fuse" && self.source.starts_with("mergerfs#"))
     }
 
+    /// What is mounted by hand, or by the first access, is not mounted at boot.
+    pub fn is_by_hand(&self) -> bool {
+        self.has_option("noauto") || self.has_option("x-systemd.automount")
+    }
+
+    /// The machine does not start without it.
+    pub fn holds_up_boot(&self) -> bool {
+        !self.has_option("nofail") && !self.is_by_hand()
+    }
+
     /// Returns whether an option is given, with or without a value.
     pub fn has_option(&self, name: &str) -> bool {
         self.options_named(name).next().is_some()

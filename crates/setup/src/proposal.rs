@@ -104,6 +104,12 @@ pub fn warnings(branches: &[Filesystem], lines: &[Line], min_free: u64) -> Vec<S
                 branch.mountpoint.shown()
             ));
         }
+        if let Some(line) = fstab::disk_of(lines, &branch.path).filter(|line| line.holds_up_boot()) {
+            found.push(format!(
+                "{} lacks nofail in fstab: without this disk the machine does not start (canopy doctor --fix adds it).",
+                line.mountpoint
+            ));
+        }
         if !branch.has_owners() {
             found.push(format!(
                 "{path} is {fstype}, which cannot store owners, permissions or hard links; files lose them there."
@@ -230,6 +236,15 @@ mod tests {
         let about_away = warnings(&[away], &lines, 0).join("\n");
         assert!(about_away.contains("/mnt/d2 is in fstab but not mounted"), "{about_away}");
         assert!(!about_away.contains("system disk"), "{about_away}");
+        let fstab = |option: &str| fstab::parse(&format!("LABEL=b /mnt/d1 ext4 {option} 0 2\n"));
+        for (option, expected) in [("defaults", 1), ("nofail", 0), ("noauto", 0)] {
+            let said = warnings(&good, &fstab(option), 0);
+            assert_eq!(
+                said.iter().filter(|one| one.contains("lacks nofail")).count(),
+                expected,
+                "{option}: {said:?}"
+            );
+        }
         for needle in [
             "/mnt/d1b are on one disk",
             "/srv is on the system",

@@ -27,6 +27,9 @@ const FOR_PATHS: [(&str, Waits); 2] =
 
 pub(super) fn look(facts: &Facts, found: &mut Vec<Finding>) {
     found.extend(facts.pools.iter().flat_map(|pool| by_unit(facts, pool)));
+    let by_units = facts.pools.iter().filter(|pool| pool.boot == Boot::Unit).flat_map(|pool| &pool.branches);
+    let disks = by_units.filter_map(|branch| disk_of(&facts.fstab, branch));
+    found.extend(disks.filter_map(|disk| holds_up_boot(facts, disk)));
     for line in facts.fstab.iter().filter(|line| line.is_pool() && !line.has_option("noauto")) {
         let place = line_of(facts, line);
         if !line.has_option("nofail") {
@@ -51,8 +54,7 @@ fn by_unit(facts: &Facts, pool: &Pool) -> Vec<Finding> {
         let unit = mount_unit(&mountpoint.to_string_lossy());
         let waits =
             pool.unit_waits_for.iter().any(|wait| *wait == unit || Path::new(wait).starts_with(&mountpoint));
-        let by_hand = disk.has_option("noauto") || disk.has_option("x-systemd.automount");
-        disk.has_option("nofail") && !by_hand && !waits
+        disk.has_option("nofail") && !disk.is_by_hand() && !waits
     };
     let disks = pool.branches.iter().filter_map(|branch| disk_of(&facts.fstab, branch)).filter(later);
     let found = disks.map(|disk| {
@@ -69,8 +71,7 @@ fn by_unit(facts: &Facts, pool: &Pool) -> Vec<Finding> {
 /// Judges a disk of a pool, and how the pool waits for it.
 fn about_disk(facts: &Facts, line: &Line, disk: &Line) -> Vec<Finding> {
     let mut found = Vec::new();
-    // What is mounted by hand, or by the first access, is not mounted at boot.
-    if disk.has_option("noauto") || disk.has_option("x-systemd.automount") {
+    if disk.is_by_hand() {
         return found;
     }
     let (place, mountpoint) = (line_of(facts, line), &disk.mountpoint);
@@ -88,12 +89,15 @@ fn about_disk(facts: &Facts, line: &Line, disk: &Line) -> Vec<Finding> {
         }
         Waits::After => {}
     }
-    if !disk.has_option("nofail") {
-        let text =
-            format!("{} lacks nofail: without this disk the machine does not start", line_of(facts, disk));
-        found.push(with_option(finding("fstab-disk-nofail", Level::Warning, text, ""), disk, "nofail"));
-    }
+    found.extend(holds_up_boot(facts, disk));
     found
+}
+
+/// Finds a disk without which the machine does not start, however its pool is mounted.
+fn holds_up_boot(facts: &Facts, disk: &Line) -> Option<Finding> {
+    let text = format!("{} lacks nofail: without this disk the machine does not start", line_of(facts, disk));
+    let found = with_option(finding("fstab-disk-nofail", Level::Warning, text, ""), disk, "nofail");
+    disk.holds_up_boot().then_some(found)
 }
 
 /// Returns how a line waits for what another mounts: by its path, that of something in it, or its unit.
@@ -177,12 +181,13 @@ mod tests {
             }],
             ..good()
         };
-        let table: [(&str, &[&str], &[&str]); 6] = [
+        let table: [(&str, &[&str], &[&str]); 7] = [
             ("nofail", &[], &["unit-order"]),
             ("nofail", &["mnt-d2.mount"], &["unit-order"]),
             ("nofail", &["mnt-d1.mount"], &[]),
             ("nofail", &["/mnt/d1/media"], &[]),
-            ("defaults", &[], &[]),
+            ("defaults", &[], &["fstab-disk-nofail"]),
+            ("noauto", &[], &[]),
             ("nofail,noauto", &[], &[]),
         ];
         for (disk, waits, expected) in table {
