@@ -83,19 +83,21 @@ guest() {
         systemctl daemon-reload
         mount -a
         expect "written" canopy init media -b /mnt/disk1 -b /mnt/disk2 --way spread --boot "$way" --yes || return
+        # What it says is next.
+        systemctl daemon-reload
+        if [[ $way == unit ]]; then systemctl enable --now canopy@media; else mount /mnt/media; fi
+        within 60 mountpoint /mnt/media || return
         canopy doctor --fix --yes >/root/doctor 2>&1 || true
         tell "$(grep -v '^#' /etc/fstab)"
-        systemctl daemon-reload
-        within 60 mountpoint /mnt/media || return
-        echo one >/mnt/disk1/one
-        echo two >/mnt/disk2/two
+        echo "film one" >/mnt/disk1/one
+        echo "film two" >/mnt/disk2/two
         ;;
     dead)
         within 300 mountpoint /mnt/media || return
-        expect "one" cat /mnt/media/one || return
+        expect "film one" cat /mnt/media/one || return
         expect "No such file" cat /mnt/media/two || return
-        echo three >/mnt/media/three || return
-        expect "three" cat /mnt/disk1/three || return
+        for name in three four five six; do echo "film $name" >"/mnt/media/$name" || return; done
+        for name in three four five six; do expect "film $name" cat "/mnt/disk1/$name" || return; done
         expect "/mnt/disk2" canopy status media || return
         ! canopy status media >/root/status || { tell "status says that nothing is wrong" && return 1; }
         tell "$(cat /root/status)"
@@ -107,10 +109,11 @@ guest() {
         if mountpoint -q /mnt/disk2; then tell "  mounted by systemd"; else tell "  mounted by hand" && mount /mnt/disk2 || return; fi
         within 120 cat /mnt/media/two || return
         tell "$(canopy status media)"
+        expect "film two" cat /mnt/media/two || return
         ;;
     both)
         within 300 mountpoint /mnt/media || return
-        for name in one two three; do expect "$name" cat "/mnt/media/$name" || return; done
+        for name in one two three four five six; do expect "film $name" cat "/mnt/media/$name" || return; done
         expect "/mnt/disk2  RW" canopy status media || return
         canopy status media >/root/status || { tell "$(cat /root/status)" && return 1; }
         ;;

@@ -9,6 +9,8 @@
 #                              in a virtual machine (scripts/kernel-tests.sh)
 #   test.sh --packages [debian-12|debian-13|static|image ...]
 #                              the packages, on bare systems (scripts/package-tests.sh)
+#   test.sh --boot [fstab|unit ...]
+#                              a machine with systemd boots with a disk that is dead (scripts/boot-tests.sh)
 #   test.sh --neighbours [NAME ...]
 #                              servers and databases over a pool, network filesystems below it (scripts/neighbour-tests.sh)
 #   test.sh --filesystems [tmpfs|xfs|btrfs|ext4|mixed ...]
@@ -99,6 +101,10 @@ case ${1:-} in
     done
     ((${#failed[@]} == 0)) || fail "failed: ${failed[*]}"
     ;;
+--boot)
+    shift
+    exec scripts/boot-tests.sh "$@"
+    ;;
 --neighbours)
     shift
     exec scripts/neighbour-tests.sh "$@"
@@ -112,7 +118,7 @@ case ${1:-} in
     cargo build --package canopy-storm
     exec "${CARGO_TARGET_DIR:-target}/debug/canopy-storm" "$@"
     ;;
--*) fail "unknown option: $1 (--fast, --kernel, --packages, --neighbours, --filesystems, --storm, --list, --yes)" ;;
+-*) fail "unknown option: $1 (--fast, --kernel, --packages, --boot, --neighbours, --filesystems, --storm, --list, --yes)" ;;
 '')
     needs_root
     prepare test

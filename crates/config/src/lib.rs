@@ -4,11 +4,12 @@
 //! command lines and config files, finds the files of named pools, and saves changes of a running pool. They fill in the
 //! `Config` of `model`, and `resolve` completes it for the mount. `placement` reads and writes tiers and
 //! rules. `overlap` and `pool_loops` refuse directories that
-//! cannot be branches.
+//! cannot be branches. `fstab` reads and writes lines of fstab(5), and finds disks that should be mounted.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod error;
+pub mod fstab;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;

@@ -3,9 +3,9 @@
 //! Both wait for the disks of the pool, and require none: a disk that is dead keeps neither the pool nor the machine down.
 //! systemd 252 and later read `x-systemd.after`; where there is no systemd, the line comes after those of the disks.
 
-use crate::fstab::{self, Line};
 use crate::machine::Filesystem;
 use crate::unit::mount_unit;
+use canopy_config::fstab::{self, Line};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 

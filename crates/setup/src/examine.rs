@@ -2,8 +2,8 @@
 
 use crate::doctor::{Bind, Branch, Facts, RunningPool};
 use crate::expected;
-use crate::fstab;
 use crate::machine;
+use canopy_config::fstab;
 use canopy_sys::mountinfo::{self, MountEntry};
 use rustix::process::{Resource, geteuid, getrlimit};
 use std::collections::BTreeSet;

@@ -1,8 +1,8 @@
 //! The pools that this machine should have: those with a file, and those of fstab.
 
-use crate::fstab::{self, Line};
 use crate::unit::{Assignment, assignments};
 use canopy_config::Config;
+use canopy_config::fstab::{self, Line};
 use canopy_config::source::{self, file, named};
 use canopy_sys::glob;
 use canopy_sys::mountinfo::{self, MountEntry};

@@ -1,6 +1,7 @@
 //! What the fuzz targets (`fuzz/`) do with bytes from outside, and the tests with their seeds.
 
-use crate::{fstab, migrate};
+use crate::migrate;
+use canopy_config::fstab;
 
 /// /etc/fstab, units and files of options of another program.
 pub fn tables(bytes: &[u8]) {

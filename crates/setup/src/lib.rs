@@ -1,6 +1,6 @@
 //! Setting up pools on a machine.
 //!
-//! `machine` looks at what is mounted, and `fstab` reads and writes lines of fstab(5). From these `proposal` says what a
+//! `machine` looks at what is mounted. From that and fstab(5), `proposal` says what a
 //! pool could consist of, and what would hurt; `pool_file` writes its description, and `at_boot` what mounts it. `migrate`
 //! turns what mergerfs was configured with into lines for Canopy; `unit` knows the syntax of systemd's units. `expected`
 //! lists the pools that should be there, and `doctor` finds what is wrong in what `examine` gathers. `commands` has `canopy
@@ -17,7 +17,6 @@ pub mod doctor;
 mod error;
 pub mod examine;
 pub mod expected;
-pub mod fstab;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;

@@ -1,8 +1,8 @@
 //! What a pool could consist of, and what would hurt.
 
-use crate::fstab::{self, Line};
 use crate::machine::Filesystem;
 use canopy_base::text::bytes;
+use canopy_config::fstab::{self, Line};
 use canopy_sys::shown::Show as _;
 use std::path::Path;
 

@@ -63,7 +63,6 @@ struct Report<'f> {
 
 pub fn run(args: &DoctorArgs) -> ExitCode {
     let done = look(args).and_then(|found| match &args.fix {
-        // Returns what is left.
         Some(codes) => match fix(&found, codes, &args.fstab_file, args.yes)? {
             0 => Ok(found),
             _ => look(args),

@@ -6,7 +6,7 @@ use canopy_base::size;
 use canopy_branch::branch::{BranchSpec, Mode};
 use canopy_config::overlap::{is_visible_below, refuse_overlap};
 use canopy_config::resolve::Plan;
-use canopy_config::{Config, Mount, lossy, pool_loops};
+use canopy_config::{Config, Mount, fstab, lossy, pool_loops};
 use canopy_monitor::probe::{self, QueryOutcome};
 use canopy_sys::glob::is_pattern;
 use canopy_sys::mountinfo::{self, MountEntry};
@@ -142,13 +142,17 @@ pub(crate) fn has_files(dir: &Path) -> bool {
 fn branches(plan: &mut Plan, findings: &mut Findings) -> Result<Vec<Directory>, Error> {
     require_answers(plan)?;
     let mut there = Vec::new();
+    // With landlock, the daemon could not access a branch that appears later.
+    let can_come_later = plan.config.allow_missing && !plan.config.landlock;
     for spec in plan.config.branches.iter() {
+        if can_come_later && let Some(disk) = fstab::away(&spec.path) {
+            findings.warnings.push(fstab::away_warning(&spec.path, &disk));
+            plan.missing.push(spec.path.clone());
+            continue;
+        }
         match Directory::branch(&spec.path) {
             Ok(place) => there.push(place),
-            // With landlock, the daemon could not access a branch that appears later.
-            Err(Error::BranchMissing(path) | Error::BranchDead(path))
-                if plan.config.allow_missing && !plan.config.landlock =>
-            {
+            Err(Error::BranchMissing(path) | Error::BranchDead(path)) if can_come_later => {
                 findings.warnings.push(missing_branch_warning(&path));
                 plan.missing.push(path);
             }

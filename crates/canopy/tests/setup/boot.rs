@@ -3,7 +3,7 @@
 
 use super::{PATIENCE, bed};
 use canopy_sys::mountinfo;
-use canopy_testkit::cmd::wait_until;
+use canopy_testkit::cmd::{in_mount_namespace, run_within, wait_until};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -123,4 +123,42 @@ fn a_dead_disk_keeps_neither_the_machine_nor_the_pool_down() {
     // The other way to wait, which the comment in fstab names, is for those who want this.
     let required = booted("fstab", "/^[^#]/s/x-systemd.after=/x-systemd.requires-mounts-for=/g");
     assert_eq!(required, Some(expected[..1].to_vec()));
+}
+
+/// A directory whose disk is in fstab but not mounted is no branch until it is: new files would go to the disk below it.
+#[test]
+fn a_pool_does_without_a_disk_that_is_not_mounted() {
+    let bed = bed(&["a", "b", "pool"]);
+    bed.write("fstab", &format!("LABEL=none {} ext4 nofail 0 2\n", bed.path("b").display()));
+    let script = "canopy=$1 a=$2 b=$3 pool=$4
+        mount --bind \"$5\" /etc/fstab
+        \"$canopy\" mount -o minfreespace=0,allow-missing-branches=true \"$a:$b\" \"$pool\"
+        for file in 1 2 3 4 5 6 7 8; do echo $file >\"$pool/$file\"; done
+        ls -A \"$b\"
+        \"$canopy\" status \"$pool\" && exit 9
+        mount -t tmpfs disk \"$b\"
+        echo there >\"$b/mark\"
+        tries=0
+        until [ -e \"$pool/mark\" ]; do tries=$((tries + 1)); [ $tries -lt 300 ]; sleep 0.1; done
+        cat \"$pool/mark\"
+        \"$canopy\" umount \"$pool\"
+        umount \"$b\"
+        touch \"$b/.mergerfs.branch\"
+        \"$canopy\" mount -o minfreespace=0,allow-missing-branches=true \"$a:$b\" \"$pool\"
+        ls -A \"$pool\" | wc -l
+        \"$canopy\" umount \"$pool\"";
+    let mut command = in_mount_namespace(script);
+    command.arg(bed.program()).args(["a", "b", "pool", "fstab"].map(|name| bed.path(name)));
+    let done = run_within(&mut command, PATIENCE);
+    assert!(done.success(), "{}", done.describe());
+    let left_out = format!("branch {} is left out", bed.path("b").display());
+    assert_eq!(done.stderr.matches(&left_out).count(), 1, "once, and not with the mark: {}", done.describe());
+    let words: String = done.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("is in /etc/fstab but not mounted: the pool runs without"), "{}", done.describe());
+    assert!(
+        words.starts_with(&bed.path("pool").display().to_string()),
+        "nothing is below: {}",
+        done.describe()
+    );
+    assert!(words.ends_with("there 9"), "all files and the mark: {}", done.describe());
 }

@@ -49,7 +49,7 @@ fn branches_and_mountpoint() -> Vec<Spec> {
         spec(
             "allow-missing-branches",
             field!(allow_missing),
-            "mount without branches that do not exist, and add each when it appears (mergerfs: default)",
+            "mount without branches that do not exist or whose disks are not mounted; add each when it comes (mergerfs: default)",
         )
         .no_key(),
         spec(

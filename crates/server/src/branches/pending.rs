@@ -1,4 +1,4 @@
-//! Branches that do not exist yet.
+//! Branches that do not exist yet, and directories on which a disk of fstab is not mounted yet.
 //!
 //! A running pool accepts the path of a disk that will be mounted later, as `canopy mount` does if asked to. Such a
 //! path is part of the list that users see, and becomes a branch as soon as there is a directory. A pattern that matches
@@ -7,7 +7,7 @@
 
 use super::topology::Topology;
 use canopy_branch::branch::{BranchList, BranchSpec, Expand, FileSystem};
-use canopy_config::{overlap, pool_loops};
+use canopy_config::{fstab, overlap, pool_loops};
 use canopy_pool::ops;
 use canopy_sys::glob::is_pattern;
 use std::fs;
@@ -81,6 +81,7 @@ impl PendingBranches {
         let settings = &self.topology.settings;
         fs::canonicalize(path).is_ok_and(|path| {
             path.is_dir()
+                && fstab::away(&path).is_none()
                 && settings.is_reachable(&path)
                 && overlap::refuse_overlap(&path, settings.mountpoint()).is_ok()
                 && pool_loops::check(&path, settings.mountpoint(), settings.device()).is_ok()

@@ -14,7 +14,7 @@ use crate::watch::Watch;
 use canopy_base::lock::ranked::Mutex;
 use canopy_branch::branch::health::{BranchHealth, Health, HealthReport};
 use canopy_branch::branch::{Branch, BranchId, BranchList, BranchSpec, Branches};
-use canopy_config::{Config, overlap, pool_loops};
+use canopy_config::{Config, fstab, overlap, pool_loops};
 use canopy_pool::Pool;
 use canopy_pool::ops;
 use canopy_sys::mountinfo;
@@ -107,7 +107,9 @@ impl Topology {
         // So that no branch is opened again without its mount.
         let removed = self.remove_gone();
         let applied = self.check_list(list).and_then(|()| {
-            let present = list.iter().filter(|spec| !self.is_gone(&spec.path) && exists(spec));
+            // What is in force stays, whatever fstab says of it by now.
+            let is_there = |spec: &BranchSpec| exists(spec) && (self.is_branch(spec) || !is_away(spec));
+            let present = list.iter().filter(|spec| !self.is_gone(&spec.path) && is_there(spec));
             self.put_in_force(config, present.cloned().collect())
         });
         match applied {
@@ -285,6 +287,16 @@ impl Topology {
     pub(crate) fn gone_branches(&self) -> Vec<(PathBuf, GoneBranch)> {
         self.gone.lock().clone().into_iter().collect()
     }
+}
+
+/// Returns true, with a warning, if the disk of a branch is not mounted.
+fn is_away(spec: &BranchSpec) -> bool {
+    let disk = fstab::away(&spec.path);
+    if let Some(disk) = &disk {
+        let path = spec.path.shown();
+        tracing::warn!("branch {path}: {} is not mounted: the pool uses it as soon as it is", disk.shown());
+    }
+    disk.is_some()
 }
 
 /// Returns false, with a warning, if there is no such directory. Any other error shows when the branch is opened.

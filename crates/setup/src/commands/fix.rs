@@ -3,9 +3,9 @@
 use super::ask::confirm;
 use crate::doctor::{Action, FIXABLE, Finding};
 use crate::error::Error;
-use crate::fstab;
 use crate::system_file::{self, Edit};
 use canopy_base::text::os_error;
+use canopy_config::fstab;
 use canopy_sys::shown::Show as _;
 use canopy_terminal::{eprint_line, paragraph, print};
 use std::io::{self, IsTerminal};

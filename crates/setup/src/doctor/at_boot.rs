@@ -2,8 +2,8 @@
 
 use super::{Action, Facts, Finding, Level, finding};
 use crate::expected::{Boot, Pool};
-use crate::fstab::{Line, disk_of, unescape};
 use crate::unit::mount_unit;
+use canopy_config::fstab::{Line, disk_of, unescape};
 use canopy_sys::shown::Show as _;
 use std::path::Path;
 
@@ -131,7 +131,7 @@ fn with_option(mut finding: Finding, line: &Line, option: &str) -> Finding {
 mod tests {
     use super::super::tests::{codes, good};
     use super::*;
-    use crate::fstab;
+    use canopy_config::fstab;
 
     #[test]
     fn order_in_fstab_is_checked() {

@@ -6,7 +6,7 @@ mod machine;
 mod pools;
 
 use crate::expected::Pool;
-use crate::fstab::Line;
+use canopy_config::fstab::Line;
 use canopy_sys::mountinfo::MountEntry;
 use serde::Serialize;
 use std::collections::BTreeSet;

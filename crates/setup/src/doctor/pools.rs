@@ -2,7 +2,7 @@
 
 use super::{Action, Facts, Finding, Level, RunningPool, finding};
 use crate::expected::{Boot, Pool};
-use crate::fstab::{disk_of, disks_away, unescape};
+use canopy_config::fstab::{disk_of, disks_away, unescape};
 use canopy_sys::shown::Show as _;
 use std::path::{Path, PathBuf};
 
@@ -76,7 +76,15 @@ fn disks(facts: &Facts) -> Vec<Finding> {
         let place = unescape(&line.mountpoint);
         let place = Path::new(&place).shown().to_string();
         let file = facts.fstab_file.shown();
+        let is_used = facts.branches.iter().any(|branch| holds(&branch.path));
         let (level, text) = match (running, described) {
+            (Some(pool), _) if !is_used => (
+                Level::Problem,
+                format!(
+                    "{place} is in {file} but not mounted: the pool {} runs without it",
+                    pool.mountpoint.shown()
+                ),
+            ),
             (Some(pool), _) => (
                 Level::Problem,
                 format!(
@@ -119,9 +127,9 @@ fn lacking(pool: &Pool, running: &RunningPool) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::super::findings;
-    use super::super::tests::{codes, good};
+    use super::super::tests::{branch, codes, good};
     use super::*;
-    use crate::fstab;
+    use canopy_config::fstab;
     use canopy_sys::mountinfo;
 
     fn pool() -> Pool {
@@ -171,6 +179,10 @@ mod tests {
         let found = findings(&facts);
         assert!(found.len() == 1 && found[0].code == "disk-not-mounted", "{found:?}");
         assert!(found[0].level == Level::Problem && found[0].text.starts_with("/mnt/d2 is in"), "{found:?}");
+        assert!(found[0].text.ends_with("the pool /mnt/media runs without it"), "{found:?}");
+        let used = vec![branch("/mnt/d2/x", "ext4")];
+        let found = findings(&Facts { branches: used, ..facts.clone() });
+        assert!(found[0].text.ends_with("go to the disk below it"), "{found:?}");
         // By hand or at the first access is on purpose.
         for option in ["noauto", "x-systemd.automount"] {
             let lines =

@@ -5,8 +5,8 @@
 
 mod units;
 
-use crate::fstab::{self, Line};
 use crate::unit::continues;
+use canopy_config::fstab::{self, Line};
 use canopy_config::options;
 use canopy_config::source::command_line::{pieces, split_group};
 use canopy_config::{Config, source};

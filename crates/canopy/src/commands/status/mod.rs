@@ -13,6 +13,7 @@ use self::model::{BranchStatus, Health, PoolStatus, State, Status};
 use super::probe::BranchFacts;
 use crate::error::Error;
 use crate::terminal;
+use canopy_config::fstab;
 use canopy_control::{BranchReport, ExplainReport, OsText, PoolReport};
 use canopy_monitor::deadline_command::RunningCommand;
 use canopy_monitor::disks::{self, DisksArgs, Obstacle, Row};
@@ -321,8 +322,9 @@ fn branches(reports: &[BranchReport], slowest: Duration) -> Result<Vec<BranchSta
             (status.health, status.facts, status.passes_through) = (Health::Gone, None, None);
         }
         if report.awaited {
-            // It is there, and the pool does not use it.
-            let health = if status.facts.is_some() { Health::Gone } else { Health::Awaited };
+            // It is there, and the pool does not use it: not because its disk is not mounted.
+            let is_away = || fstab::away(&report.path.to_path()).is_some();
+            let health = if status.facts.is_some() && !is_away() { Health::Gone } else { Health::Awaited };
             (status.health, status.facts, status.passes_through) = (health, None, None);
         }
         let is_reported =

@@ -1,9 +1,9 @@
 //! Pools that are configured, in a file of their own or in fstab, and not mounted.
 
 use super::model::Unmounted;
+use canopy_config::fstab::{self, Line};
 use canopy_config::source::named;
 use canopy_control::OsText;
-use canopy_setup::fstab::{self, Line};
 use canopy_sys::mountinfo::{self, MountEntry};
 use canopy_sys::shown::Show as _;
 use std::ffi::OsStr;

@@ -3,13 +3,13 @@
 use super::model::{BranchStatus, Health, PoolStatus, State, Warning, WarningCode};
 use crate::terminal::bytes;
 use canopy_base::text::one_line;
-use canopy_config::lossy;
+use canopy_config::{fstab, lossy};
 use canopy_control::ExplainReport;
 use canopy_monitor::disks::{DiskHealth, Verdict};
 use canopy_policy::Policy;
 use canopy_sys::glob::is_pattern;
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A branch with less free space is nearly full.
@@ -222,8 +222,14 @@ fn branch_health_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<War
     Some(Warning { code, branch: Some(branch.path.clone()), text, fix })
 }
 
-/// Says of a branch that does not exist yet what the pool does.
+/// Says of a branch that does not exist yet, or whose disk is not mounted, what the pool does.
 fn awaited(path: &str) -> String {
+    if let Some(disk) = fstab::away(Path::new(path)) {
+        return format!(
+            "{} is in /etc/fstab but not mounted: the pool runs without {path}, and adds it as soon as it is",
+            one_line(&disk.to_string_lossy())
+        );
+    }
     let what = if is_pattern(OsStr::new(path)) { "matches no directory yet" } else { "is not there yet" };
     format!("{path} {what}: the pool runs without it, and adds it as soon as the directory exists")
 }

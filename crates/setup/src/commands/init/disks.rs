@@ -1,9 +1,9 @@
 //! The disks of this machine, as `canopy init` lists them.
 
-use crate::fstab::{self, Line};
 use crate::machine;
 use crate::proposal::Candidate;
 use crate::unused_disks::{Unused, unused};
+use canopy_config::fstab::{self, Line};
 use canopy_sys::mountinfo;
 use canopy_sys::shown::Show as _;
 use canopy_terminal::{BOLD, bytes, paragraph, styled, table};

@@ -1,10 +1,10 @@
 //! Where a pool may appear.
 
 use crate::error::Error;
-use crate::fstab::{self, Line};
 use crate::machine::Filesystem;
 use crate::proposal;
 use canopy_config::Config;
+use canopy_config::fstab::{self, Line};
 use canopy_config::source::{file, named};
 use canopy_sys::mountinfo;
 use canopy_sys::shown::Show as _;

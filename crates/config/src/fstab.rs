@@ -1,8 +1,10 @@
 //! Lines of fstab(5).
 
-use canopy_config::source::command_line;
-use canopy_sys::mountinfo::MountEntry;
+use crate::source::command_line;
+use canopy_sys::mountinfo::{self, MountEntry};
+use canopy_sys::shown::Show as _;
 use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -107,6 +109,37 @@ pub fn disks_away<'l>(lines: &'l [Line], mounts: &[MountEntry]) -> Vec<&'l Line>
     lines.iter().filter(wanted).collect()
 }
 
+/// A file in a directory that is a branch as it is, whether a disk is mounted there or not.
+const MARK: &str = ".mergerfs.branch";
+
+/// Returns where the disk of a branch should be mounted by this machine's fstab, if it is not. The branch is a directory of
+/// another disk then.
+pub fn away(branch: &Path) -> Option<PathBuf> {
+    let lines = parse(&fs::read_to_string("/etc/fstab").ok()?);
+    away_of(&lines, &mountinfo::list().ok()?, branch).filter(|_| !branch.join(MARK).exists())
+}
+
+fn away_of(lines: &[Line], mounts: &[MountEntry], branch: &Path) -> Option<PathBuf> {
+    let disk = disk_of(lines, branch)?;
+    let place = PathBuf::from(unescape(&disk.mountpoint));
+    let is_away = disks_away(lines, mounts).iter().any(|line| line.number == disk.number);
+    // The path in fstab may lead through a link. Only what is no mountpoint is looked at: a disk might hang.
+    let is_mounted =
+        || fs::canonicalize(&place).is_ok_and(|real| mounts.iter().any(|it| it.mountpoint == real));
+    (is_away && !is_mounted()).then_some(place)
+}
+
+/// Returns the warning for a branch that a pool is mounted without because its disk is not mounted.
+pub fn away_warning(path: &Path, disk: &Path) -> String {
+    format!(
+        "branch {} is left out, because {disk} is in /etc/fstab but not mounted: the pool adds it as soon as it is (mount \
+         {disk}; if the directory is meant: touch {}/.mergerfs.branch)",
+        path.shown(),
+        path.shown(),
+        disk = disk.shown()
+    )
+}
+
 /// Returns the mounts of a file.
 pub fn parse(text: &str) -> Vec<Line> {
     text.lines().enumerate().filter_map(|(index, line)| Line::parse(index + 1, line)).collect()
@@ -191,6 +224,29 @@ mod tests {
         /mnt/disk*\t/mnt/a\\040pool   fuse.mergerfs defaults,x-systemd.requires=/mnt/disk1,x-systemd.requires=/mnt/disk2 0 0 # mine\n\
         broken\n\
         mergerfs#/a:/b /p fuse defaults";
+
+    #[test]
+    fn a_branch_whose_disk_is_away_is_found() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (disk, link) = (dir.path().canonicalize().expect("a path").join("disk"), dir.path().join("link"));
+        fs::create_dir(&disk).expect("a directory");
+        std::os::unix::fs::symlink(&disk, &link).expect("a link");
+        let lines =
+            |place: &Path, options: &str| parse(&format!("LABEL=a {} ext4 {options} 0 2\n", place.display()));
+        let mounted =
+            mountinfo::parse(format!("30 1 8:17 / {} rw - ext4 /dev/a rw\n", disk.display()).as_bytes());
+        for (place, options, mounts, expected) in [
+            (&disk, "nofail", &[][..], true),
+            (&disk, "noauto", &[], false),
+            (&disk, "nofail", &mounted, false),
+            (&link, "nofail", &mounted, false),
+            (&link, "nofail", &[], true),
+        ] {
+            let found = away_of(&lines(place, options), mounts, &place.join("media"));
+            assert_eq!(found.as_ref(), expected.then_some(place), "{} {options}", place.display());
+        }
+        assert_eq!(away_of(&lines(&disk, "nofail"), &[], &link), None, "another directory");
+    }
 
     #[test]
     fn lines_are_parsed_and_kept() {
