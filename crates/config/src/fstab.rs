@@ -132,7 +132,7 @@ fn away_of(lines: &[Line], mounts: &[MountEntry], branch: &Path) -> Option<PathB
 /// Returns the warning for a branch that a pool is mounted without because its disk is not mounted.
 pub fn away_warning(path: &Path, disk: &Path) -> String {
     format!(
-        "branch {} is left out, because {disk} is in /etc/fstab but not mounted: the pool adds it as soon as it is (mount \
+        "branch {} is left out, because {disk} is in /etc/fstab but not mounted: the pool adds it when the disk is mounted (mount \
          {disk}; if the directory is meant: touch {}/.mergerfs.branch)",
         path.shown(),
         path.shown(),

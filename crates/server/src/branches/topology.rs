@@ -294,7 +294,7 @@ fn is_away(spec: &BranchSpec) -> bool {
     let disk = fstab::away(&spec.path);
     if let Some(disk) = &disk {
         let path = spec.path.shown();
-        tracing::warn!("branch {path}: {} is not mounted: the pool uses it as soon as it is", disk.shown());
+        tracing::warn!("branch {path}: {} is not mounted: the pool uses it when it is", disk.shown());
     }
     disk.is_some()
 }

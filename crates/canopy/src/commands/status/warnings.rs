@@ -226,7 +226,7 @@ fn branch_health_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<War
 fn awaited(path: &str) -> String {
     if let Some(disk) = fstab::away(Path::new(path)) {
         return format!(
-            "{} is in /etc/fstab but not mounted: the pool runs without {path}, and adds it as soon as it is",
+            "{} is in /etc/fstab but not mounted: the pool runs without {path}, and adds it when the disk is mounted",
             one_line(&disk.to_string_lossy())
         );
     }
