@@ -511,6 +511,7 @@ fn ignored() -> Vec<Spec> {
         "splice-move",
         "splice-read",
         "splice-write",
+        "sync-read",
         "use-ino",
         "user",
     ]

@@ -84,6 +84,10 @@ fn option(piece: &str) -> Result<Option<(String, String)>, String> {
     let Some(spec) = options::find(key) else {
         return Err("Canopy has no such option".into());
     };
+    // Without it, `canopy mount` refuses a mountpoint with files, and one that is a disk.
+    if spec.name == "nonempty" {
+        return Ok(None);
+    }
     if spec.is_ignored() {
         return Err("not needed, Canopy always does this".into());
     }
@@ -250,13 +254,17 @@ mod tests {
     #[test]
     fn lines_of_fstab_become_canopys() {
         let text = "/dev/sda1 / ext4 defaults 0 1\n\
-            /mnt/disk* /mnt/media fuse.mergerfs defaults,nofail,use_ino,cache.files=partial,dropcacheonclose=true,category.create=mfs,moveonenospc=true,frob=1,func.getattr=nonsense,x-systemd.requires=/mnt/disk1 0 0\n";
+            /mnt/disk* /mnt/media fuse.mergerfs defaults,nofail,use_ino,sync_read,nonempty,cache.files=partial,dropcacheonclose=true,category.create=mfs,moveonenospc=true,frob=1,func.getattr=nonsense,x-systemd.requires=/mnt/disk1 0 0\n";
         let done = fstab(text).expect("a line of mergerfs");
         assert!(done.text.contains("\n/mnt/disk* /mnt/media canopy defaults,nofail,"), "{}", done.text);
-        for kept in ["category.create=mfs", "x-systemd.requires=/mnt/disk1", ALLOW_MISSING] {
+        for kept in ["category.create=mfs", ",nonempty,", "x-systemd.requires=/mnt/disk1", ALLOW_MISSING] {
             assert!(done.text.contains(kept), "no {kept} in {}", done.text);
         }
-        for (left_out, why) in [("frob=1", "no such option"), ("func.getattr=nonsense", "not take it")] {
+        for (left_out, why) in [
+            ("frob=1", "no such option"),
+            ("sync_read", "not needed"),
+            ("func.getattr=nonsense", "not take it"),
+        ] {
             assert!(!done.text.lines().last().is_some_and(|line| line.contains(left_out)));
             let change = done.changes.iter().find(|change| change.old == left_out).expect(left_out);
             assert!(change.new.is_none() && change.why.contains(why), "{change:?}");

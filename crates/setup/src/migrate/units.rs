@@ -212,7 +212,7 @@ mod tests {
             ("/usr/bin/mergerfs -s /a:/b /p", "-o allow-missing-branches=true /a:/b /p"),
             (
                 r#"mergerfs -f -o "ro,nonempty" "/mnt/disk 1:/b" '/p q'"#,
-                r#"-f -o ro,allow-missing-branches=true "/mnt/disk 1:/b" '/p q'"#,
+                r#"-f -o ro,nonempty,allow-missing-branches=true "/mnt/disk 1:/b" '/p q'"#,
             ),
             (
                 "mergerfs -o category.create=mfs,allow_missing_branches=false /a /p",
