@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::JoinHandle;
@@ -168,6 +169,46 @@ fn a_move_holds_up_only_those_who_write_the_file() {
         assert_eq!(fs::metadata(rig.faulty.backing_dir().join("own/moving")).expect("moved").len(), 70 << 20);
         rig.pool.umount();
     }
+}
+
+/// Large writes to a file that is being moved take all the memory that is there for them. The next keep workers, and those beyond
+/// fail: the pool keeps workers for others. Over io_uring, requests wait in the memory of their entries.
+#[test]
+fn writes_for_which_there_is_no_memory_leave_workers_for_others() {
+    /// How many writes may keep a worker.
+    const STAYING: usize = 64;
+    let rig = Rig::new("off", 0, "moveonenospc=mfs,cache.files=off,parallel-direct-writes=true", &[]);
+    fs::write(rig.at("filler"), vec![5; 61 << 20]).expect("a file");
+    let path = rig.at("moving");
+    File::create(&path).and_then(|file| file.set_len(4 << 20)).expect("a file of holes");
+    let open = || File::options().write(true).open(&path).expect("an open before the move");
+    let files: Vec<File> = (0..CLIENTS).map(|_| open()).collect();
+    rig.faulty.set(Fault::Hang, &[Opcode::Write]);
+    let mover = open();
+    // More than the disk has. The kernel lets others write meanwhile, as the size stays.
+    let mover = client(move || mover.write_all_at(&vec![7; 4 << 20], 0));
+    assert!(wait_until(PATIENCE, || rig.faulty.hanging() > 0), "{}", rig.pool.log());
+    // The bystander needs room on the healthy disk.
+    fs::remove_file(rig.at("filler")).expect("a removal");
+    let write = |file: File| client(move || file.write_all_at(&vec![6; 1 << 20], 0));
+    let writing: Vec<_> = files.into_iter().map(write).collect();
+    let refused = || writing.iter().filter(|client| client.is_finished()).count();
+    let in_line = || parked(&rig.pool, "move") as usize;
+    // The rest of them has a worker each.
+    let settled = wait_until(PATIENCE, || refused() > 0 && refused() + in_line() + STAYING >= CLIENTS);
+    let aside = in_line();
+    if settled {
+        rig.bystander("writes to a file that is moved");
+    }
+    rig.faulty.heal();
+    assert!(settled && aside > 0, "{} refused, {aside} in line: {}", refused(), rig.pool.log());
+    mover.join().expect("a client").expect("space on the other disk");
+    let failures: Vec<_> = join_all(writing).into_iter().filter_map(Result::err).collect();
+    assert!((1..=CLIENTS - aside).contains(&failures.len()), "{} failures, {aside} in line", failures.len());
+    for why in failures {
+        assert_eq!(why.kind(), io::ErrorKind::WouldBlock, "{why}");
+    }
+    rig.pool.umount();
 }
 
 /// With `link-cow`, an open for writing copies the file of a hard link, which cannot be while it is moved. The kernel looks the
