@@ -146,6 +146,11 @@ impl Driver {
         let alone: Vec<PathBuf> = files.map(|(path, _)| compare::text(path).to_owned()).collect();
         let Some(name) = alone.get(choice % alone.len().max(1)) else { return Ok(()) };
         let [disk] = self.world.holders(name)[..] else { return Ok(()) };
+        // A command that was killed may have left a copy, which would be old when its disk is back.
+        let mut others = (0..self.world.disks.len()).filter(|other| *other != disk);
+        if others.any(|other| self.world.on(other, name).symlink_metadata().is_ok()) {
+            return Ok(());
+        }
         if Some(disk) == self.world.plan.small || !self.can_touch(&name.to_string_lossy()) {
             return Ok(());
         }
