@@ -370,9 +370,12 @@ impl Missed {
     /// Adds what a log says. Of two branches that were used apart, the one that comes first is right.
     fn add(&mut self, when: When, own: &Log, log: &Arc<Log>, is_first: bool) -> Result<(), Errno> {
         let Some(since) = log.away().get(&own.id()).copied() else { return Ok(()) };
-        let changes = owed(own, log)?;
+        let mut changes = owed(own, log)?;
+        if !lacks(own, &changes) {
+            changes.clear();
+        }
         // Each may say that the other was away, and one has got since, from a third, all that the other has noted.
-        if !changes.is_empty() && !owed(log, own)?.is_empty() {
+        if !changes.is_empty() && lacks(log, &owed(log, own)?) {
             if !is_first || when == When::Before {
                 return Ok(());
             }
@@ -385,14 +388,19 @@ impl Missed {
     }
 }
 
-/// Returns the changes in a log that a branch has neither made nor got, if the log says that it was away.
+/// Returns whether a branch has not got all of these changes yet. A replay that was cut off still needs those before its last step:
+/// it gives attributes to directories at its end.
+fn lacks(own: &Log, changes: &BTreeMap<u64, Change>) -> bool {
+    changes.range(own.step().map_or(0, |step| step.at)..).next().is_some()
+}
+
+/// Returns the changes in a log that a branch has not made, if the log says that it was away.
 fn owed(own: &Log, log: &Log) -> Result<BTreeMap<u64, Change>, Errno> {
     let Some(since) = log.away().get(&own.id()).copied().filter(|since| *since != log::LOST) else {
         return Ok(BTreeMap::new());
     };
-    let from = own.step().map_or(0, |step| step.at);
     let mut changes: BTreeMap<u64, Change> =
-        log.changes()?.into_iter().filter(|(at, _)| *at > since && *at >= from).collect();
+        log.changes()?.into_iter().filter(|(at, _)| *at > since).collect();
     // What it has in its own log happened while it was there.
     for (at, _) in own.changes()? {
         changes.remove(&at);

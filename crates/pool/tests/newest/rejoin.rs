@@ -461,3 +461,29 @@ fn a_branch_that_hung_as_the_rules_ended_takes_part_again() {
     silence(&bed, 1, false);
     assert_eq!((bed.find("d/f").err(), bed.on(1, "d/f").as_str()), (Some(Error::Absent), ABSENT));
 }
+
+/// A replay was cut off after the attributes of a directory had been owed, and before it gave them.
+#[test]
+fn attributes_are_made_up_for_when_a_replay_was_cut_off() {
+    use canopy_branch::journal::{Change, Record, Step, parse};
+    use std::io::Write;
+    use std::os::unix::fs::MetadataExt;
+    let bed = Bed::new(2);
+    bed.create("d/f", "f");
+    bed.copy("d/f", 0, 1).unwrap();
+    bed.only(&[1]);
+    let to = SetAttr { mode: Some(0o700), ..SetAttr::default() };
+    ops::attrs::setattr::setattr(bed.pool(), &ROOT, bed.node("other"), None, &to).unwrap();
+    bed.rename("d/f", "d/g", RenameKind::Replace).unwrap();
+    let at = parse(&journal(&bed, 1)).0.into_iter().find_map(|record| match record {
+        Record::Change(at, change) if matches!(*change, Change::Rename(..)) => Some(at),
+        _ => None,
+    });
+    let ino = fs::metadata(bed.made.on(0, "d/f")).unwrap().ino();
+    let step = Record::Step(Step { at: at.unwrap(), ino, backwards: false });
+    let mut log = fs::File::options().append(true).open(bed.made.on(0, ".canopy-journal")).unwrap();
+    log.write_all(&step.to_bytes()).unwrap();
+    bed.only(&[0, 1]);
+    assert_eq!(bed.on(0, "d/g"), "f");
+    assert_eq!(fs::metadata(bed.made.on(0, "other")).unwrap().mode() & 0o777, 0o700);
+}
