@@ -1,4 +1,4 @@
-//! Access to a running pool through its control file.
+//! Access to a running pool through its socket or its control file.
 
 use crate::error::Error;
 use canopy_branch::branch::BranchList;
@@ -6,21 +6,21 @@ use canopy_config::options::{self, Changes, Spec, closest};
 use canopy_config::overlap::refuse_overlap;
 use canopy_config::source::{self, named};
 use canopy_config::{Config, pool_loops, resolve};
-use canopy_control::{self, ExplainReport, LARGEST_VALUE, PID, PREFIX, PoolReport, READ_ONLY, STATUS};
-use canopy_sys::mountinfo;
-use rustix::fs::XattrFlags;
+use canopy_control::daemon::Daemon;
+use canopy_control::metrics::MetricsReport;
+use canopy_control::{self, ExplainReport, METRICS, PID, PoolReport, READ_ONLY, STATUS};
+use canopy_sys::mountinfo::{self, MountEntry};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// A running pool, found by its mountpoint.
 pub struct ControlClient {
     mountpoint: PathBuf,
-    control: PathBuf,
+    daemon: Daemon,
 }
 
 impl ControlClient {
@@ -32,10 +32,10 @@ impl ControlClient {
         })?;
         let mounted =
             mountinfo::at(&mountpoint).map_err(Error::system("cannot read /proc/self/mountinfo"))?;
-        if !mounted.is_some_and(|mounted| mounted.is_pool()) {
-            return Err(Error::NoPool(mountpoint));
+        match mounted.filter(MountEntry::is_pool) {
+            Some(mounted) => Ok(ControlClient { daemon: Daemon::of(&mounted), mountpoint }),
+            None => Err(Error::NoPool(mountpoint)),
         }
-        Ok(ControlClient { control: canopy_control::control_file(&mountpoint), mountpoint })
     }
 
     pub fn mountpoint(&self) -> &Path {
@@ -44,19 +44,36 @@ impl ControlClient {
 
     /// Returns the listed keys, in alphabetical order.
     pub fn keys(&self) -> Result<Vec<String>, Error> {
-        let mut buffer = vec![0; LARGEST_VALUE];
-        let length = rustix::fs::listxattr(&self.control, buffer.as_mut_slice())
-            .map_err(|errno| self.control_error("the list of keys", errno))?;
-        let names = buffer[..length].split(|&byte| byte == 0);
-        let names = names.filter_map(|name| std::str::from_utf8(name).ok()?.strip_prefix(PREFIX));
-        Ok(names.map(str::to_owned).collect())
+        self.daemon.keys().map_err(|errno| self.control_error("the list of keys", errno))
     }
 
     pub fn get(&self, key: &str) -> Result<OsString, Error> {
-        match canopy_control::read(&self.control, key) {
-            Ok(value) => Ok(OsString::from_vec(value)),
+        match self.daemon.get(key) {
+            Ok(value) => Ok(value),
             Err(Errno::NODATA) => Err(self.unknown_key(key)),
             Err(errno) => Err(self.control_error(key, errno)),
+        }
+    }
+
+    /// Returns what the daemon says of its pool.
+    pub fn status(&self) -> Result<PoolReport, Error> {
+        self.daemon.status().map_err(|errno| self.report_error(STATUS, errno))
+    }
+
+    /// The same, by which the pool shows that it answers.
+    pub fn status_through_pool(&self) -> Result<PoolReport, Error> {
+        self.daemon.status_through_pool().map_err(|errno| self.report_error(STATUS, errno))
+    }
+
+    /// Returns what the daemon has counted.
+    pub fn metrics(&self) -> Result<MetricsReport, Error> {
+        self.daemon.metrics().map_err(|errno| self.report_error(METRICS, errno))
+    }
+
+    fn report_error(&self, key: &str, errno: Errno) -> Error {
+        match errno {
+            Errno::NODATA => Error::NotCanopy(self.mountpoint.clone()),
+            errno => self.control_error(key, errno),
         }
     }
 
@@ -90,9 +107,7 @@ impl ControlClient {
         if let Some(flag) = options::find(key).filter(|spec| spec.is_flag()) {
             return Err(self.fixed_at_mount(flag, value));
         }
-        let attribute = canopy_control::attribute(name);
-        let set = rustix::fs::setxattr(&self.control, attribute, value.as_bytes(), XattrFlags::empty());
-        set.map_err(|errno| match errno {
+        self.daemon.set(name, value).map_err(|errno| match errno {
             Errno::NODATA if READ_ONLY.contains(&name) => Error::ReadOnlyKey { key: name.to_owned() },
             Errno::NODATA => options::find(key)
                 .filter(|spec| spec.changes == Changes::AtMount && !spec.is_ignored())
@@ -147,8 +162,7 @@ impl ControlClient {
             return self.duplicate_branch(&config.branches);
         }
         if errno == Errno::XDEV
-            && let Ok(json) = self.get(STATUS)
-            && let Ok(report) = serde_json::from_slice::<PoolReport>(json.as_bytes())
+            && let Ok(report) = self.status()
         {
             let inside =
                 |path: &Path| report.branches.iter().any(|held| path.starts_with(held.path.to_path()));

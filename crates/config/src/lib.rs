@@ -18,6 +18,7 @@ mod model;
 pub mod options;
 pub mod overlap;
 pub mod placement;
+pub mod placement_report;
 pub mod pool_loops;
 pub mod program_name;
 pub mod resolve;

@@ -1,4 +1,5 @@
-//! The control interface of a running pool: names of keys, and the JSON of three keys, for the server and its clients.
+//! The control interface of a running pool, for the server and its clients: [`messages`] over a [`socket`], and the control file,
+//! which has the same as names of keys and JSON.
 //!
 //! Keys are extended attributes. Those of the control file show and change the pool; a few others belong to every file
 //! and directory. [`STATUS`] of the control file is a [`PoolReport`], and [`METRICS`] a [`metrics::MetricsReport`]. [`EXPLAIN`] with a function, and for some functions
@@ -6,7 +7,10 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+pub mod daemon;
+pub mod messages;
 pub mod metrics;
+pub mod socket;
 
 use canopy_sys::shown::Show as _;
 use rustix::io::Errno;

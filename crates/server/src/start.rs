@@ -8,7 +8,7 @@ use crate::branches::pending::PendingBranches;
 use crate::branches::topology::Topology;
 use crate::coherence::{CacheTtl, Coherence};
 use crate::confine::{self, Sandbox};
-use crate::control::{Connection, Control, TransportInfo};
+use crate::control::{Connection, Control, Socket, TransportInfo};
 use crate::deadline::Deadline;
 use crate::dispatch::Dispatch;
 use crate::error::Error;
@@ -55,6 +55,8 @@ pub struct Serving {
     pool: Arc<Pool>,
     /// Lets others find the server of the mount.
     _badge: Option<Arc<Badge>>,
+    /// Where others ask it.
+    _socket: Option<Socket>,
     dispatch: Arc<Dispatch>,
     /// How it took the place of the pool that was mounted there before, if one was.
     pub placement: Option<Placement>,
@@ -159,12 +161,7 @@ fn start_over(
     if let Some(ledger) = &ledger {
         takeover::adopt_records(&pool, ledger, &session.backing());
     }
-    let topology = Arc::new(Topology::new(
-        Arc::clone(&pool),
-        Arc::clone(&settings),
-        Arc::clone(&coherence),
-        Arc::clone(&watch),
-    ));
+    let topology = make_topology(&pool, &settings, &coherence, &watch);
     topology.remember_gone(lost);
     let liveness = Liveness::start(&pool, session.lines()).map_err(Error::Thread)?;
     let watch_thread = WatchThread::start(Arc::clone(&watch)).map_err(Error::Thread)?;
@@ -183,7 +180,7 @@ fn start_over(
         ledger: ledger.clone(),
         pause: session.pause(),
     };
-    let control = Control::new(topology, pending, Arc::clone(&liveness), connection);
+    let control = Arc::new(Control::new(topology, pending, Arc::clone(&liveness), connection));
     let dispatch = Arc::new(Dispatch {
         pool: Arc::clone(&pool),
         coherence,
@@ -206,8 +203,14 @@ fn start_over(
     if let Some(ledger) = &ledger {
         record_session(ledger, &session, kernel, kernel_opens_dirs);
     }
-    let running = confine::run_confined(sandbox.as_ref(), || session.serve(handler, threads))
-        .map_err(Error::Confine)??;
+    // Whoever finds the pool finds it, too, unless it takes the place of another one later.
+    let mut socket = mounted.as_ref().and_then(|_| make_socket());
+    publish_socket(&mut socket, &settings);
+    let serve = || {
+        socket.iter().for_each(|socket| serve_socket(socket, &dispatch));
+        session.serve(handler, threads)
+    };
+    let running = confine::run_confined(sandbox.as_ref(), serve).map_err(Error::Confine)??;
     if *running.transport() != planned {
         dispatch.control.set_actual_transport(TransportInfo::new(running.transport(), threads));
     }
@@ -218,11 +221,10 @@ fn start_over(
     if let Some(survival) = survival.filter(|_| before.is_some()) {
         takeover::complete(survival, &dispatch.coherence);
     }
+    publish_socket(&mut socket, &settings);
     let badge = badge.or_else(|| mounted.as_ref().and_then(create_badge));
-    if let Some(badge) = &badge {
-        publish_status(&liveness, badge, &dispatch);
-    }
-    Ok(Serving { running, mounted, watch_thread, pool, _badge: badge, dispatch, placement })
+    badge.iter().for_each(|badge| publish_status(&liveness, badge, &dispatch));
+    Ok(Serving { running, mounted, watch_thread, pool, _badge: badge, _socket: socket, dispatch, placement })
 }
 
 /// Opens the branches, and completes what a crash has interrupted on them. A root may keep this waiting, so nothing is
@@ -308,6 +310,16 @@ fn make_pool(
     Arc::new(pool)
 }
 
+fn make_topology(
+    pool: &Arc<Pool>,
+    settings: &Arc<Settings>,
+    coherence: &Arc<Coherence>,
+    watch: &Arc<Watch>,
+) -> Arc<Topology> {
+    let (pool, settings) = (Arc::clone(pool), Arc::clone(settings));
+    Arc::new(Topology::new(pool, settings, Arc::clone(coherence), Arc::clone(watch)))
+}
+
 /// Opens what is logged of requests, if anything is.
 fn start_trace(config: &Config) -> Result<(), Error> {
     let trace =
@@ -352,11 +364,32 @@ fn publish_status(liveness: &Liveness, badge: &Arc<Badge>, dispatch: &Arc<Dispat
     let (badge, dispatch) = (Arc::downgrade(badge), Arc::downgrade(dispatch));
     liveness.set_publish(move |any| {
         let Some((badge, dispatch)) = badge.upgrade().zip(dispatch.upgrade()) else { return };
-        let report = if any { dispatch.control.status() } else { Vec::new() };
+        let report = if any { serde_json::to_vec(&dispatch.control.status()) } else { Ok(Vec::new()) };
+        let report = report.unwrap_or_default();
         if let Err(errno) = badge.publish(&report) {
             tracing::debug!("the status cannot be published: {errno}");
         }
     });
+}
+
+/// Makes the socket of the pool. Without one, as in a container without `/run`, the control file serves.
+fn make_socket() -> Option<Socket> {
+    let made = Socket::new();
+    made.inspect_err(|why| tracing::info!("no socket in /run/canopy: {why}")).ok()
+}
+
+fn serve_socket(socket: &Socket, dispatch: &Dispatch) {
+    if let Err(why) = socket.serve(&dispatch.control) {
+        tracing::info!("nobody answers over the socket: {why}");
+    }
+}
+
+fn publish_socket(socket: &mut Option<Socket>, settings: &Settings) {
+    if let Some((socket, device)) = socket.as_mut().zip(settings.device())
+        && let Err(why) = socket.publish(device)
+    {
+        tracing::info!("no socket in /run/canopy: {why}");
+    }
 }
 
 fn create_badge(mounted: &Mounted) -> Option<Arc<Badge>> {

@@ -6,16 +6,16 @@ use canopy_branch::fs::filesystem_id::FilesystemId;
 use canopy_branch::fs::generation::{self, Generation};
 use canopy_branch::fs::reserved::is_reserved;
 use canopy_config::source::{self, named};
-use canopy_config::{Config, lossy};
-use canopy_control::{self, BranchReport, CLOSED, CONTROL_FILE, ClosedReport, PoolReport, STATUS};
+use canopy_config::{Config, lossy, placement_report};
+use canopy_control::daemon::Daemon;
+use canopy_control::messages::{Answer, Query};
+use canopy_control::{self, BranchReport, CONTROL_FILE, ClosedReport};
 use canopy_policy::placement::Placement;
 use canopy_sys::mountinfo::{self, MountEntry};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
-use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// The prefix of what the daemon has under construction on a branch.
@@ -70,6 +70,7 @@ impl Loses {
 #[derive(Debug)]
 pub(crate) struct PoolLink {
     pub(crate) mountpoint: PathBuf,
+    pub(crate) daemon: Daemon,
     /// It is mounted read-only.
     pub(crate) is_read_only: bool,
     /// In the order of the pool.
@@ -113,6 +114,10 @@ impl PoolLink {
 
     /// Returns the tiers and rules as the options have them now.
     pub(crate) fn placement(&self) -> Result<Placement> {
+        let known = self.daemon.placement();
+        if let Some(placement) = known.as_ref().and_then(placement_report::to_placement) {
+            return Ok(placement);
+        }
         let mut config = Config::default();
         for key in ["tiers", "rules"] {
             let failed = |errno: Errno| match errno {
@@ -123,9 +128,8 @@ impl PoolLink {
                 }
                 errno => Error::Key { key: key.into(), pool: self.mountpoint.clone(), why: errno.into() },
             };
-            let value =
-                canopy_control::read(&canopy_control::control_file(&self.mountpoint), key).map_err(failed)?;
-            source::set(&mut config, key, OsStr::from_bytes(&value)).map_err(canopy_config::Error::from)?;
+            let value = self.daemon.get(key).map_err(failed)?;
+            source::set(&mut config, key, &value).map_err(canopy_config::Error::from)?;
         }
         Ok(config.pool.placement)
     }
@@ -155,7 +159,13 @@ impl PoolLink {
     }
 
     fn of(mounted: &MountEntry) -> Result<PoolLink> {
-        let report = report(&mounted.mountpoint)?;
+        let daemon = Daemon::of(mounted);
+        let report = daemon.status().map_err(|errno| match errno {
+            Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED => {
+                Error::PoolDead(mounted.mountpoint.clone())
+            }
+            _ => Error::NotCanopy(mounted.mountpoint.clone()),
+        })?;
         let mounts = mountinfo::list().unwrap_or_default();
         let link = |branch: &BranchReport| {
             let root =
@@ -181,6 +191,7 @@ impl PoolLink {
         let keep = Keep::of(option, branches.iter().map(|branch| branch.path.as_path()))?;
         Ok(PoolLink {
             mountpoint: mounted.mountpoint.clone(),
+            daemon,
             is_read_only,
             branches,
             keep,
@@ -212,24 +223,16 @@ impl PoolLink {
 
 /// Asks the daemon for the files that were closed since another such report, where rules want copies. A daemon of another
 /// version answers with none.
-pub(crate) fn closed_since(mountpoint: &Path, after: u64) -> ClosedReport {
-    let answer = canopy_control::read(&canopy_control::control_file(mountpoint), &format!("{CLOSED}{after}"));
-    answer.ok().and_then(|answer| serde_json::from_slice(&answer).ok()).unwrap_or_default()
+pub(crate) fn closed_since(daemon: &Daemon, after: u64) -> ClosedReport {
+    match daemon.ask(&Query::Closed(after)) {
+        Ok(Answer::Closed(report)) => report,
+        _ => ClosedReport::default(),
+    }
 }
 
 /// Returns an absolute path, without a slash at its end.
 pub(crate) fn below(mountpoint: &Path, path: &Path) -> PathBuf {
     if path.as_os_str().is_empty() { mountpoint.to_owned() } else { mountpoint.join(path) }
-}
-
-/// Asks the daemon for its report.
-pub(crate) fn report(mountpoint: &Path) -> Result<PoolReport> {
-    let answer = canopy_control::read(&canopy_control::control_file(mountpoint), STATUS);
-    let answer = answer.map_err(|errno| match errno {
-        Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED => Error::PoolDead(mountpoint.to_owned()),
-        _ => Error::NotCanopy(mountpoint.to_owned()),
-    })?;
-    serde_json::from_slice(&answer).map_err(|_| Error::NotCanopy(mountpoint.to_owned()))
 }
 
 /// A branch that hangs would hang this command as well.

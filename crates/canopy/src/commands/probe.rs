@@ -7,7 +7,7 @@ use crate::mount::wait_for_branches;
 use crate::mount_lookup;
 use canopy_branch::fs::disk::Disk;
 use canopy_branch::fs::filesystem_id::FilesystemId;
-use canopy_control::{EXPLAIN, ExplainReport, METRICS, OsText, PoolReport, STATUS};
+use canopy_control::{EXPLAIN, ExplainReport, OsText, PoolReport};
 use canopy_monitor::probe::{Cause, Failure};
 use canopy_monitor::{BranchSpace, DaemonFigures};
 use canopy_sys::mountinfo;
@@ -15,12 +15,10 @@ use clap::Args;
 use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 use rustix::mount::OpenTreeFlags;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -92,7 +90,7 @@ pub fn run(args: &ProbeArgs) {
 }
 
 fn pool(path: &Path) -> Result<PoolReport, Error> {
-    report(&ControlClient::at(path)?, STATUS, path)
+    ControlClient::at(path)?.status_through_pool()
 }
 
 /// Returns whether a mountpoint hides files: those of its directory, or another mount. A copy of the mount around it, which
@@ -114,14 +112,9 @@ fn below(mountpoint: &Path) -> io::Result<bool> {
 
 fn figures(path: &Path) -> Result<DaemonFigures, Error> {
     let client = ControlClient::at(path)?;
-    let pool = report(&client, STATUS, path)?;
+    let pool = client.status()?;
     // An older daemon counts nothing.
-    Ok(DaemonFigures { pool, metrics: report(&client, METRICS, path).ok() })
-}
-
-fn report<T: DeserializeOwned>(client: &ControlClient, key: &str, path: &Path) -> Result<T, Error> {
-    let report = client.get(key)?;
-    serde_json::from_slice(report.as_bytes()).map_err(|_| Error::NotCanopy(path.to_owned()))
+    Ok(DaemonFigures { pool, metrics: client.metrics().ok() })
 }
 
 /// Asks for nothing that a disk would have to wake up for.

@@ -11,7 +11,6 @@ use canopy_config::options::{self, Changes};
 use canopy_config::program_name::Name;
 use canopy_config::source::command_line::split_group;
 use canopy_config::{Config, resolve};
-use canopy_control::{PoolReport, STATUS};
 use canopy_fuse::mount::{ATIME_FLAGS, MountFlags, remount};
 use canopy_sys::mountinfo::{self, MountEntry};
 use canopy_sys::shown::Show as _;
@@ -119,12 +118,7 @@ fn other_values(path: &Path, wanted: &mut Config) -> Vec<String> {
     if named.is_empty() {
         return Vec::new();
     }
-    let json = ControlClient::at(path).and_then(|pool| pool.get(STATUS));
-    let Some(report) =
-        json.ok().and_then(|json| serde_json::from_slice::<PoolReport>(json.as_encoded_bytes()).ok())
-    else {
-        return Vec::new();
-    };
+    let Ok(report) = ControlClient::at(path).and_then(|pool| pool.status()) else { return Vec::new() };
     let before = report.options;
     // Conflicts between options are resolved as in a mount.
     resolve::resolve_conflicts(wanted);

@@ -3,12 +3,11 @@
 use crate::control_client::ControlClient;
 use crate::error::Error;
 use crate::terminal::eprint_line;
-use canopy_control::{BranchReport, OsText, PoolReport, STATUS};
+use canopy_control::{BranchReport, OsText};
 use clap::Args;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
@@ -38,9 +37,7 @@ Examples:
 
 pub fn run(args: &SyncArgs) -> Result<(), Error> {
     let client = ControlClient::at(&args.mount)?;
-    let json = client.get(STATUS)?;
-    let report: PoolReport =
-        serde_json::from_slice(json.as_bytes()).map_err(|_| Error::NotCanopy(args.mount.clone()))?;
+    let report = client.status()?;
     let until = Instant::now() + Duration::from_secs(args.timeout);
     // First, for the kernel may have data that no branch has yet.
     let pool = vec![(OsText::from(client.mountpoint()), None)];

@@ -5,7 +5,7 @@ use crate::control_client::ControlClient;
 use crate::daemon::handover;
 use crate::error::Error;
 use crate::terminal::print;
-use canopy_control::{COMMAND, OsText, PoolReport, STATUS, SurvivalReport};
+use canopy_control::{COMMAND, OsText, PoolReport, SurvivalReport};
 use canopy_server::survival::FORM;
 use canopy_sys::shown::Show as _;
 use clap::Args;
@@ -89,9 +89,7 @@ pub fn run(args: &UpgradeArgs, parse_cmdline: fn(&[u8]) -> Option<MountArgs>) ->
 }
 
 fn status(pool: &ControlClient, mount: &Path) -> Result<(PoolReport, SurvivalReport), Error> {
-    let json = pool.get(STATUS)?;
-    let report: PoolReport =
-        serde_json::from_slice(json.as_bytes()).map_err(|_| Error::NotCanopy(mount.to_owned()))?;
+    let report = pool.status()?;
     let survival = report.survival.clone().ok_or_else(|| Error::NotSurviving(mount.to_owned()))?;
     Ok((report, survival))
 }

@@ -8,5 +8,6 @@ mod local_disk;
 mod mount;
 mod other_branches;
 mod rig;
+mod socket;
 mod timeout_option;
 mod unmount;

@@ -4,6 +4,7 @@ use crate::rig::{Rig, count, keeper, send, server, servers};
 use canopy_testkit::{LoopFs, PATIENCE, Paused, Pool, ScratchDir, cmd, proc};
 use rustix::process::Signal;
 use std::fs;
+use std::io::BufRead as _;
 
 #[test]
 fn status_tells_how_often_and_why() {
@@ -28,6 +29,34 @@ fn status_tells_how_often_and_why() {
     assert!(text.stdout.contains("4 times, last after SIGBUS"), "{}", text.describe());
     let log = rig.pool.log();
     assert!(log.contains("has ended (SIGSEGV): another takes over"), "{log}");
+}
+
+#[test]
+fn the_socket_is_that_of_the_process_that_serves() {
+    let run = ScratchDir::new("canopy-run-", &["run"]);
+    let rig = Rig::build(&["a"], |builder| builder.env("CANOPY_RUN_DIR", run.path("run")));
+    let sockets = || {
+        let entries = fs::read_dir(run.path("run")).unwrap().flatten().map(|entry| entry.path());
+        entries.filter(|path| path.extension().is_some_and(|end| end == "sock")).collect::<Vec<_>>()
+    };
+    assert!(cmd::wait_until(PATIENCE, || sockets().len() == 1), "{}", rig.pool.log());
+    let before = sockets();
+    for _ in 0..2 {
+        rig.kill(Signal::KILL);
+        let answers = || {
+            let mut hello = String::new();
+            let stream = std::os::unix::net::UnixStream::connect(&before[0]);
+            let read = stream.and_then(|stream| std::io::BufReader::new(stream).read_line(&mut hello));
+            read.is_ok() && hello.contains("\"form\":1")
+        };
+        assert!(cmd::wait_until(PATIENCE, answers), "{}", rig.pool.log());
+        assert_eq!(sockets(), before, "nothing is left of the one before");
+    }
+    let mut get = std::process::Command::new(env!("CARGO_BIN_EXE_canopy"));
+    get.args(["get".as_ref(), rig.pool.path().as_os_str(), "pid".as_ref()])
+        .env("CANOPY_RUN_DIR", run.path("run"));
+    let pid = cmd::run_within(&mut get, PATIENCE).stdout;
+    assert_eq!(pid.trim(), server(&rig.pool).to_string());
 }
 
 #[test]

@@ -14,13 +14,16 @@
 //! The rights over a single file are not decided here: the kernel checks most, and `caller` the rest.
 
 mod caller;
+mod peer;
 pub(crate) mod task;
 mod witness;
 
 pub use caller::Caller;
+pub use peer::Peer;
 pub use witness::{Namespaces, look};
 
 use caller::UNKNOWN;
+use canopy_sys::process::peer::Credentials;
 use rustix::io::Errno;
 use std::sync::OnceLock;
 use task::Task;
@@ -127,6 +130,17 @@ impl Door {
     }
 }
 
+impl Door {
+    /// Decides about a process at the other end of a socket: as about the caller that it is now, if that is who has connected. One
+    /// that has become another user since, by a program that it has executed, is refused.
+    pub(crate) fn admits_peer(&self, peer: &Peer, act: Act) -> Result<(), Errno> {
+        let Credentials { uid, pid } = peer.connected;
+        self.admits(&Caller { uid, gid: UNKNOWN, pid, umask: 0 }, act)?;
+        // What was read of it was not another's that has got its number.
+        if peer.is_there() { Ok(()) } else { Err(act.requires().1) }
+    }
+}
+
 impl Facts {
     /// Returns what a caller is if it shares all namespaces. The caller waits for its answer, so its entry in `/proc` is
     /// still its own.
@@ -222,6 +236,42 @@ mod tests {
         }
         // A kernel thread works for somebody else.
         assert_eq!(door.admits(&Caller { pid: 2, ..own(UNKNOWN) }, Act::Configure), Err(Errno::ACCESS));
+    }
+
+    #[test]
+    fn who_may_do_what_over_a_socket() {
+        let uid = rustix::process::getuid().as_raw();
+        let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let here = || Peer::of(&socket).unwrap();
+        let as_of = |connected| Peer { connected, ..here() };
+        let own = here().connected;
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let gone = rustix::process::Pid::from_child(&child);
+        let ended = rustix::process::pidfd_open(gone, rustix::process::PidfdFlags::empty()).unwrap();
+        let _ = child.wait();
+        let is_known = here().process.is_some();
+        let rows = [
+            ("the daemon's own user", here(), is_known),
+            (
+                "another user, who has become this one by a program",
+                as_of(Credentials { uid: uid + 1, ..own }),
+                false,
+            ),
+            ("who has become another user by a program", as_of(Credentials { uid: 0, pid: 2 }), false),
+            ("a process that is not seen", as_of(Credentials { pid: 0, ..own }), false),
+            ("one whose number another has by now", Peer { process: Some(ended), ..here() }, false),
+            ("where the kernel does not say which process", Peer { process: None, ..here() }, false),
+        ];
+        let door = Door::default();
+        for (who, peer, may) in rows {
+            for act in [Act::Configure, Act::LearnNames, Act::Relocate] {
+                let expected = if may { Ok(()) } else { Err(Errno::ACCESS) };
+                assert_eq!(door.admits_peer(&peer, act), expected, "{who}: {act:?}");
+            }
+        }
+        let door = Door::default();
+        door.set_witness(Box::new(|_| Namespaces::default()));
+        assert_eq!(door.admits_peer(&here(), Act::Configure), Err(Errno::ACCESS), "root of a container");
     }
 
     #[test]

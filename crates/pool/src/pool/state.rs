@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::config::MemoryBound;
 use crate::dir::cache::DirCache;
 use crate::dir::listing::parked::Cursors;
-use crate::door::{Act, Caller, Door, Look};
+use crate::door::{Act, Caller, Door, Look, Peer};
 use crate::export::{InodeSearch, TickGuard};
 use crate::kernel::{Kernel, NoKernel};
 use crate::node::detached::DetachedFiles;
@@ -157,5 +157,10 @@ impl State {
     /// Errors: `EACCES` or `EPERM`, as the kernel has it for the act.
     pub fn admits(&self, caller: &Caller, act: Act) -> Result<(), Errno> {
         self.door.admits(caller, act)
+    }
+
+    /// As [`Self::admits`], of a process at the other end of a socket.
+    pub fn admits_peer(&self, peer: &Peer, act: Act) -> Result<(), Errno> {
+        self.door.admits_peer(peer, act)
     }
 }

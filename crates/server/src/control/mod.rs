@@ -1,16 +1,18 @@
-//! The runtime interface: the control file `.mergerfs` in the root of the pool, and keys that every file has. Both
-//! are extended attributes, named `user.mergerfs.KEY`.
+//! The runtime interface: the pool's [`socket`], the control file `.mergerfs` in its root, and keys that every file has. The
+//! latter two are extended attributes, named `user.mergerfs.KEY`. Socket and control file ask the same ([`Control::ask`]).
 //!
 //! The control file is a node of its own, which exists on no branch and in no listing.
 
 mod file_keys;
 mod hidden_name;
 mod metrics;
+mod socket;
 mod status;
 
 use canopy_pool::ops;
 pub(crate) use file_keys::file_key;
 pub(crate) use hidden_name::{is_control_file, refusal};
+pub(crate) use socket::Socket;
 pub(crate) use status::{Connection, TransportInfo};
 
 use crate::branches::liveness::Liveness;
@@ -28,10 +30,12 @@ use canopy_branch::relocate::closed::ClosedSince;
 use canopy_config::error::{FileError, OptionError};
 use canopy_config::options::{self, Changes};
 use canopy_config::values::ValueError;
-use canopy_config::{Config, resolve};
+use canopy_config::{Config, placement_report, resolve};
+use canopy_control::messages::{Answer, Query};
+use canopy_control::metrics::MetricsReport;
 use canopy_control::{
-    CLOSED, COMMAND, ClosedReport, METRICS, OsText, PID, READ_ONLY, SRCMOUNTS, STATUS, VERSION, attribute,
-    key_of,
+    CLOSED, COMMAND, ClosedReport, METRICS, OsText, PID, PoolReport, READ_ONLY, SRCMOUNTS, STATUS, VERSION,
+    attribute, key_of,
 };
 use canopy_fuse::abi::{self, AttrOut, EntryOut, StatxOut};
 use canopy_fuse::flags::InitFlags;
@@ -132,6 +136,7 @@ impl Control {
             Ok(()) => reply.ok(),
             Err(errno) => reply.error(errno.raw_os_error()),
         };
+        let admits = |act: Act| self.pool.admits(&convert::caller(&request.header, 0), act);
         match request.op {
             Op::Forget { .. } => reply.none(),
             Op::Getattr { .. } => reply.attr(&AttrOut::new(self.attr(), ttl.attr)),
@@ -152,14 +157,17 @@ impl Control {
                 };
                 reply.statx(&StatxOut::new(stat, ttl.attr))
             }
-            Op::Getxattr { name, .. } => match self.read(request, name.to_bytes()) {
+            Op::Getxattr { name, .. } => match self.attribute(name.to_bytes(), &admits) {
                 Ok(value) => reply.xattr(&value),
                 Err(errno) => reply.error(errno.raw_os_error()),
             },
-            Op::Listxattr { .. } => reply.xattr(&self.list()),
+            Op::Listxattr { .. } => {
+                let keys = self.keys();
+                let names = keys.iter().flat_map(|key| [attribute(key).as_bytes(), b"\0"].concat());
+                reply.xattr(&names.collect::<Vec<u8>>())
+            }
             Op::Setxattr { name, value, flags, .. } => {
-                let may = self.pool.admits(&convert::caller(&request.header, 0), Act::Configure);
-                done(reply, may.and_then(|()| self.set(name.to_bytes(), value, flags)))
+                done(reply, self.set_attribute((name.to_bytes(), value, flags), &admits))
             }
             Op::Removexattr { .. } => reply.error(Errno::NODATA.raw_os_error()),
             Op::Access { .. } => reply.ok(),
@@ -168,18 +176,84 @@ impl Control {
         }
     }
 
-    /// Returns the value of a key, unless it names files and the caller may not learn them.
-    fn read(&self, request: &Request<'_>, name: &[u8]) -> Result<Vec<u8>, Errno> {
-        if names_files(name) {
-            self.pool.admits(&convert::caller(&request.header, 0), Act::LearnNames)?;
-        }
-        self.get(name)
+    /// Answers a question. `admits` says what whoever asks may do.
+    ///
+    /// Errors: those of the control file.
+    pub(super) fn ask(
+        &self,
+        query: &Query,
+        admits: &dyn Fn(Act) -> Result<(), Errno>,
+    ) -> Result<Answer, Errno> {
+        Ok(match query {
+            Query::Status => Answer::Status(Box::new(self.status())),
+            Query::Metrics => Answer::Metrics(Box::new(self.metrics())),
+            Query::Closed(after) => {
+                // It names files.
+                admits(Act::LearnNames)?;
+                Answer::Closed(self.closed(*after))
+            }
+            Query::Keys => Answer::Keys(self.keys()),
+            Query::Get(key) => Answer::Value(OsText::from(OsStr::from_bytes(&self.value(key)?))),
+            Query::Placement => {
+                Answer::Placement(placement_report::of_placement(&self.settings.config().pool.placement))
+            }
+            Query::Set { key, value } => {
+                admits(Act::Configure)?;
+                self.set(key, value.to_os_string().as_bytes())?;
+                Answer::Done
+            }
+            Query::Command(name) => {
+                admits(Act::Configure)?;
+                let _changing = self.settings.lock_changes();
+                self.command(name.as_bytes())?;
+                Answer::Done
+            }
+        })
     }
 
-    /// Returns the value of a key, listed or not. `_` and `-` are interchangeable.
-    fn get(&self, name: &[u8]) -> Result<Vec<u8>, Errno> {
+    /// Returns the value of an attribute, listed or not. `_` and `-` are interchangeable.
+    fn attribute(&self, name: &[u8], admits: &dyn Fn(Act) -> Result<(), Errno>) -> Result<Vec<u8>, Errno> {
         let key = key_of(name).and_then(|key| std::str::from_utf8(key).ok()).ok_or(Errno::NODATA)?;
-        match key.replace('_', "-").as_str() {
+        let key = key.replace('_', "-");
+        let query = match key.as_str() {
+            STATUS => Query::Status,
+            METRICS => Query::Metrics,
+            key => match key.strip_prefix(CLOSED) {
+                Some(after) => Query::Closed(after.parse().map_err(|_| Errno::NODATA)?),
+                None => Query::Get(key.to_owned()),
+            },
+        };
+        Ok(match self.ask(&query, admits)? {
+            Answer::Status(report) => status::json(&report),
+            Answer::Metrics(report) => status::json(&report),
+            Answer::Closed(report) => status::json(&report),
+            Answer::Value(value) => value.to_os_string().into_vec(),
+            Answer::Keys(_) | Answer::Placement(_) | Answer::Done => return Err(Errno::NODATA),
+        })
+    }
+
+    /// Sets an attribute.
+    fn set_attribute(
+        &self,
+        (name, value, flags): (&[u8], &[u8], u32),
+        admits: &dyn Fn(Act) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        admits(Act::Configure)?;
+        let key = key_of(name).and_then(|key| std::str::from_utf8(key).ok()).ok_or(Errno::NODATA)?;
+        let query = match key.strip_prefix(COMMAND) {
+            Some(command) => Query::Command(command.to_owned()),
+            None if flags & XATTR_CREATE != 0 => {
+                return Err(if is_key(key) { Errno::EXIST } else { Errno::NODATA });
+            }
+            None => Query::Set { key: key.to_owned(), value: OsText::from(OsStr::from_bytes(value)) },
+        };
+        self.ask(&query, admits).map(drop)
+    }
+
+    /// Returns the value of a key. `_` and `-` are interchangeable.
+    fn value(&self, key: &str) -> Result<Vec<u8>, Errno> {
+        let key = key.replace('_', "-");
+        match key.as_str() {
             VERSION => return Ok(env!("CARGO_PKG_VERSION").into()),
             PID => return Ok(std::process::id().to_string().into()),
             SRCMOUNTS => {
@@ -190,16 +264,9 @@ impl Control {
             }
             // Paths are bytes and need not be UTF-8.
             "branches" => return Ok(self.settings.config().branches.to_os_string().into_vec()),
-            // Like the other keys in this match, it is not listed.
-            STATUS => return Ok(self.status()),
-            METRICS => return Ok(self.metrics()),
-            key => {
-                if let Some(after) = key.strip_prefix(CLOSED) {
-                    return Ok(self.closed(after.parse().map_err(|_| Errno::NODATA)?));
-                }
-            }
+            _ => {}
         }
-        let spec = options::find(key).filter(|spec| spec.key).ok_or(Errno::NODATA)?;
+        let spec = options::find(&key).filter(|spec| spec.key).ok_or(Errno::NODATA)?;
         if spec.is_ignored() {
             return Ok(Vec::new());
         }
@@ -215,50 +282,39 @@ impl Control {
         &self.liveness
     }
 
-    /// Returns the value of the key `STATUS`. Does not touch any branch.
-    pub(crate) fn status(&self) -> Vec<u8> {
+    /// Returns what the pool says of itself. Does not touch any branch.
+    pub(crate) fn status(&self) -> PoolReport {
         let config = self.settings.config();
         let (topology, liveness) = (&self.topology, &self.liveness);
         status::status(&self.connection, &config, &self.pool, topology, liveness, &self.watch)
     }
 
-    /// Returns the value of a key that begins with `CLOSED`.
-    fn closed(&self, after: u64) -> Vec<u8> {
+    /// Returns the files that were closed since a report.
+    fn closed(&self, after: u64) -> ClosedReport {
         let ClosedSince { upto, lost, paths } = ops::resolve::generations::closed_since(&self.pool, after);
         let paths = paths.iter().map(|path| OsText::from(OsStr::from_bytes(path))).collect();
-        status::json(&ClosedReport { upto, lost, paths })
+        ClosedReport { upto, lost, paths }
     }
 
-    /// Returns the value of the key `METRICS`. Does not touch any branch.
-    fn metrics(&self) -> Vec<u8> {
+    /// Returns what is counted. Does not touch any branch.
+    fn metrics(&self) -> MetricsReport {
         let (served, low) = (self.served(), self.connection.low_workers.count());
-        status::json(&metrics::metrics(&self.pool, served, low, self.started_at))
+        metrics::metrics(&self.pool, served, low, self.started_at)
     }
 
-    /// Returns all listed keys, each terminated by NUL, in byte order.
-    fn list(&self) -> Vec<u8> {
+    /// Returns all listed keys, in byte order.
+    fn keys(&self) -> Vec<String> {
         let listed = options::table().iter().filter(|spec| spec.key && !spec.hidden && !spec.unlisted);
         let mut keys: Vec<&str> = listed.map(|spec| spec.name.as_ref()).chain([VERSION, PID]).collect();
         keys.sort_unstable();
-        keys.iter().flat_map(|key| [attribute(key).as_bytes(), b"\0"].concat()).collect()
+        keys.into_iter().map(str::to_owned).collect()
     }
 
-    fn set(&self, name: &[u8], value: &[u8], flags: u32) -> Result<(), Errno> {
-        let key = key_of(name).ok_or(Errno::NODATA)?;
-        if let Some(command) = key.strip_prefix(COMMAND.as_bytes()) {
-            let _changing = self.settings.lock_changes();
-            return self.command(command);
-        }
-        let key = std::str::from_utf8(key).map_err(|_| Errno::NODATA)?;
-        // Setting a key requires the spelling of the list.
-        let spec = options::table().iter().find(|spec| spec.key && spec.has_name(key));
-        if spec.is_none() && !READ_ONLY.contains(&key) {
+    fn set(&self, key: &str, value: &[u8]) -> Result<(), Errno> {
+        if !is_key(key) {
             return Err(Errno::NODATA);
         }
-        if flags & XATTR_CREATE != 0 {
-            return Err(Errno::EXIST);
-        }
-        let spec = spec.filter(|spec| spec.changes == Changes::Live).ok_or(Errno::ROFS)?;
+        let spec = settable(key).filter(|spec| spec.changes == Changes::Live).ok_or(Errno::ROFS)?;
         let _changing = self.settings.lock_changes();
         let now = self.settings.config();
         let mut next = Config::clone(&now);
@@ -411,7 +467,10 @@ impl Control {
         // Patterns may match other directories when the command line is read again.
         self.settings.record("branches", self.settings.config().branches.to_os_string().as_bytes());
         let (pause, hands_over) = (Arc::clone(&self.connection.pause), Arc::clone(&self.hands_over));
+        let settings = Arc::clone(&self.settings);
         let wait = move || {
+            // A change over the socket is no request: it ends before the process does.
+            drop(settings.lock_changes());
             survival::hand_over(&pause, &ledger);
             hands_over.store(false, Ordering::Relaxed);
         };
@@ -420,9 +479,13 @@ impl Control {
     }
 }
 
-/// Returns whether the value of a key names files.
-fn names_files(name: &[u8]) -> bool {
-    key_of(name).is_some_and(|key| key.starts_with(CLOSED.as_bytes()))
+/// Returns the option of a key. Setting it requires the spelling of the list.
+fn settable(key: &str) -> Option<&'static options::Spec> {
+    options::table().iter().find(|spec| spec.key && spec.has_name(key))
+}
+
+fn is_key(key: &str) -> bool {
+    settable(key).is_some() || READ_ONLY.contains(&key)
 }
 
 fn errno_of(error: &OptionError) -> Errno {

@@ -76,7 +76,7 @@ pub(crate) fn status(
     topology: &Topology,
     liveness: &Liveness,
     watch: &Watch,
-) -> Vec<u8> {
+) -> PoolReport {
     let agreed = &connection.agreed;
     let transport = connection.actual.get().unwrap_or(&connection.planned);
     let (conditions, unwatched) = (liveness.conditions(), watch.unwatched());
@@ -121,7 +121,7 @@ pub(crate) fn status(
     // FAN_MARK_IGNORE (docs/decisions/coherence.md#411)
     let missing_events = watch.misses_writes().then(|| "fan_mark_ignore".to_owned());
     let value = |spec: &options::Spec| Some((spec.name.to_string(), spec.render(config)?));
-    json(&PoolReport {
+    PoolReport {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
         transport: transport.name.into(),
@@ -148,7 +148,7 @@ pub(crate) fn status(
             ..connection.security.clone()
         },
         survival: connection.ledger.as_ref().map(survival_report),
-    })
+    }
 }
 
 fn survival_report(ledger: &Ledger) -> SurvivalReport {

@@ -33,7 +33,7 @@ pub(crate) struct Dispatch {
     pub(crate) pool: Arc<Pool>,
     pub(crate) coherence: Arc<Coherence>,
     pub(crate) watch: Arc<Watch>,
-    pub(crate) control: Control,
+    pub(crate) control: Arc<Control>,
     pub(crate) interrupts: Arc<Interrupts>,
     /// Whether the kernel runs with SELinux.
     pub(crate) selinux: bool,

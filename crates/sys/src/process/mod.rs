@@ -5,6 +5,7 @@ mod clone;
 mod exec;
 mod fork;
 pub mod local_time;
+pub mod peer;
 #[cfg_attr(loom, allow(dead_code, unreachable_pub))]
 mod shared_words;
 pub mod syslog;

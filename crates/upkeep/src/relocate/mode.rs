@@ -5,12 +5,9 @@ use crate::output::complain;
 use crate::pool_link::PoolLink;
 use canopy_branch::branch::{BranchList, Mode};
 use canopy_config::{Config, source};
-use canopy_control::{attribute, control_file};
 use canopy_sys::shown::Show as _;
-use rustix::fs::XattrFlags;
 use rustix::io::Errno;
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 const BRANCHES: &str = "branches";
@@ -25,9 +22,9 @@ pub(super) struct NoCreation<'p> {
 /// Reads the branches as the option has them now: others may change them meanwhile.
 fn list(pool: &PoolLink) -> Result<BranchList> {
     let failed = |errno: Errno| Error::SetBranches { pool: pool.mountpoint.clone(), why: errno.into() };
-    let value = canopy_control::read(&control_file(&pool.mountpoint), BRANCHES).map_err(failed)?;
+    let value = pool.daemon.get(BRANCHES).map_err(failed)?;
     let mut config = Config::default();
-    source::set(&mut config, BRANCHES, OsStr::from_bytes(&value)).map_err(canopy_config::Error::from)?;
+    source::set(&mut config, BRANCHES, &value).map_err(canopy_config::Error::from)?;
     Ok(config.branches)
 }
 
@@ -49,13 +46,7 @@ fn change(pool: &PoolLink, branch: &Path, from: Mode, to: Mode) -> Result<()> {
         return Ok(());
     }
     let value = list.to_os_string();
-    let set = rustix::fs::setxattr(
-        control_file(&pool.mountpoint),
-        attribute(BRANCHES),
-        value.as_bytes(),
-        XattrFlags::empty(),
-    );
-    set.map_err(|errno| match errno {
+    pool.daemon.set(BRANCHES, &value).map_err(|errno| match errno {
         Errno::ACCESS | Errno::PERM => Error::NotOwner(pool.mountpoint.clone()),
         errno => Error::SetBranches { pool: pool.mountpoint.clone(), why: errno.into() },
     })

@@ -10,6 +10,7 @@ use crate::relocate::mover::{Action, Outcome, Task};
 use crate::relocate::{Bound, Run, layout};
 use crate::survey::{Entry, FileCopy, look, walk_all};
 use canopy_base::text::os_error;
+use canopy_control::daemon::Daemon;
 use canopy_policy::placement::Placement;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -49,7 +50,7 @@ impl TierMover<'_> {
         self.tell("looks for files with too few copies");
         // What is closed from here on is asked for later.
         loop {
-            let report = closed_since(&pool.mountpoint, self.copying.borrow().upto);
+            let report = closed_since(&pool.daemon, self.copying.borrow().upto);
             self.copying.borrow_mut().upto = report.upto;
             if report.paths.is_empty() {
                 break;
@@ -90,7 +91,7 @@ impl TierMover<'_> {
     }
 
     /// Makes copies of files that were closed meanwhile, until a time.
-    pub(super) fn copy_until(&self, until: Instant, mountpoint: &Path, placement: &Placement) -> Result<()> {
+    pub(super) fn copy_until(&self, until: Instant, daemon: &Daemon, placement: &Placement) -> Result<()> {
         if !copies::are_wanted(placement) {
             self.stop.sleep_until(until);
             return Ok(());
@@ -103,7 +104,7 @@ impl TierMover<'_> {
             self.stop.sleep_until(until.min(Instant::now() + ASK));
             let mut paths = std::mem::take(&mut again);
             loop {
-                let report = closed_since(mountpoint, self.copying.borrow().upto);
+                let report = closed_since(daemon, self.copying.borrow().upto);
                 let mut copying = self.copying.borrow_mut();
                 copying.upto = report.upto;
                 copying.lost |= report.lost;

@@ -144,10 +144,10 @@ impl TierMover<'_> {
                 }
                 walked = Some(Instant::now());
             }
-            let mountpoint = pool.mountpoint.clone();
+            let daemon = pool.daemon.clone();
             drop(pool);
             self.finish(record::WAITS);
-            self.copy_until(begun + LOOK, &mountpoint, &placement)?;
+            self.copy_until(begun + LOOK, &daemon, &placement)?;
         }
         self.finish("has ended");
         Ok(())

@@ -2,8 +2,6 @@
 
 use crate::pool_link::PoolLink;
 use crate::stop::Stop;
-use canopy_control::metrics::MetricsReport;
-use canopy_control::{METRICS, control_file};
 use std::cell::Cell;
 use std::fs;
 use std::path::Path;
@@ -53,8 +51,7 @@ impl<'p> IdleGate<'p> {
 
     /// Returns how many requests the daemon has answered.
     fn answered(&self) -> Option<u64> {
-        let answer = canopy_control::read(&control_file(&self.pool.mountpoint), METRICS).ok()?;
-        let report: MetricsReport = serde_json::from_slice(&answer).ok()?;
+        let report = self.pool.daemon.metrics().ok()?;
         Some(report.operations.iter().map(|kind| kind.answered).sum())
     }
 }

@@ -1,0 +1,125 @@
+//! Asking the daemon of a pool: over its socket, which does not wait for a branch, else through its control file.
+
+use crate::messages::{Answer, PlacementReport, Query};
+use crate::metrics::MetricsReport;
+use crate::{CLOSED, COMMAND, LARGEST_VALUE, METRICS, OsText, PREFIX, PoolReport, STATUS, attribute};
+use crate::{control_file, read, socket};
+use canopy_sys::mountinfo::MountEntry;
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+use serde::de::DeserializeOwned;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+/// The daemon of a mounted pool.
+#[derive(Clone, Debug)]
+pub struct Daemon(MountEntry);
+
+impl Daemon {
+    #[must_use]
+    pub fn of(mounted: &MountEntry) -> Daemon {
+        Daemon(mounted.clone())
+    }
+
+    /// # Errors
+    /// Those of the control file: `NODATA` for a key that the daemon does not know, or an answer that is not understood.
+    pub fn ask(&self, query: &Query) -> Result<Answer, Errno> {
+        socket::ask(&self.0, query).unwrap_or_else(|| self.ask_by_file(query))
+    }
+
+    /// # Errors
+    /// As for [`Daemon::ask`].
+    pub fn status(&self) -> Result<PoolReport, Errno> {
+        match self.ask(&Query::Status)? {
+            Answer::Status(report) => Ok(*report),
+            _ => Err(Errno::NODATA),
+        }
+    }
+
+    /// Asks through the pool itself, which tells at the same time whether that answers those who use it.
+    ///
+    /// # Errors
+    /// As for [`Daemon::ask`].
+    pub fn status_through_pool(&self) -> Result<PoolReport, Errno> {
+        match self.ask_by_file(&Query::Status)? {
+            Answer::Status(report) => Ok(*report),
+            _ => Err(Errno::NODATA),
+        }
+    }
+
+    /// # Errors
+    /// As for [`Daemon::ask`].
+    pub fn metrics(&self) -> Result<MetricsReport, Errno> {
+        match self.ask(&Query::Metrics)? {
+            Answer::Metrics(report) => Ok(*report),
+            _ => Err(Errno::NODATA),
+        }
+    }
+
+    /// # Errors
+    /// As for [`Daemon::ask`].
+    pub fn get(&self, key: &str) -> Result<OsString, Errno> {
+        match self.ask(&Query::Get(key.to_owned()))? {
+            Answer::Value(value) => Ok(value.to_os_string()),
+            _ => Err(Errno::NODATA),
+        }
+    }
+
+    /// # Errors
+    /// As for [`Daemon::ask`].
+    pub fn keys(&self) -> Result<Vec<String>, Errno> {
+        match self.ask(&Query::Keys)? {
+            Answer::Keys(keys) => Ok(keys),
+            _ => Err(Errno::NODATA),
+        }
+    }
+
+    /// Returns the tiers and rules; `None` of a daemon that has them only as text, as the values of these options.
+    #[must_use]
+    pub fn placement(&self) -> Option<PlacementReport> {
+        match socket::ask(&self.0, &Query::Placement)? {
+            Ok(Answer::Placement(report)) => Some(report),
+            _ => None,
+        }
+    }
+
+    /// Sets an option, or runs a command (`cmd.NAME`).
+    ///
+    /// # Errors
+    /// As for [`Daemon::ask`]; `NOTCONN` if the daemon has ended before it could answer, and may have done it or not.
+    pub fn set(&self, key: &str, value: &OsStr) -> Result<(), Errno> {
+        let query = match key.strip_prefix(COMMAND) {
+            Some(command) => Query::Command(command.to_owned()),
+            None => Query::Set { key: key.to_owned(), value: OsText::from(value) },
+        };
+        self.ask(&query).map(drop)
+    }
+
+    fn ask_by_file(&self, query: &Query) -> Result<Answer, Errno> {
+        let file = control_file(&self.0.mountpoint);
+        let set = |key: &str, value: &[u8]| {
+            rustix::fs::setxattr(&file, attribute(key), value, XattrFlags::empty()).map(|()| Answer::Done)
+        };
+        let value = |key: &str| read(&file, key);
+        Ok(match query {
+            Query::Status => Answer::Status(parsed(&value(STATUS)?)?),
+            Query::Metrics => Answer::Metrics(parsed(&value(METRICS)?)?),
+            Query::Closed(after) => Answer::Closed(parsed(&value(&format!("{CLOSED}{after}"))?)?),
+            Query::Keys => {
+                let mut buffer = vec![0; LARGEST_VALUE];
+                let length = rustix::fs::listxattr(&file, buffer.as_mut_slice())?;
+                let names = buffer[..length].split(|&byte| byte == 0);
+                let names = names.filter_map(|name| std::str::from_utf8(name).ok()?.strip_prefix(PREFIX));
+                Answer::Keys(names.map(str::to_owned).collect())
+            }
+            Query::Get(key) => Answer::Value(OsText::from(&*OsString::from_vec(value(key)?))),
+            Query::Placement => return Err(Errno::NODATA),
+            Query::Set { key, value } => set(key, value.to_os_string().as_bytes())?,
+            Query::Command(name) => set(&format!("{COMMAND}{name}"), b"")?,
+        })
+    }
+}
+
+fn parsed<T: DeserializeOwned>(json: &[u8]) -> Result<T, Errno> {
+    serde_json::from_slice(json).map_err(|_| Errno::NODATA)
+}

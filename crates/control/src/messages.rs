@@ -1,0 +1,121 @@
+//! What is asked over the socket of a pool, and answered: one line of JSON each. The daemon speaks first: a [`Hello`].
+
+use crate::metrics::MetricsReport;
+use crate::{ClosedReport, OsText, PoolReport};
+use serde::{Deserialize, Serialize};
+
+/// The number of this form of messages. Whoever meets another one uses the control file.
+pub const FORM: u32 = 1;
+/// The longest question, in bytes: a value of the control file as numbers of bytes, and some more.
+pub const LONGEST_QUERY: usize = 512 << 10;
+
+/// The first line, by which each side knows that it speaks with the right one.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Hello {
+    pub form: u32,
+    /// The device of the pool, major and minor number.
+    pub device: (u32, u32),
+    /// The kernel says which process asks, so that the pool can be changed.
+    pub changes: bool,
+}
+
+/// A question.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Query {
+    Status,
+    Metrics,
+    /// Files that may lack copies, since this report.
+    Closed(u64),
+    /// The listed keys.
+    Keys,
+    Get(String),
+    /// The tiers and rules in force.
+    Placement,
+    Set {
+        key: String,
+        value: OsText,
+    },
+    Command(String),
+}
+
+impl Query {
+    /// Returns whether it may change the pool, so that it must not be asked twice.
+    #[must_use]
+    pub fn changes(&self) -> bool {
+        matches!(self, Query::Set { .. } | Query::Command(_))
+    }
+
+    /// Returns whether only administrators get an answer.
+    #[must_use]
+    pub fn is_restricted(&self) -> bool {
+        self.changes() || matches!(self, Query::Closed(_))
+    }
+}
+
+/// An answer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    Status(Box<PoolReport>),
+    Metrics(Box<MetricsReport>),
+    Closed(ClosedReport),
+    Keys(Vec<String>),
+    Value(OsText),
+    Placement(PlacementReport),
+    Done,
+}
+
+/// What the daemon says: an answer, or the errno that the control file would give.
+pub type Reply = Result<Answer, i32>;
+
+/// All tiers and rules, in their order.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct PlacementReport {
+    pub tiers: Vec<TierReport>,
+    pub rules: Vec<RuleReport>,
+}
+
+/// Branches that get new files before those of the tiers after it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TierReport {
+    pub name: String,
+    /// Globs.
+    pub branches: Vec<String>,
+    pub move_when: Vec<MoveWhenReport>,
+}
+
+/// When files leave a tier.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MoveWhenReport {
+    /// In per cent.
+    Fuller {
+        than: u8,
+        until: u8,
+    },
+    OlderSeconds(u64),
+    LargerBytes(u64),
+    EveryNight {
+        hour: u8,
+        minute: u8,
+    },
+}
+
+/// Where files of some paths belong.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RuleReport {
+    /// A glob.
+    pub path: String,
+    pub target: TargetReport,
+    pub copies: Option<u8>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TargetReport {
+    Anywhere,
+    /// Globs.
+    Branches(Vec<String>),
+    Tier(String),
+}
