@@ -11,7 +11,7 @@ use rustix::process::Pid;
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -99,7 +99,13 @@ pub fn log(args: &LogArgs, servers: Servers) -> Result<()> {
         report.sources.push(SourceReport {
             kind: source.place.kind(),
             file: source.place.file().map(|file| file.shown().to_string()),
-            lines: source.lines(args.lines)?,
+            lines: match source.lines(args.lines) {
+                // Of a pool that nobody has named, and that has ended by now, or is seen under other paths.
+                Err(Error::Log { why, .. }) if args.pool.is_none() && why.kind() == ErrorKind::NotFound => {
+                    Vec::new()
+                }
+                lines => lines?,
+            },
         });
     }
     let nowhere = sources.iter().map(|source| match &source.place {
