@@ -2,7 +2,8 @@
 //!
 //! A missing chain of directories is built under a temporary name, with owner, mode (setgid too), extended
 //! attributes, ACLs, flags and times, and then renamed into place. So no client sees an incomplete directory, and a
-//! crash leaves nothing under a real name.
+//! crash leaves nothing under a real name. Where the branch does not take that name, because it is a pool, which reserves it,
+//! the chain is built in its place.
 //!
 //! The caller uses its path, so that no directory on the way is renamed meanwhile.
 
@@ -110,7 +111,14 @@ fn build(
             let parent = made.last().map_or(target.as_fd(), |(fd, ..)| fd.as_fd());
             let attr = stat::of(source.as_fd())?;
             let rest: usize = parts.clone().map(|part| part.len() + 1).sum();
-            let dir = make(parent, name, &path[..path.len() - rest], &attr, fits)?;
+            let its_path = &path[..path.len() - rest];
+            let dir = match make(parent, name, its_path, &attr, fits) {
+                Err(Errno::INVAL) if name == temporary => {
+                    name = missing;
+                    make(parent, name, its_path, &attr, fits)?
+                }
+                made => made?,
+            };
             made.push((dir, name.to_vec(), attr));
             copy_metadata(source.as_fd(), made[made.len() - 1].0.as_fd(), &attr)?;
             next = parts.next();
@@ -123,7 +131,8 @@ fn build(
         for (dir, _, attr) in made.iter().rev() {
             set_times(dir.as_fd(), attr)?;
         }
-        move_into_place(target.as_fd(), &temporary, missing)
+        let is_hidden = made.first().is_some_and(|(_, name, _)| *name == temporary);
+        if is_hidden { move_into_place(target.as_fd(), &temporary, missing) } else { Ok(()) }
     })();
     if result.is_err() {
         for index in (0..made.len()).rev() {

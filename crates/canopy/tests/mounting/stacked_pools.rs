@@ -97,3 +97,49 @@ fn a_bind_mount_of_the_pool_is_refused_as_its_branch() {
     }
     pool.umount();
 }
+
+/// The inner pool reserves the same hidden names, so what is made there is made in its place.
+#[test]
+fn a_pool_is_a_branch_beside_others() {
+    let scratch = ScratchDir::new("canopy-nested-", &["a", "b", "c", "p", "q"]);
+    let inner = pool(&scratch, "a", "p");
+    let outer = Pool::builder(BINARY)
+        .branch(scratch.path("p"))
+        .branch(scratch.path("b"))
+        .at(scratch.path("q"))
+        .option("minfreespace=0,category.create=ff")
+        .mount();
+    // Directories that only the disk has, with owners and modes of their own.
+    let deep = scratch.path("b/one/two");
+    fs::create_dir_all(&deep).expect("mkdir");
+    std::os::unix::fs::chown(&deep, Some(1000), Some(1000)).expect("chown");
+    fs::set_permissions(&deep, std::os::unix::fs::PermissionsExt::from_mode(0o2770)).expect("chmod");
+    for name in ["file", "dir", "link"] {
+        let path = outer.path().join("one/two").join(name);
+        match name {
+            "file" => fs::write(&path, "text").expect("a write"),
+            "dir" => fs::create_dir(&path).expect("mkdir"),
+            _ => std::os::unix::fs::symlink("file", &path).expect("a symlink"),
+        }
+        assert!(
+            scratch.path("a/one/two").join(name).symlink_metadata().is_ok(),
+            "{name}: on the first branch"
+        );
+    }
+    let meta = |path: &str| {
+        let found = fs::metadata(scratch.path(path)).expect("a directory");
+        use std::os::unix::fs::MetadataExt;
+        (found.mode(), found.uid(), found.gid())
+    };
+    assert_eq!(meta("a/one/two"), meta("b/one/two"));
+    fs::rename(outer.path().join("one"), outer.path().join("moved")).expect("a rename");
+    assert_eq!(fs::read(scratch.path("a/moved/two/file")).expect("the file"), b"text");
+    assert!(scratch.path("b/moved/two").exists());
+    let left = canopy_testkit::cmd::run_within(
+        Command::new("find").arg(scratch.path("a")).args(["-name", ".canopy*"]),
+        PATIENCE,
+    );
+    assert_eq!(left.stdout, "", "nothing is left");
+    outer.umount();
+    inner.umount();
+}
