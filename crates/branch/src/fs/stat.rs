@@ -80,7 +80,7 @@ impl Attr {
     }
 
     /// chattr(1) has made the file append-only (`STATX_ATTR_APPEND`).
-    pub(crate) fn is_append_only(&self) -> bool {
+    pub fn is_append_only(&self) -> bool {
         self.attributes & 0x20 != 0
     }
     pub fn is_symlink(&self) -> bool {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use canopy_testkit::cmd::run_within;
-use canopy_testkit::{PATIENCE, User};
+use canopy_testkit::{LoopFs, PATIENCE, Pool, User};
 
 use super::rig::{OWNER, Places, STRANGER, THE_OWNER, outcome};
 
@@ -188,4 +188,34 @@ fn flags_of_a_directory_reach_every_branch() {
     assert_eq!(chattr("-i", &dir), "Some(0)");
     fs::write(dir.join("new"), "").unwrap();
     pool.umount();
+}
+
+/// The kernel refuses such a mapping on ext4 by the flags of the file's inode, and those of a pool's inode do not have it.
+const STORE: &str = "import mmap, os, sys
+f = os.open(sys.argv[1], os.O_RDWR | os.O_APPEND)
+m = mmap.mmap(f, 10)
+m[:5] = b'MMAP!'
+m.flush()";
+
+#[test]
+fn what_is_there_in_an_append_only_file_stays() {
+    let disk = LoopFs::ext4(64 << 20);
+    let branch = disk.path().join("log");
+    fs::write(&branch, "0123456789").unwrap();
+    for options in ["passthrough.io=rw", "passthrough.io=auto", "passthrough.io=off", "cache.files=off"] {
+        let pool = Pool::builder(env!("CARGO_BIN_EXE_canopy"))
+            .branch(disk.path())
+            .option("minfreespace=0")
+            .option(options)
+            .mount();
+        let _clear_flags = ClearFlags(&branch);
+        assert_eq!(chattr("+a", &branch), "Some(0)");
+        let path = pool.path().join("log");
+        // Not even root may.
+        let stored = run_within(Command::new("python3").args(["-c", STORE]).arg(&path), PATIENCE);
+        assert!(stored.stderr.contains("PermissionError"), "{options}: {}", stored.describe());
+        assert_eq!(fs::read(&branch).unwrap(), b"0123456789", "{options}");
+        chattr("-a", &branch);
+        pool.umount();
+    }
 }

@@ -50,6 +50,14 @@ fn what_gave_way_is_listed_and_put_back() {
     assert_eq!((gone.as_str(), has.as_str()), ("nothing", "another"));
     assert!(copies(&mover, &[]).stdout.contains(&kept_f));
 
+    // A path that leaves the directory leads to files that were not set aside; and what the pool hides is no name.
+    let outside = format!("{}/../../photos/gone-too", kept.rsplit_once("/photos/").unwrap().0);
+    fs::write(mover.bed.on(1, "photos/gone-too"), "in use").unwrap();
+    for (path, name) in [(outside.as_str(), "photos/stolen"), (kept.as_str(), ".canopy-journal")] {
+        let refused = copies(&mover, &["--put-back", path, "--as", name]);
+        assert!(!refused.success(), "{}", refused.describe());
+    }
+    assert_eq!(fs::read_to_string(mover.bed.on(1, "photos/gone-too")).unwrap(), "in use");
     assert!(copies(&mover, &["--put-back", &kept]).success());
     assert_eq!(fs::read_to_string(mover.bed.at("photos/gone")).unwrap(), "gone");
     // Nothing is overwritten.

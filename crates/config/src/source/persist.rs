@@ -15,12 +15,14 @@ use crate::Config;
 use crate::error::Error;
 use crate::options::{self, Spec};
 use rustix::fs::{FlockOperation, Gid, Uid, XattrFlags, fgetxattr, flistxattr, flock, fsetxattr};
+use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, Instant};
 use tempfile::NamedTempFile;
 
 /// The config file of a pool, and the command line that names it.
@@ -144,6 +146,22 @@ pub fn copy_xattrs(from: &File, to: &File) -> io::Result<()> {
     Ok(())
 }
 
+/// How long other writers are waited for. Whoever can read the file may lock it.
+const OTHERS: Duration = Duration::from_secs(5);
+
+fn lock_soon(file: &File) -> io::Result<()> {
+    let until = Instant::now() + OTHERS;
+    loop {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if Instant::now() < until => std::thread::sleep(OTHERS / 100),
+            Err(Errno::WOULDBLOCK) => {
+                return Err(io::Error::other("another process has locked it (fuser -v shows which)"));
+            }
+            result => return Ok(result?),
+        }
+    }
+}
+
 /// A config file about to be replaced. Until `commit`, the old file stays as it is.
 pub struct Rewrite {
     /// The path with all symlinks resolved.
@@ -155,12 +173,12 @@ pub struct Rewrite {
 }
 
 impl Rewrite {
-    /// Opens the file, or the file that a symlink leads to, and waits for other writers. Returns its text too.
+    /// Opens the file, or the file that a symlink leads to, and waits some seconds for other writers. Returns its text too.
     pub fn begin(file: &Path) -> io::Result<(Rewrite, Vec<u8>)> {
         loop {
             let path = fs::canonicalize(file)?;
             let lock = File::open(&path)?;
-            flock(&lock, FlockOperation::LockExclusive)?;
+            lock_soon(&lock)?;
             let (locked, current) = (lock.metadata()?, fs::metadata(&path)?);
             // The writer before this one may have replaced the file that is locked here.
             if (locked.dev(), locked.ino()) == (current.dev(), current.ino()) {
@@ -203,6 +221,17 @@ impl Rewrite {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whoever_holds_a_lock_is_not_waited_for_without_end() {
+        let file = NamedTempFile::new().unwrap();
+        let held = File::open(file.path()).unwrap();
+        flock(&held, FlockOperation::LockShared).unwrap();
+        let why = Rewrite::begin(file.path()).err().unwrap();
+        assert!(why.to_string().contains("locked"), "{why}");
+        drop(held);
+        assert!(Rewrite::begin(file.path()).is_ok());
+    }
 
     fn origin(line: &str, file: &Path) -> Option<Origin> {
         let mut words = line.split(' ').skip(1).filter(|word| !matches!(*word, "mount" | "-f"));

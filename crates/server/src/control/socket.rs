@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 
 const ACCEPTS: &str = "canopy-control";
 const ANSWERS: &str = "canopy-answer";
+/// Held while a socket is put in its place, so that none is taken for a dead one meanwhile.
+const LOCK: &str = ".lock";
 /// How many connections a user other than an administrator may have, and how many there may be of all of them. Administrators
 /// have as many again.
 const OF_A_USER: usize = 4;
@@ -77,8 +79,9 @@ impl Socket {
         }
         let dir = self.path.parent().unwrap_or(Path::new("/")).to_owned();
         let path = dir.join(name(device));
-        let lock =
-            rustix::fs::open(&dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        // Of a file that nobody else can open: whoever can may lock it, and keep this waiting.
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let lock = rustix::fs::open(dir.join(LOCK), flags, Mode::RUSR | Mode::WUSR)?;
         flock(&lock, FlockOperation::LockExclusive)?;
         fs::rename(&self.path, &path)?;
         (self.path, self.is_published) = (path, true);
@@ -277,6 +280,9 @@ mod tests {
         drop(UnixListener::bind(path("0-7.sock")).unwrap());
         drop(UnixListener::bind(path("0-8.sock")).unwrap());
         let other = UnixListener::bind(path("0-9.sock")).unwrap();
+        // As any user may do who can list the directory.
+        let held = fs::File::open(dir.path()).unwrap();
+        flock(&held, FlockOperation::LockExclusive).unwrap();
         let socket = published(".1");
         let entries = || {
             let mut names: Vec<_> =
@@ -284,15 +290,15 @@ mod tests {
             names.sort();
             names
         };
-        assert_eq!(entries(), ["0-7.sock", "0-9.sock"]);
+        assert_eq!(entries(), [".lock", "0-7.sock", "0-9.sock"]);
         UnixStream::connect(path("0-7.sock")).unwrap();
         socket.listener.accept().unwrap();
         drop(other);
         // A successor takes the name; the one before then leaves it alone.
         let successor = published(".2");
         drop(socket);
-        assert_eq!(entries(), ["0-7.sock"], "the other one was dead by then");
+        assert_eq!(entries(), [".lock", "0-7.sock"], "the other one was dead by then");
         drop(successor);
-        assert!(entries().is_empty());
+        assert_eq!(entries(), [".lock"]);
     }
 }

@@ -6,7 +6,7 @@ use crate::output::{complain, print, print_json, report_missing, shown};
 use crate::pool_link::{BranchLink, PoolLink};
 use crate::survey::{FileCopy, look};
 use canopy_base::text::{bytes, date, os_error};
-use canopy_branch::fs::reserved::ASIDE;
+use canopy_branch::fs::reserved::{ASIDE, is_reserved};
 use canopy_branch::journal::{self, Said};
 use canopy_branch::relocate::clone_dirs;
 use canopy_control::OsText;
@@ -18,7 +18,7 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// Show what branches missed while away, and what they set aside
 #[derive(Args, Debug)]
@@ -230,17 +230,23 @@ fn put_back(pool: &PoolLink, kept: &Path, name: Option<&Path>) -> Result<PathBuf
     let failed = |errno: Errno| Error::PutBack { path: kept.to_owned(), why: os_error(errno) };
     let of_branch =
         |branch: &&BranchLink| kept.strip_prefix(&branch.path).is_ok_and(|path| parts(path).is_some());
+    let is_plain = |path: &Path| path.components().all(|part| matches!(part, Component::Normal(_)));
     let branch = pool.branches.iter().find(of_branch);
     let branch = branch.ok_or_else(|| refused("it is not in .canopy-aside of a branch"))?;
     let from = kept.strip_prefix(&branch.path).unwrap_or(kept);
+    if !is_plain(from) {
+        return Err(refused("it is not in .canopy-aside of a branch"));
+    }
     let inside = match name {
         None => parts(from).map(|(_, inside)| inside).unwrap_or_default(),
         Some(name) => name.strip_prefix(&pool.mountpoint).unwrap_or(name).to_owned(),
     };
-    let plain = inside.components().all(|part| matches!(part, std::path::Component::Normal(_)));
-    let (Some(last), true) = (inside.file_name(), plain) else {
+    let (Some(last), true) = (inside.file_name(), is_plain(&inside)) else {
         return Err(refused("its new name is not a path of the pool"));
     };
+    if inside.iter().any(|name| is_reserved(name.as_bytes())) {
+        return Err(refused("the pool shows no file under its new name"));
+    }
     if pool.missing().next().is_some() {
         return Err(refused("a branch that cannot be looked at may hold the name (canopy status)"));
     }

@@ -335,6 +335,8 @@ pub(crate) fn register(
         || !passthrough::wants_passthrough(op.config.passthrough, flags)
         || passthrough::may_lose_direct(flags)
         || op.config.nullrw
+        // A mapping of the branch's own file is not refused, because the kernel looks at the flags of the pool's inode.
+        || attr.is_append_only()
         || op.stacked.read().contains(&branch.id)
     {
         return (None, Room::Any);
