@@ -17,7 +17,7 @@ use std::io;
 use std::os::raw::c_int;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Who returns from [`Forker::fork`].
 #[derive(Debug)]
@@ -141,13 +141,21 @@ pub fn catch_signals(signals: impl IntoIterator<Item = i32>) {
     signals.into_iter().for_each(|signal| handle(signal, do_nothing as *const () as libc::sighandler_t));
 }
 
+/// How long threads may take to end that have nothing left to do, on a busy machine.
+const LAST_STEPS: Duration = Duration::from_secs(5);
+
 impl Forker {
     /// # Errors
-    /// `EBUSY` if this process has other threads, which a child would not have while their locks stayed locked in it;
-    /// `ENOMEM`; `ENOENT` without /proc.
+    /// `EBUSY` if this process goes on to have other threads, which a child would not have while their locks stayed locked in
+    /// it; `ENOMEM`; `ENOENT` without /proc.
     pub fn new() -> io::Result<Forker> {
-        if std::fs::read_dir("/proc/self/task")?.count() != 1 {
-            return Err(Errno::BUSY.into());
+        let until = Instant::now() + LAST_STEPS;
+        // A thread that has given its result, or has even been joined, is there until the kernel has run it once more.
+        while std::fs::read_dir("/proc/self/task")?.count() != 1 {
+            if Instant::now() >= until {
+                return Err(Errno::BUSY.into());
+            }
+            std::thread::sleep(LAST_STEPS / 1000);
         }
         let words = SharedWords::new(2)?;
         FIRST_THREAD.set(words).map_err(|_| io::Error::from(Errno::BUSY))?;
