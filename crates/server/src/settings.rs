@@ -93,6 +93,11 @@ impl Settings {
         }
     }
 
+    /// Returns where branches were mounted in the process before this one, if there was one.
+    pub(crate) fn mountpoints_before(&self) -> Vec<(PathBuf, PathBuf)> {
+        self.ledger.as_ref().map(|ledger| ledger.mountpoints()).unwrap_or_default()
+    }
+
     /// Records that the pool is attached at its mountpoint from now on.
     pub(crate) fn set_attached(&self) {
         self.attached.store(true, Ordering::Release);

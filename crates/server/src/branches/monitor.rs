@@ -47,8 +47,10 @@ impl BranchMonitor {
     fn run(self: &Arc<Self>) {
         // Polling it reports changes (proc_pid_mountinfo(5)).
         let table = File::open("/proc/self/mountinfo").ok();
+        // What has changed since the mounts of the branches were recorded is not reported.
+        let mut is_first = true;
         loop {
-            let changed = wait_for_mount_change(table.as_ref());
+            let changed = std::mem::take(&mut is_first) || wait_for_mount_change(table.as_ref());
             let Some(topology) = self.topology.upgrade() else { return };
             let branches = ops::settings::branches(&topology.pool);
             if changed {

@@ -17,7 +17,7 @@ use canopy_branch::branch::{Branch, BranchId, BranchList, BranchSpec, Branches};
 use canopy_config::{Config, fstab, overlap, pool_loops};
 use canopy_pool::Pool;
 use canopy_pool::ops;
-use canopy_sys::mountinfo;
+use canopy_sys::mountinfo::{self, MountEntry};
 use canopy_sys::shown::Show as _;
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -38,9 +38,29 @@ pub(crate) struct Topology {
     gone: Mutex<HashMap<PathBuf, GoneBranch>, rank::Leaf>,
 }
 
+#[derive(Clone, PartialEq, Eq, Debug)]
 struct BranchMount {
-    mount_id: u32,
+    /// `None` if it had gone before it could be recorded.
+    mount_id: Option<u32>,
     mountpoint: PathBuf,
+}
+
+impl BranchMount {
+    /// Returns the mount of a branch whose root was opened on the mount `opened_on`, and that was mounted `before` when another
+    /// process served the pool. `None` if the table does not show it, as in a chroot.
+    fn of(listed: &[MountEntry], opened_on: u32, path: &Path, before: Option<&Path>) -> Option<BranchMount> {
+        let at = |mount_id, mountpoint: &Path| BranchMount { mount_id, mountpoint: mountpoint.to_owned() };
+        let mounted = listed.iter().find(|mounted| mounted.id == opened_on);
+        match (mounted, before) {
+            // What has been opened in its place is another filesystem's.
+            (Some(mounted), Some(before)) if mounted.mountpoint != before => Some(at(None, before)),
+            (Some(mounted), _) => Some(at(Some(mounted.id), &mounted.mountpoint)),
+            (None, before) => {
+                mountinfo::holding_in(listed, path)?;
+                Some(at(None, before.unwrap_or(path)))
+            }
+        }
+    }
 }
 
 /// A branch that was removed because it is gone.
@@ -67,7 +87,8 @@ impl Topology {
             mounts: Mutex::default(),
             gone: Mutex::default(),
         };
-        topology.record_mounts(&ops::settings::branches(&topology.pool));
+        let before = topology.settings.mountpoints_before();
+        topology.record_mounts(&ops::settings::branches(&topology.pool), &before);
         topology
     }
 
@@ -180,7 +201,7 @@ impl Topology {
         // Before they are in force: what is on them must be watched once the kernel caches it.
         self.watch.reconfigure(config, &branches);
         self.apply_access_times(config, &branches);
-        self.record_mounts(&branches);
+        self.record_mounts(&branches, &[]);
         ops::settings::set_branches(&self.pool, branches);
         Ok(())
     }
@@ -233,21 +254,20 @@ impl Topology {
         true
     }
 
-    /// Records the mounts of new branches.
-    fn record_mounts(&self, branches: &Branches) {
+    /// Records the mounts of new branches. `before`: where branches were mounted when another process served the pool.
+    fn record_mounts(&self, branches: &Branches, before: &[(PathBuf, PathBuf)]) {
         let mut mounts = self.mounts.lock();
         mounts.retain(|id, _| branches.by_id(*id).is_some());
         let unknown: Vec<_> = branches.iter().filter(|branch| !mounts.contains_key(&branch.id)).collect();
         let Ok(listed) = mountinfo::list() else { return };
         for branch in unknown {
-            let mounted = mountinfo::id_of(branch.root())
+            let before = before.iter().find(|(path, _)| *path == branch.path).map(|(_, at)| at.as_path());
+            let mount = mountinfo::id_of(branch.root())
                 .ok()
-                .and_then(|id| listed.iter().find(|mounted| mounted.id == id));
-            if let Some(mounted) = mounted {
-                let branch_mount =
-                    BranchMount { mount_id: mounted.id, mountpoint: mounted.mountpoint.clone() };
-                self.settings.record_mountpoint(&branch.path, &mounted.mountpoint);
-                mounts.insert(branch.id, branch_mount);
+                .and_then(|id| BranchMount::of(&listed, id, &branch.path, before));
+            if let Some(mount) = mount {
+                self.settings.record_mountpoint(&branch.path, &mount.mountpoint);
+                mounts.insert(branch.id, mount);
             }
         }
     }
@@ -259,7 +279,7 @@ impl Topology {
         let is_unmounted = |branch: &&Arc<Branch>| {
             mounts.get(&branch.id).is_some_and(|branch_mount| {
                 mountinfo::holding_in(&listed, &branch.path)
-                    .is_none_or(|mounted| mounted.id != branch_mount.mount_id)
+                    .is_none_or(|mounted| Some(mounted.id) != branch_mount.mount_id)
             })
         };
         branches.iter().filter(is_unmounted).map(|branch| branch.id).collect()
@@ -306,4 +326,28 @@ fn exists(spec: &BranchSpec) -> bool {
         tracing::warn!("branch {} does not exist: the pool uses it as soon as it does", spec.path.shown());
     }
     !missing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_that_goes_while_it_is_recorded_is_missed() {
+        let table = b"20 1 8:1 / / rw - ext4 /dev/a rw\n30 20 8:17 / /disk rw - xfs /dev/b rw\n";
+        let (all, without) =
+            (mountinfo::parse(table), mountinfo::parse(table.split(|&byte| byte == b'\n').next().unwrap()));
+        let of = |listed: &[MountEntry], opened_on, before: Option<&str>| {
+            let found = BranchMount::of(listed, opened_on, Path::new("/disk/media"), before.map(Path::new))?;
+            Some((found.mount_id, found.mountpoint.to_str().unwrap().to_owned()))
+        };
+        let there = Some((Some(30), "/disk".to_owned()));
+        assert_eq!((of(&all, 30, None), of(&all, 30, Some("/disk"))), (there.clone(), there));
+        // It went after the root was opened, or before: then that is a directory of the disk below.
+        assert_eq!(of(&without, 30, Some("/disk")), Some((None, "/disk".into())));
+        assert_eq!(of(&without, 20, Some("/disk")), Some((None, "/disk".into())));
+        assert_eq!(of(&without, 30, None), Some((None, "/disk/media".into())));
+        assert_eq!(of(&without, 20, None), Some((Some(20), "/".into())), "a directory that is meant");
+        assert_eq!(of(&[], 20, None), None, "a table that does not show the root");
+    }
 }
