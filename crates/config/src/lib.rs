@@ -23,6 +23,7 @@ pub mod pool_loops;
 pub mod program_name;
 pub mod resolve;
 pub mod source;
+pub mod state;
 pub mod units;
 pub mod values;
 

@@ -19,6 +19,7 @@ mod tracker;
 
 pub use error::{Error, Result};
 
+use canopy_config::state::{DISKS, TOLD};
 use clap::{Args, ValueEnum};
 use event::Seen;
 use std::path::PathBuf;
@@ -37,7 +38,7 @@ pub struct NotifyArgs {
     #[arg(
         long,
         value_name = "FILE",
-        default_value = "/var/lib/canopy/notify.json",
+        default_value = TOLD,
         hide_default_value = true
     )]
     pub state: PathBuf,
@@ -48,7 +49,7 @@ pub struct NotifyArgs {
     #[arg(long, value_name = "FILE", default_value = "/etc/fstab")]
     pub fstab_file: PathBuf,
     /// What is known of disks
-    #[arg(long, value_name = "FILE", default_value = "/var/lib/canopy/disks.json", hide = true)]
+    #[arg(long, value_name = "FILE", default_value = DISKS, hide = true)]
     pub disks_file: PathBuf,
 }
 

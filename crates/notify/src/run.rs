@@ -9,12 +9,12 @@ use crate::outbox::Outbox;
 use crate::target::Target;
 use crate::tracker::Tracker;
 use canopy_base::text::os_error;
+use canopy_config::state::keep;
 use canopy_sys::shown::Show as _;
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fs;
-use std::io::Write;
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -179,20 +179,8 @@ fn recall(state: &Path) -> Memory {
     }
 }
 
-/// Keeps it, whole or not at all.
+/// Keeps it, for root alone: messages that wait may have what only root knows.
 fn remember(state: &Path, memory: &Memory) -> Result<()> {
-    let failed = |why| Error::File { file: state.to_owned(), why };
     let bytes = serde_json::to_vec(memory).unwrap_or_default();
-    if fs::read(state).is_ok_and(|before| before == bytes) {
-        // No disk wakes for nothing.
-        return Ok(());
-    }
-    if let Some(dir) = state.parent() {
-        fs::create_dir_all(dir).map_err(failed)?;
-    }
-    let new = state.with_extension("new");
-    let mut options = fs::OpenOptions::new();
-    std::os::unix::fs::OpenOptionsExt::mode(options.write(true).create(true).truncate(true), 0o600);
-    options.open(&new).and_then(|mut file| file.write_all(&bytes)).map_err(failed)?;
-    fs::rename(&new, state).map_err(failed)
+    keep(state, &bytes, 0o600).map_err(|why| Error::File { file: state.to_owned(), why })
 }

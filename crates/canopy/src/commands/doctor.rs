@@ -5,7 +5,7 @@ use super::status::{self, StatusArgs};
 use crate::error::Error;
 use crate::exit;
 use crate::terminal::{BAD, BOLD, WARNING, eprint_line, paragraph, print_json, print_styled, styled};
-use canopy_monitor::disks::RECORDS;
+use canopy_config::state::DISKS;
 use canopy_setup::commands::fix::fix;
 use canopy_setup::doctor::{FIXABLE, Finding, Level, findings};
 use canopy_setup::examine::{self, Answering};
@@ -91,7 +91,7 @@ fn look(args: &DoctorArgs) -> Result<Vec<Finding>, Error> {
         json: true,
         verbose: false,
         fstab_file,
-        disks_file: RECORDS.into(),
+        disks_file: DISKS.into(),
     })?
     .pools;
     let serving = pools.iter().filter(|pool| pool.state == State::Serving);

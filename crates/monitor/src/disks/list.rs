@@ -1,6 +1,7 @@
 //! `canopy disks`: the disks below the branches of pools, and how they are.
 
-use super::{DiskHealth, Obstacle, RECORDS, Verdict};
+use super::{DiskHealth, Obstacle, Verdict};
+use canopy_config::state::DISKS;
 use canopy_control::OsText;
 use canopy_terminal::{BAD, BOLD, WARNING, paragraph, print, print_json, print_styled, styled, table};
 use clap::Args;
@@ -19,7 +20,7 @@ pub struct DisksArgs {
     #[arg(long)]
     pub json: bool,
     /// What is known of disks
-    #[arg(long, value_name = "FILE", default_value = RECORDS, hide = true)]
+    #[arg(long, value_name = "FILE", default_value = DISKS, hide = true)]
     pub disks_file: PathBuf,
 }
 

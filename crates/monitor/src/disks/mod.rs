@@ -21,9 +21,6 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub use verdict::Verdict;
 
-/// Where the records are by default.
-pub const RECORDS: &str = "/var/lib/canopy/disks.json";
-
 /// How often a disk that does not spin is asked at most, one that spins, and one that was asleep, in seconds.
 const SOLID: i64 = 15;
 const SPINNING: i64 = 600;

@@ -2,6 +2,7 @@
 
 use super::smartctl::{Answer, Counts};
 use super::{DiskHealth, verdict};
+use canopy_config::state::keep;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
@@ -88,16 +89,10 @@ impl Records {
         }
     }
 
-    /// Keeps it, whole or not at all. Failing to is no reason to say nothing of the disks.
+    /// Keeps it. Failing to is no reason to say nothing of the disks.
     pub(super) fn write(&self, file: &Path) {
-        let new = file.with_extension(format!("new.{}", std::process::id()));
         let bytes = serde_json::to_vec(self).unwrap_or_default();
-        if let Some(dir) = file.parent() {
-            let _ = fs::create_dir_all(dir);
-        }
-        if fs::write(&new, bytes).and_then(|()| fs::rename(&new, file)).is_err() {
-            let _ = fs::remove_file(&new);
-        }
+        let _ = keep(file, &bytes, 0o644);
     }
 }
 

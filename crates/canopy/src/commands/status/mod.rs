@@ -13,7 +13,7 @@ use self::model::{BranchStatus, Health, PoolStatus, State, Status};
 use super::probe::BranchFacts;
 use crate::error::Error;
 use crate::terminal;
-use canopy_config::fstab;
+use canopy_config::{fstab, state};
 use canopy_control::{BranchReport, ExplainReport, OsText, PoolReport};
 use canopy_monitor::deadline_command::RunningCommand;
 use canopy_monitor::disks::{self, DisksArgs, Obstacle, Row};
@@ -46,7 +46,7 @@ pub struct StatusArgs {
     #[arg(long, value_name = "FILE", default_value = "/etc/fstab")]
     pub fstab_file: PathBuf,
     /// What is known of disks
-    #[arg(long, value_name = "FILE", default_value = disks::RECORDS, hide = true)]
+    #[arg(long, value_name = "FILE", default_value = state::DISKS, hide = true)]
     pub disks_file: PathBuf,
 }
 
