@@ -12,16 +12,6 @@ use std::path::Path;
 const CACHES: [&str; 2] =
     ["cache.entry=0,cache.attr=0,cache.readdir=false", "cache.entry=3600,cache.attr=3600,cache.readdir=true"];
 
-/// Ends the process that serves, in each way.
-fn each_end(rig: &Rig, mut then: impl FnMut(&str)) {
-    rig.kill(Signal::KILL);
-    then("killed");
-    rig.upgrade().unwrap();
-    then("upgraded");
-    rig.kill(Signal::KILL);
-    then("killed again");
-}
-
 fn read_in(dir: &File, name: &str) -> io::Result<String> {
     let mut text = String::new();
     let file = openat(dir, name, OFlags::RDONLY, Mode::empty())?;
@@ -63,15 +53,13 @@ fn a_directory_is_found_after_its_oldest_copy_has_gone() {
         let (rig, held) = with_open_dir(caches);
         let number = held.metadata().unwrap().ino();
         rig.pool.set("branches", &format!("-{}", rig.branch("a").display()));
-        each_end(&rig, |how| is_whole(&rig, &held, "dir/sub", number, &format!("{caches}: {how}")));
+        rig.each_end(|how| is_whole(&rig, &held, "dir/sub", number, &format!("{caches}: {how}")));
         // What the next process does not know yet is renamed, and so is what is above it.
         rig.kill(Signal::KILL);
         fs::rename(rig.path("dir/sub"), rig.path("dir/now")).unwrap();
         fs::rename(rig.path("dir"), rig.path("moved")).unwrap();
         fs::create_dir_all(rig.path("dir/sub")).unwrap();
-        each_end(&rig, |how| {
-            is_whole(&rig, &held, "moved/now", number, &format!("{caches}: {how}, renamed"))
-        });
+        rig.each_end(|how| is_whole(&rig, &held, "moved/now", number, &format!("{caches}: {how}, renamed")));
     }
 }
 
@@ -84,7 +72,7 @@ fn a_directory_is_found_after_it_has_got_an_older_copy() {
         let held = File::open(rig.path("dir/sub")).unwrap();
         let number = held.metadata().unwrap().ino();
         rig.pool.set("branches", &format!("+<{}", rig.branch("a").display()));
-        each_end(&rig, |how| is_whole(&rig, &held, "dir/sub", number, &format!("{caches}: {how}")));
+        rig.each_end(|how| is_whole(&rig, &held, "dir/sub", number, &format!("{caches}: {how}")));
     }
 }
 
@@ -106,7 +94,7 @@ fn a_removed_directory_stays_until_it_is_closed() {
         fs::rename(rig.path("other"), rig.path("replaced")).unwrap();
         let before = [0, 1].map(|at| shown(&held[at]).unwrap());
         fs::create_dir(rig.path("removed")).unwrap();
-        each_end(&rig, |how| {
+        rig.each_end(|how| {
             for (held, before) in held.iter().zip(&before) {
                 let now = shown(held).unwrap_or_else(|error| panic!("{caches}: {how}: {error}"));
                 assert_eq!(now, *before, "{caches}: {how}");

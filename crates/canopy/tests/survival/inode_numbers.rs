@@ -38,16 +38,6 @@ fn all(rig: &Rig) -> BTreeMap<String, u64> {
     found
 }
 
-/// Ends the process that serves, in each way.
-fn each_end(rig: &Rig, mut then: impl FnMut(&str)) {
-    rig.kill(Signal::KILL);
-    then("killed");
-    rig.upgrade().unwrap();
-    then("upgraded");
-    rig.kill(Signal::KILL);
-    then("killed again");
-}
-
 #[test]
 fn known_directories_keep_their_numbers() {
     for calc in ["oldest-hash", "oldest-hash32", "hybrid-hash", "path-hash32", "devino-hash", "passthrough"] {
@@ -77,7 +67,7 @@ fn known_directories_keep_their_numbers() {
                 (known["once/below/deep"], both),
                 "{what}"
             );
-            each_end(&rig, |how| {
+            rig.each_end(|how| {
                 for (name, dir) in &held {
                     let found = statx(dir, "", AtFlags::EMPTY_PATH | FORCE_SYNC, StatxFlags::INO);
                     let found = found.unwrap_or_else(|error| panic!("{name} {how}, {what}: {error}"));

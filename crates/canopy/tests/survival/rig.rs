@@ -74,6 +74,16 @@ impl Rig {
         if done.success() { Ok(()) } else { Err(done.describe()) }
     }
 
+    /// Ends the process that serves, in each way.
+    pub(crate) fn each_end(&self, mut then: impl FnMut(&str)) {
+        self.kill(Signal::KILL);
+        then("killed");
+        self.upgrade().unwrap();
+        then("upgraded");
+        self.kill(Signal::KILL);
+        then("killed again");
+    }
+
     /// How often another process has taken over, as `canopy status` tells it.
     pub(crate) fn takeovers(&self) -> u64 {
         self.pool.status()["survival"]["takeovers"].as_u64().expect("a number")

@@ -472,12 +472,19 @@ mod model {
         StableId { id: NodeId(id), generation: 1 }
     }
 
+    fn words() -> Arc<SharedWords> {
+        Arc::new(SharedWords::new(DIR_NUMBERS_HEAD + DIR_NUMBER_WORDS).unwrap())
+    }
+
+    fn open(words: &Arc<SharedWords>) -> DirNumbers {
+        DirNumbers::new(Arc::clone(words), 0..words.len())
+    }
+
     /// A directory is found where it is or was, and nowhere else.
     #[test]
     fn a_place_is_old_or_new_or_unknown() {
-        let open = |words: &Arc<SharedWords>| DirNumbers::new(Arc::clone(words), 0..words.len());
         let found = left_by_the_dead(
-            || Arc::new(SharedWords::new(DIR_NUMBERS_HEAD + DIR_NUMBER_WORDS).unwrap()),
+            words,
             move |words| {
                 let mut numbers = open(words);
                 numbers.set(stable(7), 70);
@@ -500,9 +507,8 @@ mod model {
 
     #[test]
     fn a_place_that_is_used_again_has_one_directory_with_its_own_number() {
-        let open = |words: &Arc<SharedWords>| DirNumbers::new(Arc::clone(words), 0..words.len());
         let found = left_by_the_dead(
-            || Arc::new(SharedWords::new(DIR_NUMBERS_HEAD + DIR_NUMBER_WORDS).unwrap()),
+            words,
             move |words| {
                 let mut numbers = open(words);
                 numbers.set(stable(7), 70);

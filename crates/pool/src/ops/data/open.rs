@@ -263,10 +263,8 @@ fn open_on_branch(
 ) -> Result<OwnedFd, Errno> {
     // Whoever still waits for a lease has changed nothing: neither this copy nor what is known of the others.
     let file = resolve::writable::reopen(op, node, branch, fd, flags - OFlags::TRUNC)?;
-    let _right = match () {
-        () if open_file::writes(flags) => resolve::generations::outdate_others(op, file.as_fd())?,
-        () => None,
-    };
+    let _right =
+        if open_file::writes(flags) { resolve::generations::outdate_others(op, file.as_fd())? } else { None };
     if flags.contains(OFlags::TRUNC) {
         resolve::writable::reopen(op, node, branch, fd, flags)
     } else {
