@@ -43,7 +43,7 @@ impl Pool {
         pool
     }
 
-    /// Returns the current configuration. An operation has its own ([`Op::config`]).
+    /// Returns the current configuration. An operation has its own.
     pub fn config(&self) -> Guard<Arc<Config>> {
         self.config.load()
     }
