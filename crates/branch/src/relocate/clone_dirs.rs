@@ -7,6 +7,7 @@
 //!
 //! The caller uses its path, so that no directory on the way is renamed meanwhile.
 
+use super::kept_times::TimesKept;
 use super::metadata::{copy_metadata, set_times};
 use crate::fs::beneath::{self, Dir};
 use crate::fs::reserved::temporary_name;
@@ -101,7 +102,8 @@ fn build(
             Err(errno) => return Err(errno),
         }
     };
-    let before = stat::of(target.as_fd())?;
+    // The pool shows no change in the directory that was there before.
+    let kept = TimesKept::of(target.as_fd())?;
     let temporary = temporary_name();
     let mut made: Vec<(OwnedFd, Vec<u8>, Attr)> = Vec::new();
     let result = (|| {
@@ -140,8 +142,7 @@ fn build(
             let _ = rustix::fs::unlinkat(parent, made[index].1.as_slice(), AtFlags::REMOVEDIR);
         }
     }
-    // The pool shows no change in the directory that was there before.
-    let _ = set_times(target.as_fd(), &before);
+    drop(kept);
     result.map(|()| made.into_iter().map(|(dir, ..)| dir).collect())
 }
 

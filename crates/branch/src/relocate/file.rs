@@ -7,16 +7,17 @@
 //! branch: it has all of them, or after a crash none.
 
 use super::journal::{JournalEntry, Original, Plan};
+use super::kept_times::with_times_kept;
 use super::lease::LeasedFile;
 use super::links::holds;
-use super::metadata::{Losses, set_times};
+use super::metadata::Losses;
 use super::replica::Replica;
 use crate::branch::Branch;
 use crate::fs::beneath::{self, ProcPath};
 use crate::fs::generation;
 use crate::fs::stat::{self, Attr, FileKey};
 use canopy_base::path::{PoolPath, split};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap};
@@ -197,10 +198,6 @@ impl<'s> FileMove<'s> {
         self.verify()?;
         let names = std::mem::take(&mut self.names);
         let switched = Places::open(&self.source, &self.target, &names).and_then(|places| {
-            let mut times = Vec::with_capacity(places.dirs.len());
-            for dir in &places.dirs {
-                times.push((stat::of(dir.source.as_fd())?, stat::of(dir.target.as_fd())?));
-            }
             let switched = self.link_target(&places).and_then(|()| match self.original {
                 Original::Goes => self.unlink_source(&places),
                 Original::Stays => Ok(()),
@@ -208,11 +205,6 @@ impl<'s> FileMove<'s> {
             let was_there = matches!(self.target_names, TargetNames::Copy(_));
             if switched.is_err() && !was_there && self.unlink_target(&places).is_err() {
                 self.replica.keep_entry();
-            }
-            // The pool shows no change in these directories.
-            for (dir, (source, target)) in places.dirs.iter().zip(&times) {
-                let _ = set_times(dir.source.as_fd(), source);
-                let _ = set_times(dir.target.as_fd(), target);
             }
             switched
         });
@@ -282,30 +274,39 @@ impl<'s> FileMove<'s> {
         if stat::of(first.target.as_fd())?.key() != stat::of(self.replica.dir())?.key() {
             return Err(Errno::AGAIN);
         }
-        names.try_for_each(|(dir, name)| match self.replica.link(dir.target.as_fd(), name) {
+        let link = |dir: BorrowedFd<'_>, name: &[u8]| match self.replica.link(dir, name) {
             Err(Errno::EXIST) if matches!(self.target_names, TargetNames::OldCopy) => {
-                self.replica.link_over(dir.target.as_fd(), name)
+                self.replica.link_over(dir, name)
             }
             other => other,
+        };
+        // The pool shows no change in these directories.
+        names.try_for_each(|(dir, name)| {
+            let dir = dir.target.as_fd();
+            with_times_kept(dir, || link(dir, name))
         })?;
-        match self.target_names {
-            TargetNames::OldCopy => self.replica.replace(name)?,
-            TargetNames::Nothing | TargetNames::Copy(_) => self.replica.place(name)?,
-        }
+        with_times_kept(first.target.as_fd(), || match self.target_names {
+            TargetNames::OldCopy => self.replica.replace(name),
+            TargetNames::Nothing | TargetNames::Copy(_) => self.replica.place(name),
+        })?;
         places.dirs.iter().try_for_each(|dir| rustix::fs::fsync(&dir.target))
     }
 
     /// Removes all names from the source, or none.
     fn unlink_source(&mut self, places: &Places<'_>) -> Result<(), Errno> {
         for (removed, (dir, name)) in places.iter().enumerate() {
-            let unlink = |()| rustix::fs::unlinkat(&dir.source, name, AtFlags::empty());
+            let dir = dir.source.as_fd();
+            let unlink = |()| with_times_kept(dir, || rustix::fs::unlinkat(dir, name, AtFlags::empty()));
             let errno = match self.file.check().and_then(unlink) {
                 Ok(()) | Err(Errno::NOENT) => continue,
                 Err(errno) => errno,
             };
             let (file, follow) = (ProcPath::of(self.file), AtFlags::SYMLINK_FOLLOW);
             let restored = places.iter().take(removed).try_for_each(|(dir, name)| {
-                rustix::fs::linkat(rustix::fs::CWD, file.as_bytes(), &dir.source, name, follow)
+                let dir = dir.source.as_fd();
+                with_times_kept(dir, || {
+                    rustix::fs::linkat(rustix::fs::CWD, file.as_bytes(), dir, name, follow)
+                })
             });
             if restored.is_ok() {
                 return Err(errno);
@@ -322,7 +323,10 @@ impl<'s> FileMove<'s> {
     fn unlink_target(&self, places: &Places<'_>) -> Result<(), Errno> {
         let key = self.replica.key()?;
         places.iter().try_for_each(|(dir, name)| match stat::at(&dir.target, name) {
-            Ok(found) if found.key() == key => rustix::fs::unlinkat(&dir.target, name, AtFlags::empty()),
+            Ok(found) if found.key() == key => {
+                let dir = dir.target.as_fd();
+                with_times_kept(dir, || rustix::fs::unlinkat(dir, name, AtFlags::empty()))
+            }
             _ => Ok(()),
         })
     }

@@ -3,7 +3,7 @@
 //! An entry is locked while its writer lives, so an unlocked entry is one that a crash has left. It is on disk before
 //! anything that it describes is made.
 
-use super::metadata::with_times_kept;
+use super::kept_times::with_times_kept;
 use crate::fs::reserved::{UNDER_CONSTRUCTION, unique};
 use crate::fs::{beneath, stat};
 use canopy_base::path::PoolPath;

@@ -193,14 +193,3 @@ pub fn set_times(fd: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
     let times = Timestamps { last_access: spec(attr.atime), last_modification: spec(attr.mtime) };
     pinned::set_times(fd, &times)
 }
-
-/// Runs `change` and restores the directory's times: the change concerns names that the pool does not show.
-pub fn with_times_kept<T>(
-    dir: BorrowedFd<'_>,
-    change: impl FnOnce() -> Result<T, Errno>,
-) -> Result<T, Errno> {
-    let before = stat::of(dir)?;
-    let changed = change();
-    let _ = set_times(dir, &before);
-    changed
-}

@@ -11,6 +11,7 @@ pub mod closed;
 pub mod copy;
 pub mod file;
 pub mod journal;
+mod kept_times;
 pub mod lease;
 pub mod links;
 mod metadata;
@@ -21,7 +22,8 @@ mod symlink;
 
 pub use clone_dirs::{Cloned, clone_dirs};
 pub use copy::STEP as COPIED_AT_ONCE;
-pub use metadata::{Losses, copy_metadata, is_xfs_acl_alias, set_times, with_times_kept};
+pub use kept_times::with_times_kept;
+pub use metadata::{Losses, copy_metadata, is_xfs_acl_alias, set_times};
 pub use recovery::{Reach, recover, remove_leftovers};
 pub use recovery::{Unfinished, recover_all};
 pub use symlink::move_symlink;

@@ -3,8 +3,9 @@
 use super::clone_dirs::move_into_place;
 use super::copy::copy_data;
 use super::journal::JournalEntry;
+use super::kept_times::with_times_kept;
 use super::lease::{LeasedFile, reopen_as_owner};
-use super::metadata::{Losses, copy_file_metadata, keeps_owner_and_mode, with_times_kept};
+use super::metadata::{Losses, copy_file_metadata, keeps_owner_and_mode};
 use crate::fs::beneath;
 use crate::fs::reserved::temporary_name;
 use crate::fs::stat::{self, Attr, FileKey};

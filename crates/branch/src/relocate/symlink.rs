@@ -2,7 +2,8 @@
 
 use super::clone_dirs::move_into_place;
 use super::journal::Original;
-use super::metadata::{Losses, copy_link_metadata, with_times_kept};
+use super::kept_times::with_times_kept;
+use super::metadata::{Losses, copy_link_metadata};
 use crate::fs::beneath;
 use crate::fs::reserved::temporary_name;
 use crate::fs::stat::{self, Attr, FileKey};
