@@ -25,6 +25,17 @@ impl Stop {
         Ok(Stop(set))
     }
 
+    /// One that no signal sets.
+    #[cfg(test)]
+    pub(crate) fn never() -> Stop {
+        Stop(Arc::default())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
     pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

@@ -1,4 +1,5 @@
-//! Threads: what one is blocked in, and the priority of its input and output.
+//! Threads: what one is blocked in, how it is interrupted, and the priority of its input and output.
 
 pub mod blocked_call;
+pub mod interrupt;
 pub mod ioprio;

@@ -189,7 +189,7 @@ fn look(run: &Run<'_>, branch: usize, placement: &Placement, rules: RulesArgs) -
 /// Removes empty directories from the branch, from the bottom. The last copy of one is cloned first.
 fn empty_dirs(run: &Run<'_>, dirs: &[(PathBuf, Vec<usize>)], branch: usize, to: usize) -> Result<Vec<Stays>> {
     let here = dirs.iter().rev().filter(|(_, held)| held.contains(&branch));
-    let tasks: Vec<Task> = here.map(|(path, _)| Task::moving(vec![path.clone()], branch, to, 0)).collect();
+    let tasks: Vec<Task> = here.map(|(path, _)| Task::moving_dir(path.clone(), branch, to)).collect();
     let outcome = run.silent_mover().run(&tasks)?;
     // A directory that holds something that stays is no news.
     Ok(outcome.stays.into_iter().filter(|stay| stay.why != super::mover::NOT_EMPTY).collect())

@@ -2,6 +2,7 @@
 //! the same way.
 
 mod balance;
+mod batch;
 mod consolidate;
 mod drain;
 mod drop_copy;

@@ -1,5 +1,6 @@
-//! Carrying out a plan through the daemon, one entry after the other.
+//! Carrying out a plan through the daemon: small files several at once, others one after the other.
 
+use super::batch;
 use super::drop_copy::{self, CopyState};
 use super::job::{Found, Stays};
 use crate::error::{Error, Result};
@@ -83,6 +84,8 @@ pub(crate) struct Task {
     pub(crate) from: usize,
     pub(crate) to: usize,
     pub(crate) bytes: u64,
+    /// It begins when all before it have ended: a directory that they leave.
+    pub(super) comes_after: bool,
 }
 
 impl Task {
@@ -104,22 +107,34 @@ impl Task {
         let from = from.unwrap_or(found.first().branch);
         let stays = found.copies.iter().map(|copy| copy.branch).find(|branch| *branch != from);
         let to = to.or(stays).unwrap_or(from);
-        Task { names: found.names.clone(), steps: steps.to_vec(), wanted: found.wanted, from, to, bytes }
+        Task {
+            names: found.names.clone(),
+            steps: steps.to_vec(),
+            wanted: found.wanted,
+            from,
+            to,
+            bytes,
+            comes_after: false,
+        }
     }
 
-    /// Of an entry that moves as a whole.
-    pub(crate) fn moving(names: Vec<PathBuf>, from: usize, to: usize, bytes: u64) -> Task {
-        Task { names, steps: vec![Step::Move { from, to }], wanted: 1, from, to, bytes }
+    fn one(names: Vec<PathBuf>, step: Step, (from, to): (usize, usize), bytes: u64) -> Task {
+        Task { names, steps: vec![step], wanted: 1, from, to, bytes, comes_after: false }
+    }
+
+    /// Of a directory, which moves when those before it in the plan have: it must be empty by then.
+    pub(crate) fn moving_dir(path: PathBuf, from: usize, to: usize) -> Task {
+        Task { comes_after: true, ..Task::one(vec![path], Step::Move { from, to }, (from, to), 0) }
     }
 
     /// Of a file of which a branch gets a copy.
     pub(crate) fn copying(names: Vec<PathBuf>, from: usize, to: usize, bytes: u64) -> Task {
-        Task { names, steps: vec![Step::Copy { from, to }], wanted: 1, from, to, bytes }
+        Task::one(names, Step::Copy { from, to }, (from, to), bytes)
     }
 
     /// Of a file that leaves a branch, because another one holds the same.
     pub(crate) fn dropping(names: Vec<PathBuf>, from: usize, to: usize, bytes: u64) -> Task {
-        Task { names, steps: vec![Step::Drop { from }], wanted: 1, from, to, bytes }
+        Task::one(names, Step::Drop { from }, (from, to), bytes)
     }
 
     /// Nothing is copied: a branch gives what others hold.
@@ -212,7 +227,7 @@ impl Add for Outcome {
 }
 
 /// Why an entry did not move.
-enum NotMoved {
+pub(super) enum NotMoved {
     /// It stays.
     Stays(String),
     /// Nothing moves any more.
@@ -254,47 +269,75 @@ impl<'p> Mover<'p> {
         let mut outcome = Outcome { planned: Sum::of(tasks), ..Outcome::default() };
         let bar = Progress::new(outcome.planned.bytes, self.manner.quiet);
         let begun = Instant::now();
-        for (index, task) in tasks.iter().enumerate() {
+        let mut rest = tasks;
+        while !rest.is_empty() {
             before();
             if self.stop.is_set() {
-                outcome.not_begun = Sum::of(&tasks[index..]);
                 break;
             }
-            let path = self.pool.mountpoint.join(&task.names[0]);
-            bar.show(&path);
-            match self.watched(&bar, task) {
-                Ok(()) => {
-                    outcome.moved.add(task.bytes);
-                    let [from, to] =
-                        [task.from, task.to].map(|branch| shown(&self.pool.branches[branch].path));
-                    let path = shown(&path);
-                    bar.tell(&if task.only_drops() {
-                        format!("{path}: taken off {from}")
-                    } else {
-                        format!("{path}: {from} -> {to} ({})", bytes(task.bytes))
-                    });
-                }
-                Err(NotMoved::Stays(why)) => {
-                    outcome.stayed.add(task.bytes);
-                    bar.tell(&format!("{} {}: {why}", shown(&path), self.manner.action.failure()));
-                    outcome.stays.push(Stays { path, why });
-                }
-                Err(NotMoved::Stopped) => {
-                    outcome.not_begun = Sum::of(&tasks[index..]);
-                    break;
-                }
-                Err(NotMoved::Fatal(error)) => {
+            let (next, after) = rest.split_at(self.batch(rest));
+            bar.show(&self.pool.mountpoint.join(&next[0].names[0]));
+            let results = match next {
+                [task] => vec![self.watched(&bar, task)],
+                tasks => batch::carry_out(tasks, self.stop, &|task| self.carry_out(task)),
+            };
+            for (task, result) in next.iter().zip(results) {
+                if let Err(error) = self.tell(&bar, &mut outcome, task, result) {
                     bar.finish();
                     return Err(error);
                 }
             }
-            bar.inc(task.bytes);
+            rest = after;
             if let Some(due) = outcome.moved.bytes.saturating_mul(1000).checked_div(self.manner.rate) {
                 self.stop.sleep_until(begun + Duration::from_millis(due.min(u64::from(u32::MAX))));
             }
         }
+        rest.iter().for_each(|task| outcome.not_begun.add(task.bytes));
         bar.finish();
         Ok(outcome)
+    }
+
+    /// Returns how many tasks at the front are carried out at once: one by one, if there is a rate to keep.
+    fn batch(&self, tasks: &[Task]) -> usize {
+        if self.manner.rate > 0 { 1 } else { batch::batch(tasks) }
+    }
+
+    /// Counts and tells what has become of a task.
+    ///
+    /// # Errors
+    /// Those that concern all tasks.
+    fn tell(
+        &self,
+        bar: &Progress,
+        outcome: &mut Outcome,
+        task: &Task,
+        result: std::result::Result<(), NotMoved>,
+    ) -> Result<()> {
+        let path = self.pool.mountpoint.join(&task.names[0]);
+        match result {
+            Ok(()) => {
+                outcome.moved.add(task.bytes);
+                let [from, to] = [task.from, task.to].map(|branch| shown(&self.pool.branches[branch].path));
+                let path = shown(&path);
+                bar.tell(&if task.only_drops() {
+                    format!("{path}: taken off {from}")
+                } else {
+                    format!("{path}: {from} -> {to} ({})", bytes(task.bytes))
+                });
+            }
+            Err(NotMoved::Stays(why)) => {
+                outcome.stayed.add(task.bytes);
+                bar.tell(&format!("{} {}: {why}", shown(&path), self.manner.action.failure()));
+                outcome.stays.push(Stays { path, why });
+            }
+            Err(NotMoved::Stopped) => {
+                outcome.not_begun.add(task.bytes);
+                return Ok(());
+            }
+            Err(NotMoved::Fatal(error)) => return Err(error),
+        }
+        bar.inc(task.bytes);
+        Ok(())
     }
 
     /// Takes a file off a branch, with all its names, because others hold the same.

@@ -109,7 +109,7 @@ pub(super) fn leave(
         let bytes = made.iter().map(|task| task.bytes).sum();
         let copies = made.iter().map(|task| Step::Copy { from: branch, to: task.to });
         let steps = copies.chain([Step::Drop { from: branch }]).collect();
-        tasks.push(Task { names, steps, wanted, from: branch, to, bytes });
+        tasks.push(Task { names, steps, wanted, from: branch, to, bytes, comes_after: false });
     }
     (tasks, stays)
 }
