@@ -7,6 +7,7 @@
 //!
 //! The caller uses its path, so that no directory on the way is renamed meanwhile.
 
+use super::chattr::named_in;
 use super::kept_times::TimesKept;
 use super::metadata::{copy_metadata, set_times};
 use crate::fs::beneath::{self, Dir};
@@ -133,8 +134,13 @@ fn build(
         for (dir, _, attr) in made.iter().rev() {
             set_times(dir.as_fd(), attr)?;
         }
-        let is_hidden = made.first().is_some_and(|(_, name, _)| *name == temporary);
-        if is_hidden { move_into_place(target.as_fd(), &temporary, missing) } else { Ok(()) }
+        match made.first() {
+            Some((dir, name, _)) if *name == temporary => {
+                let naming = || move_into_place(target.as_fd(), &temporary, missing);
+                named_in(target.as_fd(), dir.as_fd(), true, naming)
+            }
+            _ => Ok(()),
+        }
     })();
     if result.is_err() {
         for index in (0..made.len()).rev() {

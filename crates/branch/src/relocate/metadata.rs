@@ -1,9 +1,10 @@
 //! Copying metadata: owner, mode, extended attributes, ACLs, flags, times.
 
+use super::chattr::{self, Moment};
 use crate::fs::stat::{self, Attr};
-use crate::fs::{beneath, pinned, xattr};
-use rustix::fd::{AsFd, BorrowedFd};
-use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps, XattrFlags};
+use crate::fs::{pinned, xattr};
+use rustix::fd::BorrowedFd;
+use rustix::fs::{AtFlags, Mode, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
 /// Copies the metadata of a directory, without its times. Leaves out what the target's filesystem does not support.
@@ -62,9 +63,15 @@ pub(crate) fn copy_link_metadata(
     losses.judge(set_times(target, attr))
 }
 
-/// Gives a new, private file its owner before its data are copied, and finds out whether the filesystem keeps owners and
-/// modes: so a large file that has to stay is not copied first.
-pub(crate) fn keeps_owner_and_mode(target: BorrowedFd<'_>, attr: &Attr, losses: Losses) -> Result<(), Errno> {
+/// Gives a new, private file what it must have before its data are copied: the flags that say how these are stored, and its
+/// owner. Finds out whether the filesystem keeps owners and modes: so a large file that has to stay is not copied first.
+pub(crate) fn prepare_for_data(
+    source: BorrowedFd<'_>,
+    target: BorrowedFd<'_>,
+    attr: &Attr,
+    losses: Losses,
+) -> Result<(), Errno> {
+    chattr::copy(source, target, false, Moment::BeforeData);
     keep_owner(target, attr, losses)?;
     let mode = stat::of(target)?.mode & 0o7777;
     // It was created with 0600, of which a default ACL may take something away.
@@ -99,7 +106,7 @@ fn copy_owner(target: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
 fn copy_mode_and_flags(source: BorrowedFd<'_>, target: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
     // After the owner, because chown clears setgid, and after the ACL, which contains the group's bits.
     pinned::chmod(target, Mode::from_raw_mode(attr.mode & 0o7777))?;
-    copy_flags(source, target, attr);
+    chattr::copy(source, target, attr.is_dir(), Moment::Last);
     Ok(())
 }
 
@@ -130,9 +137,10 @@ fn copy_xattrs(source: BorrowedFd<'_>, target: BorrowedFd<'_>) -> Result<(), Err
 /// The longest value of an attribute, and the longest list of them, in bytes (xattr(7)).
 const XATTR_MAX: usize = 65536;
 
-/// Labels of security modules belong to the machine: it may refuse them, or have set its own.
+/// Labels of security modules belong to the machine: it may refuse them, or have set its own. What btrfs calls properties, such
+/// as compression, is a flag of chattr(1) by another name, and no other filesystem takes it.
 fn belongs_to_file(name: &[u8]) -> bool {
-    !name.starts_with(b"security.") || name == b"security.capability"
+    !(name.starts_with(b"security.") || name.starts_with(b"btrfs.")) || name == b"security.capability"
 }
 
 /// XFS lists ACLs a second time under names of its own. A program that compares attributes with those of another disk
@@ -151,41 +159,6 @@ fn list_xattrs(file: BorrowedFd<'_>) -> Result<Vec<Vec<u8>>, Errno> {
     let len = xattr::list(file, &mut names)?;
     let names = names[..len].split(|&b| b == 0);
     Ok(names.filter(|name| !name.is_empty() && !is_xfs_acl_alias(name)).map(<[u8]>::to_vec).collect())
-}
-
-/// Copies the chattr flags, except for the two that forbid further changes of the copy.
-fn copy_flags(source: BorrowedFd<'_>, target: BorrowedFd<'_>, attr: &Attr) {
-    use canopy_sys::ioctl::inode_flags::{FS_APPEND_FL, FS_IMMUTABLE_FL, FlagIoctl, flag_ioctl};
-    let kind = if attr.is_dir() { OFlags::DIRECTORY } else { OFlags::empty() };
-    let open = |fd| beneath::reopen(fd, OFlags::RDONLY | OFlags::NONBLOCK | kind);
-    let (Ok(source), Ok(target)) = (open(source), open(target)) else { return };
-    let (mut wanted, mut present) = ([0u8; 28], [0u8; 28]);
-    if flag_ioctl(source.as_fd(), FlagIoctl::GetFlags, &mut wanted).is_err()
-        || flag_ioctl(target.as_fd(), FlagIoctl::GetFlags, &mut present).is_err()
-    {
-        return;
-    }
-    // The flags that chattr(1) lets a user change (FS_FL_USER_MODIFIABLE in include/uapi/linux/fs.h). The others,
-    // such as ext4's extents flag, describe the file's own layout.
-    const MODIFIABLE: u32 = 0x0003_80ff;
-    let word = |buffer: &[u8; 28]| u32::from_ne_bytes([buffer[0], buffer[1], buffer[2], buffer[3]]);
-    let chosen = word(&wanted) & MODIFIABLE & !(FS_IMMUTABLE_FL | FS_APPEND_FL);
-    let kept = word(&present) & !MODIFIABLE;
-    let put = |flags: u32| {
-        let mut buffer = present;
-        buffer[..4].copy_from_slice(&flags.to_ne_bytes());
-        flag_ioctl(target.as_fd(), FlagIoctl::SetFlags, &mut buffer)
-    };
-    if kept | chosen == word(&present) || put(kept | chosen).is_ok() {
-        return;
-    }
-    // The target's filesystem lacks one of the flags: set those that it supports.
-    let mut flags = kept;
-    for bit in (0..u32::BITS).map(|shift| 1 << shift).filter(|bit| chosen & bit != 0) {
-        if put(flags | bit).is_ok() {
-            flags |= bit;
-        }
-    }
 }
 
 pub fn set_times(fd: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {

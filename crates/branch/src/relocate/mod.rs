@@ -6,6 +6,7 @@
 //!
 //! This module does not know policies: the caller has chosen the branch.
 
+mod chattr;
 mod clone_dirs;
 pub mod closed;
 pub mod copy;

@@ -1,5 +1,6 @@
 //! Recovery after a crash: finishing or removing what was under construction.
 
+use super::chattr::copy_project;
 use super::clone_dirs::open_dir;
 use super::file::is_same;
 use super::journal::{self, JournalEntry, Leftover, Original, Plan, names_with_prefix};
@@ -218,6 +219,11 @@ impl Interrupted<'_> {
             let now = stat::of(leased.as_fd())?;
             if (now.key(), now.size, now.mtime) != (own.key(), own.size, own.mtime) {
                 return Err(Errno::AGAIN);
+            }
+            if from.id == source.id {
+                // The crash may have come while the copy was in another project to get a name.
+                let stays = beneath::open(self.target.root(), name, OFlags::PATH | OFlags::NOFOLLOW)?;
+                copy_project(leased.as_fd(), stays.as_fd());
             }
             leased.check().and_then(|()| remove(from, name))
         };

@@ -1,11 +1,12 @@
 //! A copy of a file that is made under a temporary name in its future directory.
 
+use super::chattr::named_in;
 use super::clone_dirs::move_into_place;
 use super::copy::copy_data;
 use super::journal::JournalEntry;
 use super::kept_times::with_times_kept;
 use super::lease::{LeasedFile, reopen_as_owner};
-use super::metadata::{Losses, copy_file_metadata, keeps_owner_and_mode};
+use super::metadata::{Losses, copy_file_metadata, prepare_for_data};
 use crate::fs::beneath;
 use crate::fs::reserved::temporary_name;
 use crate::fs::stat::{self, Attr, FileKey};
@@ -76,7 +77,7 @@ impl Replica {
     /// Copies data and metadata. The copy is on disk when this returns. Errors: `EINTR` if it is not `wanted` any
     /// more.
     pub fn fill(&self, source: &LeasedFile, attr: &Attr, wanted: &dyn Fn() -> bool) -> Result<(), Errno> {
-        keeps_owner_and_mode(self.file.as_fd(), attr, self.losses)?;
+        prepare_for_data(source.as_fd(), self.file.as_fd(), attr, self.losses)?;
         copy_data(source, self.file.as_fd(), attr.size, wanted)?;
         self.copy_metadata(source.as_fd(), attr)
     }
@@ -108,14 +109,14 @@ impl Replica {
     /// Gives the copy one more name, which must be free.
     pub fn link(&self, dir: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
         let temporary = self.temporary.as_deref().ok_or(Errno::NOENT)?;
-        rustix::fs::linkat(&self.dir, temporary, dir, name, AtFlags::empty())
+        self.named_in(dir, || rustix::fs::linkat(&self.dir, temporary, dir, name, AtFlags::empty()))
     }
 
     /// As `link`, in place of whatever has the name.
     pub(crate) fn link_over(&self, dir: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
         let other = temporary_name();
         self.link(dir, &other)?;
-        rustix::fs::renameat(dir, other.as_slice(), dir, name).inspect_err(|_| {
+        self.named_in(dir, || rustix::fs::renameat(dir, other.as_slice(), dir, name)).inspect_err(|_| {
             let _ = rustix::fs::unlinkat(dir, other.as_slice(), AtFlags::empty());
         })
     }
@@ -126,7 +127,7 @@ impl Replica {
         if stat::at(&self.dir, name).is_ok() {
             return Err(Errno::EXIST);
         }
-        move_into_place(self.dir.as_fd(), temporary, name)?;
+        self.named_in(self.dir.as_fd(), || move_into_place(self.dir.as_fd(), temporary, name))?;
         self.temporary = None;
         Ok(())
     }
@@ -134,9 +135,13 @@ impl Replica {
     /// Takes the place of `name` in its directory. The change is on disk when this returns.
     pub fn replace(&mut self, name: &[u8]) -> Result<(), Errno> {
         let temporary = self.temporary.as_deref().ok_or(Errno::NOENT)?;
-        rustix::fs::renameat(&self.dir, temporary, &self.dir, name)?;
+        self.named_in(self.dir.as_fd(), || rustix::fs::renameat(&self.dir, temporary, &self.dir, name))?;
         self.temporary = None;
         rustix::fs::fsync(&self.dir)
+    }
+
+    fn named_in(&self, dir: BorrowedFd<'_>, naming: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
+        named_in(dir, self.file.as_fd(), false, naming)
     }
 
     /// Keeps the journal entry, because the work that it describes is not finished.

@@ -7,6 +7,7 @@ use canopy_testkit::files::put;
 use canopy_testkit::{Fields, Kind, Tree};
 use rustix::fs::XattrFlags;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::Path;
 
 fn disk(kind: Kind) -> LoopFs {
     LoopFs::new(kind, 320 << 20)
@@ -84,6 +85,111 @@ fn a_move_between_filesystems_preserves_data_and_metadata() {
         assert!(taken <= allocated + 2048 || to == Kind::Xfs, "{what}: {taken} for {allocated}");
         assert_eq!(disks.unfinished_copies(), NONE, "{what}");
         client.end().unwrap();
+    }
+}
+
+/// What lsattr(1) shows of a file or directory: the project and the flags, without those that describe its layout.
+fn flags(path: &Path, with_project: bool) -> String {
+    let options = if with_project { "-dp" } else { "-d" };
+    let shown = run("lsattr", [options, path.to_str().unwrap()]);
+    let mut shown: Vec<&str> = shown.split_whitespace().collect();
+    shown.pop();
+    shown.join(" ").replace(['-', 'e'], "")
+}
+
+fn chattr(options: &[&str], path: &Path) {
+    run("chattr", options.iter().copied().chain([path.to_str().unwrap()]));
+}
+
+/// Moves `d/e/f` and makes a new file beside it, on the second branch.
+fn move_and_create(disks: &Disks) {
+    let mut client = common::Client::new(disks.pool.clone());
+    let (_, handle) = disks.open(&mut client, "d/e/f", OFlags::RDWR);
+    disks.fill(0);
+    ops::data::io::fallocate(&disks.pool, handle, 1, 9 << 20, 64 << 20).unwrap();
+    ops::data::open::release(&disks.pool, handle).unwrap();
+    client.end().unwrap();
+    assert!(!disks.on(0, "d/e/f").exists());
+    assert_eq!(disks.unfinished_copies(), NONE);
+}
+
+/// Flags that say how data are stored have to be set before there are any.
+#[test]
+fn a_move_preserves_how_data_are_stored() {
+    for (options, shown) in [("+C", "C"), ("+c", "c"), ("+m", "m")] {
+        for within in [options, "-Ccm"] {
+            let disks = Disks::new(vec![disk(Kind::Btrfs), disk(Kind::Btrfs)]);
+            fs::create_dir_all(disks.on(0, "d/e")).unwrap();
+            if within == options {
+                chattr(&[options], &disks.on(0, "d/e"));
+            }
+            fs::create_dir(disks.on(0, "d/e/below")).unwrap();
+            let file = disks.on(0, "d/e/f");
+            fs::write(&file, "").unwrap();
+            chattr(&[options], &file);
+            fs::write(&file, pattern(1, MIB)).unwrap();
+            assert_eq!(flags(&file, false), shown);
+            let of_dir = flags(&disks.on(0, "d/e"), false);
+            move_and_create(&disks);
+            assert_eq!(flags(&disks.on(1, "d/e/f"), false), shown, "{options} in a directory with {within}");
+            assert_eq!(flags(&disks.on(1, "d/e"), false), of_dir, "{options} of a directory");
+            assert_eq!(fs::read(disks.on(1, "d/e/f")).unwrap()[..MIB], pattern(1, MIB));
+        }
+    }
+}
+
+/// A directory on the other branch that has a flag does not hand it down to a file that lacks it.
+#[test]
+fn a_move_brings_no_flags_that_the_file_has_not() {
+    let disks = Disks::new(vec![disk(Kind::Btrfs), disk(Kind::Btrfs)]);
+    for branch in [0, 1] {
+        fs::create_dir_all(disks.on(branch, "d/e")).unwrap();
+    }
+    chattr(&["+C"], &disks.on(1, "d/e"));
+    fs::write(disks.on(0, "d/e/f"), pattern(1, MIB)).unwrap();
+    move_and_create(&disks);
+    assert_eq!(flags(&disks.on(1, "d/e/f"), false), "");
+}
+
+/// The attribute by which btrfs shows that a file is compressed concerns btrfs alone.
+#[test]
+fn a_compressed_file_moves_to_another_filesystem() {
+    let disks = Disks::new(vec![disk(Kind::Btrfs), disk(Kind::Ext4)]);
+    fs::create_dir_all(disks.on(0, "d/e")).unwrap();
+    chattr(&["+c"], &disks.on(0, "d/e"));
+    fs::write(disks.on(0, "d/e/f"), pattern(1, MIB)).unwrap();
+    assert_eq!(flags(&disks.on(0, "d/e/f"), false), "c");
+    move_and_create(&disks);
+    assert_eq!(fs::read(disks.on(1, "d/e/f")).unwrap()[..MIB], pattern(1, MIB));
+}
+
+/// `(project of the directory, project of the file)`. In a directory that hands its project down, a file of another one cannot be
+/// given a name.
+#[test]
+fn a_move_preserves_projects_and_hints() {
+    for (of_dir, of_file) in [(None, "7"), (Some("5"), "5"), (Some("5"), "7"), (Some("5"), "0")] {
+        let disks = Disks::new(vec![disk(Kind::Xfs), disk(Kind::Xfs)]);
+        fs::create_dir_all(disks.on(0, "d/e")).unwrap();
+        let file = disks.on(0, "d/e/f");
+        fs::write(&file, "").unwrap();
+        run("xfs_io", ["-c", "extsize 1m", file.to_str().unwrap()]);
+        fs::write(&file, pattern(1, MIB)).unwrap();
+        fs::create_dir_all(disks.on(0, "x")).unwrap();
+        fs::hard_link(&file, disks.on(0, "d/e/g")).unwrap();
+        if let Some(project) = of_dir {
+            chattr(&["+P", "-p", project], &disks.on(0, "d"));
+            chattr(&["+P", "-p", project], &disks.on(0, "d/e"));
+        }
+        chattr(&["-p", of_file], &file);
+        let (dir_was, file_was) = (flags(&disks.on(0, "d/e"), true), flags(&file, true));
+        move_and_create(&disks);
+        let moved = disks.on(1, "d/e/f");
+        let what = format!("{of_dir:?} {of_file}");
+        assert_eq!(flags(&moved, true), file_was, "{what}");
+        assert_eq!(flags(&disks.on(1, "d/e"), true), dir_was, "{what}");
+        assert_eq!(fs::metadata(&moved).unwrap().nlink(), 2, "{what}");
+        let hint = run("xfs_io", ["-r", "-c", "extsize", moved.to_str().unwrap()]);
+        assert!(hint.starts_with("[1048576]"), "{what}: {hint}");
     }
 }
 
