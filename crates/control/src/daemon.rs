@@ -2,8 +2,8 @@
 
 use crate::messages::{Answer, PlacementReport, Query};
 use crate::metrics::MetricsReport;
-use crate::{CLOSED, COMMAND, LARGEST_VALUE, METRICS, OsText, PREFIX, PoolReport, STATUS, attribute};
-use crate::{control_file, read, socket};
+use crate::{CLOSED, COMMAND, COPIES, CopiesReport, LARGEST_VALUE, METRICS, OsText, PREFIX, PoolReport};
+use crate::{STATUS, attribute, control_file, read, socket};
 use canopy_sys::mountinfo::MountEntry;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -83,6 +83,23 @@ impl Daemon {
         }
     }
 
+    /// Returns what the branches hold under a path of the pool, and which copies are up to date.
+    ///
+    /// # Errors
+    /// As for [`Daemon::ask`]; `ACCESS` for those who may not read the file.
+    pub fn copies(&self, path: &OsStr) -> Result<CopiesReport, Errno> {
+        let query = Query::Copies(vec![OsText::from(path)]);
+        let answer = match self.ask(&query) {
+            // Over the socket, only administrators may ask for any file.
+            Err(Errno::ACCESS) => self.ask_by_file(&query),
+            other => other,
+        };
+        match answer? {
+            Answer::Copies(mut reports) => reports.pop().ok_or(Errno::NODATA),
+            _ => Err(Errno::NODATA),
+        }
+    }
+
     /// Sets an option, or runs a command (`cmd.NAME`).
     ///
     /// # Errors
@@ -105,6 +122,11 @@ impl Daemon {
             Query::Status => Answer::Status(parsed(&value(STATUS)?)?),
             Query::Metrics => Answer::Metrics(parsed(&value(METRICS)?)?),
             Query::Closed(after) => Answer::Closed(parsed(&value(&format!("{CLOSED}{after}"))?)?),
+            // As any file has them, so that whoever may read the file may know.
+            Query::Copies(paths) => {
+                let ask = |path: &OsText| parsed(&read(&self.0.mountpoint.join(path.to_path()), COPIES)?);
+                Answer::Copies(paths.iter().map(ask).collect::<Result<_, _>>()?)
+            }
             Query::Keys => {
                 let mut buffer = vec![0; LARGEST_VALUE];
                 let length = rustix::fs::listxattr(&file, buffer.as_mut_slice())?;

@@ -45,6 +45,8 @@ pub const READ_ONLY: [&str; 3] = [VERSION, PID, SRCMOUNTS];
 
 /// Any file: the prefix of keys whose value is an [`ExplainReport`].
 pub const EXPLAIN: &str = "canopy.explain.";
+/// Any file: a [`CopiesReport`].
+pub const COPIES: &str = "canopy.copies";
 /// Any file: the path of its branch.
 pub const BASEPATH: &str = "basepath";
 /// Any file: its path in the pool.
@@ -93,6 +95,24 @@ pub struct ClosedReport {
     pub lost: bool,
     /// Paths in the pool.
     pub paths: Vec<OsText>,
+}
+
+/// What the branches hold under one path, and which copies are up to date, as far as rules about copies know.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct CopiesReport {
+    /// In the order of the branches.
+    pub copies: Vec<CopyReport>,
+    /// The errno for which it cannot be told which copies are up to date, and the branch that gave it, if one did.
+    pub failed: Option<(i32, Option<OsText>)>,
+}
+
+/// The copy on one branch.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CopyReport {
+    pub branch: OsText,
+    pub current: bool,
+    /// It is known to be a copy of the others, as a rule has made it. All others are files of the same name.
+    pub known: bool,
 }
 
 /// A path or another OS string as JSON: a string, or an array of bytes if it is not UTF-8.

@@ -1,7 +1,7 @@
 //! What is asked over the socket of a pool, and answered: one line of JSON each. The daemon speaks first: a [`Hello`].
 
 use crate::metrics::MetricsReport;
-use crate::{ClosedReport, OsText, PoolReport};
+use crate::{ClosedReport, CopiesReport, OsText, PoolReport};
 use serde::{Deserialize, Serialize};
 
 /// The number of this form of messages. Whoever meets another one uses the control file.
@@ -27,6 +27,8 @@ pub enum Query {
     Metrics,
     /// Files that may lack copies, since this report.
     Closed(u64),
+    /// What the branches hold under these paths of the pool, and which copies of each file are up to date.
+    Copies(Vec<OsText>),
     /// The listed keys.
     Keys,
     Get(String),
@@ -49,7 +51,7 @@ impl Query {
     /// Returns whether only administrators get an answer.
     #[must_use]
     pub fn is_restricted(&self) -> bool {
-        self.changes() || matches!(self, Query::Closed(_))
+        self.changes() || matches!(self, Query::Closed(_) | Query::Copies(_))
     }
 }
 
@@ -60,6 +62,8 @@ pub enum Answer {
     Status(Box<PoolReport>),
     Metrics(Box<MetricsReport>),
     Closed(ClosedReport),
+    /// In the order of the paths.
+    Copies(Vec<CopiesReport>),
     Keys(Vec<String>),
     Value(OsText),
     Placement(PlacementReport),

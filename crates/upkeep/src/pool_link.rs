@@ -3,7 +3,6 @@
 use crate::error::{Error, Result};
 use crate::keep::Keep;
 use canopy_branch::fs::filesystem_id::FilesystemId;
-use canopy_branch::fs::generation::{self, Generation};
 use canopy_branch::fs::reserved::is_reserved;
 use canopy_config::source::{self, named};
 use canopy_config::{Config, lossy, placement_report};
@@ -282,11 +281,6 @@ impl BranchLink {
 
     pub(crate) fn root(&self) -> Result<BorrowedFd<'_>, Errno> {
         self.root.as_ref().map(AsFd::as_fd).ok_or(Errno::NODEV)
-    }
-
-    /// Returns what the copy of a file on this branch says of itself, where rules ask for copies.
-    pub(crate) fn generation(&self, path: &Path) -> Result<Option<Generation>, Errno> {
-        generation::read(open_beneath(self.root()?, path, OFlags::PATH | OFlags::NOFOLLOW)?.as_fd())
     }
 
     /// Opens a directory of the branch for reading. Symlinks are not followed anywhere in its path.

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::pool_link::{PoolLink, is_hidden};
-use canopy_branch::fs::generation;
+use canopy_control::{CopyReport, OsText};
 use rustix::fs::{AtFlags, Dir, FileType, Stat};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,29 +81,62 @@ pub(crate) fn look(pool: &PoolLink, path: &Path) -> (Vec<FileCopy>, Vec<(PathBuf
     (copies, failed)
 }
 
-/// Returns the branches whose copies of a file are up to date, as far as rules with copies know: all, if none do, or if one
-/// cannot tell. What cannot be judged is not old.
-pub(crate) fn current(pool: &PoolLink, path: &Path, copies: &[FileCopy]) -> Vec<usize> {
-    match try_current(pool, path, copies) {
-        Ok(current) => current,
-        Err(_) => copies.iter().map(|copy| copy.branch).collect(),
-    }
+/// What the daemon says of one copy of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Judged {
+    pub(crate) branch: usize,
+    /// It is up to date, as far as rules with copies know.
+    pub(crate) current: bool,
+    /// It is known to be a copy of the others.
+    pub(crate) known: bool,
 }
 
-/// As `current`. Errors: the branch whose copy cannot tell, and why.
-pub(crate) fn try_current(
+/// Asks the daemon which copies of a file are up to date. Where there is but one, or no file, there is nothing to ask.
+///
+/// # Errors
+/// Why it cannot tell, and the branch whose copy is the cause, if one is.
+pub(crate) fn judge(
     pool: &PoolLink,
     path: &Path,
     copies: &[FileCopy],
-) -> Result<Vec<usize>, (usize, Errno)> {
-    let read = |copy: &FileCopy| match copy.kind() {
-        FileType::RegularFile if copies.len() > 1 => {
-            pool.branches[copy.branch].generation(path).map_err(|errno| (copy.branch, errno))
+) -> Result<Vec<Judged>, (Option<usize>, Errno)> {
+    let plain = |copy: &FileCopy| Judged { branch: copy.branch, current: true, known: false };
+    if copies.len() < 2 || copies.iter().any(FileCopy::is_dir) {
+        return Ok(copies.iter().map(plain).collect());
+    }
+    let index = |branch: &OsText| pool.branches.iter().position(|it| it.path == branch.to_path());
+    let report = match pool.daemon.copies(path.as_os_str()) {
+        Ok(report) => report,
+        // A daemon of an older version does not know the question. Without a rule, all are alike.
+        Err(_) if pool.placement().is_ok_and(|placement| !placement.knows_copies()) => {
+            return Ok(copies.iter().map(plain).collect());
         }
-        _ => Ok(None),
+        Err(errno) => return Err((None, errno)),
     };
-    let generations = copies.iter().map(read).collect::<Result<Vec<_>, _>>()?;
-    Ok(generation::current(&generations).map(|at| copies[at].branch).collect())
+    if let Some((number, branch)) = report.failed {
+        let errno = canopy_sys::errno::from_raw(number);
+        return Err((branch.as_ref().and_then(index), errno));
+    }
+    let said = |copy: &FileCopy| {
+        let of = |it: &&CopyReport| index(&it.branch) == Some(copy.branch);
+        report.copies.iter().find(of)
+    };
+    // What has come or gone since is not up to date for as long as nobody has said so.
+    let judged = |copy: &FileCopy| {
+        let (current, known) = said(copy).map_or((false, false), |it| (it.current, it.known));
+        Judged { branch: copy.branch, current, known }
+    };
+    let judged: Vec<Judged> = copies.iter().map(judged).collect();
+    if judged.iter().any(|copy| copy.current) { Ok(judged) } else { Err((None, Errno::AGAIN)) }
+}
+
+/// Returns the branches whose copies of a file are up to date, as far as rules with copies know: all, if none do, or if one
+/// cannot tell. What cannot be judged is not old.
+pub(crate) fn current(pool: &PoolLink, path: &Path, copies: &[FileCopy]) -> Vec<usize> {
+    match judge(pool, path, copies) {
+        Ok(judged) => judged.iter().filter(|copy| copy.current).map(|copy| copy.branch).collect(),
+        Err(_) => copies.iter().map(|copy| copy.branch).collect(),
+    }
 }
 
 /// Returns the copies that are up to date, on branches that the pool relies on.

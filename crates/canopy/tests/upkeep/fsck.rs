@@ -1,6 +1,6 @@
 //! `canopy fsck`: what other programs have left, and its manners.
 
-use super::rig::{BINARY, PATIENCE, Rig, at_terminal, canopy, interrupted_at_terminal};
+use super::rig::{BINARY, PATIENCE, Rig, at_terminal, canopy, interrupted_at_terminal, json};
 use canopy_testkit::cmd::{Finished, run_within};
 use std::ffi::OsStr;
 use std::fs;
@@ -30,7 +30,7 @@ fn put(path: PathBuf, content: &str, mode: u32, mtime: u64) {
 /// The mover replaces an old copy. Nothing may take it for the right one.
 #[test]
 fn copies_that_are_out_of_date_are_left_alone() {
-    let rig = rig();
+    let rig = Rig::with(&["a", "b", "c"], |builder| builder.option("rules=**=copies 1"));
     for (branch, content, mode, time, generation) in
         [("a", "new", 0o600, 1000, "8"), ("b", "old and large", 0o644, 2000, "7+")]
     {
@@ -48,6 +48,15 @@ fn copies_that_are_out_of_date_are_left_alone() {
     assert_eq!(done.code(), Some(0), "{}", done.describe());
     let read = |branch| fs::read_to_string(rig.on(branch, "f")).expect("read");
     assert_eq!([read("a"), read("b")], ["new", "old and large"]);
+    // Whoever may read the file learns it, without the socket.
+    fs::set_permissions(rig.on("a", "f"), fs::Permissions::from_mode(0o644)).expect("chmod");
+    let mut which = Command::new("setpriv");
+    which
+        .args(["--reuid=2000", "--regid=2000", "--clear-groups", BINARY, "which", "--json"])
+        .arg(rig.at("f"));
+    let told = json(&run_within(&mut which, PATIENCE));
+    let old = |copy: usize| told["paths"][0]["copies"][copy]["old"].as_bool();
+    assert_eq!([old(0), old(1)], [Some(false), Some(true)], "{told:#}");
 }
 
 #[test]

@@ -192,6 +192,11 @@ impl Control {
                 admits(Act::LearnNames)?;
                 Answer::Closed(self.closed(*after))
             }
+            Query::Copies(paths) => {
+                admits(Act::LearnNames)?;
+                let copies = |path: &OsText| file_keys::copies(&self.pool, path.to_os_string().as_bytes());
+                Answer::Copies(paths.iter().map(copies).collect())
+            }
             Query::Keys => Answer::Keys(self.keys()),
             Query::Get(key) => Answer::Value(OsText::from(OsStr::from_bytes(&self.value(key)?))),
             Query::Placement => {
@@ -228,7 +233,9 @@ impl Control {
             Answer::Metrics(report) => status::json(&report),
             Answer::Closed(report) => status::json(&report),
             Answer::Value(value) => value.to_os_string().into_vec(),
-            Answer::Keys(_) | Answer::Placement(_) | Answer::Done => return Err(Errno::NODATA),
+            Answer::Copies(_) | Answer::Keys(_) | Answer::Placement(_) | Answer::Done => {
+                return Err(Errno::NODATA);
+            }
         })
     }
 

@@ -16,8 +16,7 @@ use crate::output::{complain, print, print_json, shown};
 use crate::pace::Pace;
 use crate::progress::Progress;
 use crate::stop::Stop;
-use canopy_branch::fs::generation::{self, Generation};
-use canopy_control::{ALLPATHS, OsText};
+use canopy_control::{ALLPATHS, COPIES, CopiesReport, OsText, STATUS, control_file};
 use canopy_sys::mountinfo::{self, MountEntry};
 use clap::Args;
 use report::{CopyReport, Finding, Leftover, Totals, report, summary};
@@ -26,7 +25,7 @@ use rustix::io::Errno;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -150,29 +149,43 @@ impl FileCopy {
         FileType::from_raw_mode(self.stat.st_mode)
     }
 
-    fn generation(&self) -> std::result::Result<Option<Generation>, Errno> {
-        match self.kind() {
-            FileType::RegularFile => generation::read(self.fd.as_fd()),
-            _ => Ok(None),
-        }
-    }
-
     fn owner_and_mode(&self) -> (u32, u32, u32) {
         (self.stat.st_uid, self.stat.st_gid, self.stat.st_mode)
     }
 }
 
-/// Leaves those copies that are up to date, as far as rules with copies know: the mover replaces the others. What cannot be
-/// judged stays.
-fn leave_current(copies: &mut Vec<FileCopy>) {
-    let generations: std::result::Result<Vec<_>, Errno> = copies.iter().map(FileCopy::generation).collect();
-    if copies.len() > 1
-        && let Ok(generations) = generations
-    {
-        let mut current = generation::current(&generations).peekable();
-        let mut at = 0..;
-        copies.retain(|_| current.next_if_eq(&at.next().unwrap_or_default()).is_some());
+/// Leaves those copies of a path of the pool that are up to date, as far as rules with copies know: the mover replaces the others.
+///
+/// Errors: why that cannot be told.
+fn leave_current(path: &Path, copies: &mut Vec<FileCopy>) -> std::result::Result<(), Errno> {
+    let are_files = copies.iter().all(|copy| copy.kind() == FileType::RegularFile);
+    if copies.len() < 2 || !are_files {
+        return Ok(());
     }
+    let report: CopiesReport = match canopy_control::read(path, COPIES) {
+        Ok(json) => serde_json::from_slice(&json).map_err(|_| Errno::BADMSG)?,
+        // Whoever may not read it cannot repair its contents either.
+        Err(Errno::ACCESS) => return Ok(()),
+        // Of mergerfs. A daemon of an older version may know of copies, and not say so.
+        Err(Errno::NODATA) if !is_of_canopy(path) => return Ok(()),
+        Err(errno) => return Err(errno),
+    };
+    if let Some((number, _)) = report.failed {
+        return Err(canopy_sys::errno::from_raw(number));
+    }
+    // A branch may lie within another one.
+    let is_old = |copy: &FileCopy| {
+        let on = report.copies.iter().filter(|it| copy.path.starts_with(it.branch.to_path()));
+        let nearest = on.max_by_key(|it| it.branch.to_path().components().count());
+        nearest.is_some_and(|it| !it.current)
+    };
+    copies.retain(|copy| !is_old(copy));
+    Ok(())
+}
+
+fn is_of_canopy(path: &Path) -> bool {
+    let mounted = mount_of(path).ok().flatten();
+    mounted.is_some_and(|it| canopy_control::read(&control_file(&it.mountpoint), STATUS).is_ok())
 }
 
 /// Opens a file without following symlinks, if the kernel has openat2 (Linux 5.6).
@@ -404,7 +417,15 @@ impl Walk<'_> {
             }
         }
         let paths = copies.iter().map(|copy| copy.path.clone()).collect();
-        leave_current(&mut copies);
+        if let Err(errno) = leave_current(path, &mut copies) {
+            if errno != Errno::NOENT {
+                self.error(
+                    path,
+                    &format!("not checked, because it cannot be told which copy is old: {errno}"),
+                );
+            }
+            return paths;
+        }
         if self.admits(path, &copies) {
             self.compare(path, &copies);
         }

@@ -5,7 +5,7 @@ use crate::columns::{Side, columns};
 use crate::error::{Error, Result};
 use crate::output::{print, print_json, report_missing, shown};
 use crate::pool_link::PoolLink;
-use crate::survey::{FileCopy, current, look, try_current};
+use crate::survey::{FileCopy, current, judge, look};
 use canopy_base::text::bytes;
 use canopy_control::{BASEPATH, OsText};
 use clap::Args;
@@ -86,8 +86,9 @@ pub fn which(args: &WhichArgs) -> Result<()> {
         }
         let (copies, failed) = look(&pool, &inside);
         failed.iter().for_each(|(path, errno)| failures.add(path, *errno));
-        if let Err((branch, errno)) = try_current(&pool, &inside, &copies) {
-            failures.add(&pool.branches[branch].path.join(&inside), errno);
+        if let Err((branch, errno)) = judge(&pool, &inside, &copies) {
+            let at = branch.map_or(&pool.mountpoint, |branch| &pool.branches[branch].path);
+            failures.add(&at.join(&inside), errno);
         }
         match copies.first() {
             None if failed.is_empty() => failures.add(path, Errno::NOENT),

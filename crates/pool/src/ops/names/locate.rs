@@ -2,7 +2,9 @@
 
 use crate::config::Func;
 use crate::dir::merged::MergedDir;
+use crate::dir::symlinks::Symlinks;
 use crate::ops::resolve;
+use crate::ops::resolve::generations::CopyOn;
 use crate::paths::Uses;
 use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
@@ -64,6 +66,19 @@ pub fn holders(pool: &Pool, id: NodeId, path: &[u8]) -> Vec<Vec<u8>> {
         }
     };
     op.branches.iter().map(|branch| &**branch).filter(holds).map(name).collect()
+}
+
+/// Returns what the branches hold under a path, in branch order, and which copies are up to date. Asks each branch, which may spin
+/// up its disk.
+///
+/// Errors: why that cannot be told, and the branch that gave the error, if one did.
+pub fn copies(pool: &Pool, path: &[u8]) -> Result<Vec<CopyOn>, (Option<Vec<u8>>, Error)> {
+    let op = &Op::begin(pool);
+    let (dir, last) = split(path);
+    let dirs = MergedDir::open(Symlinks::NEVER, &op.branches, dir);
+    resolve::generations::judge(op, &dirs, last).map_err(|(index, error)| {
+        (index.and_then(|index| op.branches.get(index)).map(|branch| name(branch)), error)
+    })
 }
 
 /// Returns the names in the root of the pool that have a node.

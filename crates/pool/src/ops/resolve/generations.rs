@@ -20,6 +20,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 use smallvec::SmallVec;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 /// A change of all current copies of a file, which may end at any step on any disk. Its [`CopyRight`] is that of its [`Change`].
@@ -137,6 +138,49 @@ pub(crate) fn compare_generations(
     } else if generations.iter().any(Option::is_some) {
         copies.current = Some(generation::current(&generations).map(|at| known[at].0).collect());
     }
+}
+
+/// The copy of a file on one branch.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CopyOn {
+    /// The path of the branch.
+    pub branch: Vec<u8>,
+    /// It is up to date, as far as rules about copies know.
+    pub current: bool,
+    /// It is known to be a copy of the others.
+    pub known: bool,
+}
+
+/// Says of each copy of a name whether it is up to date, and known as a copy. What is no regular file is neither old nor known.
+///
+/// Errors: the branch whose copy cannot tell.
+pub(crate) fn judge(
+    op: &Op<'_>,
+    dirs: &MergedDir<'_>,
+    name: &[u8],
+) -> Result<Vec<CopyOn>, (Option<usize>, Error)> {
+    let copies = dirs.copies(name);
+    if let (false, Some(_)) = (copies.any(), copies.error) {
+        return Err((None, copies.missing()));
+    }
+    let mut generations: SmallVec<[Option<Generation>; 4]> = SmallVec::new();
+    for (index, attr) in copies.iter() {
+        let branch = &op.branches.as_slice()[index];
+        let read = || generation::read_at(dirs.get(index).ok_or(Errno::NOENT)?, name);
+        let is_compared = knows_copies(op) && copies.count() > 1 && attr.is_regular();
+        match if is_compared { branch.reads(read) } else { Ok(None) } {
+            // Nobody waits for a branch that fails as a whole.
+            Err(_) if !branch.health.is_well() => generations.push(None),
+            read => generations.push(read.map_err(|errno| (Some(index), Error::Branch(errno)))?),
+        }
+    }
+    let current: SmallVec<[usize; 4]> = generation::current(&generations).collect();
+    let copy = |(at, (index, _)): (usize, (usize, &Attr))| CopyOn {
+        branch: op.branches.as_slice()[index].path.as_os_str().as_bytes().to_vec(),
+        current: current.contains(&at),
+        known: generations[at].is_some(),
+    };
+    Ok(copies.iter().enumerate().map(copy).collect())
 }
 
 /// A change of a file's copies that is about to happen. Nobody makes them differ, or copies them, before it is dropped.

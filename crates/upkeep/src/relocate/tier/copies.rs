@@ -3,13 +3,11 @@
 use crate::pool_link::{BranchLink, PoolLink};
 use crate::relocate::job::Stays;
 use crate::relocate::mover::Task;
-use crate::survey::{Entry, FileCopy};
+use crate::survey::{Entry, FileCopy, Judged, judge};
 use canopy_base::text::os_error;
-use canopy_branch::fs::generation::{self, Generation};
 use canopy_policy::layout::{Layout, Takes, Twins};
 use canopy_policy::placement::{Placement, Rule, Target};
 use rustix::fs::FileType;
-use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
@@ -51,7 +49,9 @@ fn fixed_part(glob: &str) -> PathBuf {
 #[derive(Clone, Copy, Debug)]
 struct Holder {
     branch: usize,
-    generation: Option<Generation>,
+    current: bool,
+    /// It is known to be a copy of the others.
+    known: bool,
     /// It may be replaced if it is an old copy.
     is_file: bool,
 }
@@ -73,15 +73,11 @@ fn choose(
     layout: &mut Layout<'_>,
     rule: Option<(&Rule, &Placement)>,
 ) -> Chosen {
-    let generations: Vec<_> = holders.iter().map(|holder| holder.generation).collect();
-    let mut current: Vec<usize> = generation::current(&generations).map(|at| holders[at].branch).collect();
+    let mut current: Vec<usize> =
+        holders.iter().filter(|holder| holder.current).map(|holder| holder.branch).collect();
     let from = current.first().copied().unwrap_or_default();
     current.retain(|branch| Some(*branch) != leaving);
-    let number = |generation: Option<Generation>| generation.map(|generation| generation.number);
-    let newest = generations.iter().copied().map(number).max().flatten();
-    let is_old = |holder: &&Holder| {
-        holder.is_file && holder.generation.is_some() && number(holder.generation) < newest
-    };
+    let is_old = |holder: &&Holder| holder.is_file && holder.known && !holder.current;
     let (old, other): (Vec<&Holder>, Vec<&Holder>) = holders.iter().partition(is_old);
     let [old, other] = [old, other].map(|holders| holders.iter().map(|it| it.branch).collect::<Vec<_>>());
     let twins = Twins { wanted, bytes, current: &current, old: &old, other: &other, least: Takes::All };
@@ -184,25 +180,24 @@ impl<'p, 'l> CopyPlanner<'p, 'l> {
 
     /// Returns which copies a file lacks, if any.
     fn lacking(&mut self, entry: &Entry, rule: &Rule, wanted: usize) -> Result<Option<Chosen>, String> {
-        let mut holders = Vec::new();
+        let judged = judge(self.pool, &entry.path, &entry.copies).map_err(|(_, errno)| os_error(errno))?;
         // What a branch holds that fails does not count as a copy.
-        let well = |copy: &&FileCopy| self.pool.branches[copy.branch].is_well;
-        for copy in entry.copies.iter().filter(well) {
-            let is_file = copy.kind() == FileType::RegularFile;
-            let read = if is_file && entry.copies.len() > 1 {
-                self.pool.branches[copy.branch].generation(&entry.path)
-            } else {
-                Ok(None)
-            };
-            match read {
-                Ok(generation) => holders.push(Holder { branch: copy.branch, generation, is_file }),
-                Err(Errno::NOENT | Errno::NODEV) => {}
-                Err(errno) => return Err(os_error(errno)),
-            }
+        let well = |(copy, _): &(&FileCopy, Judged)| self.pool.branches[copy.branch].is_well;
+        let holder = |(copy, judged): (&FileCopy, Judged)| Holder {
+            branch: copy.branch,
+            current: judged.current,
+            known: judged.known,
+            is_file: copy.kind() == FileType::RegularFile,
+        };
+        let mut holders: Vec<Holder> = entry.copies.iter().zip(judged).filter(well).map(holder).collect();
+        if !holders.iter().any(|holder| holder.current) {
+            // The daemon copies what it shows, whichever is named: also the newest one, from a branch that fails.
+            holders.iter_mut().for_each(|holder| holder.current = true);
         }
-        let generations: Vec<_> = holders.iter().map(|holder| holder.generation).collect();
-        let current: Vec<&FileCopy> = generation::current(&generations)
-            .filter_map(|at| entry.copies.iter().find(|copy| copy.branch == holders[at].branch))
+        let current: Vec<&FileCopy> = holders
+            .iter()
+            .filter(|holder| holder.current)
+            .filter_map(|holder| entry.copies.iter().find(|copy| copy.branch == holder.branch))
             .collect();
         let Some(first) = current.first() else { return Ok(None) };
         let alike = |copy: &&&FileCopy| copy.size() == first.size() && copy.modified() == first.modified();
@@ -212,7 +207,7 @@ impl<'p, 'l> CopyPlanner<'p, 'l> {
         // Those that were there before the rule are no copies before they are compared.
         let unknown = |copy: &&FileCopy| {
             let holder = holders.iter().find(|holder| holder.branch == copy.branch);
-            holder.is_some_and(|holder| holder.is_file && holder.generation.is_none())
+            holder.is_some_and(|holder| holder.is_file && !holder.known)
         };
         let twins = entry.copies.iter().filter(|copy| copy.branch != first.branch && alike(&copy));
         let to: Vec<usize> = twins
@@ -265,9 +260,9 @@ mod tests {
         assert!(are_all(&of("a=copies 2")) && !are_all(&of("a=copies 2;b=/x")));
     }
 
-    fn holder(branch: usize, generation: &str) -> Holder {
-        let generation = (!generation.is_empty()).then(|| Generation::parse(generation.as_bytes()).unwrap());
-        Holder { branch, generation, is_file: true }
+    /// `+` for a copy that is up to date, `-` for an old one; a file that is no copy with `?`.
+    fn holder(branch: usize, what: &str) -> Holder {
+        Holder { branch, current: !what.starts_with('-'), known: !what.ends_with('?'), is_file: true }
     }
 
     /// Four branches on three disks: the first two share one.
@@ -287,18 +282,18 @@ mod tests {
     #[test]
     fn a_copy_goes_to_the_disk_with_most_room_or_takes_the_place_of_an_old_one() {
         let to = |from, to: &[usize]| Chosen { from, to: to.to_vec(), lack: None };
-        assert_eq!(chosen(2, &[holder(0, "")], [90, 40, 50]), to(0, &[3]));
-        assert_eq!(chosen(3, &[holder(0, "")], [90, 40, 50]), to(0, &[3, 2]));
-        assert_eq!(chosen(2, &[holder(0, "5+"), holder(2, "7")], [90, 90, 50]), to(2, &[0]));
-        assert_eq!(chosen(2, &[holder(2, "0"), holder(3, "7")], [90, 40, 50]), to(3, &[2]), "marked as old");
+        assert_eq!(chosen(2, &[holder(0, "+?")], [90, 40, 50]), to(0, &[3]));
+        assert_eq!(chosen(3, &[holder(0, "+?")], [90, 40, 50]), to(0, &[3, 2]));
+        assert_eq!(chosen(2, &[holder(0, "-"), holder(2, "+")], [90, 90, 50]), to(2, &[0]));
+        assert_eq!(chosen(2, &[holder(2, "-"), holder(3, "+")], [90, 40, 50]), to(3, &[2]));
         let lack = Some("no other disk that may hold a copy has room");
         let short = |from, to: &[usize]| Chosen { lack, ..only(from, to) };
-        assert_eq!(chosen(3, &[holder(0, "")], [90, 29, 30]), short(0, &[3]));
-        // Two branches of one disk are one copy, and what has no number is no old copy.
-        assert_eq!(chosen(2, &[holder(0, "7+"), holder(1, "7+")], [90, 20, 20]), short(0, &[]));
-        assert_eq!(chosen(2, &[holder(0, "7"), holder(2, "")], [90, 90, 20]), short(0, &[]));
-        let symlink = Holder { is_file: false, ..holder(2, "6+") };
-        assert_eq!(chosen(2, &[holder(0, "7"), symlink], [90, 90, 20]), short(0, &[]));
+        assert_eq!(chosen(3, &[holder(0, "+?")], [90, 29, 30]), short(0, &[3]));
+        // Two branches of one disk are one copy, and what is not known as a copy is no old one.
+        assert_eq!(chosen(2, &[holder(0, "+"), holder(1, "+")], [90, 20, 20]), short(0, &[]));
+        assert_eq!(chosen(2, &[holder(0, "+"), holder(2, "-?")], [90, 90, 20]), short(0, &[]));
+        let symlink = Holder { is_file: false, ..holder(2, "-?") };
+        assert_eq!(chosen(2, &[holder(0, "+"), symlink], [90, 90, 20]), short(0, &[]));
     }
 
     fn only(from: usize, to: &[usize]) -> Chosen {
