@@ -32,7 +32,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use space::Space;
-use space::{AmpleUntil, RoomSeen};
+use space::{AmpleUntil, LastFreed, RoomSeen};
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
@@ -75,6 +75,8 @@ pub struct Branch {
     pub room: RoomSeen,
     /// Until when its reserve (`ops/reserve.rs`) is out of reach.
     pub ample: AmpleUntil,
+    /// When a file that somebody may have open has lost its last name there.
+    pub freed: LastFreed,
     /// close(2) of a file on this branch reports no errors of its own.
     pub closes_quietly: bool,
     /// When reads update access times.
@@ -126,6 +128,7 @@ impl Branch {
             clones: AtomicUsize::new(0),
             room: RoomSeen::default(),
             ample: AmpleUntil::default(),
+            freed: LastFreed::default(),
             closes_quietly: closes_quietly(kind),
             times: Times::default(),
             has_acls: acl::is_known(root.as_fd()),

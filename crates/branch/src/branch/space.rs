@@ -7,7 +7,7 @@ use canopy_base::lock::ranked::RwLock;
 use rustix::fs::{StatVfs, StatVfsMountFlags};
 use rustix::time::{ClockId, clock_gettime};
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Space of the filesystem that holds a branch's root, in bytes.
@@ -197,6 +197,41 @@ impl AmpleUntil {
         let time = (avail.saturating_sub(Self::MARGIN) / (FASTEST / 1000)).min(Self::LONGEST);
         self.0.store(now + time, Ordering::Relaxed);
         time > 0
+    }
+}
+
+/// When a file that somebody may have open has lost its last name, so that its room comes free in a moment.
+#[derive(Default, Debug)]
+pub struct LastFreed {
+    /// In milliseconds.
+    at: AtomicU64,
+    /// How many operations wait for that room.
+    waiting: AtomicUsize,
+}
+
+impl LastFreed {
+    /// For how long an operation may hope. Files that programs keep open give nothing back meanwhile.
+    pub const LONGEST: Duration = Duration::from_millis(100);
+    const PAUSE: Duration = Duration::from_millis(2);
+    /// How many operations wait at the same time, each in a worker. Others fail at once.
+    const MOST: usize = 4;
+
+    pub fn now(&self) {
+        self.at.store(millis(), Ordering::Relaxed);
+    }
+
+    /// Waits a little if such a file was removed a moment ago. Returns whether it has waited.
+    pub fn waits(&self) -> bool {
+        let age = millis().saturating_sub(self.at.load(Ordering::Relaxed));
+        if age >= Self::LONGEST.as_millis() as u64 {
+            return false;
+        }
+        let may = self.waiting.fetch_add(1, Ordering::Relaxed) < Self::MOST;
+        if may {
+            std::thread::sleep(Self::PAUSE);
+        }
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        may
     }
 }
 

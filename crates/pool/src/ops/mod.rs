@@ -6,6 +6,7 @@ pub mod attrs;
 pub mod branch_deadlines;
 pub mod data;
 pub mod external_changes;
+pub(crate) mod freed;
 pub(crate) mod moves;
 pub mod names;
 pub mod owed;

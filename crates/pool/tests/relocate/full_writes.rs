@@ -5,9 +5,11 @@ use crate::common::TestKernel;
 use canopy_pool::kernel::NoKernel;
 use canopy_pool::ops;
 use canopy_pool::{SetAttr, Whence};
+use canopy_testkit::Kind;
 use canopy_testkit::files::put;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 #[test]
 fn a_full_branch_moves_the_file_and_all_its_handles() {
@@ -351,4 +353,54 @@ fn no_write_is_lost_while_branches_fill_up() {
         ops::data::open::release(&disks.pool, g).unwrap();
     }
     client.end().unwrap();
+}
+
+/// The kernel tells of a close, and that it has forgotten a file, after it has answered who removed it.
+#[test]
+fn the_room_of_a_file_that_was_just_removed_is_waited_for() {
+    let full = |inodes: &str| LoopFs::with(Kind::Tmpfs, 4 << 20, &[], inodes);
+    // Its root, and two files.
+    let disks = Disks::new(vec![full("nr_inodes=3")]);
+    let pool = &disks.pool;
+    put(disks.on(0, "old"), &pattern(1, 3 * MIB));
+    put(disks.on(0, "new"), b"");
+    let open = |name: &[u8]| {
+        let node = ops::names::lookup::lookup(pool, NodeId::ROOT, name).unwrap().node;
+        let flags = OFlags::RDWR.bits();
+        (node, ops::data::open::open(pool, &common::ROOT, node, flags, false).unwrap().handle)
+    };
+    let mkdir = || ops::names::create::mkdir(pool, &common::ROOT, NodeId::ROOT, b"dir", 0o755);
+    let (new, writer) = open(b"new");
+    for makes_room in [true, false] {
+        let (old, closing) = open(b"old");
+        ops::names::remove::unlink(pool, NodeId::ROOT, b"old").unwrap();
+        let begun = Instant::now();
+        let close = || {
+            ops::data::open::release(pool, closing).unwrap();
+            ops::names::lookup::forget(pool, old, 1);
+        };
+        std::thread::scope(|scope| {
+            if makes_room {
+                scope.spawn(|| {
+                    std::thread::sleep(Duration::from_millis(30));
+                    close();
+                });
+                write(pool, writer, 0, &pattern(2, 3 * MIB)).expect("the room of the old file");
+            } else {
+                // Whoever keeps such a file open gives nothing back, and is not waited for.
+                assert_eq!(write(pool, writer, 0, &pattern(2, 3 * MIB)), Err(Errno::NOSPC));
+                assert_eq!(mkdir().unwrap_err().errno(), Errno::NOSPC);
+                assert!(begun.elapsed() < Duration::from_secs(5));
+                close();
+                ops::names::lookup::forget(pool, mkdir().expect("the inode of the old file").node, 1);
+            }
+        });
+        if makes_room {
+            write(pool, writer, 0, b"").unwrap();
+            fs::write(disks.on(0, "new"), "").unwrap();
+            put(disks.on(0, "old"), &pattern(1, 3 * MIB));
+        }
+    }
+    ops::data::open::release(pool, writer).unwrap();
+    ops::names::lookup::forget(pool, new, 1);
 }

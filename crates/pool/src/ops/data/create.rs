@@ -8,6 +8,7 @@ use crate::node::Node;
 use crate::node::open_file::{FileLocation, FileUse, OpenFile};
 use crate::node::passthrough::Sharing;
 use crate::ops::data;
+use crate::ops::freed;
 use crate::ops::names;
 use crate::ops::names::create::mode_in;
 use crate::ops::names::lookup::Entry;
@@ -44,7 +45,7 @@ pub fn create(
 ) -> Result<(Entry, Opened)> {
     let opens = !OFlags::from_bits_retain(flags as _).contains(OFlags::EXCL);
     for tries in 0.. {
-        let made = create_new(pool, caller, parent, name, mode, flags);
+        let made = freed::make(pool, || create_new(pool, caller, parent, name, mode, flags));
         // It may have come after the pool has looked.
         let made = made.map_err(|error| if error.errno() == Errno::EXIST { Error::Exists } else { error });
         match made {
@@ -97,6 +98,16 @@ fn create_new(
 
 /// Creates a file without a name in a directory (`O_TMPFILE`); link(2) may give it one.
 pub fn tmpfile(
+    pool: &Pool,
+    caller: &Caller,
+    parent: NodeId,
+    mode: u32,
+    flags: u32,
+) -> Result<(Entry, Opened)> {
+    freed::make(pool, || make_nameless(pool, caller, parent, mode, flags))
+}
+
+fn make_nameless(
     pool: &Pool,
     caller: &Caller,
     parent: NodeId,

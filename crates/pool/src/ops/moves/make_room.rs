@@ -6,6 +6,7 @@ use crate::dir::symlinks::Symlinks;
 use crate::node::handles::FileHandle;
 use crate::node::open_file::FileLocation;
 use crate::node::{Node, Orphan};
+use crate::ops::freed::Patience;
 use crate::ops::moves;
 use crate::ops::names;
 use crate::ops::reserve;
@@ -108,6 +109,7 @@ pub(crate) fn with_room<T>(
     mut operation: impl FnMut(&mut Op<'_>) -> canopy_base::error::Result<T>,
 ) -> canopy_base::error::Result<T> {
     let mut moved = 0;
+    let mut patience = Patience::default();
     loop {
         let moving = node.pin_location()?;
         let moves = node.moves();
@@ -116,6 +118,8 @@ pub(crate) fn with_room<T>(
         let result = reserve::take_space(state, nears, attr, || operation(op));
         drop(moving);
         match result {
+            Err(error)
+                if is_full(error.errno()) && patience.tries_again(op, node.key().map(|key| key.dev)) => {}
             // A target may fill up while the file is copied to it, or while other handles write the file there.
             Err(error) if is_full(error.errno()) && moved < 2 * op.branches.len() => {
                 if !make_room(op, node, moves, wanted)? {

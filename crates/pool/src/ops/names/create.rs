@@ -8,6 +8,7 @@ use crate::door::Caller;
 use crate::export::StableId;
 use crate::ops::aggregate;
 use crate::ops::external_changes;
+use crate::ops::freed;
 use crate::ops::names;
 use crate::ops::owed;
 use crate::ops::resolve;
@@ -30,9 +31,11 @@ use smallvec::SmallVec;
 
 /// Creates a directory.
 pub fn mkdir(pool: &Pool, caller: &Caller, parent: NodeId, name: &[u8], mode: u32) -> Result<Entry> {
-    let op = &mut Op::begin(pool);
     let mode = Mode::from_raw_mode(mode & 0o7777);
-    make(op, caller, Func::Mkdir, parent, name, |dir| rustix::fs::mkdirat(dir, name, mode))
+    freed::make(pool, || {
+        let op = &mut Op::begin(pool);
+        make(op, caller, Func::Mkdir, parent, name, |dir| rustix::fs::mkdirat(dir, name, mode))
+    })
 }
 
 /// Creates a file, device, FIFO or socket. `mode` includes the type.
@@ -44,14 +47,16 @@ pub fn mknod(
     mode: u32,
     (major, minor): (u32, u32),
 ) -> Result<Entry> {
-    let op = &mut Op::begin(pool);
     let kind = FileType::from_raw_mode(mode);
     // For a regular file, mknod(2) follows the same policy as open(2).
     let func = if kind == FileType::RegularFile { Func::Create } else { Func::Mknod };
     let device = rustix::fs::makedev(major, minor);
-    let made = make(op, caller, func, parent, name, |dir| {
-        rustix::fs::mknodat(dir, name, kind, mode_in(caller, dir, mode)?, device)
+    let made = freed::make(pool, || {
+        make(&mut Op::begin(pool), caller, func, parent, name, |dir| {
+            rustix::fs::mknodat(dir, name, kind, mode_in(caller, dir, mode)?, device)
+        })
     })?;
+    let op = &mut Op::begin(pool);
     if kind == FileType::RegularFile && resolve::generations::knows_copies(op) {
         let _held = op.using(Uses::node(made.node).and(Uses::name(parent, name)));
         let file = resolve::places::primary(op, &op.nodes.get(made.node)?)?;
@@ -66,10 +71,9 @@ pub fn mknod(
 
 /// Creates a symlink.
 pub fn symlink(pool: &Pool, caller: &Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Entry> {
-    let op = &mut Op::begin(pool);
     let act = |dir: BorrowedFd<'_>| rustix::fs::symlinkat(target, dir, name);
-    let following = op.config.follow_symlinks != FollowSymlinks::Never;
-    let entry = make(op, caller, Func::Symlink, parent, name, act)?;
+    let following = pool.config().follow_symlinks != FollowSymlinks::Never;
+    let entry = freed::make(pool, || make(&mut Op::begin(pool), caller, Func::Symlink, parent, name, act))?;
     Ok(Entry { brief: following, ..entry })
 }
 

@@ -283,6 +283,9 @@ pub(crate) fn orphan(op: &Op<'_>, victim: Victim, removed: bool) -> Arc<Node> {
         op.nodes.file_gone(key);
     }
     let orphan = Arc::new(orphan);
+    if gone {
+        orphan.branch.freed.now();
+    }
     if gone || node.is_dir() {
         op.tick_guard.gone(birth, || orphan.clone());
     }
