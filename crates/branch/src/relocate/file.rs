@@ -15,6 +15,7 @@ use super::replica::Replica;
 use crate::branch::Branch;
 use crate::fs::beneath::{self, ProcPath};
 use crate::fs::generation;
+use crate::fs::magic;
 use crate::fs::stat::{self, Attr, FileKey};
 use canopy_base::path::{PoolPath, split};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -116,6 +117,8 @@ pub fn is_same(one: &Attr, other: &Attr) -> bool {
 
 impl<'s> FileMove<'s> {
     /// Writes a journal entry to the target. Comes before anything is made there, directories included.
+    ///
+    /// Errors: `EREMOTE` if the target is itself a pool.
     pub fn announce(
         source: &Branch,
         target: &Branch,
@@ -124,7 +127,11 @@ impl<'s> FileMove<'s> {
     ) -> Result<JournalEntry, Errno> {
         let source = source.path.as_os_str().as_bytes().to_vec();
         let plan = Plan { source, original, names: names.to_vec() };
-        JournalEntry::write(target.root(), &plan)
+        JournalEntry::write(target.root(), &plan).map_err(|errno| match errno {
+            // A pool keeps the names of what is being copied from its users.
+            Errno::INVAL if target.kind == magic::FUSE => Errno::REMOTE,
+            errno => errno,
+        })
     }
 
     /// Copies a file to another branch under a temporary name. The copy is on disk when this returns.

@@ -294,3 +294,24 @@ fn a_signal_ends_a_move_at_once_and_harmlessly() {
     assert!(done.success(), "{}", done.describe());
     before.assert_same(&tree(&bed));
 }
+
+/// Both pools use the same hidden names for what is being copied.
+#[test]
+fn a_file_that_cannot_move_onto_a_pool_says_why() {
+    let disks = [0; 3].map(|_| canopy_testkit::LoopFs::tmpfs(16 << 20));
+    let pool = || canopy_testkit::Pool::builder(BINARY).option("minfreespace=0,category.create=ff");
+    let inner = pool().branches(disks[1..].iter().map(|disk| disk.path())).mount();
+    let outer = pool().branch(disks[0].path()).branch(inner.path()).mount();
+    fs::write(outer.path().join("film"), "a film").expect("a file");
+    let mut command = Command::new(BINARY);
+    command.arg("move").arg(outer.path()).arg("film").arg("--to").arg(inner.path());
+    let done = run_within(&mut command, PATIENCE);
+    assert_eq!(done.code(), Some(1), "{}", done.describe());
+    let told = done.stdout.clone() + &done.stderr;
+    let why = format!("{} is itself a pool", inner.path().display());
+    assert!(told.contains(&why) && told.contains("branches of this pool"), "{}", done.describe());
+    assert_eq!(fs::read_to_string(disks[0].path().join("film")).expect("it stays"), "a film");
+    assert_eq!(fs::read_dir(inner.path()).expect("the inner pool").count(), 0);
+    outer.umount();
+    inner.umount();
+}

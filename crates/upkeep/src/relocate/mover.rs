@@ -511,6 +511,12 @@ impl<'p> Mover<'p> {
             }
             Errno::NOTEMPTY => NOT_EMPTY,
             Errno::ROFS | Errno::INVAL => "a branch is now RO, NC, gone or failing",
+            Errno::REMOTE => {
+                let branch = shown(&self.pool.branches[to].path);
+                return NotMoved::Stays(format!(
+                    "{branch} is itself a pool, onto which no file moves: make its disks branches of this pool instead"
+                ));
+            }
             Errno::NOSPC | Errno::DQUOT => {
                 let branch = shown(&self.pool.branches[to].path);
                 return NotMoved::Stays(format!("{branch} has no room"));

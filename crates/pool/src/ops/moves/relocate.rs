@@ -89,6 +89,7 @@ struct Transfer<'t> {
 ///   anything but a file that is to be dropped, on a filesystem without leases, and when the new branch cannot hold
 ///   its owner, its mode or one of its attributes, unless the wish accepts that
 /// - `ENOSPC` when the new branch would have less free space than its minfreespace
+/// - `EREMOTE` when the new branch is itself a pool
 /// - `ENOTEMPTY` when the old branch holds something in the directory
 /// - `EAGAIN` when it has changed meanwhile, `EINTR` when a signal has arrived
 pub(crate) fn relocate(pool: &Pool, caller: &Caller, dir: NodeId, wish: &Relocation<'_>) -> Result<()> {
