@@ -185,11 +185,18 @@ impl Pool {
         log
     }
 
+    /// Removes what `canopy tier` leaves of a pool where a test has named no place of its own (`CANOPY_RUN_DIR`).
+    fn remove_record(&self) {
+        let point = self.point.to_string_lossy().replace('-', "%2d").replace('/', "-");
+        let _ = fs::remove_file(format!("/run/canopy/tier{point}.json"));
+    }
+
     fn end(&mut self) -> Result<(), String> {
         if self.ended {
             return Ok(());
         }
         self.ended = true;
+        self.remove_record();
         let mut faults = Vec::new();
         if self.strict && !panicking() {
             let left = self.leaked_descriptors();
