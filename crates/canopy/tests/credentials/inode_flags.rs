@@ -209,13 +209,59 @@ fn what_is_there_in_an_append_only_file_stays() {
             .option(options)
             .mount();
         let _clear_flags = ClearFlags(&branch);
-        assert_eq!(chattr("+a", &branch), "Some(0)");
         let path = pool.path().join("log");
-        // Not even root may.
-        let stored = run_within(Command::new("python3").args(["-c", STORE]).arg(&path), PATIENCE);
-        assert!(stored.stderr.contains("PermissionError"), "{options}: {}", stored.describe());
-        assert_eq!(fs::read(&branch).unwrap(), b"0123456789", "{options}");
-        chattr("-a", &branch);
+        for reads_since_before in [false, true] {
+            // The kernel may read it past the daemon by then.
+            let reader = reads_since_before.then(|| fs::File::open(&path).unwrap());
+            assert_eq!(chattr("+a", &branch), "Some(0)");
+            // Not even root may.
+            let stored = run_within(Command::new("python3").args(["-c", STORE]).arg(&path), PATIENCE);
+            assert!(stored.stderr.contains("PermissionError"), "{options}: {}", stored.describe());
+            assert_eq!(
+                fs::read_to_string(&branch).unwrap(),
+                "0123456789",
+                "{options}, read since before: {reads_since_before}"
+            );
+            // Where the daemon serves both, the reader may see what was refused until the kernel drops the page.
+            if let Some(mut reader) = reader.filter(|_| options == "passthrough.io=rw") {
+                let mut read = String::new();
+                std::io::Read::read_to_string(&mut reader, &mut read).unwrap();
+                assert_eq!(read, "0123456789", "{options}");
+            }
+            chattr("-a", &branch);
+        }
         pool.umount();
     }
+}
+
+/// The writeback cache wants to write anywhere in the file, which the branch refuses.
+#[test]
+fn an_append_only_file_takes_more_with_the_writeback_cache() {
+    use std::io::Write;
+    let disk = LoopFs::ext4(64 << 20);
+    let branch = disk.path().join("log");
+    fs::write(&branch, "begun\n").unwrap();
+    let options = "minfreespace=0,passthrough.io=off,cache.writeback=true,cache.files=full";
+    let pool = Pool::builder(env!("CARGO_BIN_EXE_canopy")).branch(disk.path()).option(options).mount();
+    let _clear_flags = ClearFlags(&branch);
+    let path = pool.path().join("log");
+    assert_eq!(chattr("+a", &path), "Some(0)");
+    let mut expected = "begun\n".to_owned();
+    let open = |reads| fs::File::options().append(true).read(reads).open(&path);
+    let mut writers = [false, true].map(|reads| open(reads).unwrap());
+    for line in 0..2000 {
+        let text = format!("line {line}\n");
+        writers[line % 2].write_all(text.as_bytes()).unwrap();
+        expected += &text;
+    }
+    assert_eq!(fs::read_to_string(&path).unwrap(), expected);
+    drop(writers);
+    assert_eq!(fs::read_to_string(&branch).unwrap(), expected);
+    assert_eq!(outcome(fs::File::options().write(true).open(&path)), "EPERM");
+    chattr("-a", &branch);
+    // And as any other file afterwards.
+    open(false).unwrap().write_all(b"more").unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), expected.clone() + "more");
+    pool.umount();
+    assert_eq!(fs::read_to_string(&branch).unwrap(), expected + "more");
 }

@@ -82,7 +82,11 @@ pub(crate) fn decide(
             let by_daemon = !wants_passthrough(config.passthrough, flags) || may_lose_direct(flags);
             by_daemon && flags.contains(OFlags::WRONLY)
         }
-        None => direct_io || may_lose_direct(flags),
+        // With the writeback cache, only a file that takes nothing else is opened for appending.
+        None => {
+            let appends = config.writeback && flags.contains(OFlags::APPEND);
+            direct_io || may_lose_direct(flags) || appends
+        }
     };
     OpenFlags {
         direct_io,

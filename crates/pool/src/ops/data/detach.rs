@@ -1,4 +1,5 @@
-//! Gives a writer a new node for a file that others read by passthrough, if the branch is short of space.
+//! Gives a writer a new node for a file that others read by passthrough, if the branch is short of space, or if it must not map
+//! the branch's own file.
 //!
 //! Either all opens of a node use passthrough or none does, and a passthrough writer keeps the file from moving when
 //! its branch is full. So the pool moves the file's names to a new node, whose handles the daemon serves, while the
@@ -19,41 +20,61 @@ use crate::ops::moves;
 use crate::ops::resolve;
 use crate::pool::Op;
 use canopy_base::error::{Error, Result};
+use canopy_branch::fs::stat;
 use canopy_branch::relocate::lease::is_written;
+use rustix::fd::AsFd;
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use std::sync::Arc;
 
 /// Detaches the node's names before an open, if needed. The caller holds no lock.
 ///
-/// Errors: `ESTALE` when the kernel has to look the name up again first.
+/// Errors: `ESTALE` when the kernel has to look the name up again first; `EBUSY` where that does not help for an append-only file.
 pub(crate) fn detach_before_write(
     op: &mut Op<'_>,
     caller: &Caller,
     node: &Arc<Node>,
     flags: u32,
 ) -> Result<()> {
-    let Some(open) = read_past_daemon(op, node, flags) else { return Ok(()) };
-    // A caller that cannot look the name up again shares the existing node.
+    let Some((open, why)) = read_past_daemon(op, node, flags) else { return Ok(()) };
+    let shares = || match why {
+        Why::NoRoom => Ok(()),
+        Why::AppendOnly => Err(Errno::BUSY.into()),
+    };
+    // A caller that cannot look the name up again shares the existing node, or does without.
     if op.pending_detach.take(caller.pid, node.id) || !looks_up_again(caller) {
-        return Ok(());
+        return shares();
     }
     if !open.is_detached() && !detach(op, node, &open)? {
-        return Ok(());
+        return shares();
     }
     op.pending_detach.put(caller.pid, node.id);
     Err(Error::Stale)
 }
 
+/// Why a handle must not use a file that others read by passthrough.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// Its branch is short of space.
+    NoRoom,
+    /// chattr(1) has made it append-only since they opened it, and through a mapping of the branch's own file its data could be
+    /// overwritten.
+    AppendOnly,
+}
+
 /// Returns the node's open file if others read it by passthrough and a handle with these flags must not use it.
-fn read_past_daemon(op: &Op<'_>, node: &Arc<Node>, flags: u32) -> Option<Arc<OpenFile>> {
+fn read_past_daemon(op: &Op<'_>, node: &Arc<Node>, flags: u32) -> Option<(Arc<OpenFile>, Why)> {
     let flags = OFlags::from_bits_retain(flags as _);
     if !open_file::writes(flags) {
         return None;
     }
     let open = node.opened().filter(|open| open.backing.is_some())?;
     let place = open.location();
+    if flags.contains(OFlags::RDWR) && stat::of(place.fd.as_fd()).is_ok_and(|attr| attr.is_append_only()) {
+        return Some((open, Why::AppendOnly));
+    }
     let scarce = matches!(data::open::room(op, &place.branch, &place.fd, flags, None), Room::Scarce);
-    (scarce && !is_written(&place.fd)).then_some(open)
+    (scarce && !is_written(&place.fd)).then_some((open, Why::NoRoom))
 }
 
 /// Moves the names of a node to a new node; returns false if a handle of this node is open for writing.

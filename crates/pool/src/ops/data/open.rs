@@ -120,7 +120,7 @@ pub(crate) fn open_node(
     flags: u32,
     kill_suidgid: bool,
 ) -> Result<Opened> {
-    let branch_flags = branch_flags(op, flags);
+    let branch_flags = flags_for(op, node, flags);
     // An open file with users is shared. An idle one is reused only if the name still leads to it.
     let (kept, first) = match node.opened() {
         Some(_) => (None, None),
@@ -292,6 +292,19 @@ pub(crate) fn branch_flags(op: &Op<'_>, flags: u32) -> OFlags {
         flags -= OFlags::APPEND;
     }
     flags
+}
+
+/// As [`branch_flags`], for a file. What chattr(1) has made append-only can be opened for appending only, whatever caches it:
+/// then its data go past the writeback cache.
+fn flags_for(op: &Op<'_>, node: &Arc<Node>, flags: u32) -> OFlags {
+    let usual = branch_flags(op, flags);
+    let asked = OFlags::from_bits_retain(flags as _);
+    let appends = op.config.writeback && open_file::writes(asked) && asked.contains(OFlags::APPEND);
+    if appends && resolve::places::primary(op, node).is_ok_and(|file| file.attr.is_append_only()) {
+        usual | OFlags::APPEND
+    } else {
+        usual
+    }
 }
 
 /// Returns whether the branch's free space allows a handle of this file with these flags to use passthrough.
