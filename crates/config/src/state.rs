@@ -2,14 +2,36 @@
 
 use std::fs::{self, Permissions};
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 /// What disks have told of themselves, by default.
 pub const DISKS: &str = "/var/lib/canopy/disks.json";
 /// What has been told of pools, by default.
 pub const TOLD: &str = "/var/lib/canopy/notify.json";
+
+/// Where else is kept what commands remember.
+const DIRECTORY: &str = "/var/lib/canopy";
+/// The environment variable that names another place, for tests and for users who cannot write to /var/lib.
+const VARIABLE: &str = "CANOPY_STATE_DIR";
+
+/// Returns the directory of what commands remember.
+pub fn directory() -> PathBuf {
+    std::env::var_os(VARIABLE).filter(|dir| !dir.is_empty()).map_or_else(|| DIRECTORY.into(), PathBuf::from)
+}
+
+/// Returns a name for the file of what has this path. No two paths have the same.
+pub fn name_of(path: &Path) -> String {
+    // Bytes that could mean something in a path are written as numbers.
+    let part = |&byte: &u8| match byte {
+        b'/' => "-".to_owned(),
+        byte if byte.is_ascii_alphanumeric() || b"._".contains(&byte) => char::from(byte).to_string(),
+        byte => format!("%{byte:02x}"),
+    };
+    path.as_os_str().as_bytes().iter().map(part).collect()
+}
 
 /// Replaces such a file, whole or not at all. Nothing is written if it has these bytes already, so that no disk wakes for it.
 pub fn keep(file: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {

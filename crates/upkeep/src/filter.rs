@@ -48,7 +48,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 }
 
 /// Parses an age: a number and one of s, m, h, d, w, y.
-fn age(text: &str) -> Result<Duration, String> {
+pub(crate) fn age(text: &str) -> Result<Duration, String> {
     let wrong = || "must be a number and a unit: s, m, h, d, w or y, such as 2d".to_owned();
     units::time(text).ok_or_else(wrong)
 }

@@ -569,3 +569,55 @@ fn killed_at_any_time_it_goes_on_the_next_time() {
     println!("{cut} were killed, {resumed} fixes were finished by the next run");
     let _ = json(&verify(&bed, &["--json"]));
 }
+
+#[test]
+fn several_runs_make_a_round_in_which_each_file_is_read_once() {
+    let bed = disks("");
+    let home = ScratchDir::new("canopy-round-", &[]);
+    let number = 12;
+    for index in 0..number {
+        old(&bed, index % 3, &format!("d{}/f{index:02}", index % 2), content(index as u64, MIB));
+    }
+    assert!(verify(&bed, &["--yes"]).success());
+    rot(&bed.on(1, "d0/f04"), 7);
+    let command = |more: &[&str]| {
+        let mut command = Command::new(BINARY);
+        command.arg("verify").arg(bed.pool.path()).args(["--json", "--yes", "--resume", "--bwlimit", "3M"]);
+        command.args(more).env("CANOPY_STATE_DIR", home.dir());
+        command
+    };
+    let (mut parts, mut read, mut damaged_since) = (0, 0, None);
+    let last = loop {
+        let done = run_within(&mut command(&["--for", "1s"]), PATIENCE);
+        let report = parse(&done);
+        parts += 1;
+        read += files(&report, "files") - files(&report, "not_begun");
+        if files(&report, "damaged") > 0 {
+            assert_eq!(damaged_since.replace(parts), None, "{report:#}");
+        }
+        // What is damaged stays a failure until the round is over.
+        assert_eq!(done.code(), Some(i32::from(damaged_since.is_some())), "{}", done.describe());
+        if report["round"]["next"].is_null() || parts > 3 * number {
+            break report;
+        }
+    };
+    assert!(parts > 2 && damaged_since.is_some_and(|since| since < parts), "{parts} {damaged_since:?}");
+    assert_eq!(read, number as u64, "{last:#}");
+    assert_eq!((&last["round"]["files"], &last["round"]["damaged"]), (&json!(number), &json!(1)), "{last:#}");
+    // The next round begins anew. A run of it that is stopped by a signal keeps its place, too.
+    let mut child = command(&[]).stdout(Stdio::piped()).spawn().expect("canopy");
+    let io = format!("/proc/{}/io", child.id());
+    let read = || {
+        let text = fs::read_to_string(&io).unwrap_or_default();
+        text.lines().find_map(|line| line.strip_prefix("rchar: ")?.parse().ok()).unwrap_or(0)
+    };
+    assert!(wait_until(PATIENCE, || read() > 4 * MIB));
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("it runs");
+    assert!(wait_within(&mut child, PATIENCE).is_some_and(|status| status.code() == Some(4)));
+    let done = run_within(&mut command(&[]), PATIENCE);
+    let report = parse(&done);
+    assert!((1..number as u64).contains(&files(&report, "files")), "{report:#}");
+    assert_eq!(report["round"]["files"], json!(number), "{report:#}");
+    let refused = run_within(&mut command(&["--include", "x"]), PATIENCE);
+    assert_eq!(refused.code(), Some(2), "{}", refused.describe());
+}

@@ -5,6 +5,7 @@ mod fix;
 mod journal;
 mod judge;
 mod report;
+mod round;
 
 #[cfg(any(test, fuzzing))]
 pub(crate) use journal::fuzz;
@@ -27,8 +28,10 @@ use fix::Resumed;
 use journal::Journal;
 use judge::{Judged, Reader, Verdict};
 use report::{Report, Teller, What};
+use round::Rounds;
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Check files against their checksums, store new ones, and repair
 #[derive(Args, Debug)]
@@ -43,12 +46,19 @@ pub struct VerifyArgs {
     pub consent: ConsentArgs,
     #[arg(long, hide = true, conflicts_with = "dry_run")]
     pub fix: bool,
+    /// Go on where the last --resume has stopped
+    #[arg(long, conflicts_with_all = ["paths", "include", "exclude", "min_size", "max_size", "older", "newer", "owner"])]
+    pub resume: bool,
+    /// Stop after so long (such as 5h)
+    #[arg(long = "for", value_name = "TIME", requires = "resume", value_parser = crate::filter::age)]
+    pub most: Option<Duration>,
     #[command(flatten)]
     pub manners: ThrottleArgs,
 }
 
 const NOTES: &str = "\
 Stores checksums and fixes what is damaged if you say yes; else it only reads.
+With --resume, several runs make one round through the pool.
 
 Exit status: 1 if a file is damaged or copies differ, 4 if something was not
 read.
@@ -63,6 +73,7 @@ struct Work<'w> {
     teller: Teller,
     /// Branches and inode numbers of files whose fix was cut off.
     cut_off: HashSet<(usize, u64)>,
+    rounds: Option<Rounds>,
 }
 
 /// Runs the command.
@@ -99,6 +110,7 @@ pub fn verify(args: &VerifyArgs) -> Result<()> {
         report: Report::new(&pool, !writes),
         teller: Teller::new(manners.json, manners.quiet),
         cut_off: HashSet::new(),
+        rounds: args.resume.then(|| Rounds::of(&pool.mountpoint, args.most)),
     };
     work.report.failed = pool.missing().count() as u64;
     work.resume();
@@ -107,14 +119,15 @@ pub fn verify(args: &VerifyArgs) -> Result<()> {
         work.report.failed += 1;
         work.tell(What::Unread, (&stays.path, &[]), &stays.why);
     }
+    if let Some(rounds) = &work.rounds {
+        rounds.skip(&mut units);
+    }
     for item in units.iter().flat_map(|unit| &unit.items) {
         work.report.files.add(item.copy.size());
     }
     work.reader.progress = Progress::new(work.report.files.bytes, manners.quiet || manners.json);
-    for unit in &mut units {
-        work.verify(unit);
-    }
-    work.finish()
+    let next = work.verify_all(&mut units);
+    work.finish(next.map(|next| &units[next]))
 }
 
 /// Asks whether files may be changed. Nobody knows which before all have been read, so the question comes first.
@@ -171,6 +184,33 @@ impl Work<'_> {
                 }
             }
         }
+    }
+
+    /// Verifies units until it is to stop. Returns the one that is next.
+    fn verify_all(&mut self, units: &mut [Unit]) -> Option<usize> {
+        let mut next = None;
+        for (index, unit) in units.iter_mut().enumerate() {
+            if next.is_none() && self.rounds.as_ref().is_some_and(Rounds::is_over) {
+                next = Some(index);
+            }
+            if next.is_some() {
+                unit.items.iter().for_each(|item| self.report.not_begun.add(item.copy.size()));
+                continue;
+            }
+            if let Some(rounds) = &mut self.rounds {
+                rounds.reach(&self.report, unit);
+            }
+            // It loses the files that are not read.
+            let whole = unit.items[0].clone();
+            self.verify(unit);
+            if self.stop.is_set() {
+                if unit.items.is_empty() {
+                    unit.items.push(whole);
+                }
+                next = Some(index);
+            }
+        }
+        next
     }
 
     /// Reads the files of a unit, fixes what is damaged, and compares copies.
@@ -274,7 +314,8 @@ impl Work<'_> {
         }
     }
 
-    fn finish(mut self) -> Result<()> {
+    /// Says what was found. `next` is what is left of the round.
+    fn finish(mut self, next: Option<&Unit>) -> Result<()> {
         self.reader.progress.finish();
         self.report.stopped = self.stop.is_set();
         for branch in std::mem::take(&mut self.reader.without_attributes) {
@@ -286,6 +327,14 @@ impl Work<'_> {
             );
         }
         debug_assert!(self.report.adds_up());
+        if let Some(rounds) = &self.rounds {
+            let round = rounds.now(&self.report, next);
+            if let Err(why) = rounds.keep(&round) {
+                let pool = self.pool.mountpoint.as_path();
+                self.tell(What::Note, (pool, &[]), &why);
+            }
+            self.report.round = Some(round);
+        }
         self.report.finish(&self.teller)
     }
 }

@@ -1,6 +1,7 @@
 //! What `canopy verify` prints.
 
 use super::judge::Verdict;
+use super::round::Round;
 use crate::error::{Error, Result};
 use crate::output::{complain, print, print_json, shown};
 use crate::pool_link::PoolLink;
@@ -44,6 +45,8 @@ pub(super) struct Report {
     pub(super) differing: u64,
     /// What could not be looked at, besides `unread`.
     pub(super) failed: u64,
+    /// With `--resume`: all runs of the round together.
+    pub(super) round: Option<Round>,
     pub(super) findings: Vec<Finding>,
 }
 
@@ -131,6 +134,7 @@ impl Report {
             resumed: 0,
             differing: 0,
             failed: 0,
+            round: None,
             findings: Vec::new(),
         }
     }
@@ -201,8 +205,12 @@ impl Report {
             print(&self.text(teller));
         }
         let unread = self.unread.files + self.failed;
-        let damaged = self.damaged.files - self.fixed.files;
-        match (self.stopped, unread, damaged, self.differing) {
+        // What an earlier run of the round has found is still to be mended.
+        let (damaged, differing) = match &self.round {
+            Some(round) => (round.damaged, round.differing),
+            None => (self.damaged.files - self.fixed.files, self.differing),
+        };
+        match (self.stopped, unread, damaged, differing) {
             (true, ..) => Err(Error::Stopped),
             (_, 0, 0, 0) => Ok(()),
             (_, 0, damaged, differing) => Err(Error::Damaged { damaged, differing }),
@@ -211,6 +219,11 @@ impl Report {
     }
 
     fn text(&self, teller: &Teller) -> String {
+        let round = self.round.as_ref().map(Round::text).unwrap_or_default();
+        self.own_text(teller) + &round
+    }
+
+    fn own_text(&self, teller: &Teller) -> String {
         let mut text = String::new();
         if teller.few > SHOWN {
             let more = teller.few - SHOWN;

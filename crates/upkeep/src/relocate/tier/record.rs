@@ -4,12 +4,12 @@
 //! began.
 
 use crate::error::{Error, Result};
+use canopy_config::state::name_of;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -80,16 +80,7 @@ fn check_private(dir: &Path) -> io::Result<()> {
 
 /// Returns the path of a pool's record.
 fn path_of(mountpoint: &Path) -> PathBuf {
-    // Bytes that could mean something in a path are written as numbers.
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._".contains(&byte);
-    let bytes = mountpoint.as_os_str().as_bytes().iter();
-    let name: String = bytes
-        .map(|&byte| match byte {
-            b'/' => "-".to_owned(),
-            byte if plain(byte) => char::from(byte).to_string(),
-            byte => format!("%{byte:02x}"),
-        })
-        .collect();
+    let name = name_of(mountpoint);
     directory().join(format!("tier{name}.json"))
 }
 
