@@ -16,7 +16,7 @@ readonly PREFIX=${PREFIX:-/usr/local} SBINDIR=${SBINDIR:-/sbin} DESTDIR=${DESTDI
 readonly ASIDE=before-canopy
 readonly BUILD=${BUILD:-${CARGO_TARGET_DIR:-$here/target}/release}
 readonly PROGRAM=$PREFIX/bin/canopy PRELOAD=libcanopy_preload.so
-readonly UNITS=(canopy@.service canopy-tier@.service canopy-notify.service)
+readonly UNITS=(canopy@.service canopy-tier@.service canopy-notify.service canopy-jobs.service)
 
 # links present|all: prints each link and its target. `present` leaves out the library if it is not built.
 links() {

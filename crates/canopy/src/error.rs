@@ -24,6 +24,8 @@ pub enum Error {
     #[error(transparent)]
     Notify(#[from] canopy_notify::Error),
     #[error(transparent)]
+    Schedule(#[from] canopy_schedule::Error),
+    #[error(transparent)]
     Setup(#[from] canopy_setup::Error),
     #[error("branches '{instruction}': {why}")]
     Branches { instruction: String, why: String },

@@ -70,7 +70,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             canopy_monitor::metrics(&args, canopy_server::badge::published_report).map_err(Into::into)
         }
         Command::Disks(args) => commands::status::disks(&args),
-        Command::Notify(args) => commands::status::notify::run(&args),
+        Command::Notify(args) => commands::status::notify::run(&args, &cli::takes),
+        Command::Jobs(args) => commands::status::jobs(&args, &cli::takes),
         Command::Log(args) => {
             canopy_monitor::log(&args, canopy_server::badge::servers_of).map_err(Into::into)
         }
@@ -102,7 +103,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Migrate(args) => canopy_setup::commands::migrate::run(&args).map_err(Into::into),
         // These have their own exit statuses.
         Command::Verify(args) => return commands::verify::run(&args),
-        Command::Status(args) => return commands::status::run(&args),
+        Command::Status(args) => return commands::status::run(&args, &cli::takes),
         Command::Doctor(args) => return commands::doctor::run(&args),
         Command::Fsck(args) => return canopy_upkeep::fsck(&args),
         Command::Options(args) => {

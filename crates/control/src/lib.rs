@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+pub mod calm;
 pub mod daemon;
 pub mod messages;
 pub mod metrics;

@@ -30,7 +30,7 @@ pub struct Subject {
     pub pool: String,
     /// As in `canopy status --json`.
     pub code: String,
-    /// The branch, or nothing if it is about the pool.
+    /// The branch or the job, or nothing if it is about the pool.
     pub branch: String,
 }
 

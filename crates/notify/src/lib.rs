@@ -7,7 +7,6 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod deliver;
-mod drain;
 mod error;
 pub mod event;
 mod mail;
@@ -73,9 +72,6 @@ sends what 'canopy status' warns of: once when it begins, once when it is over.
   ntfy = \"https://ntfy.sh/TOPIC\" # or gotify, webhook, command
   least = \"problem\"              # or warning (default), notice
   repeat = \"daily\"               # again each day while it lasts
-In the file of a pool:
-  [health]
-  drain = true                   # empty a disk that says that it fails
 
 Examples:
   canopy notify test
@@ -88,15 +84,7 @@ Examples:
 pub fn notify(args: &NotifyArgs, look: &dyn Fn() -> Result<Seen, String>) -> Result<()> {
     let targets = target::all(&args.file);
     match args.action {
-        Action::Run => {
-            let drains = drain::Drains::of_pools()?;
-            let targets = match targets {
-                // There is something to do all the same.
-                Err(Error::NoTargets(_)) if !drains.is_empty() => Vec::new(),
-                targets => targets?,
-            };
-            run::watch(&targets, drains, &args.state, i64::from(args.gather), look)
-        }
+        Action::Run => run::watch(&targets?, &args.state, i64::from(args.gather), look),
         Action::Test => run::test(&targets?),
     }
 }

@@ -1,7 +1,6 @@
 //! The loop of `canopy notify`: looks, tells, remembers.
 
 use crate::deliver;
-use crate::drain::{Drains, Ended};
 use crate::error::{Error, Result};
 use crate::event::{Condition, Event, Phase, Seen, Severity, Subject};
 use crate::message::Message;
@@ -11,6 +10,7 @@ use crate::tracker::Tracker;
 use canopy_base::text::os_error;
 use canopy_config::state::keep;
 use canopy_sys::shown::Show as _;
+use canopy_terminal::{Priority, journal_line};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -28,14 +28,11 @@ const APART: i64 = 5;
 struct Memory {
     tracker: Tracker,
     outbox: Outbox,
-    #[serde(default)]
-    drained: Ended,
 }
 
 /// Looks at pools again and again, until a signal arrives. Events gather for so many seconds.
 pub(crate) fn watch(
     targets: &[Target],
-    mut drains: Drains,
     state: &Path,
     gather: i64,
     look: &dyn Fn() -> Result<Seen, String>,
@@ -54,12 +51,8 @@ pub(crate) fn watch(
     loop {
         let now = now();
         match look() {
-            Ok(mut seen) => {
+            Ok(seen) => {
                 blind = false;
-                for (severity, line) in drains.go_on(now, &seen.conditions, &mut memory.drained) {
-                    say(severity, &line);
-                }
-                seen.counters.extend(drains.counters(&memory.drained));
                 let events = memory.tracker.observe(now, seen, gather);
                 events.iter().for_each(log);
                 for target in targets {
@@ -150,15 +143,13 @@ fn log(event: &Event) {
     say(event.severity(), &format!("{}: {over}{}", condition.subject.pool, condition.text));
 }
 
-/// Writes a line, which the journal takes with its priority (sd-daemon(3)).
 fn say(severity: Severity, line: &str) {
     let priority = match severity {
-        Severity::Problem => "<3>",
-        Severity::Warning => "<4>",
-        Severity::Notice => "<6>",
+        Severity::Problem => Priority::Error,
+        Severity::Warning => Priority::Warning,
+        Severity::Notice => Priority::Notice,
     };
-    let for_journal = std::env::var_os("JOURNAL_STREAM").is_some();
-    canopy_terminal::eprint_line(&format!("{}{line}", if for_journal { priority } else { "" }));
+    journal_line(priority, line);
 }
 
 /// Reads what was kept. What cannot be read is begun anew, so that people are told once too often rather than never.

@@ -65,6 +65,25 @@ pub fn eprint_line(line: &str) {
     eprintln!("{}: {}", program_name::current().as_str(), legible(line));
 }
 
+/// How much a line of a program matters that runs in the background.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Priority {
+    Error,
+    Warning,
+    Notice,
+}
+
+/// Writes a line to stderr, which the journal takes with its priority (sd-daemon(3)).
+pub fn journal_line(priority: Priority, line: &str) {
+    let mark = match priority {
+        Priority::Error => "<3>",
+        Priority::Warning => "<4>",
+        Priority::Notice => "<6>",
+    };
+    let for_journal = std::env::var_os("JOURNAL_STREAM").is_some();
+    eprint_line(&format!("{}{line}", if for_journal { mark } else { "" }));
+}
+
 /// Prints a value as indented JSON. Maps in it must have string keys.
 pub fn print_json(value: &impl serde::Serialize) {
     print(&format!("{}\n", json_text(&serde_json::to_string_pretty(value).unwrap_or_default())));

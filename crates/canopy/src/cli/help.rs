@@ -10,9 +10,8 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Mount", &["mount", "umount", "sync", "upgrade"]),
     ("Look", &["status", "disks", "top", "metrics", "notify", "log", "explain", "bench", "collect-info"]),
     ("Change", &["add", "remove", "replace", "mode", "set", "get", "list", "options"]),
-    ("Find files", &["which", "ls", "du"]),
-    ("Move files", &["move", "balance", "drain", "consolidate", "tier"]),
-    ("Copies and checks", &["copies", "dup", "dedup", "verify", "fsck"]),
+    ("Find and move files", &["which", "ls", "du", "move", "balance", "drain", "consolidate", "tier"]),
+    ("Copies and checks", &["copies", "dup", "dedup", "verify", "fsck", "jobs"]),
 ];
 
 const END: &str = "\

@@ -26,6 +26,7 @@ use canopy_config::source::command_line::Arg;
 use canopy_monitor::disks::DisksArgs;
 use canopy_monitor::{LogArgs, MetricsArgs, TopArgs};
 use canopy_notify::NotifyArgs;
+use canopy_schedule::JobsArgs;
 use canopy_setup::commands::init::InitArgs;
 use canopy_setup::commands::migrate::MigrateArgs;
 use canopy_setup::complete::CompleteArgs;
@@ -69,6 +70,7 @@ pub enum Command {
     Top(TopArgs),
     Metrics(MetricsArgs),
     Notify(NotifyArgs),
+    Jobs(JobsArgs),
     Log(LogArgs),
     Explain(ExplainArgs),
     Fsck(FsckArgs),
@@ -136,6 +138,14 @@ pub fn parse(invocation: Invocation, args: impl IntoIterator<Item = OsString>) -
         Invocation::CollectInfo => {
             Ok(Command::CollectInfo(CollectInfoArgs { output: None, as_mergerfs: true }))
         }
+    }
+}
+
+/// Says whether these are the arguments of a command, or in one line why not.
+pub fn takes(words: &[OsString]) -> Result<(), String> {
+    match parse_own(std::iter::once("canopy".into()).chain(words.iter().cloned())) {
+        Err(EarlyExit::UsageError(why)) => Err(why),
+        Ok(_) | Err(EarlyExit::Print(_)) => Ok(()),
     }
 }
 

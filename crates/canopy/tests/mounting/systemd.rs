@@ -113,16 +113,16 @@ fn the_unit_starts_a_pool_that_notifies_readiness() {
 
 #[test]
 fn systemd_accepts_the_units() {
-    ["canopy", "canopy-tier"].into_iter().for_each(accepts);
+    ["canopy@", "canopy-tier@", "canopy-jobs"].into_iter().for_each(accepts);
 }
 
 /// The exposure of each unit as systemd-analyze rates it, in tenths: what its work needs, and no more. Whoever adds to a unit
 /// what raises it, says there why.
 #[test]
 fn the_units_are_as_tight_as_their_work_allows() {
-    for (name, most) in [("canopy", 60), ("canopy-tier", 25)] {
+    for (name, most) in [("canopy@", 60), ("canopy-tier@", 25), ("canopy-jobs", 35)] {
         let scratch = ScratchDir::new("canopy-unit-", &[]);
-        let unit = scratch.path(&format!("{name}@service.service"));
+        let unit = scratch.path(&unit_file(name));
         fs::write(&unit, unit_text(name)).unwrap();
         let mut command = Command::new("systemd-analyze");
         command.args(["security", "--offline=true", "--no-pager", &format!("--threshold={most}")]).arg(&unit);
@@ -135,7 +135,7 @@ fn the_units_are_as_tight_as_their_work_allows() {
 /// could make none. All of these make such a namespace (systemd.exec(5)).
 #[test]
 fn the_unit_that_mounts_stays_in_the_namespaces_of_the_machine() {
-    let text = unit_text("canopy");
+    let text = unit_text("canopy@");
     let set: Vec<&str> = text.lines().filter_map(|line| line.split_once('=')).map(|(key, _)| key).collect();
     for forbidden in [
         "Protect",
@@ -166,16 +166,21 @@ fn the_unit_that_mounts_stays_in_the_namespaces_of_the_machine() {
     }
 }
 
+/// Returns the name of a unit's file, for an instance if it is a template.
+fn unit_file(name: &str) -> String {
+    if name.ends_with('@') { format!("{name}service.service") } else { format!("{name}.service") }
+}
+
 /// Returns a unit that names the program where this machine has it, without the manual page, which may not be here.
 fn unit_text(name: &str) -> String {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../dist/{name}@.service"));
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../dist/{name}.service"));
     let text = fs::read_to_string(file).unwrap().replace("/usr/bin/canopy", program().to_str().unwrap());
     text.lines().filter(|line| !line.starts_with("Documentation=")).collect::<Vec<_>>().join("\n")
 }
 
 fn accepts(name: &str) {
     let scratch = ScratchDir::new("canopy-unit-", &[]);
-    let unit = scratch.path(&format!("{name}@service.service"));
+    let unit = scratch.path(&unit_file(name));
     fs::write(&unit, unit_text(name)).unwrap();
     let mut command = Command::new("systemd-analyze");
     let done = run_within(command.args(["verify", "--man=no"]).arg(&unit), PATIENCE);

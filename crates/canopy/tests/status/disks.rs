@@ -179,17 +179,33 @@ fn a_disk_that_fails_is_emptied_where_the_pool_asks_for_it() {
     fs::write(bed.bed.on(0, "other"), "other").unwrap();
     bed.says(0, GOOD);
     bed.says(1, &GOOD.replace("\"passed\":true", "\"passed\":false"));
-    let mut command = bed.command(&["notify", "run", "--gather", "1"]);
-    command.arg("--file").arg(home.path("none.toml")).arg("--state").arg(home.path("notify.json"));
+    let jobs = home.path("jobs");
+    let mut command = bed.command(&["jobs", "watch", "--every", "1"]);
     let said = fs::File::create(home.path("said")).unwrap();
-    let mut child = spawn(command.stderr(said)).expect("a process");
+    let mut child = spawn(command.env("CANOPY_STATE_DIR", &jobs).stderr(said)).expect("a process");
     let moved = || bed.bed.on(0, "films/one").exists() && !bed.bed.on(1, "films/one").exists();
     let told = || fs::read_to_string(home.path("said")).unwrap_or_default();
-    let emptied = wait_until(PATIENCE, || moved() && told().contains("has moved what it could"));
+    let done = || told().contains("done: the files of ") && told().contains(" are on other disks now");
+    let emptied = wait_until(PATIENCE, || moved() && done());
+    // As long as the disk is said to fail, it is not emptied again before the next day.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    let list = |words: &[&str]| {
+        let mut command = Command::new(BINARY);
+        command.args(words).env("CANOPY_CONFIG_DIR", home.path("etc")).env("CANOPY_STATE_DIR", &jobs);
+        run_within(&mut command, PATIENCE)
+    };
+    let found: Value = serde_json::from_str(&list(&["jobs", "--json"]).stdout).unwrap();
+    // Another disk at its place is a new one.
+    bed.says(1, GOOD);
+    bed.forget();
+    let forgotten = wait_until(PATIENCE, || !list(&["jobs", "--json"]).stdout.contains("drain-"));
     kill_process(Pid::from_child(&child), Signal::TERM).expect("it runs");
     assert!(wait_within(&mut child, PATIENCE).is_some_and(|status| status.success()));
-    assert!(emptied, "{}", told());
+    assert!(emptied && forgotten, "{emptied} {forgotten} {}", told());
+    let job = &found["pools"][0]["jobs"][0];
+    assert!(job["name"].as_str().is_some_and(|name| name.starts_with("drain-")), "{found:#}");
+    assert_eq!((&job["done"], &job["last"]["outcome"]), (&1.into(), &"done".into()), "{job:#}");
     assert_eq!(fs::read(bed.bed.at("films/one")).unwrap(), b"one");
-    assert_eq!(told().matches("moving the files").count(), 1, "{}", told());
+    assert_eq!(told().matches(" begins: canopy drain ").count(), 1, "{}", told());
     bed.bed.pool.umount();
 }

@@ -107,14 +107,21 @@ impl Bed {
         fs::write(path, content).expect("write");
     }
 
-    fn json(&self, line: &str) -> Value {
+    fn command(&self, line: &str) -> Command {
         let pool = self.pool.pool.path().display().to_string();
         let mut line = line.replace("POOL", &pool).replace("HOME", &self.home.dir().display().to_string());
         for branch in 0..3 {
             line = line.replace(&format!("DISK{branch}"), &self.pool.on(branch, "").display().to_string());
         }
         let mut command = Command::new(BINARY);
-        command.args(line.split(' ')).arg("--json").env("CANOPY_CONFIG_DIR", self.home.path("etc"));
+        command.args(line.split(' ')).env("CANOPY_CONFIG_DIR", self.home.path("etc"));
+        command.env("CANOPY_STATE_DIR", self.home.path("jobs"));
+        command
+    }
+
+    fn json(&self, line: &str) -> Value {
+        let mut command = self.command(line);
+        command.arg("--json");
         let done = run_within(&mut command, PATIENCE);
         serde_json::from_str(&done.stdout).unwrap_or_else(|why| panic!("{line}: {why}: {}", done.describe()))
     }
@@ -131,12 +138,21 @@ fn json_is_as_documented() {
         bed.put(1, name, vec![5; 1 << 20]);
     }
     fs::set_permissions(bed.pool.on(0, "d/twice"), fs::Permissions::from_mode(0o600)).unwrap();
+    let file = format!(
+        "branches = ['/a']\nmountpoint = '{}'\n[[schedule]]\ndo = 'which'\nwhen = 'every month'\n",
+        bed.pool.pool.path().display()
+    );
+    fs::write(bed.home.path("etc/planned.toml"), file).unwrap();
     let fstab = "DISKS /p fuse.mergerfs use_ino,frob,config=/none 0 0\n";
     fs::write(bed.home.path("fstab"), fstab.replace("DISKS", "/a:/b")).unwrap();
     let all = |lines: &[&str]| lines.iter().map(|line| bed.json(line)).collect::<Vec<_>>();
 
     check("status", &all(&["status POOL --fstab-file HOME/fstab", "status --fstab-file HOME/fstab"]));
     check("disks", &all(&["disks POOL"]));
+    let run = bed.command("jobs planned run which").output().expect("canopy");
+    assert!(run.status.success(), "{run:?}");
+    check("jobs", &all(&["jobs planned", "jobs planned log which"]));
+    check("status", &all(&["status POOL --fstab-file HOME/fstab"]));
     check("doctor", &all(&["doctor --fstab-file HOME/fstab"]));
     check("explain", &all(&["explain create POOL/new", "explain unlink POOL/d/once"]));
     check("get", &all(&["get POOL", "get POOL pid"]));

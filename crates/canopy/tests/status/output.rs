@@ -33,6 +33,7 @@ fn a_healthy_pool_is_described_without_warnings() {
         "disks",
         "error",
         "fstype",
+        "jobs",
         "kernel",
         "low_priority_threads",
         "mountpoint",

@@ -12,8 +12,10 @@ use toml_edit::{Document, Item, TableLike, Value};
 
 /// Tables that say who is told of the pool. `canopy notify` reads them.
 const NOTIFY: &str = "notify";
-/// A table that says what to do when a disk fails. `canopy notify` reads it.
+/// A table that says what to do when a disk fails. `canopy jobs` reads it.
 pub const HEALTH: &str = "health";
+/// Tables that say what is to run when. `canopy jobs` reads them.
+pub const SCHEDULE: &str = "schedule";
 /// The keys of a branch that is a table.
 const PARTS: [&str; 3] = ["path", "mode", "minfreespace"];
 /// The keys of a tier.
@@ -73,7 +75,7 @@ struct Walk<'t> {
 impl Walk<'_> {
     fn table(&mut self, table: &dyn TableLike, above: &str) {
         for (name, item) in table.iter() {
-            if (name == NOTIFY || name == HEALTH) && above.is_empty() {
+            if [NOTIFY, HEALTH, SCHEDULE].contains(&name) && above.is_empty() {
                 continue;
             }
             let key = if above.is_empty() { name.to_owned() } else { format!("{above}.{name}") };

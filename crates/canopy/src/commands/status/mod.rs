@@ -9,7 +9,7 @@ mod render;
 mod unmounted;
 mod warnings;
 
-use self::model::{BranchStatus, Health, PoolStatus, State, Status};
+use self::model::{BranchStatus, Health, PoolStatus, State, Status, Warning, WarningCode};
 use super::probe::BranchFacts;
 use crate::error::Error;
 use crate::terminal;
@@ -18,6 +18,7 @@ use canopy_control::{BranchReport, ExplainReport, OsText, PoolReport};
 use canopy_monitor::deadline_command::RunningCommand;
 use canopy_monitor::disks::{self, DisksArgs, Obstacle, Row};
 use canopy_monitor::probe::{self, Cause, QueryOutcome};
+use canopy_schedule::{Check, Jobs, JobsArgs, Look};
 use canopy_server::badge;
 use canopy_sys::mountinfo::{self, MountEntry};
 use canopy_upkeep::{BranchSpace, TierStatus};
@@ -70,8 +71,8 @@ const SLOWER: u32 = 10;
 /// How often to look for what a pool publishes that does not answer.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-pub fn run(args: &StatusArgs) -> ExitCode {
-    let status = match look(args) {
+pub fn run(args: &StatusArgs, takes: Check<'_>) -> ExitCode {
+    let status = match look_at_all(args, takes) {
         Ok(status) => status,
         Err(error) => {
             error.lines().iter().for_each(|line| terminal::eprint_line(line));
@@ -95,6 +96,13 @@ pub(super) fn look(args: &StatusArgs) -> Result<Status, Error> {
     let mut pools = if only.is_some() && !unmounted.is_empty() { Vec::new() } else { pools(only)? };
     look_at_disks(&mut pools, &args.disks_file);
     Ok(Status { linux: release(), pools, unmounted })
+}
+
+/// Returns it with what is scheduled. `takes` says whether the program takes a command line.
+fn look_at_all(args: &StatusArgs, takes: Check<'_>) -> Result<Status, Error> {
+    let mut status = look(args)?;
+    status.pools.iter_mut().for_each(|pool| pool.jobs = Jobs::at(&pool.mountpoint.to_path(), takes));
+    Ok(status)
 }
 
 /// Asks the disks of all pools at the same time, as far as they may be asked now.
@@ -135,6 +143,20 @@ pub fn disks(args: &DisksArgs) -> Result<(), Error> {
     }
     disks::print_list(rows.into_values().collect(), obstacle, args.json);
     Ok(())
+}
+
+/// Runs `canopy jobs`.
+pub fn jobs(args: &JobsArgs, takes: Check<'_>) -> Result<(), Error> {
+    let eyes = |pool: &Path| {
+        let mut pools = pools(Some(pool)).map_err(|why| why.line())?;
+        look_at_disks(&mut pools, &args.disks_file);
+        let fails = |warning: &&Warning| warning.code == WarningCode::DiskFailing;
+        let failing = pools.iter().flat_map(|pool| pool.warnings.iter().filter(fails));
+        let failing = failing.filter_map(|warning| warning.branch.as_ref().map(OsText::one_line)).collect();
+        let asleep = pools.iter().flat_map(|pool| pool.disks.iter().filter(|disk| disk.asleep));
+        Ok(Look { failing, asleep: asleep.map(|disk| disk.name.clone()).collect() })
+    };
+    Ok(canopy_schedule::jobs(args, takes, &eyes)?)
 }
 
 /// Returns the branches of a pool with their modes, for completions. None if the pool does not answer.
@@ -273,6 +295,7 @@ fn pool(
         survival: report.as_ref().and_then(|report| report.survival.clone()),
         options: report.as_ref().map(|report| report.options.clone()),
         tiering: TierStatus::of(&mounted.mountpoint, report.as_ref(), branches.iter().filter_map(space)),
+        jobs: Jobs::default(),
         branches,
         disks: Vec::new(),
         warnings: Vec::new(),

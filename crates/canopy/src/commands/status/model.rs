@@ -5,6 +5,7 @@ use canopy_control::{
     IllnessReport, KernelReport, OsText, ParkedReport, SecurityReport, SurvivalReport, WaitReport,
 };
 use canopy_monitor::disks::DiskHealth;
+use canopy_schedule::Jobs;
 use canopy_upkeep::TierStatus;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -97,6 +98,8 @@ pub struct PoolStatus {
     /// The disks below them.
     pub disks: Vec<DiskHealth>,
     pub tiering: TierStatus,
+    /// What the pool's file has scheduled; nothing for who is not root.
+    pub jobs: Jobs,
     pub warnings: Vec<Warning>,
 }
 

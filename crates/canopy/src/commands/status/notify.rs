@@ -6,8 +6,9 @@ use crate::error::Error;
 use canopy_control::OsText;
 use canopy_notify::event::{Condition, Counter, Seen, Severity, Subject};
 use canopy_notify::{NotifyArgs, notify};
+use canopy_schedule::Check;
 
-pub fn run(args: &NotifyArgs) -> Result<(), Error> {
+pub fn run(args: &NotifyArgs, takes: Check<'_>) -> Result<(), Error> {
     let all = StatusArgs {
         mount: None,
         json: true,
@@ -15,22 +16,24 @@ pub fn run(args: &NotifyArgs) -> Result<(), Error> {
         fstab_file: args.fstab_file.clone(),
         disks_file: args.disks_file.clone(),
     };
-    Ok(notify(args, &|| super::look(&all).map(|status| of(&status)).map_err(|why| why.line()))?)
+    Ok(notify(args, &|| super::look_at_all(&all, takes).map(|status| of(&status)).map_err(|why| why.line()))?)
 }
 
 fn of(status: &Status) -> Seen {
     let warnings = status.pools.iter().flat_map(|pool| {
         let place = pool.mountpoint.one_line();
-        let tiering = pool.tiering.troubles().map({
-            let place = place.clone();
-            move |(code, text, fix)| Condition {
-                subject: subject(&place, code, None),
+        let advice = {
+            let pool = place.clone();
+            move |(branch, code, text, fix): (String, &str, String, String)| Condition {
+                subject: Subject { pool: pool.clone(), code: code.to_owned(), branch },
                 severity: Severity::Warning,
                 text,
                 fix,
             }
-        });
-        pool.warnings.iter().map(move |warning| condition(&place, warning)).chain(tiering)
+        };
+        let tiering = pool.tiering.troubles().map(|(code, text, fix)| (String::new(), code, text, fix));
+        let advice = tiering.chain(pool.jobs.troubles()).map(advice);
+        pool.warnings.iter().map(move |warning| condition(&place, warning)).chain(advice)
     });
     Seen {
         conditions: warnings.chain(status.unmounted.iter().map(unmounted)).collect(),
@@ -65,7 +68,14 @@ fn unmounted(pool: &Unmounted) -> Condition {
 
 fn counters(pool: &PoolStatus) -> impl Iterator<Item = Counter> {
     let place = pool.mountpoint.one_line();
-    pool.survival.iter().flat_map(move |survival| {
+    let jobs = pool.jobs.done().map({
+        let pool = place.clone();
+        move |(branch, count, text)| {
+            let subject = Subject { pool: pool.clone(), code: "job-done".into(), branch };
+            Counter { subject, count, text }
+        }
+    });
+    let servers = pool.survival.iter().flat_map(move |survival| {
         let of = |code, count, text| Counter { subject: subject(&place, code, None), count, text };
         let death = survival.last_death.as_deref().unwrap_or("it is not known how");
         [
@@ -80,7 +90,8 @@ fn counters(pool: &PoolStatus) -> impl Iterator<Item = Counter> {
                 "the program that was installed since has taken over".to_owned(),
             ),
         ]
-    })
+    });
+    servers.chain(jobs)
 }
 
 #[cfg(test)]

@@ -82,7 +82,7 @@ fn pool(pool: &PoolStatus, linux: Option<&String>) -> String {
         let minimum = option("minfreespace").parse().map_or_else(|_| String::new(), bytes);
         fact(&mut text, "creates", &format!("{}, minfreespace {minimum}", option("category.create")));
     }
-    pool.tiering.facts().for_each(|(name, value)| fact(&mut text, name, &value));
+    pool.tiering.facts().chain(pool.jobs.facts()).for_each(|(name, value)| fact(&mut text, name, &value));
     if !pool.branches.is_empty() {
         text.push('\n');
         let rows = pool.branches.iter().map(row).collect();
