@@ -253,6 +253,25 @@ fn a_job_never_runs_twice_at_once_and_can_be_stopped() {
     assert_eq!(bed.outcome("a"), "time-up");
 }
 
+#[test]
+fn a_job_that_ends_with_its_watcher_begins_anew() {
+    let bed = Bed::mounted("[[schedule]]\ndo = 'verify --bwlimit 1M'\nwhen = 'every night at 03:00'\n");
+    fs::write(bed.scratch.path("a/large"), vec![7; 40 << 20]).unwrap();
+    bed.was_dealt_with("verify", "every day at 03:00", 3 * DAY);
+    let watching = bed.start(&["jobs", "watch", "--every", "1"]);
+    assert!(wait_until(PATIENCE, || reader_of(&bed.scratch.path("pool")).is_some()), "{}", bed.said());
+    end(watching);
+    // Nothing of it runs on, and it is known to be unfinished.
+    assert!(reader_of(&bed.scratch.path("pool")).is_none());
+    assert_eq!((bed.outcome("verify").as_str(), &bed.job("verify")["done"]), ("cut-off", &json!(0)));
+    fs::write(bed.scratch.path("a/large"), "small").unwrap();
+    let watching = bed.start(&["jobs", "watch", "--every", "1"]);
+    let done = wait_until(PATIENCE, || bed.outcome("verify") == "done");
+    end(watching);
+    assert!(done, "{:#} {}", bed.job("verify"), bed.said());
+    assert_eq!(bed.said().matches("verify begins").count(), 2, "{}", bed.said());
+}
+
 /// Returns the process that verifies this pool.
 fn reader_of(pool: &Path) -> Option<Pid> {
     let pool = pool.as_os_str().as_encoded_bytes();
