@@ -5,7 +5,8 @@
 #   SBINDIR  where mount(8) looks for its helpers (/sbin)
 #   DESTDIR  a prefix to every path, for building packages (none)
 #   BUILD    the directory of the build (release in CARGO_TARGET_DIR or target)
-#   NAMES    canopy, mergerfs or all: whether to install Canopy itself, the names and files that replace mergerfs, or both (all)
+#   NAMES    canopy, mergerfs, web or all: whether to install Canopy itself, the names and files that replace mergerfs, the screen
+#            in the browser (if it is built), or all of them (all)
 # With PREFIX=/usr the paths are those of Debian's packages; scripts/package.sh takes its lists from here.
 # If another program owns one of the names, nothing is installed. With --force that program's file is renamed to
 # NAME.before-canopy, and uninstalling renames it back.
@@ -45,6 +46,10 @@ files() {
     for unit in "${UNITS[@]}"; do
         printf '%s %s 644\n' "$PREFIX/lib/systemd/system/$unit" "$here/dist/$unit"
     done
+    if [[ $1 == all || -e $BUILD/canopy-web ]]; then
+        printf '%s %s 755\n' "$PROGRAM-web" "$BUILD/canopy-web"
+        printf '%s %s 644\n' "$PREFIX/lib/systemd/system/canopy-web.service" "$here/dist/canopy-web.service"
+    fi
     printf '%s %s 644\n' "$PREFIX/lib/modprobe.d/canopy.conf" "$here/dist/modprobe.d/canopy.conf"
     printf '%s %s 644\n' "$PREFIX/share/doc/canopy/example.toml" "$here/dist/example.toml"
     # What --help and the manual point to.
@@ -60,12 +65,14 @@ files() {
     done
 }
 
-# Of lines that begin with a path, prints those that NAMES selects. What replaces mergerfs has its name in the path.
+# Of lines that begin with a path, prints those that NAMES selects. What replaces mergerfs has its name in the path. The page of
+# the manual about `canopy web` belongs to Canopy itself.
 selected() {
     case $NAMES in
     all) cat ;;
+    web) awk '$1 ~ /\/canopy-web(\.service)?$/' ;;
     mergerfs) awk -v prefix="$PREFIX" '{ path = $1; sub("^" prefix, "", path) } path ~ /mergerfs/' ;;
-    canopy) awk -v prefix="$PREFIX" '{ path = $1; sub("^" prefix, "", path) } path !~ /mergerfs/' ;;
+    canopy) awk -v prefix="$PREFIX" '{ path = $1; sub("^" prefix, "", path) } path !~ /mergerfs/ && path !~ /\/canopy-web(\.service)?$/' ;;
     esac
 }
 
@@ -126,7 +133,7 @@ uninstall_all() {
     rmdir -- "$DESTDIR$PREFIX"/{lib/mergerfs,lib/modprobe.d,share/doc/canopy/docs,share/doc/canopy/dist,share/doc/canopy} 2>/dev/null || true
 }
 
-case $NAMES in all | canopy | mergerfs) ;; *) fail "NAMES is $NAMES, not all, canopy or mergerfs" ;; esac
+case $NAMES in all | canopy | mergerfs | web) ;; *) fail "NAMES is $NAMES, not all, canopy, mergerfs or web" ;; esac
 action=install force=no
 for word in "$@"; do
     case $word in

@@ -133,6 +133,20 @@ inside() {
     expect "mover" canopy status
     canopy set media rules=
 
+    step "the screen in the browser"
+    output=$(canopy web 2>&1) && exit 1
+    [[ $output == *"apt install canopy-web"* ]] || { printf '%s\n' "$output" && exit 1; }
+    apt install "$package"/1/canopy-web_*.deb >/dev/null 2>&1
+    systemd-analyze --man=no verify /usr/lib/systemd/system/canopy-web.service
+    canopy web --no-token &
+    screen=$!
+    for ((tries = 0; tries < 50; tries++)); do [[ ! -e /run/canopy-web/address ]] || break && sleep 0.1; done
+    expect "http://127.0.0.1:7373/enter?token=" canopy web token
+    kill "$screen"
+    wait "$screen"
+    apt purge canopy-web >/dev/null 2>&1
+    [[ ! -e /usr/bin/canopy-web ]]
+
     step "upgrade"
     pid=$(canopy get /mnt/media pid)
     expect "  /mnt/media" apt install "$package"/2/canopy_*.deb

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Makes packages of this tree in target/packages, with SHA256SUMS:
 #   package.sh [deb] [static] [image]    without a name, all three
-#     deb     canopy_*.deb, canopy-mergerfs_*.deb (the names of mergerfs) and canopy-dbgsym_*.deb (debug information)
+#     deb     canopy_*.deb, canopy-mergerfs_*.deb (the names of mergerfs), canopy-web_*.deb (the screen in the browser) and
+#             canopy-dbgsym_*.deb (debug information)
 #     static  canopy-VERSION-static-*, one program that needs no library, and its debug information in a file beside it
 #     image   canopy-VERSION-image.tar, a container image with the static program only; needs buildah
 # Environment variables, with their defaults:
 #   OUT           where the packages go (target/packages)
 #   VERSION       the version of the packages (that of Cargo.toml with a revision of Debian, as 0.1.0-1)
-#   BUILD         a directory with a built canopy and libcanopy_preload.so; by default a release is built
+#   BUILD         a directory with a built canopy, canopy-web and libcanopy_preload.so; by default a release is built
 #   STATIC_BUILD  a directory with a built static canopy; by default a release is built
 #   DEBFULLNAME, DEBEMAIL  the maintainer (The Canopy authors, at the address of the repository's owner)
 # scripts/install.sh has the list of what is installed, and where. Needs dpkg-deb and binutils.
@@ -111,25 +112,24 @@ make_deb() {
     local arch ids='' depends build=${BUILD:-} file id
     arch=$(dpkg --print-architecture)
     if [[ -z $build ]]; then
-        build_release -p canopy -p canopy-preload
+        build_release -p canopy -p canopy-preload -p canopy-web
         build=$TARGET/release
     fi
-    for file in canopy libcanopy_preload.so; do
+    for file in canopy canopy-web libcanopy_preload.so; do
         [[ -e $build/$file ]] || fail "there is no $file in $build"
     done
     mkdir "$work/build"
-    cp "$build"/{canopy,libcanopy_preload.so} "$work/build/"
-    for file in canopy libcanopy_preload.so; do
+    cp "$build"/{canopy,canopy-web,libcanopy_preload.so} "$work/build/"
+    for file in canopy canopy-web libcanopy_preload.so; do
         id=$(build_id "$work/build/$file")
         [[ -n $id ]] || fail "$build/$file has no build id"
         ids+=${ids:+ }$id
         mkdir -p "$work/canopy-dbgsym/usr/lib/debug/.build-id/${id:0:2}"
         split "$work/build/$file" "$work/canopy-dbgsym/usr/lib/debug/.build-id/${id:0:2}/${id:2}.debug"
     done
-    depends=$(libraries "$work"/build/*)
     sed 's/^$/./; s/^/ /' LICENSE-MIT >"$work/mit"
-    for file in canopy mergerfs; do
-        BUILD=$work/build DESTDIR=$work/${file/mergerfs/canopy-mergerfs} PREFIX=/usr SBINDIR=/usr/sbin NAMES=$file \
+    for file in canopy mergerfs web; do
+        BUILD=$work/build DESTDIR=$work/canopy$([[ $file == canopy ]] || echo "-$file") PREFIX=/usr SBINDIR=/usr/sbin NAMES=$file \
             scripts/install.sh install >/dev/null
     done
     # The configuration of pools: empty, so that it goes with the package.
@@ -139,6 +139,9 @@ make_deb() {
         dist/grafana.json
     gzip -9n "$work/canopy/usr/share/doc/canopy/options.md"
     rm -f "$OUT"/canopy_*.deb "$OUT"/canopy-*.deb
+    depends=$(libraries "$work"/build/canopy-web)
+    deb canopy-web
+    depends=$(libraries "$work"/build/{canopy,libcanopy_preload.so})
     for file in canopy canopy-mergerfs canopy-dbgsym; do deb "$file"; done
 }
 

@@ -13,6 +13,7 @@
 #                              a machine with systemd boots with a disk that is dead (scripts/boot-tests.sh)
 #   test.sh --neighbours [NAME ...]
 #                              servers and databases over a pool, network filesystems below it (scripts/neighbour-tests.sh)
+#   test.sh --web [FILTER]     the screen in the browser, in Chromium (scripts/web-tests.sh)
 #   test.sh --filesystems [tmpfs|xfs|btrfs|ext4|mixed ...]
 #                              pjdfstest, fsx, the random changes and the mounted model over branches on each of these
 #   test.sh --storm [SEED [MINUTES]] [OPTION ...]
@@ -83,6 +84,10 @@ case ${1:-} in
     shift
     exec scripts/package-tests.sh "$@"
     ;;
+--web)
+    shift
+    exec scripts/web-tests.sh "$@"
+    ;;
 --filesystems)
     shift
     needs_root
@@ -118,7 +123,7 @@ case ${1:-} in
     cargo build --package canopy-storm
     exec "${CARGO_TARGET_DIR:-target}/debug/canopy-storm" "$@"
     ;;
--*) fail "unknown option: $1 (--fast, --kernel, --packages, --boot, --neighbours, --filesystems, --storm, --list, --yes)" ;;
+-*) fail "unknown option: $1 (--fast, --kernel, --packages, --boot, --neighbours, --web, --filesystems, --storm, --list, --yes)" ;;
 '')
     needs_root
     prepare test

@@ -75,6 +75,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Log(args) => {
             canopy_monitor::log(&args, canopy_server::badge::servers_of).map_err(Into::into)
         }
+        Command::Web(args) => canopy_monitor::web(&args).map_err(Into::into),
         Command::Explain(args) => commands::explain::run(&args),
         Command::CollectInfo(args) => commands::collect_info::run(&args),
         Command::Bench(args) => canopy_bench::run(&args).map_err(Into::into),

@@ -33,6 +33,8 @@ pub enum Error {
     Journal(String),
     #[error("the messages are in several places, so one pool must be named: {0} (canopy log --follow POOL)")]
     SeveralLogs(String),
+    #[error("cannot start canopy-web: {0}")]
+    NoScreen(String),
     #[error("{what}: {}", os_error(.why))]
     System { what: &'static str, why: io::Error },
 }

@@ -1,5 +1,5 @@
 //! Looks at running pools from outside, as any process can: `canopy metrics`, `canopy top` and `canopy log`; and at the disks
-//! below their branches.
+//! below their branches. `canopy web` starts the program that does so in the browser.
 //!
 //! Whatever a disk or a daemon may not answer is asked by a child process with a deadline ([`probe`]), so that a command
 //! neither hangs nor stays behind.
@@ -17,9 +17,11 @@ mod metrics;
 mod observe;
 pub mod probe;
 mod top;
+mod web;
 
 pub use error::{Error, Result};
 pub use log::{LogArgs, Servers, log};
 pub use metrics::{MetricsArgs, metrics};
 pub use observe::{BranchSpace, DaemonFigures, Published};
 pub use top::{TopArgs, top};
+pub use web::{WebArgs, web};

@@ -304,14 +304,14 @@ fn for_programs(roff: &mut Roff) {
             "canopy status --json",
             "linux; pools, each with mountpoint, fstype, source, state (serving, does-not-answer, ended, mute, unreachable), error, \
              version, pid, transport, threads, low_priority_threads, parked (what waits for something else than a disk: cause (lease, move, search), causes, requests, users and since), kernel (protocol, features, missing, max_stack_depth), passthrough, \
-             options, disks (as canopy disks --json), security (capabilities in effect, no_new_privs, landlock, unheeded_acls), survival (null, or takeovers, last_death, pause_ms and longest_pause_ms), branches, tiering (tiers, each with its name, size, used, mark and move_when, and mover, which is null or has running, pid, began, ended, state, files and bytes) and warnings. A branch \
+             options, disks (as canopy disks --json), security (capabilities in effect, no_new_privs, landlock, unheeded_acls), survival (null, or takeovers, last_death, pause_ms and longest_pause_ms), branches, tiering (tiers, each with its name, branches, size, used, mark and move_when, and mover, which is null or has running, pid, began, ended, state, files and bytes) and warnings. A branch \
              has path, mode, min_free, passes_through, health (ok, \
              lagging, asleep, does-not-answer, missing, unreachable, replaced, read-only, failing, gone, errors, not-mounted), error, illness \
              (null, or the fault that the pool has found: health, since and cause), waits (null, or what operations have to wait \
              for: answers (lagging, asleep, hung), since, requests, deadline (null, or after how many seconds they fail), and \
              disks, each with name, reads_in_flight, writes_in_flight, idle and state), unwatched (null, or why its changes \
              cannot be watched), unfinished_moves (what is the matter with moves to it that were cut off) and, if it could be examined, dev, ino, filesystem (a number that branches on one filesystem share), fstype, source, mounted_at, device, size, used, available, inodes, \
-             inodes_free, read_only, marked, errors and disks (their names). A warning has code, branch, text and fix.",
+             inodes_free, read_only, marked, errors and disks (their names). A warning has code, problem, branch, text and fix.",
         ),
         (
             "canopy disks --json",

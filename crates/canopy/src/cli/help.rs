@@ -8,7 +8,10 @@ use std::fmt::Write as _;
 const GROUPS: &[(&str, &[&str])] = &[
     ("Set up", &["init", "migrate", "doctor"]),
     ("Mount", &["mount", "umount", "sync", "upgrade"]),
-    ("Look", &["status", "disks", "top", "metrics", "notify", "log", "explain", "bench", "collect-info"]),
+    (
+        "Look",
+        &["status", "disks", "top", "metrics", "notify", "log", "web", "explain", "bench", "collect-info"],
+    ),
     ("Change", &["add", "remove", "replace", "mode", "set", "get", "list", "options"]),
     ("Find and move files", &["which", "ls", "du", "move", "balance", "drain", "consolidate", "tier"]),
     ("Copies and checks", &["copies", "dup", "dedup", "verify", "fsck", "jobs"]),
@@ -20,7 +23,7 @@ canopy help COMMAND shows examples; canopy options lists the mount options.
 
 /// Returns the definition with the template that shows the groups.
 pub(super) fn grouped(definition: clap::Command) -> clap::Command {
-    let mut text = "{about-with-newline}\n{usage-heading} {usage}\n".to_owned();
+    let mut text = "{about-with-newline}{usage-heading} {usage}\n".to_owned();
     for (title, names) in GROUPS {
         let _ = writeln!(text, "\n{title}:");
         for command in names.iter().filter_map(|name| definition.find_subcommand(name)) {

@@ -24,7 +24,7 @@ use crate::commands::upgrade::UpgradeArgs;
 use canopy_bench::BenchArgs;
 use canopy_config::source::command_line::Arg;
 use canopy_monitor::disks::DisksArgs;
-use canopy_monitor::{LogArgs, MetricsArgs, TopArgs};
+use canopy_monitor::{LogArgs, MetricsArgs, TopArgs, WebArgs};
 use canopy_notify::NotifyArgs;
 use canopy_schedule::JobsArgs;
 use canopy_setup::commands::init::InitArgs;
@@ -72,6 +72,7 @@ pub enum Command {
     Notify(NotifyArgs),
     Jobs(JobsArgs),
     Log(LogArgs),
+    Web(WebArgs),
     Explain(ExplainArgs),
     Fsck(FsckArgs),
     CollectInfo(CollectInfoArgs),

@@ -8,6 +8,7 @@ use canopy_monitor::disks::DiskHealth;
 use canopy_schedule::Jobs;
 use canopy_upkeep::TierStatus;
 use serde::Serialize;
+use serde::ser::SerializeStruct as _;
 use std::collections::BTreeMap;
 
 /// The output of `--json`. Later versions may add fields, but never change their meaning.
@@ -278,11 +279,23 @@ codes! {
         "a branch is itself a stacked filesystem: its files are not passed through",
 }
 
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Warning {
     pub code: WarningCode,
     /// The branch it is about, if it is about one.
     pub branch: Option<OsText>,
     pub text: String,
     pub fix: String,
+}
+
+impl Serialize for Warning {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_struct("Warning", 5)?;
+        fields.serialize_field("code", &self.code)?;
+        fields.serialize_field("problem", &self.code.is_problem())?;
+        fields.serialize_field("branch", &self.branch)?;
+        fields.serialize_field("text", &self.text)?;
+        fields.serialize_field("fix", &self.fix)?;
+        fields.end()
+    }
 }

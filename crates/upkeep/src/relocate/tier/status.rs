@@ -3,7 +3,7 @@
 use super::record::{self, CopiesReport, MoverReport, mover_report};
 use canopy_base::text::{bytes, date};
 use canopy_config::placement::{format_move_when, parse_rules, parse_tiers};
-use canopy_control::PoolReport;
+use canopy_control::{BranchReport, OsText, PoolReport};
 use canopy_policy::placement::MoveWhen;
 use serde::Serialize;
 use std::fmt;
@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(super) struct TierReport {
     name: String,
+    /// Its branches, also those that have not answered.
+    branches: Vec<OsText>,
     /// Bytes in all, and those that users cannot fill any more.
     size: u64,
     used: u64,
@@ -49,7 +51,11 @@ impl TierStatus {
                 pool.map_or(0, |pool| pool.closed.1.saturating_sub(copies.upto.max(pool.closed.0)));
         }
         let wants_copies = rules.iter().any(|rule| rule.copies.is_some_and(|copies| copies > 1));
-        TierStatus { tiers: tier_reports(option("tiers"), &branches), mover, wants_copies }
+        TierStatus {
+            tiers: tier_reports(option("tiers"), &branches, pool.map_or(&[][..], |pool| &pool.branches)),
+            mover,
+            wants_copies,
+        }
     }
 
     /// Returns what to tell, each with its name.
@@ -113,12 +119,13 @@ pub struct BranchSpace {
     pub available: u64,
 }
 
-fn tier_reports(option: &str, branches: &[BranchSpace]) -> Vec<TierReport> {
+fn tier_reports(option: &str, branches: &[BranchSpace], all: &[BranchReport]) -> Vec<TierReport> {
     let report = |tier: canopy_policy::placement::Tier| {
         let mut disks: Vec<&BranchSpace> = branches.iter().filter(|it| tier.holds(&it.path)).collect();
         disks.sort_by_key(|it| it.filesystem);
         disks.dedup_by_key(|it| it.filesystem);
         TierReport {
+            branches: all.iter().map(|it| it.path.clone()).filter(|it| tier.holds(&it.to_path())).collect(),
             size: disks.iter().map(|it| it.size).sum(),
             used: disks.iter().map(|it| it.size.saturating_sub(it.available)).sum(),
             mark: tier.move_when.iter().find_map(|when| match when {
@@ -172,7 +179,8 @@ mod tests {
             available,
         };
         let branches = [space("/ssd", 1, 1 << 29), space("/d1", 2, 0), space("/d2", 2, 0)];
-        let reports = tier_reports("ssd=/ssd|fuller than 70%|older than 2 days;disks=/d*;none=/x", &branches);
+        let reports =
+            tier_reports("ssd=/ssd|fuller than 70%|older than 2 days;disks=/d*;none=/x", &branches, &[]);
         let lines: Vec<String> = reports.iter().map(ToString::to_string).collect();
         assert_eq!(
             lines,
@@ -183,7 +191,7 @@ mod tests {
             ]
         );
         assert_eq!((reports[0].mark, reports[1].mark), (Some(70), None));
-        assert!(tier_reports("not a tier", &branches).is_empty());
+        assert!(tier_reports("not a tier", &branches, &[]).is_empty());
     }
 
     #[test]

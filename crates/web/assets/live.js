@@ -1,0 +1,40 @@
+// Keeps a page up to date. Without it, pages are as true as when they were loaded.
+"use strict";
+(() => {
+  const main = document.querySelector("main[data-live]");
+  if (!main || !window.EventSource) return;
+  const said = document.getElementById("said");
+  const say = (text) => { if (said.textContent !== text) said.textContent = text; };
+  // What people who do not see the page have to know of a change.
+  const words = () => [...main.querySelectorAll("h1 .badge, h2 .badge, h3 .badge")]
+    .map((badge) => badge.parentElement.textContent.trim()).join("; ");
+  // Where the keyboard is, so that it stays there.
+  const place = (element) => {
+    const all = [...main.querySelectorAll("a, button, input, select, summary, [tabindex]")];
+    return all.indexOf(element);
+  };
+  const source = new EventSource(main.dataset.live);
+  source.addEventListener("content", (event) => {
+    const before = words();
+    const at = place(document.activeElement);
+    main.innerHTML = event.data;
+    if (at >= 0) {
+      const all = main.querySelectorAll("a, button, input, select, summary, [tabindex]");
+      (all[Math.min(at, all.length - 1)] || main).focus({ preventScroll: true });
+    }
+    const now = words();
+    if (now !== before) say("Changed: " + now);
+  });
+  source.addEventListener("over", () => { source.close(); location.reload(); });
+  source.addEventListener("error", () => {
+    document.body.classList.add("stale");
+    say("The connection is lost. What is shown may be old.");
+  });
+  source.addEventListener("open", () => {
+    if (document.body.classList.contains("stale")) {
+      document.body.classList.remove("stale");
+      say("The connection is back.");
+    }
+  });
+  addEventListener("pagehide", () => source.close());
+})();

@@ -1,0 +1,40 @@
+//! What all requests share.
+
+use crate::data::Data;
+use crate::entry::attempts::Attempts;
+use crate::entry::sessions::Sessions;
+use crate::entry::tokens::Tokens;
+use crate::hosts::Hosts;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+
+/// How many live pages may be open.
+const STREAMS: usize = 48;
+
+#[derive(Debug)]
+pub struct App {
+    pub data: Data,
+    pub tokens: Tokens,
+    pub sessions: Sessions,
+    pub attempts: Attempts,
+    pub hosts: Hosts,
+    /// The name of the cookie: programs on other ports of this machine get it as well, so it differs from theirs.
+    pub cookie: String,
+    /// A turn for each live page that is open.
+    pub streams: Arc<Semaphore>,
+}
+
+impl App {
+    #[must_use]
+    pub fn new(data: Data, tokens: Tokens, hosts: Hosts, cookie: String) -> App {
+        App {
+            data,
+            tokens,
+            sessions: Sessions::default(),
+            attempts: Attempts::default(),
+            hosts,
+            cookie,
+            streams: Arc::new(Semaphore::new(STREAMS)),
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! The options with their help, and the values that a pool has.
+
+use super::frame::Page;
+use super::parts::{pool_choice, shown};
+use crate::data::model::{OptionHelp, Pool, Status};
+use maud::{Markup, html};
+
+/// `sought` is what the names or the help must contain.
+pub fn page(options: &[OptionHelp], status: &Status, pool: Option<&Pool>, sought: &str) -> Page {
+    let words = sought.to_lowercase();
+    let matches = |option: &&OptionHelp| {
+        !option.ignored && (option.name.contains(&words) || option.help.to_lowercase().contains(&words))
+    };
+    let found: Vec<&OptionHelp> = options.iter().filter(matches).collect();
+    let content = html! {
+        h1 { "Options" }
+        form .search method="get" action="/options" {
+            (pool_choice(status.pools.iter().map(|pool| &pool.mountpoint), pool.map(|pool| &pool.mountpoint), false))
+            label for="q" { "Name or help contains" }
+            input #q type="search" name="q" value=(sought);
+            button { "Show" }
+        }
+        @if let Some(pool) = pool { p { "Values are those of " (super::parts::pool_link(&pool.mountpoint)) "." } }
+        @if found.is_empty() { p { "No option contains “" (shown(sought)) "”." } }
+        @for option in found { (one(option, pool)) }
+    };
+    Page::new("Options", "/options", content)
+}
+
+fn one(option: &OptionHelp, pool: Option<&Pool>) -> Markup {
+    let default = option.default.as_deref().unwrap_or_default();
+    let value = pool.and_then(|pool| pool.options.as_ref()).and_then(|options| options.get(&option.name));
+    html! {
+        section .option {
+            h2 #{ "o-" (option.name) } { code { (option.name) } @for alias in &option.aliases { " " code .alias { (alias) } } }
+            p { (shown(&option.help)) }
+            dl {
+                @if let Some(value) = value {
+                    dt { "Value" }
+                    dd { @if value.is_empty() { "none" } @else { code { (shown(value)) } } @if value != default { " (not the default)" } }
+                }
+                @if !default.is_empty() { dt { "Default" } dd { code { (shown(default)) } } }
+                @if let Some(accepts) = &option.accepts { dt { "Accepts" } dd { (shown(accepts)) } }
+                dt { "Changes" } dd { (if option.runtime { "while the pool runs" } else { "at the next mount" }) }
+                @if let Some(since) = &option.since { dt { "Needs" } dd { "Linux " (shown(since)) } }
+            }
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What pages show, and how they change.
+
+use crate::rig::{HEALTHY, Screen};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
+
+/// Opens the events of a page.
+fn events(screen: &Screen, cookie: &str, address: &str) -> BufReader<TcpStream> {
+    let mut stream = screen.connect();
+    let text =
+        format!("GET {address} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nCookie: {cookie}\r\n\r\n", screen.port);
+    stream.write_all(text.as_bytes()).expect("a request");
+    BufReader::new(stream)
+}
+
+/// Reads up to the next event, and returns it with its name and data.
+fn next_event(stream: &mut BufReader<TcpStream>) -> String {
+    let mut event = String::new();
+    loop {
+        let mut line = String::new();
+        assert_ne!(
+            stream.read_line(&mut line).expect("an event in time"),
+            0,
+            "the stream has ended: {event}"
+        );
+        if line.trim().is_empty() && event.contains("event:") {
+            return event;
+        }
+        if line.starts_with("event:") || line.starts_with("data:") {
+            event.push_str(&line);
+        }
+    }
+}
+
+/// Returns the first event of a page of which the browser has seen nothing.
+pub(crate) fn first_event(screen: &Screen, cookie: &str, at: &str) -> String {
+    next_event(&mut events(screen, cookie, &format!("/live?at={at}")))
+}
+
+#[test]
+fn a_healthy_pool_says_so_on_every_page() {
+    let screen = Screen::start(&[]);
+    let cookie = screen.enter();
+    screen.says("options", r#"[{"name":"minfreespace","type":"a size","default":"4G","runtime":true,"help":"how much stays free"},
+        {"name":"old","ignored":true,"help":"nothing"}]"#);
+    screen.says("log", r#"{"sources":[{"kind":"journal","file":null,"lines":["one","two"]}]}"#);
+    for (page, all) in [
+        (
+            "/",
+            &["/pool?at=/mnt/media", "healthy", "Nothing to do.", "233 GiB of 931 GiB used, 2 branches"][..],
+        ),
+        (
+            "/pool?at=/mnt/media",
+            &[
+                "Tier all",
+                "files leave it when fuller than 80 %",
+                "/mnt/disk1",
+                "aria-label=\"25 % used\"",
+                "IronWolf",
+                "31 °C",
+                "SMART good",
+                "Branches in no tier",
+                "/mnt/disk2",
+                "no new files",
+                "ext4",
+                "652 GiB free",
+            ],
+        ),
+        ("/warnings", &["Nothing is wrong."]),
+        (
+            "/options?q=FREE",
+            &["how much stays free", "4294967296", "(not the default)", "while the pool runs"],
+        ),
+        ("/options?q=zzz", &["No option contains"]),
+        ("/log", &["of the journal", "one\ntwo"]),
+        ("/files", &["Which disks have a file"]),
+    ] {
+        let got = screen.get(&cookie, page);
+        assert_eq!(got.status, 200);
+        for words in all {
+            assert!(got.body.contains(words), "{page} lacks {words}: {}", got.body);
+        }
+        assert!(got.body.len() < 200_000 && got.body.contains("<html lang=\"en\">"));
+        assert!(got.body.contains("aria-current=\"page\""), "{page} is nowhere in the menu");
+    }
+    assert!(!screen.get(&cookie, "/options").body.contains("o-old"));
+}
+
+#[test]
+fn what_is_wrong_comes_with_what_to_do_and_the_worst_first() {
+    let screen = Screen::start(&[]);
+    let cookie = screen.enter();
+    let warnings = r#""warnings":[{"code":"nearly-full","problem":false,"branch":"/mnt/disk2","text":"it fills up","fix":"add a disk"},
+        {"code":"branch-gone","problem":true,"branch":"/mnt/disk1","text":"it is gone","fix":"plug it in"}]"#;
+    screen.says(
+        "status",
+        &HEALTHY.replace("\"warnings\":[]", warnings).replacen("\"health\":\"ok\"", "\"health\":\"gone\"", 1),
+    );
+    let overview = screen.get(&cookie, "/").body;
+    for words in ["problem", "it is gone", "plug it in", "1 more warning"] {
+        assert!(overview.contains(words), "{overview}");
+    }
+    assert!(!overview.contains("it fills up") && !overview.contains("healthy"));
+    let all = screen.get(&cookie, "/warnings").body;
+    assert!(all.find("it is gone") < all.find("it fills up") && all.contains("add a disk"), "{all}");
+    let pool = screen.get(&cookie, "/pool?at=/mnt/media").body;
+    assert!(pool.contains("</span> gone</span>") && pool.contains("</span> attention</span>"), "{pool}");
+}
+
+#[test]
+fn a_command_that_fails_is_told_and_the_page_comes_back() {
+    let screen = Screen::start(&[]);
+    let cookie = screen.enter();
+    for (says, words) in
+        [("", "canopy status --json says what is not understood"), ("{\"pools\":3}", "not understood")]
+    {
+        screen.says("status", says);
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        let got = screen.get(&cookie, "/");
+        assert!(got.status == 200 && got.body.contains(words), "{}", got.body);
+    }
+    assert!(screen.get(&cookie, "/log").body.contains("Not known"));
+    screen.says("status", r#"{"pools":[],"unmounted":[]}"#);
+    let mut live = events(&screen, &cookie, "/live?at=/");
+    while !next_event(&mut live).contains("There is no pool yet") {}
+    assert!(screen.get(&cookie, "/pool?at=/mnt/media").body.contains("no pool is mounted at /mnt/media"));
+    let log = screen.get(&cookie, "/log").body;
+    assert!(log.contains("nothing is known of log"), "{log}");
+}
+
+#[test]
+fn an_open_page_changes_when_a_disk_goes_and_ends_with_its_session() {
+    let screen = Screen::start(&[]);
+    let cookie = screen.enter();
+    let page = screen.get(&cookie, "/pool?at=/mnt/media");
+    let (_, rest) = page.body.split_once("data-live=\"").expect("a live page");
+    let address = rest.split('"').next().unwrap().replace("&amp;", "&");
+    let mut live = events(&screen, &cookie, &address);
+    screen.says("status", &HEALTHY.replacen("\"health\":\"ok\"", "\"health\":\"gone\"", 1));
+    // What the browser has seen is not sent again: the first event is the change.
+    let event = next_event(&mut live);
+    assert!(event.starts_with("event: content") && event.contains("</span> gone</span>"), "{event}");
+    let secret = crate::rig::secret_of(&page);
+    assert_eq!(screen.post(&cookie, "/leave", &format!("secret={secret}")).status, 200);
+    let event = next_event(&mut live);
+    assert!(event.starts_with("event: over"), "{event}");
+}
+
+#[test]
+fn where_a_file_is() {
+    let screen = Screen::start(&[]);
+    let cookie = screen.enter();
+    screen.says(
+        "which",
+        r#"{"paths":[{"path":"/mnt/media/films","type":"directory","differ":["mode"],"copies":[
+        {"branch":"/mnt/disk1","shown":true,"old":false,"type":"directory","size":1,"used":1,"mtime":0,"mode":16877,"uid":1,"gid":2},
+        {"branch":"/mnt/disk2","shown":false,"old":true,"type":"file","size":2048,"used":4096,"mtime":0,"mode":33188,"uid":1,"gid":2}]}]}"#,
+    );
+    let entry =
+        |n: u32| format!(r#"{{"name":"film {n}","type":"file","size":1048576,"branches":[1],"differ":[]}}"#);
+    let entries: Vec<String> = (0..5000).map(entry).collect();
+    screen.says(
+        "ls",
+        &format!(r#"{{"branches":["/mnt/disk1","/mnt/disk2"],"entries":[{}]}}"#, entries.join(",")),
+    );
+    let got = screen.get(&cookie, "/files?at=/mnt/media&path=films");
+    for words in [
+        "directory, on 2 branches",
+        "The copies differ in mode.",
+        "The pool reads this one.",
+        "It is old",
+        "2.0 KiB (takes 4.0 KiB)",
+        "1970-01-01T00:00:00+0000",
+        "path=films/film%20299",
+        "And 4700 more",
+        "The directory above",
+    ] {
+        assert!(got.body.contains(words), "{words}: {}", got.body);
+    }
+    assert!(got.body.len() < 200_000, "{} bytes", got.body.len());
+    assert!(screen.asked().contains(&"ls --json -- /mnt/media/films".to_owned()), "{:?}", screen.asked());
+}
