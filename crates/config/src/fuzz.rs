@@ -2,7 +2,7 @@
 
 use crate::model::Config;
 use crate::source::{command_line, set_pair};
-use crate::{placement, source};
+use crate::{placement, source, trash};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
@@ -27,9 +27,12 @@ pub fn options(bytes: &[u8]) {
     }
 }
 
-/// Tiers and rules.
+/// Tiers and rules, and what the trash keeps.
 pub fn placements(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
+    if let Ok(rules) = trash::parse(text) {
+        assert!(trash::parse(&trash::format(&rules)).is_ok(), "{text}");
+    }
     std::hint::black_box((placement::parse_tiers(text).is_ok(), placement::parse_rules(text).is_ok()));
 }
 

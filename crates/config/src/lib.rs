@@ -3,7 +3,7 @@
 //! `options` declares each option, and `values` parses and renders each type of value. `source` reads options from
 //! command lines and config files, finds the files of named pools, and saves changes of a running pool. They fill in the
 //! `Config` of `model`, and `resolve` completes it for the mount. `placement` reads and writes tiers and
-//! rules. `overlap` and `pool_loops` refuse directories that
+//! rules, `trash` what the trash keeps. `overlap` and `pool_loops` refuse directories that
 //! cannot be branches. `fstab` reads and writes lines of fstab(5), and finds disks that should be mounted.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
@@ -24,6 +24,7 @@ pub mod program_name;
 pub mod resolve;
 pub mod source;
 pub mod state;
+pub mod trash;
 pub mod units;
 pub mod values;
 

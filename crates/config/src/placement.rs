@@ -11,7 +11,7 @@ use canopy_policy::placement::{MoveWhen, Pattern, Placement, Rule, Target, Tier}
 const BELOW: u8 = 20;
 
 /// Splits a text at the separators that are not quoted, and trims the parts.
-fn split(text: &str, separator: char) -> Vec<&str> {
+pub(crate) fn split(text: &str, separator: char) -> Vec<&str> {
     let (mut parts, mut start, mut quoted) = (Vec::new(), 0, false);
     for (at, c) in text.char_indices() {
         if c == separator && !quoted {
@@ -38,7 +38,7 @@ pub fn quote(text: &str) -> String {
 }
 
 /// Splits a text at its first `=`.
-fn pair<'t>(text: &'t str, form: &str) -> Result<(&'t str, &'t str), String> {
+pub(crate) fn pair<'t>(text: &'t str, form: &str) -> Result<(&'t str, &'t str), String> {
     let key = split(text, '=')[0];
     let value = text.trim_start()[key.len()..].trim_start().strip_prefix('=');
     match value.map(str::trim) {
@@ -47,7 +47,7 @@ fn pair<'t>(text: &'t str, form: &str) -> Result<(&'t str, &'t str), String> {
     }
 }
 
-fn pattern(text: &str) -> Result<Pattern, String> {
+pub(crate) fn pattern(text: &str) -> Result<Pattern, String> {
     Pattern::new(text).map_err(|why| format!("'{text}' is not a glob: {why}"))
 }
 
@@ -162,7 +162,7 @@ pub fn parse_rule(text: &str) -> Result<Rule, String> {
     Ok(Rule { path: pattern(path)?, target, copies: wanted })
 }
 
-fn list<T>(text: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
+pub(crate) fn list<T>(text: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
     split(text, ';').into_iter().filter(|part| !part.is_empty()).map(parse).collect()
 }
 
@@ -180,7 +180,7 @@ pub fn parse_rules(text: &str) -> Result<Vec<Rule>, String> {
     list(text, parse_rule)
 }
 
-fn join(patterns: &[Pattern]) -> String {
+pub(crate) fn join(patterns: &[Pattern]) -> String {
     patterns.iter().map(Pattern::as_str).collect::<Vec<_>>().join(":")
 }
 

@@ -311,6 +311,9 @@ pub struct BranchReport {
     /// What is the matter with moves to it that were cut off and are not finished.
     #[serde(default)]
     pub unfinished_moves: Vec<String>,
+    /// Bytes that its trash takes, as far as they are counted.
+    #[serde(default)]
+    pub trash: u64,
     /// The branch does not exist yet and joins the pool when it appears.
     #[serde(default)]
     pub awaited: bool,

@@ -346,6 +346,7 @@ mod tests {
                 waits,
                 unwatched: None,
                 unfinished_moves: Vec::new(),
+                trash: 0,
                 awaited,
             })
         };

@@ -18,6 +18,7 @@ mod model;
 pub mod placement;
 pub mod random;
 mod search;
+pub mod trash;
 
 pub use action::action;
 pub use canopy_base::error::Refusal;

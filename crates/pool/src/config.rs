@@ -3,6 +3,7 @@
 
 use canopy_base::inode_number::InodeCalc;
 use canopy_policy::placement::Placement;
+use canopy_policy::trash::TrashRules;
 use canopy_policy::{Category, Policy};
 use std::fmt;
 use std::path::PathBuf;
@@ -313,6 +314,8 @@ pub struct Config {
     pub policies: Policies,
     /// Among which branches the create policies choose.
     pub placement: Placement,
+    /// What is kept for a while when clients remove it.
+    pub trash: TrashRules,
     /// Bytes that must stay free on a branch that gets new files, unless the branch has its own figure.
     pub min_free: u64,
     /// Beyond it, the kernel is asked to forget files and directories that no process uses.
@@ -366,6 +369,7 @@ impl Default for Config {
         Config {
             policies: Policies::default(),
             placement: Placement::default(),
+            trash: TrashRules::default(),
             min_free: 4_294_967_295,
             memory: MemoryBound::Auto,
             space_ttl: Duration::ZERO,

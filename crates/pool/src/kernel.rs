@@ -40,6 +40,11 @@ pub trait Kernel: Send + Sync + 'static {
         0
     }
 
+    /// Returns the user whose operation the calling thread carries out; [`u32::MAX`] if the request does not say.
+    fn caller_uid(&self) -> u32 {
+        u32::MAX
+    }
+
     /// Returns true if the process that waits for the calling thread's operation has been killed. It still waits for
     /// the reply, so a long operation ends early where it can.
     fn caller_is_killed(&self) -> bool {

@@ -20,8 +20,8 @@ const MAX_REMEMBERED: usize = 256;
 const SIGKILL: u64 = 1 << 8;
 
 thread_local! {
-    /// The request that this thread serves: its number and the client thread.
-    static CURRENT: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
+    /// The request that this thread serves: its number, the client thread and its user.
+    static CURRENT: Cell<(u64, u32, u32)> = const { Cell::new((0, 0, u32::MAX)) };
 }
 
 /// The numbers of interrupted requests. The kernel never uses a number twice.
@@ -31,7 +31,7 @@ pub(crate) struct Interrupts(Mutex<VecDeque<u64>, rank::Leaf>);
 impl Interrupts {
     /// Sets the request that [`Self::caller_is_killed`] asks about on this thread.
     pub(crate) fn set_current(&self, header: &Header) {
-        CURRENT.set((header.unique, header.pid));
+        CURRENT.set((header.unique, header.pid, header.uid));
     }
 
     /// Records an INTERRUPT. It may arrive before the request itself, by another channel.
@@ -48,6 +48,11 @@ impl Interrupts {
         CURRENT.get().1
     }
 
+    /// Returns the user of the request that this thread serves; [`u32::MAX`] if that is not known.
+    pub(crate) fn caller_uid(&self) -> u32 {
+        CURRENT.get().2
+    }
+
     /// Returns what has reached the client of the request that this thread serves.
     pub(crate) fn signal(&self) -> Signal {
         if !self.caller_is_interrupted() {
@@ -58,13 +63,13 @@ impl Interrupts {
 
     /// Returns whether a signal has reached the client of the request that this thread serves.
     pub(crate) fn caller_is_interrupted(&self) -> bool {
-        let (unique, _) = CURRENT.get();
+        let (unique, ..) = CURRENT.get();
         self.0.lock().contains(&unique)
     }
 
     /// Returns whether the client of the request that this thread serves has been killed.
     pub(crate) fn caller_is_killed(&self) -> bool {
-        let (unique, pid) = CURRENT.get();
+        let (unique, pid, _) = CURRENT.get();
         self.0.lock().contains(&unique) && is_killed(pid)
     }
 }

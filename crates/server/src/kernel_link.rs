@@ -95,6 +95,10 @@ impl Kernel for KernelLink {
         self.interrupts.caller_thread()
     }
 
+    fn caller_uid(&self) -> u32 {
+        self.interrupts.caller_uid()
+    }
+
     fn caller_is_killed(&self) -> bool {
         self.interrupts.caller_is_killed()
     }

@@ -71,6 +71,14 @@ pub enum Error {
     Remove { branch: PathBuf, why: String },
     #[error("{} was not put back: {why}", .path.shown())]
     PutBack { path: PathBuf, why: String },
+    #[error("only root may look into the trash (sudo canopy trash ...)")]
+    TrashIsRoots,
+    #[error("{0} is for canopy trash restore")]
+    OnlyRestoring(&'static str),
+    #[error("{} is not the mountpoint of a pool: mount the pool to restore files, or move them out of .canopy-trash by hand", .0.shown())]
+    NotWithoutPool(PathBuf),
+    #[error("not all was done: {0}")]
+    NotRestored(u64),
     #[error("{} is not a directory", .0.shown())]
     NotDirectory(PathBuf),
     #[error("{failed} of {all} could not be looked at", all = .all, failed = .failed)]

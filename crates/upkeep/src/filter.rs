@@ -53,7 +53,7 @@ pub(crate) fn age(text: &str) -> Result<Duration, String> {
     units::time(text).ok_or_else(wrong)
 }
 
-fn user(text: &str) -> Result<u32, String> {
+pub(crate) fn user(text: &str) -> Result<u32, String> {
     if let Ok(number) = text.parse() {
         return Ok(number);
     }

@@ -1,5 +1,5 @@
 //! The commands that keep a pool in shape: where files are (`which`, `ls`, `du`), moving them between branches, their
-//! copies, and copies that differ (`fsck`).
+//! copies, copies that differ (`fsck`), and what was removed (`trash`).
 //!
 //! They look at the branches directly, in the order in which the pool lists them, and leave changes to the daemon
 //! (`canopy_sys::ioctl::relocate`), except that `dedup` removes copies that
@@ -30,6 +30,7 @@ mod relocate;
 mod stop;
 mod survey;
 mod tools;
+mod trash;
 
 pub use consent::ConsentArgs;
 pub use copies::{CopiesArgs, DedupArgs, DupArgs, VerifyArgs, copies, dedup, dup, verify};
@@ -44,3 +45,4 @@ pub use relocate::{
     consolidate, drain, move_files, tier,
 };
 pub use tools::{OldFix, OldFsck, Tool, ToolCommand, parse_tool, run_tool};
+pub use trash::{TrashArgs, trash};

@@ -253,10 +253,15 @@ impl BranchLink {
     /// A branch of no pool.
     #[cfg(test)]
     pub(crate) fn at(path: &Path) -> BranchLink {
+        BranchLink::alone(path).expect("a directory")
+    }
+
+    /// A branch whose pool is not asked.
+    pub(crate) fn alone(path: &Path) -> Result<BranchLink, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::open(path, flags, Mode::empty()).expect("a directory");
+        let root = Some(rustix::fs::open(path, flags, Mode::empty())?);
         let (path, mode) = (path.to_owned(), "RW".to_owned());
-        BranchLink { path, mode, min_free: 0, is_well: true, loses: None, is_named: false, root: Some(root) }
+        Ok(BranchLink { path, mode, min_free: 0, is_well: true, loses: None, is_named: false, root })
     }
 
     /// Files may move away from it.

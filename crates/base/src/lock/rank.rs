@@ -37,6 +37,10 @@ lock_ranks! {
     JournalAway = 578;
     /// The journal of a branch. Held to write it.
     Journal = 579;
+    /// Which of several names of a file is the last one. Held while that goes to the trash.
+    TrashName = 580;
+    /// The trash of a branch. Held while old trash makes room.
+    Trash = 581;
     /// Any lock that is held for moments, to look at a table or to change it. Nothing is called under it that takes a lock or
     /// waits, so its place in the order is after all others. Never two at once.
     Leaf = 65535;

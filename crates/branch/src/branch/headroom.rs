@@ -51,6 +51,9 @@ const BRIEF: Duration = Duration::from_millis(4);
 /// How often growth and free space are checked while there are passthrough writers, and space for readers.
 const INTERVAL: Duration = Duration::from_secs(1);
 
+/// With less, writers may use it up between two checks.
+const PRESSED: u64 = 4 << 30;
+
 /// Seconds after which an unchanged file counts as idle.
 const AT_REST: i64 = 24 * 60 * 60;
 
@@ -83,6 +86,8 @@ struct Watched {
     reserved: u64,
     /// The branch had too little room at the last check.
     scarce: bool,
+    /// Its passthrough writers may use up the rest within seconds.
+    pressed: bool,
     /// The warning about its passthrough writers has been logged.
     warned: bool,
 }
@@ -151,6 +156,17 @@ impl Headroom {
         }
         let (shared, since) = (self.shared.clone(), Instant::now());
         Some(PassthroughWriter { shared, branch: branch.id, file: key, before: attr.size, since })
+    }
+
+    /// Returns whether a branch has little left, and files that are written by passthrough: these would fail first. Asks no disk.
+    pub fn is_pressed(&self, branch: BranchId) -> bool {
+        let branches = self.shared.branches.lock();
+        branches.known.get(&branch).is_some_and(|watched| watched.pressed && !watched.files.is_empty())
+    }
+
+    /// Returns how many bytes are to be available where it is pressed.
+    pub fn relief(&self) -> u64 {
+        2 * PRESSED
     }
 
     /// Returns true if readers of a file on this branch, last modified at `modified`, should go through the daemon.
@@ -274,6 +290,7 @@ fn check(shared: &Shared, branch: &Branch) {
         }
     }
     watched.reserved = watched.files.values().fold(0, |sum, file| sum.saturating_add(file.reserved));
+    watched.pressed = space.avail < PRESSED;
     let short = !has_room(&space, watched.reserved.max(ample), false);
     watched.scarce = !has_room(&space, watched.reserved.max(ample), watched.scarce);
     if short && !watched.warned {

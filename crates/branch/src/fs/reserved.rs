@@ -15,9 +15,15 @@ pub const JOURNAL: &[u8] = b".canopy-journal";
 /// The directory in the root of a branch for what has given way there while it was brought up to date.
 pub const ASIDE: &[u8] = b".canopy-aside";
 
+/// The directory in the root of a branch for what clients have removed ([`trash`](crate::trash)).
+pub const TRASH: &[u8] = b".canopy-trash";
+
+/// All names that are reserved as they are.
+const NAMES: [&[u8]; 3] = [JOURNAL, ASIDE, TRASH];
+
 /// Returns true for names that the pool reserves: to clients they do not exist.
 pub fn is_reserved(name: &[u8]) -> bool {
-    name.starts_with(UNDER_CONSTRUCTION) || name == JOURNAL || name == ASIDE
+    name.starts_with(UNDER_CONSTRUCTION) || NAMES.contains(&name)
 }
 
 /// Fails with `Invalid` for a name that clients must not use.

@@ -14,6 +14,17 @@ pub fn copy_metadata(source: BorrowedFd<'_>, target: BorrowedFd<'_>, attr: &Attr
     copy_mode_and_flags(source, target, attr)
 }
 
+/// As [`copy_metadata`], without flags of chattr(1): nothing could be put into an immutable directory.
+pub fn copy_owner_mode_and_xattrs(
+    source: BorrowedFd<'_>,
+    target: BorrowedFd<'_>,
+    attr: &Attr,
+) -> Result<(), Errno> {
+    copy_owner(target, attr)?;
+    let _ = copy_xattrs(source, target);
+    pinned::chmod(target, Mode::from_raw_mode(attr.mode & 0o7777))
+}
+
 /// What becomes of a file of which the target's filesystem cannot store everything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Losses {

@@ -13,7 +13,7 @@ const GROUPS: &[(&str, &[&str])] = &[
         &["status", "disks", "top", "metrics", "notify", "log", "web", "explain", "bench", "collect-info"],
     ),
     ("Change", &["add", "remove", "replace", "mode", "set", "get", "list", "options"]),
-    ("Find and move files", &["which", "ls", "du", "move", "balance", "drain", "consolidate", "tier"]),
+    ("Files", &["which", "ls", "du", "trash", "move", "balance", "drain", "consolidate", "tier"]),
     ("Copies and checks", &["copies", "dup", "dedup", "verify", "fsck", "jobs"]),
 ];
 

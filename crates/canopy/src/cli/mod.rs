@@ -32,7 +32,7 @@ use canopy_setup::commands::migrate::MigrateArgs;
 use canopy_setup::complete::CompleteArgs;
 use canopy_upkeep::{
     BalanceArgs, ConsolidateArgs, CopiesArgs, DedupArgs, DrainArgs, DuArgs, DupArgs, FsckArgs, LsArgs,
-    MoveArgs, TierArgs, Tool, ToolCommand, VerifyArgs, WhichArgs,
+    MoveArgs, TierArgs, Tool, ToolCommand, TrashArgs, VerifyArgs, WhichArgs,
 };
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -93,6 +93,7 @@ pub enum Command {
     Dup(DupArgs),
     Dedup(DedupArgs),
     Verify(VerifyArgs),
+    Trash(TrashArgs),
     /// A program of mergerfs-tools.
     #[command(skip)]
     Tool(ToolCommand),

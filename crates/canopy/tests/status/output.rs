@@ -77,6 +77,7 @@ fn a_healthy_pool_is_described_without_warnings() {
         "read_only",
         "size",
         "source",
+        "trash",
         "unfinished_moves",
         "unwatched",
         "used",

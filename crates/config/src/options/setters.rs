@@ -2,6 +2,7 @@
 
 use crate::Config;
 use crate::placement;
+use crate::trash;
 use crate::values::{Value, ValueError};
 use canopy_branch::branch::{BranchError, Expand, FileSystem};
 use canopy_policy::{Category, Policy};
@@ -110,6 +111,22 @@ impl Setter for Rules {
     }
     fn accepted(&self) -> String {
         "PATH=BRANCH[:BRANCH...], PATH=TIER or PATH=copies N, several joined by semicolons".into()
+    }
+}
+
+/// The rules of the trash. Each value replaces all of them.
+pub(super) struct Trash;
+
+impl Setter for Trash {
+    fn set(&self, config: &mut Config, value: &OsStr) -> Result<(), SetError> {
+        config.pool.trash = trash::parse(text(value)?).map_err(SetError::Placement)?;
+        Ok(())
+    }
+    fn get(&self, config: &Config) -> String {
+        trash::format(&config.pool.trash)
+    }
+    fn accepted(&self) -> String {
+        "PATH=TIME[|except GLOB[:GLOB...]][|overwritten], several joined by semicolons".into()
     }
 }
 

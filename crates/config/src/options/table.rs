@@ -1,7 +1,7 @@
 //! The table of options. It declares each option once; the command line, `canopy options` and the manual pages are
 //! derived from it.
 
-use super::setters::{Branches, CategoryPolicy, FuncPolicy, Rules, Tiers, field};
+use super::setters::{Branches, CategoryPolicy, FuncPolicy, Rules, Tiers, Trash, field};
 use super::spec::{Kind, Spec, spec};
 use canopy_fuse::mount::MountFlags;
 use canopy_policy::Category;
@@ -134,6 +134,9 @@ fn policies() -> Vec<Spec> {
         )
         .live()
         .aliases(&["rule"]),
+    );
+    table.push(
+        spec("trash", Trash, "what is kept when it is removed, and for how long (docs/trash.md)").live(),
     );
     table.push(
         spec(

@@ -39,6 +39,11 @@ const ROWS: &[Row] = &[
         &[("", None), ("films/**=/mnt/a:/mnt/b;*.part=ssd", None)],
         &["films", "films=", "=ssd", "a[=ssd", "a=/["],
     ),
+    (
+        "trash",
+        &[("", None), ("**=30 days", None), ("a/**=1 week|except *.tmp:b|overwritten", None)],
+        &["**", "**=", "**=soon", "a[=1 day"],
+    ),
     ("category.action", &[("epall", None), ("rand", None)], &["", "best", "FF"]),
     ("category.create", &[("mfs", None), ("mspmfs", None)], &["", "best"]),
     ("category.search", &[("newest", None)], &["", "best"]),
@@ -222,7 +227,7 @@ fn every_option_accepts_renders_and_refuses_its_row() {
             let error = set_err(&spec.name, text).to_string();
             assert!(error.contains(spec.name.as_ref()), "{error}");
             // Those of tiers and rules name the part that is wrong.
-            let names_a_part = matches!(spec.name.as_ref(), "tiers" | "rules");
+            let names_a_part = matches!(spec.name.as_ref(), "tiers" | "rules" | "trash");
             assert!(error.contains("must be") || names_a_part, "{error}");
             assert_eq!(error.lines().count(), 1, "{error}");
         }

@@ -1,6 +1,6 @@
 //! Changes one option in the text of a config file. Everything else keeps its order, its formatting and its comments.
 
-use super::toml;
+use super::{toml, trash};
 use crate::Config;
 use crate::options::{self, Spec};
 use crate::placement;
@@ -69,7 +69,7 @@ pub(super) fn toml(text: &str, spec: &Spec, value: &OsStr) -> Result<String, Str
         text.parse().map_err(|why: toml_edit::TomlError| why.message().replace('\n', ", "))?;
     let text = value.to_str().ok_or("it is not UTF-8, as TOML must be")?;
     let path = path_of(document.as_table(), "", spec);
-    if toml::is_placement(spec) {
+    if toml::has_tables(spec) {
         return tables(document, path.as_deref(), spec, text);
     }
     let old =
@@ -90,22 +90,24 @@ pub(super) fn toml(text: &str, spec: &Spec, value: &OsStr) -> Result<String, Str
     Ok(document.to_string())
 }
 
-/// Returns a file with new tiers or rules, each a table. Those that stay keep their formatting and their comments.
+/// Returns a file with new tiers, rules or parts of the trash, each a table. Those that stay keep their formatting and their comments.
 fn tables(
     mut document: DocumentMut,
     path: Option<&[String]>,
     spec: &Spec,
     text: &str,
 ) -> Result<String, String> {
-    let tiers = spec.name == "tiers";
     let key = match path {
         Some([key]) => key.clone(),
         Some(_) => return Err("it is not at the top of the file".into()),
-        None => if tiers { "tier" } else { "rule" }.to_owned(),
+        None => spec.name.trim_end_matches('s').to_owned(),
     };
     // As a table would say it, so that the two can be compared.
-    let said = |table: &Table| toml::placement_of(table, tiers).ok();
-    let wanted = placement_tables(tiers, text)?;
+    let said = |table: &Table| toml::of_table(table, spec).ok();
+    let wanted = match spec.name.as_ref() {
+        "trash" => trash::to_tables(text)?,
+        name => placement_tables(name == "tiers", text)?,
+    };
     let old = document.as_table_mut().remove(&key);
     let mut left: Vec<Table> = match old {
         Some(Item::ArrayOfTables(old)) => old.into_iter().collect(),
@@ -431,6 +433,11 @@ mod tests {
             rules,
             "branches = ['/a']\n[cache]\nattr = 1\n\n[[rule]]\npath = \"x/**\"\nbranches = [\"/a\"]\n\n\
              [[rule]]\npath = \"y\"\ntier = \"ssd\"\n"
+        );
+        let trash = "# all\n[[trash]]\npath = '**' # really\n";
+        assert_eq!(
+            toml(trash, "trash", "**=30 days;a=1 day|except b:c|overwritten"),
+            "# all\n[[trash]]\npath = '**' # really\n\n[[trash]]\npath = \"a\"\nexcept = [\"b\", \"c\"]\nkeep = \"1 day\"\noverwritten = true\n"
         );
         assert_eq!(
             toml("tiers = 'a=/a'\n", "tiers", "b=/b"),

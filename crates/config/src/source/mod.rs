@@ -11,6 +11,7 @@ pub mod file;
 pub mod named;
 pub mod persist;
 pub mod toml;
+mod trash;
 mod trust;
 
 use crate::Config;

@@ -5,6 +5,7 @@
 //! at once, then all other options.
 
 use super::entry::Entry;
+use super::trash;
 use crate::options::{self, closest};
 use crate::placement::{self, quote};
 use std::ffi::OsString;
@@ -83,9 +84,8 @@ impl Walk<'_> {
             if spec.is_some_and(|spec| spec.name == "branches") {
                 let value = branches(item).map(|list| Some(list.into()));
                 self.push(key, item, value);
-            } else if let Some((spec, tables)) = spec.zip(tables(item)).filter(|(spec, _)| is_placement(spec))
-            {
-                self.tables(key, item, spec.name == "tiers", &tables);
+            } else if let Some((spec, tables)) = spec.zip(tables(item)).filter(|(spec, _)| has_tables(spec)) {
+                self.tables(key, item, spec, &tables);
             } else if let Some(inner) = item.as_table_like() {
                 self.table(inner, &key);
             } else {
@@ -104,11 +104,17 @@ impl Walk<'_> {
         }
     }
 
-    /// Adds tiers or rules as one option, or each mistake in them with its own line.
-    fn tables(&mut self, key: String, item: &Item, tiers: bool, tables: &[(&dyn TableLike, Option<usize>)]) {
+    /// Adds tables as one option, or each mistake in them with its own line.
+    fn tables(
+        &mut self,
+        key: String,
+        item: &Item,
+        spec: &options::Spec,
+        tables: &[(&dyn TableLike, Option<usize>)],
+    ) {
         let (texts, mistakes): (Vec<_>, Vec<_>) = tables
             .iter()
-            .map(|(table, at)| placement_of(*table, tiers).map_err(|what| (at.unwrap_or(0), what)))
+            .map(|(table, at)| of_table(*table, spec).map_err(|what| (at.unwrap_or(0), what)))
             .partition(Result::is_ok);
         for (at, what) in mistakes.into_iter().filter_map(Result::err) {
             self.entries.push((2, Entry { line: line_of(self.text, at), option: Err(what) }));
@@ -192,8 +198,20 @@ pub(super) fn parts(table: &dyn TableLike) -> Result<String, String> {
     one(format!("{path}={mode}{keep}"))
 }
 
-pub(super) fn is_placement(spec: &options::Spec) -> bool {
-    matches!(spec.name.as_ref(), "tiers" | "rules")
+/// Returns whether an option is an array of tables: tiers, rules, and what the trash keeps.
+pub(super) fn has_tables(spec: &options::Spec) -> bool {
+    matches!(spec.name.as_ref(), "tiers" | "rules" | "trash")
+}
+
+/// Returns a table of such an option in the syntax of `-o`.
+///
+/// # Errors
+/// The mistake as one line.
+pub(super) fn of_table(table: &dyn TableLike, spec: &options::Spec) -> Result<String, String> {
+    match spec.name.as_ref() {
+        "trash" => trash::of_table(table),
+        name => placement_of(table, name == "tiers"),
+    }
 }
 
 /// Returns the tables of an array, each with its place in the text.
@@ -215,7 +233,7 @@ fn tables(item: &Item) -> Option<Vec<(&dyn TableLike, Option<usize>)>> {
 ///
 /// # Errors
 /// The mistake as one line.
-pub(super) fn placement_of(table: &dyn TableLike, tier: bool) -> Result<String, String> {
+fn placement_of(table: &dyn TableLike, tier: bool) -> Result<String, String> {
     let (what, known, name) =
         if tier { ("tier", &TIER_PARTS[..], "name") } else { ("rule", &RULE_PARTS[..], "path") };
     if let Some((key, _)) = table.iter().find(|(key, _)| !known.contains(key)) {
@@ -400,6 +418,34 @@ mod tests {
         assert_eq!(render(&config, "rules"), "films/**=/mnt/d1:/mnt/d2;**/*.part=ssd");
         let inline = load("tier = [{ name = 'a', branches = '/a' }]\nrules = 'x=a'").unwrap();
         assert_eq!((render(&inline, "tiers"), render(&inline, "rules")), ("a=/a".into(), "x=a".into()));
+    }
+
+    #[test]
+    fn what_the_trash_keeps_are_tables() {
+        let config = load(
+            "[[trash]]\npath = 'photos/**'\nkeep = '90 days'\noverwritten = true\n\
+             [[trash]]\npath = '**'\nexcept = ['*.part', 'a;b/**']\n",
+        )
+        .unwrap();
+        assert_eq!(
+            render(&config, "trash"),
+            "photos/**=90 days|overwritten;**=30 days|except *.part:a\\;b/**"
+        );
+        for (text, mistake) in [
+            ("[[trash]]\nkeep = '1 day'", "1: the trash needs a path"),
+            (
+                "[[trash]]\npath = '**'\nkeeps = '1 day'",
+                "1: unknown key 'keeps' of the trash (did you mean 'keep'?)",
+            ),
+            ("[[trash]]\npath = '**'\nkeep = 30", "1: trash **: keep must be a string"),
+            ("[[trash]]\npath = '**'\nkeep = 'soon'", "1: trash **: keep 'soon' is not a time"),
+            ("[[trash]]\npath = '**'\nexcept = 1", "1: trash **: except must be"),
+            ("[[trash]]\npath = '**'\noverwritten = 'yes'", "1: trash **: overwritten must be true or false"),
+            ("[[trash]]\npath = 'a['", "1: 'a[' is not a glob"),
+        ] {
+            let found = load(text).unwrap_err();
+            assert!(found.len() == 1 && found[0].starts_with(mistake), "{text}: {found:?}");
+        }
     }
 
     #[test]

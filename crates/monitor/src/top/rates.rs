@@ -260,6 +260,7 @@ mod tests {
             waits: None,
             unwatched: None,
             unfinished_moves: Vec::new(),
+            trash: 0,
             awaited: false,
         };
         let kernel = KernelReport {

@@ -26,6 +26,13 @@ impl Task {
         seen.then(|| fs::read_to_string(format!("/proc/{pid}/status")).ok()).flatten().map(Task)
     }
 
+    /// Returns the name of the program; of a thread, that of its process.
+    fn program(&self, pid: u32) -> Vec<u8> {
+        let leader = numbers(&self.0, "Tgid:").next().unwrap_or(pid);
+        let name = fs::read(format!("/proc/{leader}/comm")).unwrap_or_default();
+        name.strip_suffix(b"\n").unwrap_or(&name).to_vec()
+    }
+
     // Real, effective, saved, filesystem.
     pub(crate) fn fsuid(&self) -> Option<u32> {
         numbers(&self.0, "Uid:").nth(3)
@@ -43,6 +50,13 @@ impl Task {
     pub(crate) fn capabilities(&self) -> Option<u64> {
         u64::from_str_radix(field(&self.0, "CapEff:")?.trim(), 16).ok()
     }
+}
+
+/// Returns the user and the program of a task, as far as they are known: the user that the request names counts.
+pub(crate) fn program_of(pid: u32, uid: u32) -> (Option<u32>, Vec<u8>) {
+    let task = Task::read(pid);
+    let uid = Some(uid).filter(|uid| *uid != u32::MAX).or_else(|| task.as_ref()?.fsuid());
+    (uid, task.map(|task| task.program(pid)).unwrap_or_default())
 }
 
 /// Returns whether a task does what it does with the credentials that `/proc` shows.

@@ -60,6 +60,8 @@ pub(crate) type ShownFile = (FileKey, bool);
 pub(crate) struct Orphan {
     pub(crate) branch: Arc<Branch>,
     pub(crate) fd: OwnedFd,
+    /// It is in the trash, and so has a link that clients do not see.
+    pub(crate) kept: bool,
 }
 
 impl Orphan {

@@ -77,7 +77,7 @@ pub fn adopt_numbers(pool: &Pool, numbers: DirNumbers) -> usize {
     for removed in &removed {
         let branch = op.branches.iter().find(|branch| branch.seed.number() as u32 == removed.branch);
         let fd = canopy_sys::fd::take_over(removed.fd);
-        let orphan = branch.cloned().zip(fd).map(|(branch, fd)| Orphan { branch, fd });
+        let orphan = branch.cloned().zip(fd).map(|(branch, fd)| Orphan { branch, fd, kept: false });
         pool.nodes.adopt_removed(removed, orphan);
     }
     count + removed.len()

@@ -15,3 +15,4 @@ pub(crate) mod reserve;
 pub mod resolve;
 pub mod settings;
 pub mod tally;
+pub mod trash;

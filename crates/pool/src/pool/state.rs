@@ -15,6 +15,7 @@ use crate::node::handles::{FileHandle, Handles};
 use crate::node::nodes::Nodes;
 use crate::node::recent::last_opens::LastOpens;
 use crate::node::recent::pending_cow::PendingCow;
+use crate::node::recent::removers::Removers;
 use crate::node::recent::replaced::ReplacedFiles;
 use crate::node::rights::Rights;
 use crate::paths::Paths;
@@ -33,6 +34,7 @@ use canopy_branch::journal::Journals;
 use canopy_branch::relocate::Unfinished;
 use canopy_branch::relocate::closed::ClosedFiles;
 use canopy_branch::relocate::moved::Moved;
+use canopy_branch::trash::Trash;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::sync::atomic::AtomicBool;
@@ -72,6 +74,9 @@ pub struct State {
     pub(crate) replaced: ReplacedFiles,
     pub(crate) stuck_operations: StuckOperations,
     pub(crate) last_opens: LastOpens,
+    /// What clients have removed.
+    pub(crate) trash: Trash,
+    pub(crate) removers: Removers,
     pub(crate) moved: Moved,
     pub(crate) closed: ClosedFiles,
     pub(crate) rights: Rights,
@@ -118,6 +123,8 @@ impl State {
             replaced: ReplacedFiles::default(),
             stuck_operations: StuckOperations::default(),
             last_opens: LastOpens::default(),
+            trash: Trash::default(),
+            removers: Removers::default(),
             moved: Moved::default(),
             closed: ClosedFiles::default(),
             rights: Rights::default(),

@@ -10,12 +10,13 @@
 
 use super::topology::{GoneBranch, Topology};
 use crate::lock_rank as rank;
+use canopy_base::ids::BranchId;
 use canopy_base::lock::ranked::Mutex;
 use canopy_branch::branch::Branch;
 use canopy_branch::branch::health::{CheckResult, Health};
 use canopy_branch::fs::block_device;
 use canopy_config::overlap;
-use canopy_pool::ops;
+use canopy_pool::{Pool, ops};
 use canopy_sys::mountinfo::{self, MountEntry};
 use canopy_sys::shown::Show as _;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -26,7 +27,7 @@ use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -34,11 +35,20 @@ struct BranchMonitor {
     topology: Weak<Topology>,
     /// Branches that a thread is checking, by path.
     in_progress: Mutex<HashSet<PathBuf>, rank::Leaf>,
+    /// Branches of which a thread tends the trash.
+    tended: Mutex<HashSet<BranchId>, rank::Leaf>,
+    /// When the process began, in seconds since 1970.
+    began: i64,
 }
 
 /// Starts to monitor the branches, until the pool ends.
 pub(crate) fn start(topology: &Arc<Topology>) -> std::io::Result<()> {
-    let monitor = BranchMonitor { topology: Arc::downgrade(topology), in_progress: Mutex::default() };
+    let monitor = BranchMonitor {
+        topology: Arc::downgrade(topology),
+        in_progress: Mutex::default(),
+        tended: Mutex::default(),
+        began: seconds_now(),
+    };
     let monitor = Arc::new(monitor);
     thread::Builder::new().name("canopy-health".into()).spawn(move || monitor.run()).map(drop)
 }
@@ -64,6 +74,9 @@ impl BranchMonitor {
             for branch in ops::settings::branches(&topology.pool).iter().filter(|branch| branch.needs_check())
             {
                 self.check_branch(branch);
+            }
+            for branch in ops::trash::due(&topology.pool) {
+                self.tend_trash(&topology.pool, branch);
             }
             for (path, gone) in topology.gone_branches() {
                 if changed || gone.health.needs_check() {
@@ -125,6 +138,24 @@ impl BranchMonitor {
         });
     }
 
+    /// Looks after the trash of a branch, unless a thread is still at it. Each branch has a thread of its own: of a large trash much
+    /// has to be read, and a disk may hang.
+    fn tend_trash(self: &Arc<Self>, pool: &Arc<Pool>, branch: Arc<Branch>) {
+        if !self.tended.lock().insert(branch.id) {
+            return;
+        }
+        let (monitor, pool, id, began) = (Arc::clone(self), Arc::clone(pool), branch.id, self.began);
+        let tend = move || {
+            canopy_sys::sched::start_afresh();
+            ops::trash::tend(&pool, &branch, seconds_now(), began);
+            monitor.tended.lock().remove(&branch.id);
+        };
+        if let Err(why) = thread::Builder::new().name("canopy-trash".into()).spawn(tend) {
+            tracing::warn!("nobody can look after the trash of a branch: {why}");
+            self.tended.lock().remove(&id);
+        }
+    }
+
     /// Runs a check on a thread of its own, one per path at a time: a sick disk may block it.
     fn spawn_check(self: &Arc<Self>, path: PathBuf, check: impl FnOnce(&Weak<Topology>) + Send + 'static) {
         if !self.in_progress.lock().insert(path.clone()) {
@@ -140,6 +171,11 @@ impl BranchMonitor {
             self.in_progress.lock().remove(&path);
         }
     }
+}
+
+fn seconds_now() -> i64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_secs()).unwrap_or(i64::MAX)
 }
 
 /// Waits for a second or until mounts change; returns whether they may have changed.

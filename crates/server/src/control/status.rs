@@ -91,6 +91,7 @@ pub(crate) fn status(
         waits: conditions.get(&branch.id).and_then(wait_report),
         unwatched: unwatched.iter().find(|one| one.branch == branch.path).map(|one| one.why.clone()),
         unfinished_moves: ops::settings::unfinished_moves(pool, branch.id),
+        trash: ops::trash::bytes(pool, branch),
         awaited: false,
     };
     // A consistent snapshot, although branches may come and go meanwhile.
@@ -116,6 +117,7 @@ pub(crate) fn status(
             waits: None,
             unwatched: None,
             unfinished_moves: Vec::new(),
+            trash: 0,
         })
     };
     // FAN_MARK_IGNORE (docs/decisions/coherence.md#411)

@@ -339,6 +339,7 @@ fn branches(reports: &[BranchReport], slowest: Duration) -> Result<Vec<BranchSta
         status.illness = report.illness.clone();
         status.unwatched = report.unwatched.clone();
         status.unfinished_moves = report.unfinished_moves.clone();
+        status.trash = Some(report.trash);
         status.waits = report.waits.clone();
         if report.illness.as_ref().is_some_and(|illness| illness.health == "gone") {
             // The directory at its path does not belong to the pool.

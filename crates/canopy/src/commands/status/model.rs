@@ -136,6 +136,8 @@ pub struct BranchStatus {
     pub unwatched: Option<String>,
     /// What is the matter with moves to it that were cut off and are not finished.
     pub unfinished_moves: Vec<String>,
+    /// Bytes; null if the pool does not answer.
+    pub trash: Option<u64>,
     /// Missing if the query of the branch failed.
     #[serde(flatten)]
     pub facts: Option<BranchFacts>,
@@ -155,6 +157,7 @@ impl BranchStatus {
             waits: None,
             unwatched: None,
             unfinished_moves: Vec::new(),
+            trash: None,
             facts: None,
         }
     }

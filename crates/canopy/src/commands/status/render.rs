@@ -82,6 +82,14 @@ fn pool(pool: &PoolStatus, linux: Option<&String>) -> String {
         let minimum = option("minfreespace").parse().map_or_else(|_| String::new(), bytes);
         fact(&mut text, "creates", &format!("{}, minfreespace {minimum}", option("category.create")));
     }
+    let trash: u64 = pool.branches.iter().filter_map(|branch| branch.trash).sum();
+    if trash > 0 {
+        fact(
+            &mut text,
+            "trash",
+            &format!("{} that go when the room is needed (canopy trash list)", bytes(trash)),
+        );
+    }
     pool.tiering.facts().chain(pool.jobs.facts()).for_each(|(name, value)| fact(&mut text, name, &value));
     if !pool.branches.is_empty() {
         text.push('\n');

@@ -2,4 +2,5 @@
 
 pub(crate) mod last_opens;
 pub(crate) mod pending_cow;
+pub(crate) mod removers;
 pub(crate) mod replaced;

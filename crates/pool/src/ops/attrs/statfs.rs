@@ -24,13 +24,13 @@ pub fn statfs(pool: &Pool, id: NodeId) -> Result<Figures> {
     let ignore = op.config.statfs_ignore;
     Ok(match op.config.statfs {
         StatfsMode::Base => op.figures.get(&op.branches, || {
-            let stats = of_roots(&op.branches);
+            let stats = with_trash(op, of_roots(&op.branches));
             let complete = (stats.len() == op.branches.len()).then_some(());
             (aggregate::statfs(&stats, ignore), complete)
         }),
         StatfsMode::Full => {
             let path = op.nodes.locate(id)?.1.unwrap_or_default();
-            aggregate::statfs(&of_paths(op, &path), ignore)
+            aggregate::statfs(&with_trash(op, of_paths(op, &path)), ignore)
         }
     })
 }
@@ -72,6 +72,22 @@ fn of_roots(branches: &Branches) -> Vec<BranchStat> {
         if let Ok(stat) = branch.reads(|| of(branch, branch.filesystem, branch.root())) {
             asked.extend(own.map(|(dev, filesystem, mount)| (dev, filesystem, mount, stats.len())));
             stats.push(stat);
+        }
+    }
+    stats
+}
+
+/// Counts what is in the trash as free: a program that needs the room gets it. The trash of all branches of a filesystem counts.
+fn with_trash(op: &Op<'_>, mut stats: Vec<BranchStat>) -> Vec<BranchStat> {
+    for branch in op.branches.iter() {
+        let bytes = op.trash.bytes(branch.id);
+        let on_same =
+            |stat: &&mut BranchStat| stat.filesystem == branch.filesystem && stat.figures.frsize > 0;
+        for stat in stats.iter_mut().filter(|_| bytes > 0).filter(on_same) {
+            let blocks = bytes / stat.figures.frsize;
+            let used = stat.figures.blocks.saturating_sub(stat.figures.bfree);
+            stat.figures.bfree += blocks.min(used);
+            stat.figures.bavail += blocks.min(used);
         }
     }
     stats

@@ -12,6 +12,7 @@ use crate::ops::names;
 use crate::ops::reserve;
 use crate::ops::resolve;
 use crate::ops::resolve::acl::At;
+use crate::ops::trash;
 use crate::paths::Uses;
 use crate::pool::Op;
 use canopy_base::error::{Error, Failure, is_full};
@@ -120,6 +121,8 @@ pub(crate) fn with_room<T>(
         match result {
             Err(error)
                 if is_full(error.errno()) && patience.tries_again(op, node.key().map(|key| key.dev)) => {}
+            // Of what others have removed nobody has promised that it stays.
+            Err(error) if trash::gives_way_to(op, node, error.errno(), wanted) => {}
             // A target may fill up while the file is copied to it, or while other handles write the file there.
             Err(error) if is_full(error.errno()) && moved < 2 * op.branches.len() => {
                 if !make_room(op, node, moves, wanted)? {
@@ -172,6 +175,8 @@ fn make_room(op: &mut Op<'_>, node: &Arc<Node>, seen: u32, wanted: u64) -> canop
         let moved = movable(op, node, None, Reason::Full).map_err(NotMoved::File).and_then(|file| {
             let target = choose_target(op, policy, &file, wanted, &tried).map_err(NotMoved::File)?;
             tried.push(target.id);
+            let needed = (file.attr.blocks * 512).saturating_add(wanted);
+            trash::clear(op, &target, needed.saturating_add(target.min_free_or(op.config.min_free)));
             let still = match &mut frozen {
                 Some(still) => still,
                 none => {
@@ -328,7 +333,7 @@ fn choose_target(
                 present: attr.is_some(),
                 mtime: attr.map_or(0, |attr| attr.mtime.sec),
                 // Read now: the cached value may be from before the branch filled up.
-                space: Space::of(branch.root()).ok(),
+                space: Space::of(branch.root()).ok().map(|space| trash::counted(op, branch, needed, space)),
                 outside: false,
             }
         };
@@ -410,7 +415,8 @@ pub(super) fn carry(
             handles.push((handle, fd));
         }
         let pinned = || carry.reopen(OFlags::PATH);
-        let orphan = if orphan { Some(Orphan { branch: target.clone(), fd: pinned()? }) } else { None };
+        let orphan =
+            if orphan { Some(Orphan { branch: target.clone(), fd: pinned()?, kept: false }) } else { None };
         Ok((handles, FileLocation::new(target.clone(), Arc::new(pinned()?), None), orphan, carry.key()?))
     };
     let (handles, place, orphan, key) = reopened().map_err(NotMoved::Branch)?;

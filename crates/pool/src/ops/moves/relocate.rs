@@ -12,6 +12,7 @@ use crate::ops::moves;
 use crate::ops::moves::make_room::{Movable, NotMoved, Reason};
 use crate::ops::names;
 use crate::ops::resolve;
+use crate::ops::trash;
 use crate::paths::{Changing, Uses};
 use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
@@ -245,8 +246,16 @@ fn has_room(op: &Op<'_>, branch: &Branch, bytes: u64) -> Result<(), Errno> {
     if space.readonly {
         return Err(Errno::ROFS);
     }
+    let kept = branch.min_free_or(op.config.min_free);
+    let wanted = bytes.saturating_add(kept);
+    let space = if space.avail < wanted {
+        trash::clear(op, branch, wanted);
+        branch.reads(|| Space::of(branch.root()))?
+    } else {
+        space
+    };
     let left = space.avail.checked_sub(bytes).ok_or(Errno::NOSPC)?;
-    if left < branch.min_free_or(op.config.min_free) { Err(Errno::NOSPC) } else { Ok(()) }
+    if left < kept { Err(Errno::NOSPC) } else { Ok(()) }
 }
 
 fn relocate_symlink(op: &mut Op<'_>, link: &Link<'_>, source: &Branch, target: &Branch) -> Result<(), Errno> {

@@ -12,6 +12,7 @@ use crate::ops::freed;
 use crate::ops::names;
 use crate::ops::owed;
 use crate::ops::resolve;
+use crate::ops::trash;
 use crate::paths::Uses;
 use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result, is_full, is_illness};
@@ -148,6 +149,10 @@ pub(crate) fn tries_elsewhere(
     full: &mut SmallVec<[usize; 4]>,
 ) -> bool {
     let config = &op.config;
+    let gives_way = |&index: &usize| trash::gives_way(op, &dirs.branches[index], errno, 0);
+    if chosen.iter().any(gives_way) {
+        return true;
+    }
     // Tiers pass on what they have no room for, whatever becomes of files that exist.
     let moves = is_full(errno) && (config.move_when_full.0.is_some() || !config.placement.is_empty());
     if !moves && !is_illness(errno) {

@@ -212,7 +212,7 @@ fn place_symlink<'b>(
     dirs.follow = Symlinks::NEVER;
     let copies = dirs.copies(&aside);
     let mut from = Side { parent: new.parent, name: &aside, path: new.path.clone(), dirs, copies };
-    let result = names::rename::replace(op, &mut from, new, kind, RenameLog(None));
+    let result = names::rename::replace(op, &mut from, new, kind, RenameLog(None), false);
     for &index in &chosen {
         // The temporary name is left if the rename failed, or if func.rename does not choose every copy.
         if let Some(dir) = new.dirs.get(index) {

@@ -20,7 +20,8 @@ pub(crate) fn find(pool: &Pool, id: NodeId) -> Result<Entry> {
     let wanted = StableTarget::of(id).ok_or(Error::Stale)?;
     let op = &mut Op::begin(pool);
     let trust = resolve::dirs::cache_trust(op);
-    let wants_path = op.config.inode.uses_path(false) || op.config.names_only;
+    // A file in the trash has no path that the pool shows.
+    let wants_path = op.config.inode.uses_path(false) || op.config.names_only || !op.config.trash.is_empty();
     let mut failed = op.branches.timeout_error();
     let branches = Arc::clone(&op.branches);
     for branch in branches.iter().filter(|branch| wanted.may_be_on(branch)) {

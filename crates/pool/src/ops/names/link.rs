@@ -10,6 +10,7 @@ use crate::ops::reserve;
 use crate::ops::reserve::DIRECTORY_GROWS;
 use crate::ops::resolve;
 use crate::ops::resolve::places::Purpose;
+use crate::ops::trash;
 use crate::paths::Uses;
 use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
@@ -117,7 +118,9 @@ fn link_node(
             if target.attr.is_regular() {
                 resolve::generations::begin_generation(op, target.fd.as_fd(), &path, new_name)?;
             }
-            reserve::take_space(op, nears, || None, link).map_err(Error::errno)
+            trash::making_way(op, &op.branches[index], || {
+                reserve::take_space(op, nears, || None, link).map_err(Error::errno)
+            })
         }));
         dirs.name_created(new_name, index);
     }

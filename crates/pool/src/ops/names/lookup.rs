@@ -137,7 +137,7 @@ fn keep(op: &Op<'_>, dirs: &MergedDir<'_>, name: &[u8], copies: &Copies, index: 
     }
     let (fd, _) = open_as(dir, name, attr.key(), OFlags::PATH)?;
     let thread = op.kernel.load().caller_thread();
-    Some(op.replaced.keep(thread, attr.key(), Orphan { branch: op.branches[index].clone(), fd }))
+    Some(op.replaced.keep(thread, attr.key(), Orphan { branch: op.branches[index].clone(), fd, kept: false }))
 }
 
 /// Returns which of several copies of a file is open under this name. While one is open, the name must lead to it,

@@ -4,6 +4,7 @@ pub mod create;
 pub(crate) mod exdev;
 pub mod explain;
 pub(crate) mod export;
+pub(crate) mod keep;
 pub(crate) mod left;
 pub mod link;
 pub mod locate;

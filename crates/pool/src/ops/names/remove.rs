@@ -62,16 +62,17 @@ pub fn unlink(pool: &Pool, parent: NodeId, name: &[u8]) -> Result<()> {
         // Otherwise the file that the kernel knows is among the copies.
         rights_are_judged(op, (parent, name), &dirs, &copies)?;
     }
+    let (who, mut kept) = (names::keep::keeper(op, &path, name, false), false);
     // Goes in reverse order: if one fails, the copy that was visible before is still there.
     for &index in chosen.iter().rev() {
         if copies.get(index).is_some_and(Attr::is_dir) {
             // This directory was hidden by the file. It is not a copy of it.
             continue;
         }
-        dirs.unlink(index, name, AtFlags::empty())?;
+        kept |= names::keep::unlink(op, &dirs, (&path, name), (&copies, shown), index, who.as_ref())?;
     }
     owed::note(op, chosen, || Change::Clear(join(&path, name)));
-    removed(op, parent, name, victim);
+    removed(op, parent, name, victim, kept);
     Ok(())
 }
 
@@ -155,8 +156,12 @@ pub fn rmdir(pool: &Pool, parent: NodeId, name: &[u8]) -> Result<()> {
     resolve::choose::all_removable(op, std::iter::once(&copies))?;
     // The branch itself refuses to remove the only copy if that has entries.
     let sole = copies.count() == 1;
-    if !sole {
+    let keeps = !op.config.trash.is_empty();
+    if !sole || keeps {
         all_empty(&dirs, &copies, name)?;
+    }
+    if keeps {
+        names::keep::keep_dir(op, &op.branches[shown], &path, name);
     }
     let remove = |index: usize| {
         // Of a followed symlink, the link itself is removed.
@@ -165,7 +170,7 @@ pub fn rmdir(pool: &Pool, parent: NodeId, name: &[u8]) -> Result<()> {
     };
     // Pins the directory before removing it: a client that still holds it must at any time find it by its name or
     // by the pin.
-    let victim = pin_victim(op, parent, name, &dirs, &copies).map(|victim| orphan(op, victim, false));
+    let victim = pin_victim(op, parent, name, &dirs, &copies).map(|victim| orphan(op, victim, Fate::Pending));
     let mut gone: SmallVec<[usize; 4]> = SmallVec::new();
     for &index in chosen.iter().rev() {
         if !copies.get(index).is_some_and(Attr::is_dir) {
@@ -260,13 +265,29 @@ fn victim(
     let (index, attr) = copies.found[at];
     let fd = pin(at, index)?;
     let last = copies.count() == 1 && attr.nlink == 1;
-    let orphan = Orphan { branch: op.branches.as_slice()[index].clone(), fd };
+    let orphan = Orphan { branch: op.branches.as_slice()[index].clone(), fd, kept: false };
     Some(Victim { node, orphan, birth: attr.btime, last })
 }
 
-/// Updates the node table after a name was removed from the branches.
-pub(crate) fn removed(op: &Op<'_>, parent: NodeId, name: &[u8], victim: Option<Victim>) {
-    let gone = victim.map(|victim| orphan(op, victim, true));
+/// What has become of the name of a file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It is about to go.
+    Pending,
+    Removed,
+    /// Its file is in the trash.
+    Kept,
+}
+
+impl Fate {
+    pub(crate) fn of(kept: bool) -> Fate {
+        if kept { Fate::Kept } else { Fate::Removed }
+    }
+}
+
+/// Updates the node table after a name was removed from the branches. `kept` is whether the file is in the trash.
+pub(crate) fn removed(op: &Op<'_>, parent: NodeId, name: &[u8], victim: Option<Victim>, kept: bool) {
+    let gone = victim.map(|victim| orphan(op, victim, Fate::of(kept)));
     op.nodes.name_removed(parent, name);
     if let Some(node) = gone {
         settle(op, &node);
@@ -274,11 +295,12 @@ pub(crate) fn removed(op: &Op<'_>, parent: NodeId, name: &[u8], victim: Option<V
 }
 
 /// Stores the pinned file in its node. Must be called before the name is removed from the table, because a request
-/// may come in between. `removed` says that the name is gone from the branches.
-pub(crate) fn orphan(op: &Op<'_>, victim: Victim, removed: bool) -> Arc<Node> {
-    let Victim { node, orphan, birth, last } = victim;
+/// may come in between.
+pub(crate) fn orphan(op: &Op<'_>, victim: Victim, fate: Fate) -> Arc<Node> {
+    let Victim { node, mut orphan, birth, last } = victim;
+    orphan.kept = fate == Fate::Kept && !node.is_dir();
     let linkless = || stat::of(orphan.fd.as_fd()).is_ok_and(|attr| attr.nlink == 0);
-    let gone = !node.is_dir() && (last && removed || linkless());
+    let gone = !node.is_dir() && (last && fate == Fate::Removed || linkless());
     if let (true, Some(key)) = (gone, node.key()) {
         op.nodes.file_gone(key);
     }

@@ -12,10 +12,12 @@ use crate::door::Caller;
 use crate::node::Node;
 use crate::ops::external_changes;
 use crate::ops::names;
+use crate::ops::names::remove::Fate;
 use crate::ops::owed;
 use crate::ops::reserve;
 use crate::ops::reserve::DIRECTORY_GROWS;
 use crate::ops::resolve;
+use crate::ops::trash;
 use crate::paths::{Changing, PathGuard, Scope, Uses};
 use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
@@ -195,15 +197,19 @@ pub fn rename_noted(
     } else {
         Some(Vec::new())
     };
+    let kept = names::keep::keep_replaced(op, &old, &new, kind);
     let result = match kind {
         RenameKind::Exchange => exchange(op, &mut old, &mut new, log),
-        _ => match replace(op, &mut old, &mut new, kind, log) {
+        _ => match replace(op, &mut old, &mut new, kind, log, kept.as_ref().is_some_and(|kept| kept.sole)) {
             Err(error) if error.errno() == Errno::XDEV && !kind.leaves_whiteout() => {
                 names::exdev::rename_by_symlink(op, caller, &old, &mut new, kind)
             }
             result => result,
         },
     };
+    if let Some(kept) = kept {
+        kept.settle(op);
+    }
     if moves_dir {
         places_moved(op, moved);
     }
@@ -304,13 +310,14 @@ fn is_dir(op: &Op<'_>, side: &mut Side<'_, '_>) -> bool {
     found
 }
 
-/// Renames `old` to `new`, replacing the target if `kind` allows it.
+/// Renames `old` to `new`, replacing the target if `kind` allows it. `kept` is whether that is in the trash already.
 pub(crate) fn replace<'b>(
     op: &'b Op<'_>,
     old: &mut Side<'b, '_>,
     new: &mut Side<'b, '_>,
     kind: RenameKind,
     log: RenameLog<'_>,
+    kept: bool,
 ) -> Result<()> {
     let source = resolve::choose::shown(op, Func::Getattr, &old.copies)?;
     let target =
@@ -410,7 +417,7 @@ pub(crate) fn replace<'b>(
         }
     }
     note_owed(op, old, new, kind);
-    let gone = victim.map(|victim| names::remove::orphan(op, victim, true));
+    let gone = victim.map(|victim| names::remove::orphan(op, victim, Fate::of(kept)));
     op.nodes.renamed((old.parent, old.name), (new.parent, new.name));
     resolve::generations::note_closed(op, &new.path, new.name);
     if removed_any {
@@ -501,7 +508,9 @@ fn rename_for_caller(
     // A whiteout belongs to the daemon.
     let nears = !kind.leaves_whiteout() && new.dirs.branches[index].nears_reserve(DIRECTORY_GROWS);
     let rename = || Ok(rename_on_branch(old, new, index, undoable, kind)?);
-    reserve::take_space(op, nears, || None, rename).map_err(Error::errno)
+    trash::making_way(op, &new.dirs.branches[index], || {
+        reserve::take_space(op, nears, || None, rename).map_err(Error::errno)
+    })
 }
 
 /// Renames the copy on one branch, in a way that can be undone if `undoable` and the filesystem allows it.

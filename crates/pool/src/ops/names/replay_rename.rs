@@ -167,6 +167,7 @@ fn complete_rename(
     let mut new = names::rename::side(op, new, trust)?;
     let exchanges = kind == RenameKind::Exchange;
     let undoable = intent.members(SOURCES).count() > 1 || intent.members(TARGETS).count() > 1;
+    let kept = names::keep::keep_replaced(op, &old, &new, kind);
     for index in 0..op.branches.len() {
         let (from, to) = (intent.has(SOURCES, index), intent.has(TARGETS, index));
         let is_step = from || exchanges && to;
@@ -203,6 +204,9 @@ fn complete_rename(
         }
         op.nodes.renamed((old.parent, old.name), (new.parent, new.name));
         names::rename::note_replacement(op, &new);
+    }
+    if let Some(kept) = kept {
+        kept.settle(op);
     }
     names::rename::note_owed(op, &old, &new, kind);
     op.dir_cache.places_changed();

@@ -3,6 +3,7 @@
 use crate::config::Func;
 use crate::dir::merged::{Copies, MergedDir};
 use crate::ops::resolve;
+use crate::ops::trash;
 use crate::pool::Op;
 use canopy_base::error::{Error, Result};
 use canopy_branch::branch::list::Mode;
@@ -76,6 +77,7 @@ fn view(op: &Op<'_>, branch: &Branch, present: Option<&Attr>, space: SpaceNeed) 
     // Some FUSE servers say 0 because they do not know.
     let counts_inodes = branch.kind != magic::FUSE;
     let space = space.map(|space| Space { inodes: space.inodes.filter(|_| counts_inodes), ..space });
+    let space = space.map(|space| trash::counted(op, branch, min_free, space));
     BranchView {
         mode: branch.mode,
         unwell: !branch.health.is_well(),

@@ -147,6 +147,9 @@ pub(crate) fn show(
 ) -> Attr {
     resolve::acl::mask_mode(op, branch, &mut attr, at);
     node.tell_owner(attr.uid);
+    if !op.config.trash.is_empty() && is_in_trash(op, node) {
+        attr.nlink = attr.nlink.saturating_sub(1);
+    }
     attr.ino = match node.identity() {
         crate::node::Identity::Directory { .. } => resolve::dir_number::number_of(op, node),
         crate::node::Identity::File(_) => match node.kept_number() {
@@ -163,6 +166,11 @@ pub(crate) fn show(
         attr.show_as_symlink(on_branch(branch, path).len());
     }
     attr
+}
+
+/// Returns whether the last name of a file has gone to the trash, so that for clients it has none.
+fn is_in_trash(op: &Op<'_>, node: &Node) -> bool {
+    node.orphan().is_some_and(|orphan| orphan.kept) && op.nodes.names(node.id).next().is_none()
 }
 
 /// Returns true if the attributes that the pool shows for a file depend on its path.

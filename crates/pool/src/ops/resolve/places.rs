@@ -103,7 +103,9 @@ impl Places {
 
     /// Returns the attributes of a file that has lost its last name on the branch.
     pub(crate) fn removed(&self) -> Option<&Attr> {
-        self.own().filter(|own| self.is_nameless() && own.attr.nlink == 0).map(|own| &own.attr)
+        let is_kept = |own: &Place| matches!(&own.fd, PlaceFd::Orphan(orphan) if orphan.kept);
+        let is_gone = |own: &&Place| self.is_nameless() && (own.attr.nlink == 0 || is_kept(own));
+        self.own().filter(is_gone).map(|own| &own.attr)
     }
 
     /// Returns true for a file or directory that no name leads to.

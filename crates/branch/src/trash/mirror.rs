@@ -1,0 +1,80 @@
+//! The directories of a batch, which stand for those of the pool.
+
+use super::open_trash;
+use crate::fs::beneath;
+use crate::fs::reserved::TRASH;
+use crate::fs::stat::{self, Attr};
+use crate::relocate::{copy_owner_mode_and_xattrs, set_times};
+use canopy_base::path::split;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+fn open_dir(at: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(at, name, flags, Mode::empty())
+}
+
+fn make(at: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
+    match rustix::fs::mkdirat(at, name, Mode::RWXU) {
+        Err(Errno::EXIST) => Ok(()),
+        other => other,
+    }
+}
+
+/// Opens a batch of a branch, given its root. Makes it if it is not there.
+pub(super) fn open_batch(root: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno> {
+    canopy_sys::creds::as_daemon()?;
+    let trash = match open_trash(root)? {
+        Some(trash) => trash,
+        None => {
+            make(root, TRASH)?;
+            open_trash(root)?.ok_or(Errno::NOENT)?
+        }
+    };
+    // It may have been made by others, or by cp(1).
+    if stat::of(trash.as_fd())?.mode & 0o077 != 0 {
+        rustix::fs::fchmod(&trash, Mode::RWXU)?;
+    }
+    make(trash.as_fd(), name.as_bytes())?;
+    open_dir(trash.as_fd(), name.as_bytes())
+}
+
+/// Opens the directory that stands for `path` in a batch. Makes what is missing of it, as the branch has it below its root. Until a
+/// directory has the attributes of the other, it is the daemon's alone.
+pub(super) fn open_mirror(
+    root: BorrowedFd<'_>,
+    batch: BorrowedFd<'_>,
+    path: &[u8],
+) -> Result<OwnedFd, Errno> {
+    if path.is_empty() {
+        return open_dir(batch, b".");
+    }
+    match beneath::open(batch, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW) {
+        Err(Errno::NOENT) => {}
+        other => return other,
+    }
+    canopy_sys::creds::as_daemon()?;
+    let (above, name) = split(path);
+    let above = open_mirror(root, batch, above)?;
+    let before = stat::of(above.as_fd())?;
+    make(above.as_fd(), name)?;
+    let made = open_dir(above.as_fd(), name)?;
+    // Below a symlink that the pool follows there is none.
+    if let Ok(original) = beneath::open(root, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW) {
+        resemble(original.as_fd(), made.as_fd())?;
+    }
+    keep_times(above.as_fd(), &before);
+    Ok(made)
+}
+
+fn resemble(original: BorrowedFd<'_>, made: BorrowedFd<'_>) -> Result<(), Errno> {
+    let attr = stat::of(original)?;
+    copy_owner_mode_and_xattrs(original, made, &attr)?;
+    set_times(made, &attr)
+}
+
+/// What comes into a directory of the trash is no change of the one that it stands for.
+pub(super) fn keep_times(dir: BorrowedFd<'_>, before: &Attr) {
+    let _ = set_times(dir, before);
+}

@@ -1,0 +1,248 @@
+//! What clients have removed, kept on its branch for a while.
+//!
+//! A file goes by a rename, to `.canopy-trash/BATCH/` and its path in the pool. The name of the batch says when, who and by which
+//! program ([`batch`]), and its directories have the owners, modes, ACLs and times of those that they stand for. So what is
+//! there can be read, and brought back by mv(1), without the pool and without any record of it. The reserved directory itself is
+//! the daemon's alone: nobody reads below it what he could not read before.
+//!
+//! The trash never shares a file with the pool: of a file with several names only the last one goes there. Otherwise a change
+//! of what the pool still shows would change what is kept.
+
+pub mod batch;
+mod keep;
+mod mirror;
+pub mod sweep;
+
+pub use batch::{Batch, Who};
+pub use keep::{Gone, Linked};
+
+use crate::branch::Branch;
+use crate::branch::space::{Space, millis};
+use crate::fs::reserved::TRASH;
+use crate::fs::stat::{self, Attr};
+use canopy_base::hash::HashMap;
+use canopy_base::ids::BranchId;
+use canopy_base::lock::rank;
+use canopy_base::lock::ranked::{Mutex, RwLock};
+use keep::Places;
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use sweep::{Found, Sweep, Verdict};
+
+/// What is known of the trash of all branches.
+#[derive(Default)]
+pub struct Trash {
+    known: RwLock<HashMap<BranchId, Arc<OnBranch>>, rank::Leaf>,
+    /// Some branch has trash, as far as is known.
+    any: AtomicBool,
+}
+
+/// What is known of the trash of a branch.
+#[derive(Default)]
+pub struct OnBranch {
+    bytes: AtomicU64,
+    /// So many bytes are wanted on the branch; 0 if there are enough.
+    wanted: AtomicU64,
+    /// When it was looked through last, in seconds since the clock began; 0 if it was not.
+    aged: AtomicU64,
+    /// It is being swept because its time is up.
+    ageing: AtomicBool,
+    places: Mutex<Places, rank::Leaf>,
+    /// Held to decide whether a name is the last one of a file, and while it goes.
+    last_name: Mutex<(), rank::TrashName>,
+    /// Held while old trash makes room.
+    sweeping: Mutex<(), rank::Trash>,
+}
+
+impl Trash {
+    /// Returns what is known of the trash of a branch.
+    pub fn of(&self, branch: BranchId) -> Arc<OnBranch> {
+        if let Some(known) = self.known.read().get(&branch) {
+            return Arc::clone(known);
+        }
+        Arc::clone(self.known.write().entry(branch).or_default())
+    }
+
+    /// Returns how many bytes a branch gets back when its trash goes.
+    pub fn bytes(&self, branch: BranchId) -> u64 {
+        if !self.any.load(Ordering::Relaxed) {
+            return 0;
+        }
+        self.known.read().get(&branch).map_or(0, |known| known.bytes.load(Ordering::Relaxed))
+    }
+
+    /// Forgets branches that are no longer there.
+    pub fn retain(&self, stays: impl Fn(BranchId) -> bool) {
+        self.known.write().retain(|id, _| stays(*id));
+    }
+
+    /// Closes the directories of the trash that nobody has used for a moment. Comes about once a second.
+    pub fn close_idle(&self) {
+        let all: Vec<Arc<OnBranch>> = self.known.read().values().cloned().collect();
+        all.iter().for_each(|known| known.close_idle());
+    }
+
+    fn count(&self, known: &OnBranch, blocks: u64) {
+        known.bytes.fetch_add(blocks * 512, Ordering::Relaxed);
+        self.any.store(true, Ordering::Relaxed);
+    }
+
+    /// Removes the oldest trash of a branch until so many bytes are available there, or all of it is gone. Returns whether
+    /// anything went.
+    ///
+    /// # Errors
+    /// That of the branch, if not all could be removed.
+    pub fn make_room(&self, branch: &Branch, wanted: u64) -> Result<bool, Errno> {
+        let known = self.of(branch.id);
+        let _alone = known.sweeping.lock();
+        let mut removed = 0;
+        // Blocks that several files share, and those of a file that is open, come back later or never.
+        for _ in 0..ROUNDS {
+            let avail = || Space::of(branch.root()).map(|space| (space.avail, space.inodes));
+            let (before, inodes) = branch.reads(avail)?;
+            if before >= wanted && inodes != Some(0) {
+                return Ok(removed > 0);
+            }
+            let counted = known.bytes.load(Ordering::Relaxed);
+            let (mut freed, mut files) = (0, 0);
+            let swept = branch.changes(|| {
+                sweep::sweep(branch.root(), &mut |found: &Found<'_>| {
+                    if before.saturating_add(freed) >= wanted && (files > 0 || inodes != Some(0)) {
+                        return Verdict::Ends;
+                    }
+                    freed += found.attr.blocks * 512;
+                    files += 1;
+                    Verdict::Goes
+                })
+            })?;
+            known.settle(&swept, counted, &self.any);
+            removed += files;
+            if files == 0 {
+                return Ok(removed > 0);
+            }
+            // Some filesystems give blocks back only with their next commit.
+            if let Ok(root) = opened(branch.root()) {
+                let _ = branch.changes(|| rustix::fs::syncfs(&root));
+            }
+        }
+        Ok(removed > 0)
+    }
+
+    /// Looks through the trash of a branch, and removes what has been there for as long as it is kept, of which `keep` tells
+    /// the seconds, given its path. Counts the rest. One call at a time, for each branch; the others return at once.
+    ///
+    /// A file of before `began` that has another name is what a process has left that ended before a rename: it goes too.
+    ///
+    /// # Errors
+    /// That of the branch.
+    pub fn age(
+        &self,
+        branch: &Branch,
+        (now, began): (i64, i64),
+        keep: impl Fn(&[u8]) -> Option<i64>,
+    ) -> Result<(), Errno> {
+        let known = self.of(branch.id);
+        if known.ageing.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let counted = known.bytes.load(Ordering::Relaxed);
+        let is_left = |attr: &Attr| !attr.is_dir() && attr.nlink > 1 && attr.ctime.sec < began;
+        let drop_left = |found: &Found<'_>| {
+            let (dir, name) = found.at;
+            let _alone = known.last_name.lock();
+            let goes = stat::at(dir, name).is_ok_and(|attr| is_left(&attr));
+            goes && rustix::fs::unlinkat(dir, name, AtFlags::empty()).is_ok()
+        };
+        let swept = branch.changes(|| {
+            sweep::sweep(branch.root(), &mut |found: &Found<'_>| {
+                let is_over =
+                    keep(found.path).is_some_and(|keep| found.removed().saturating_add(keep) <= now);
+                if is_over {
+                    Verdict::Goes
+                } else if is_left(found.attr) && drop_left(found) {
+                    Verdict::Taken
+                } else {
+                    Verdict::Stays
+                }
+            })
+        });
+        known.ageing.store(false, Ordering::Release);
+        known.settle(&swept?, counted, &self.any);
+        Ok(())
+    }
+
+    /// Notes that a branch is to have so many bytes available.
+    pub fn wants_room(&self, branch: BranchId, bytes: u64) {
+        self.of(branch).wanted.fetch_max(bytes.max(1), Ordering::Relaxed);
+    }
+
+    /// Takes what was noted of a branch by [`Trash::wants_room`].
+    pub fn wanted(&self, branch: BranchId) -> u64 {
+        self.of(branch).wanted.swap(0, Ordering::Relaxed)
+    }
+
+    /// Returns whether somebody is to look at the trash of a branch.
+    pub fn is_due(&self, branch: BranchId) -> bool {
+        let known = self.of(branch);
+        known.wanted.load(Ordering::Relaxed) > 0 || known.is_old(millis() / 1000)
+    }
+
+    /// Returns true once in a while, for who then looks through the trash of a branch.
+    pub fn takes_turn(&self, branch: BranchId) -> bool {
+        let (known, now) = (self.of(branch), millis() / 1000);
+        let old = known.is_old(now);
+        if old {
+            known.aged.store(now.max(1), Ordering::Relaxed);
+        }
+        old
+    }
+}
+
+impl OnBranch {
+    fn is_old(&self, now: u64) -> bool {
+        let aged = self.aged.load(Ordering::Relaxed);
+        aged == 0 || now.saturating_sub(aged) >= LOOKED_AT_EVERY
+    }
+
+    /// Takes over what a sweep has found, before which so many bytes were counted. What has come meanwhile may be counted twice,
+    /// until the next sweep, but not be missed: what counts as room can be made.
+    fn settle(&self, swept: &Sweep, before: u64, any: &AtomicBool) {
+        if swept.whole {
+            let came = self.bytes.load(Ordering::Relaxed).saturating_sub(before);
+            self.bytes.store(swept.left + came, Ordering::Relaxed);
+        } else {
+            let less = |bytes: u64| Some(bytes.saturating_sub(swept.freed));
+            let _ = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        }
+        if self.bytes.load(Ordering::Relaxed) > 0 {
+            any.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Seconds between two looks through the trash of a branch.
+const LOOKED_AT_EVERY: u64 = 3600;
+
+/// How often more trash goes because the filesystem has not given back what it was to.
+const ROUNDS: usize = 8;
+
+fn opened(root: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(root, c".", flags, Mode::empty())
+}
+
+/// Opens the trash of a branch, given its root. `None` if it has none.
+fn open_trash(root: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match rustix::fs::openat(root, TRASH, flags, Mode::empty()) {
+        Ok(dir) => Ok(Some(dir)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,270 @@
+//! What clients remove goes to the trash, and `canopy trash` brings it back. Needs root.
+
+#![forbid(unsafe_code)]
+
+mod rig;
+
+use canopy_testkit::cmd::{Finished, run_within, wait_until};
+use canopy_testkit::{LoopFs, PATIENCE, Pool, PoolBed, as_user};
+use rig::{BINARY, Rig, canopy, json};
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+const KEEP_ALL: &str = "trash=**=30 days|overwritten";
+
+fn trash<S: AsRef<OsStr>>(pool: &Path, action: &str, args: impl IntoIterator<Item = S>) -> Finished {
+    let mut command = Command::new(BINARY);
+    run_within(command.args(["trash", action]).arg(pool).args(args), PATIENCE)
+}
+
+/// Returns what is in the trash, as JSON.
+fn kept(pool: &Path) -> Vec<Value> {
+    let list = json(&trash(pool, "list", ["--json"]));
+    list["kept"].as_array().expect("a list").clone()
+}
+
+fn paths(kept: &[Value]) -> Vec<&str> {
+    let mut paths: Vec<&str> = kept.iter().filter_map(|item| item["path"].as_str()).collect();
+    paths.sort_unstable();
+    paths
+}
+
+#[test]
+fn a_tree_comes_back_as_it_was() {
+    let rig = Rig::with(&["a", "b"], |builder| builder.option(KEEP_ALL));
+    rig.put("a", "photos/2026/one", "1");
+    rig.put("b", "photos/2026/two", "22");
+    fs::create_dir(rig.on("a", "photos/none")).unwrap();
+    let then = SystemTime::UNIX_EPOCH + Duration::from_secs(1_600_000_000);
+    for (dir, mode) in [("photos", 0o750), ("photos/2026", 0o2775), ("photos/none", 0o700)] {
+        for branch in ["a", "b"].iter().filter(|branch| rig.on(branch, dir).exists()) {
+            let dir = rig.on(branch, dir);
+            chown(&dir, Some(1234), Some(4321)).unwrap();
+            fs::set_permissions(&dir, fs::Permissions::from_mode(mode)).unwrap();
+            fs::File::open(&dir).unwrap().set_modified(then).unwrap();
+        }
+    }
+    fs::set_permissions(rig.on("b", "photos/2026/two"), fs::Permissions::from_mode(0o600)).unwrap();
+    fs::remove_dir_all(rig.at("photos")).unwrap();
+    assert_eq!(fs::read_dir(rig.pool.path()).unwrap().count(), 0);
+    assert_eq!(paths(&kept(rig.pool.path())), ["photos/2026/one", "photos/2026/two", "photos/none"]);
+
+    let shown = trash(rig.pool.path(), "restore", ["photos", "--dry-run"]);
+    assert!(shown.success() && shown.stdout.contains("photos/none/"), "{}", shown.describe());
+    assert!(!rig.at("photos").exists());
+    let done = trash(rig.pool.path(), "restore", ["photos", "--yes"]);
+    assert!(done.success() && done.stdout.contains("Restored: 3"), "{}", done.describe());
+    assert_eq!(fs::read_to_string(rig.at("photos/2026/one")).unwrap(), "1");
+    assert_eq!(fs::read_to_string(rig.at("photos/2026/two")).unwrap(), "22");
+    for (path, mode) in [("photos", 0o750), ("photos/2026", 0o2775), ("photos/none", 0o700)] {
+        let found = fs::metadata(rig.at(path)).unwrap();
+        assert_eq!((found.mode() & 0o7777, found.uid(), found.gid()), (mode, 1234, 4321), "{path}");
+        assert_eq!(found.mtime(), 1_600_000_000, "{path}");
+    }
+    assert_eq!(fs::metadata(rig.at("photos/2026/two")).unwrap().mode() & 0o777, 0o600);
+    assert!(kept(rig.pool.path()).is_empty());
+}
+
+#[test]
+fn nothing_is_overwritten_and_the_latest_comes_back() {
+    let rig = Rig::with(&["a", "b"], |builder| builder.option(KEEP_ALL));
+    for text in ["first", "second"] {
+        fs::write(rig.at("f"), text).unwrap();
+        fs::remove_file(rig.at("f")).unwrap();
+        // A tick of the clock by which files have their times.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    fs::write(rig.at("g"), "removed").unwrap();
+    fs::remove_file(rig.at("g")).unwrap();
+    rig.put("b", "g", "another");
+    let done = trash(rig.pool.path(), "restore", ["--yes"]);
+    assert_eq!(done.code(), Some(1), "{}", done.describe());
+    assert!(
+        done.stderr.contains("g stays in the trash: the pool has something under its name"),
+        "{}",
+        done.describe()
+    );
+    assert!(
+        done.stderr.contains("f stays in the trash: another of this path was removed later"),
+        "{}",
+        done.describe()
+    );
+    assert_eq!(fs::read_to_string(rig.at("f")).unwrap(), "second");
+    assert_eq!(fs::read_to_string(rig.at("g")).unwrap(), "another");
+    let into = rig.at("rescued/here");
+    let done = trash(
+        rig.pool.path(),
+        "restore",
+        [OsStr::new("g"), "--into".as_ref(), into.as_ref(), "--json".as_ref()],
+    );
+    assert_eq!(json(&done)["restored"][0], "rescued/here/g");
+    assert_eq!(fs::read_to_string(into.join("g")).unwrap(), "removed");
+    let asked = trash(rig.pool.path(), "empty", [""; 0]);
+    assert!(!asked.success() && kept(rig.pool.path()).len() == 1, "{}", asked.describe());
+    let done = trash(rig.pool.path(), "empty", ["--yes", "--json"]);
+    assert_eq!(json(&done)["removed"]["files"], 1);
+    let none = trash(rig.pool.path(), "list", [""; 0]);
+    assert_eq!(none.stdout, "Nothing is in the trash.\n");
+}
+
+#[test]
+fn a_copy_that_a_rename_replaces_comes_back_too() {
+    let rig = Rig::with(&["a"], |builder| builder.option(KEEP_ALL));
+    fs::write(rig.at("f"), "old").unwrap();
+    fs::write(rig.at("f.new"), "new").unwrap();
+    let mut held = fs::File::open(rig.at("f")).unwrap();
+    fs::rename(rig.at("f.new"), rig.at("f")).unwrap();
+    assert_eq!(held.metadata().unwrap().nlink(), 0, "it has no name that clients see");
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut held, &mut text).unwrap();
+    assert_eq!((text.as_str(), paths(&kept(rig.pool.path()))), ("old", vec!["f"]));
+    fs::remove_file(rig.at("f")).unwrap();
+    // The last one is the one that was removed; the one before is there as well.
+    let texts: Vec<String> = kept(rig.pool.path())
+        .iter()
+        .map(|item| fs::read_to_string(item["at"].as_str().unwrap()).unwrap())
+        .collect();
+    assert!(texts.contains(&"old".to_owned()) && texts.contains(&"new".to_owned()), "{texts:?}");
+}
+
+#[test]
+fn it_says_who_and_shows_nobody_what_he_could_not_read() {
+    let rig = Rig::with(&["a"], |builder| builder.option(KEEP_ALL));
+    fs::set_permissions(rig.pool.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let user = |line: &str| {
+        let mut command = as_user(1500, 1500, &[], "sh");
+        run_within(command.args(["-c", line]).current_dir(rig.pool.path()), PATIENCE)
+    };
+    let done = user("umask 077; mkdir own; echo secret > own/f; rm own/f; rmdir own");
+    assert!(done.success(), "{}", done.describe());
+    fs::write(rig.at("roots"), "x").unwrap();
+    fs::remove_file(rig.at("roots")).unwrap();
+    let all = kept(rig.pool.path());
+    let of = |path: &str| all.iter().find(|item| item["path"] == path).expect("kept");
+    assert_eq!((&of("own/f")["user"], &of("own/f")["program"]), (&Value::from(1500), &Value::from("rm")));
+    assert_eq!((&of("own/f")["uid"], &of("own/f")["mode"]), (&Value::from(1500), &Value::from(0o600)));
+    assert_eq!(of("roots")["user"], 0);
+    let by_user = |args: &[&str]| {
+        paths(&json(&trash(rig.pool.path(), "list", args))["kept"].as_array().unwrap().clone()).len()
+    };
+    assert_eq!(
+        (by_user(&["--json", "--user", "1500"]), by_user(&["--json", "--program", "cp"])),
+        (2, 0),
+        "the directory went by another program"
+    );
+    assert_eq!((by_user(&["--json", "--since", "1h"]), by_user(&["--json", "--before", "1h"])), (3, 0));
+    // Not on the branch either.
+    let home = rig.on("a", ".canopy-trash");
+    let other = as_user(1501, 1501, &[], "ls").arg(&home).output().unwrap();
+    let same = as_user(1500, 1500, &[], "ls").arg(&home).output().unwrap();
+    assert!(!other.status.success() && !same.status.success());
+    assert!(!rig.at(".canopy-trash").exists());
+    let refused =
+        run_within(as_user(1500, 1500, &[], BINARY).args(["trash", "list"]).arg(rig.pool.path()), PATIENCE);
+    assert!(refused.stderr.contains("only root"), "{}", refused.describe());
+}
+
+#[test]
+fn the_trash_never_makes_a_disk_full() {
+    let builder = Pool::builder(BINARY).option("minfreespace=1M,cache.attr=0,cache.entry=0").option(KEEP_ALL);
+    let bed = PoolBed::mount(builder, [LoopFs::ext4(30 << 20)]);
+    let free = || rustix::fs::statvfs(bed.pool.path()).map(|it| it.f_bavail * it.f_frsize).unwrap();
+    let before = free();
+    let megabytes = |count: usize| vec![7_u8; count << 20];
+    for round in 0..6 {
+        let path = bed.pool.path().join(format!("film{round}"));
+        fs::write(&path, megabytes(12)).unwrap_or_else(|why| panic!("round {round}: {why}"));
+        fs::remove_file(path).unwrap();
+        let lost = before.saturating_sub(free());
+        assert!(lost < 1 << 20, "round {round}: {lost} bytes less are free");
+    }
+    // The latest is still there, and not more than fits.
+    let left = kept(bed.pool.path());
+    assert!(paths(&left).contains(&"film5") && left.len() < 3, "{left:?}");
+    // Small files take all inodes, or all blocks, as they come.
+    for round in 0..2 {
+        let dir = bed.pool.path().join("many");
+        fs::create_dir(&dir).unwrap();
+        for name in 0..4000 {
+            fs::write(dir.join(name.to_string()), "x").unwrap_or_else(|why| panic!("{round}, {name}: {why}"));
+        }
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}
+
+#[test]
+fn a_daemon_that_is_killed_loses_nothing() {
+    let disks = [0; 2].map(|_| LoopFs::tmpfs(64 << 20));
+    let builder =
+        || Pool::builder(BINARY).option("minfreespace=0,cache.attr=0,cache.entry=0").option(KEEP_ALL);
+    let mut bed = PoolBed::mount(builder(), disks);
+    let mut expected = Vec::new();
+    for round in 0..6_u64 {
+        for name in 0..120 {
+            let path = format!("d{}/r{round}f{name}", name % 7);
+            let at = bed.on(name % 2, &path);
+            fs::create_dir_all(at.parent().unwrap()).unwrap();
+            fs::write(at, format!("text of {path}")).unwrap();
+            expected.push(path);
+        }
+        let mut rm = Command::new("sh");
+        rm.args([
+            "-c",
+            "cd \"$1\" && for f in */r*f*; do echo new > \"$f.n\" && mv \"$f.n\" \"$f\" && rm \"$f\"; done",
+            "sh",
+        ]);
+        let mut rm = rm.arg(bed.pool.path()).stderr(std::process::Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(20 + 37 * round));
+        bed.pool.kill();
+        rm.wait().unwrap();
+        let PoolBed { pool, disks } = bed;
+        drop(pool);
+        bed = PoolBed::mount(builder(), disks);
+        // The leftover of a rename goes when somebody looks.
+        let all = kept(bed.pool.path());
+        for path in &expected {
+            let text = format!("text of {path}");
+            let in_pool = fs::read_to_string(bed.pool.path().join(path)).is_ok_and(|it| it == text);
+            let is_kept = |item: &&Value| {
+                item["path"] == path.as_str()
+                    && fs::read_to_string(item["at"].as_str().unwrap()).is_ok_and(|it| it == text)
+            };
+            let count = all.iter().filter(is_kept).count();
+            assert!(in_pool || count == 1, "{path}: in the pool: {in_pool}, kept: {count}");
+        }
+    }
+    // A second name of a file that is in the pool stays in the trash no longer than until the pool has begun.
+    let shared = || {
+        let in_trash = kept(bed.pool.path());
+        in_trash
+            .iter()
+            .filter(|it| fs::metadata(it["at"].as_str().unwrap()).is_ok_and(|it| it.nlink() > 1))
+            .count()
+    };
+    assert!(wait_until(PATIENCE, || shared() == 0), "{}", shared());
+}
+
+#[test]
+fn bad_input_gets_one_line() {
+    let rig = Rig::with(&["a"], |builder| builder.option(KEEP_ALL));
+    let into = rig.scratch.path("home");
+    for (args, named) in [
+        (vec!["list", "/nowhere"], "/nowhere"),
+        (vec!["list", rig.pool.path().to_str().unwrap(), "a["], "a["),
+        (vec!["list", rig.pool.path().to_str().unwrap(), "--since", "soon"], "soon"),
+        (vec!["list", rig.pool.path().to_str().unwrap(), "--into", "x"], "--into"),
+        (
+            vec!["restore", rig.pool.path().to_str().unwrap(), "--into", into.to_str().unwrap()],
+            "another pool",
+        ),
+    ] {
+        let done = canopy(["trash"].iter().chain(&args));
+        assert!(!done.success() && done.stderr.lines().count() == 1, "{}", done.describe());
+        assert!(done.stderr.contains(named), "{}", done.describe());
+    }
+}

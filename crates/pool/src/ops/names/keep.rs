@@ -1,0 +1,99 @@
+//! What becomes of what is removed or replaced: it goes to the trash, if a rule of the pool says so.
+//!
+//! One copy of a file is kept, the one that the pool shows, and others only if they differ from it. A directory leaves another that
+//! stands for it. Nothing is looked at in a pool without such a rule.
+
+use super::rename::{RenameKind, Side};
+use crate::config::Func;
+use crate::dir::merged::{Copies, MergedDir};
+use crate::door::program_of;
+use crate::ops::resolve;
+use crate::pool::Op;
+use canopy_base::path::join;
+use canopy_branch::branch::Branch;
+use canopy_branch::fs::stat::Attr;
+use canopy_branch::trash::{Gone, Linked, Who};
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
+use std::sync::Arc;
+
+/// Returns who removes something, if that is to be kept. `overwritten` is whether a rename replaces it.
+pub(crate) fn keeper(op: &Op<'_>, path: &[u8], name: &[u8], overwritten: bool) -> Option<Who> {
+    let rules = &op.config.trash;
+    if rules.is_empty() {
+        return None;
+    }
+    rules.rule(&join(path, name)).filter(|rule| rule.overwritten || !overwritten)?;
+    let kernel = op.kernel.load();
+    let (pid, uid) = (kernel.caller_thread(), kernel.caller_uid());
+    Some(op.removers.find(pid, uid, program_of))
+}
+
+/// Removes one copy of a file. Returns whether it is kept. `who` removes it, if it is to be kept.
+pub(crate) fn unlink(
+    op: &Op<'_>,
+    dirs: &MergedDir<'_>,
+    (path, name): (&[u8], &[u8]),
+    (copies, shown): (&Copies, usize),
+    index: usize,
+    who: Option<&Who>,
+) -> Result<bool, Errno> {
+    let attr = copies.get(index).filter(|attr| index == shown || differs(copies, shown, attr));
+    let (Some(who), Some(attr), Some(dir)) = (who, attr, dirs.get(index)) else {
+        return dirs.unlink(index, name, AtFlags::empty()).map(|()| false);
+    };
+    let branch = &dirs.branches[index];
+    let removed = branch.changes(|| op.trash.remove(branch, (dir, path, name), attr, who));
+    dirs.copy_changed(index);
+    Ok(removed? == Gone::Kept)
+}
+
+/// Returns whether a copy is another file than the one that the pool shows. Where rules keep copies, the pool knows which are
+/// out of date.
+fn differs(copies: &Copies, shown: usize, attr: &Attr) -> bool {
+    let same = |shown: &Attr| (shown.size, shown.mtime) == (attr.size, attr.mtime);
+    copies.current.is_none() && !copies.get(shown).is_some_and(same)
+}
+
+/// Leaves a directory in the trash that stands for one which is about to be removed, and is empty.
+pub(crate) fn keep_dir(op: &Op<'_>, branch: &Branch, path: &[u8], name: &[u8]) {
+    if let Some(who) = keeper(op, path, name, false) {
+        op.trash.keep_dir(branch, &join(path, name), &who);
+    }
+}
+
+/// A file that a rename is about to replace, and that is in the trash already.
+pub(crate) struct Replaced {
+    branch: Arc<Branch>,
+    linked: Linked,
+    /// It has no other name.
+    pub(crate) sole: bool,
+}
+
+impl Replaced {
+    /// Comes after the rename, whether it has replaced the file or not.
+    pub(crate) fn settle(self, op: &Op<'_>) {
+        op.trash.settle_link(&self.branch, &self.linked);
+    }
+}
+
+/// Keeps what a rename is about to replace: the copy that is shown. So at any time, the new name leads to the old file or to the
+/// new one.
+pub(crate) fn keep_replaced(
+    op: &Op<'_>,
+    old: &Side<'_, '_>,
+    new: &Side<'_, '_>,
+    kind: RenameKind,
+) -> Option<Replaced> {
+    let replaces = matches!(kind, RenameKind::Replace | RenameKind::Whiteout);
+    if !(replaces && op.config.trash.keep_overwritten() && old.copies.any() && new.copies.any()) {
+        return None;
+    }
+    let who = keeper(op, &new.path, new.name, true)?;
+    let index = resolve::choose::shown(op, Func::Getattr, &new.copies).ok()?;
+    let (attr, dir) = (new.copies.get(index)?, new.dirs.get(index)?);
+    let branch = op.branches.get(index)?;
+    let place = (dir, new.path.as_slice(), new.name);
+    let linked = branch.tries(|| op.trash.link(branch, place, attr, &who))?;
+    Some(Replaced { branch: Arc::clone(branch), linked, sole: attr.nlink == 1 })
+}

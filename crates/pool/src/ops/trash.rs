@@ -1,0 +1,108 @@
+//! The room that the trash takes, and gives back: it counts as free, and goes before anything fails or moves for lack of room.
+
+use crate::node::Node;
+use crate::pool::{Op, Pool};
+use canopy_branch::branch::Branch;
+use canopy_branch::branch::space::Space;
+use rustix::io::Errno;
+use std::sync::Arc;
+
+/// So much of a disk is made free at once, one in so many parts, so that not each write makes room anew.
+const SHARE: u64 = 64;
+/// But no more than so many bytes.
+const MOST: u64 = 1 << 30;
+
+/// Returns the space of a branch as policies count it. Where the trash alone keeps it below its minfreespace, that goes soon.
+pub(crate) fn counted(op: &Op<'_>, branch: &Branch, min_free: u64, space: Space) -> Space {
+    let bytes = op.trash.bytes(branch.id);
+    if bytes == 0 {
+        return space;
+    }
+    if space.avail < min_free || space.inodes == Some(0) {
+        op.trash.wants_room(branch.id, min_free);
+    }
+    Space {
+        avail: space.avail.saturating_add(bytes),
+        used: space.used.saturating_sub(bytes),
+        inodes: space.inodes.map(|inodes| inodes.max(1)),
+        ..space
+    }
+}
+
+/// Removes old trash of a branch that is full, for so many bytes more. Returns whether any went.
+pub(crate) fn gives_way(op: &Op<'_>, branch: &Branch, errno: Errno, wanted: u64) -> bool {
+    if errno != Errno::NOSPC || op.trash.bytes(branch.id) == 0 {
+        return false;
+    }
+    let Ok(space) = branch.reads(|| Space::of(branch.root())) else { return false };
+    let more = wanted.saturating_add((space.size() / SHARE).min(MOST));
+    let gone = op.trash.make_room(branch, space.avail.saturating_add(more)).unwrap_or(false);
+    if gone {
+        op.space.clear();
+    }
+    gone
+}
+
+/// As `gives_way`, on the branch of a file.
+pub(crate) fn gives_way_to(op: &Op<'_>, node: &Node, errno: Errno, wanted: u64) -> bool {
+    let opened = node.opened().map(|open| Arc::clone(&open.location().branch));
+    let known =
+        || op.branches.iter().find(|branch| node.key().is_some_and(|key| key.dev == branch.dev)).cloned();
+    opened.or_else(known).is_some_and(|branch| gives_way(op, &branch, errno, wanted))
+}
+
+/// Runs an operation on a branch, again after old trash has made room if it fails for lack of that.
+pub(crate) fn making_way<T>(
+    op: &Op<'_>,
+    branch: &Branch,
+    mut operation: impl FnMut() -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    match operation() {
+        Err(errno) if gives_way(op, branch, errno, 0) => operation(),
+        other => other,
+    }
+}
+
+/// Makes so many bytes available on a branch, as far as old trash can.
+pub(crate) fn clear(op: &Op<'_>, branch: &Branch, wanted: u64) {
+    if op.trash.bytes(branch.id) > 0 && op.trash.make_room(branch, wanted).unwrap_or(false) {
+        op.space.clear();
+    }
+}
+
+/// Returns how many bytes a branch gets back when its trash goes, as far as that is known.
+pub fn bytes(pool: &Pool, branch: &Branch) -> u64 {
+    pool.trash.bytes(branch.id)
+}
+
+/// Returns the branches of which the trash is to be looked at: because time has passed, or because room is short. Closes what is
+/// open of it and not in use. Asks no disk. Comes about once a second.
+pub fn due(pool: &Pool) -> Vec<Arc<Branch>> {
+    pool.trash.close_idle();
+    if pool.config().trash.is_empty() {
+        return Vec::new();
+    }
+    let all = pool.all_branches();
+    pool.trash.retain(|id| all.by_id(id).is_some());
+    let is_due = |branch: &&Arc<Branch>| {
+        pool.trash.is_due(branch.id) || pool.headroom.is_pressed(branch.id) && pool.trash.bytes(branch.id) > 0
+    };
+    all.iter().filter(|branch| !branch.is_silent()).filter(is_due).cloned().collect()
+}
+
+/// Removes from the trash of a branch what has been there for as long as it is kept, and what others need the room of. `now`
+/// and when the process `began`, in seconds since 1970. Waits for the branch.
+pub fn tend(pool: &Pool, branch: &Branch, now: i64, began: i64) {
+    let config = pool.config();
+    let keep = |path: &[u8]| config.trash.keep(path).and_then(|keep| i64::try_from(keep.as_secs()).ok());
+    if pool.trash.takes_turn(branch.id)
+        && let Err(errno) = pool.trash.age(branch, (now, began), keep)
+    {
+        tracing::warn!("{:?}: the trash cannot be looked through: {errno}", branch.path);
+    }
+    let pressed = if pool.headroom.is_pressed(branch.id) { pool.headroom.relief() } else { 0 };
+    let wanted = pool.trash.wanted(branch.id).max(pressed);
+    if wanted > 0 && pool.trash.make_room(branch, wanted).unwrap_or(false) {
+        pool.space.clear();
+    }
+}
