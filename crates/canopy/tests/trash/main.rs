@@ -249,6 +249,50 @@ fn a_daemon_that_is_killed_loses_nothing() {
     assert!(wait_until(PATIENCE, || shared() == 0), "{}", shared());
 }
 
+/// Each rename is completed by the next process, and what it replaces is kept once.
+#[test]
+fn a_process_that_dies_in_a_rename_keeps_what_that_replaces_once() {
+    let rig = Rig::with(&["a", "b"], |builder| builder.option(KEEP_ALL).option("survive=true"));
+    const FILES: usize = 300;
+    for number in 0..FILES {
+        fs::write(rig.at(&format!("f{number}")), format!("old{number}")).unwrap();
+    }
+    std::thread::scope(|scope| {
+        let renames = scope.spawn(|| {
+            for number in 0..FILES {
+                fs::write(rig.at("new"), "new").unwrap();
+                fs::rename(rig.at("new"), rig.at(&format!("f{number}"))).unwrap();
+            }
+        });
+        for _ in 0..3 {
+            std::thread::sleep(Duration::from_millis(150));
+            let pid = rig.pool.status()["pid"].as_i64().expect("a process");
+            let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        }
+        renames.join().unwrap();
+    });
+    let mut texts: Vec<String> = kept(rig.pool.path())
+        .iter()
+        .map(|item| fs::read_to_string(item["at"].as_str().unwrap()).unwrap())
+        .collect();
+    texts.sort();
+    let mut expected: Vec<String> = (0..FILES).map(|number| format!("old{number}")).collect();
+    expected.sort();
+    assert_eq!(texts, expected);
+}
+
+#[test]
+fn a_drained_disk_says_that_its_trash_stays() {
+    let rig = Rig::with(&["a", "b"], |builder| builder.option(KEEP_ALL));
+    rig.put("a", "f", "text");
+    fs::remove_file(rig.at("f")).unwrap();
+    let done =
+        canopy([OsStr::new("drain"), rig.pool.path().as_ref(), rig.on("a", "").as_ref(), "--yes".as_ref()]);
+    assert!(done.success() && done.stdout.contains("keeps its trash: 4.0K"), "{}", done.describe());
+    assert_eq!(paths(&kept(rig.pool.path())), ["f"]);
+}
+
 #[test]
 fn bad_input_gets_one_line() {
     let rig = Rig::with(&["a"], |builder| builder.option(KEEP_ALL));

@@ -10,6 +10,8 @@ use crate::error::{Error, Result};
 use crate::output::{print, report_lossy, shown};
 use crate::pool_link::{BranchLink, PoolLink};
 use crate::survey::FileCopy;
+use canopy_base::text::bytes;
+use canopy_branch::trash::sweep::{Verdict, sweep};
 use canopy_policy::layout::Going;
 use canopy_policy::placement::Placement;
 use clap::Args;
@@ -74,6 +76,14 @@ pub fn drain(args: &DrainArgs, remove: Remove<'_>) -> Result<()> {
     if run.stop.is_set() || args.run.consent.dry_run || !run.filter.is_open() {
         return Ok(());
     }
+    let trash = trash_of(&pool.branches[branch]);
+    if trash > 0 {
+        let (path, size) = (shown(path), bytes(trash));
+        say(
+            &run,
+            &format!("{path} keeps its trash: {size} (canopy trash restore brings files back to the pool)\n"),
+        );
+    }
     let removes = match run.consent {
         Consent::Asked => asks_to_remove(&run, path, state),
         _ => args.remove,
@@ -89,6 +99,19 @@ pub fn drain(args: &DrainArgs, remove: Remove<'_>) -> Result<()> {
         say(&run, &format!("{} {state}; canopy drain --remove removes it from the pool\n", shown(path)));
     }
     Ok(())
+}
+
+/// Returns how many bytes of trash stay on a drained branch.
+fn trash_of(branch: &BranchLink) -> u64 {
+    let mut bytes = 0;
+    if let Ok(root) = branch.root() {
+        // Users who are not root cannot look into it.
+        let _ = sweep(root, &mut |found| {
+            bytes += found.attr.blocks * 512;
+            Verdict::Stays
+        });
+    }
+    bytes
 }
 
 fn say(run: &Run<'_>, text: &str) {
