@@ -3,7 +3,7 @@
 //! From top to bottom:
 //!
 //! - `start` starts a pool; `negotiate` chooses what to ask of the kernel.
-//! - `progress` tells whether requests make any.
+//! - `progress` tells whether requests make any; `systemd` tells systemd, and when the pool is ready.
 //! - `deadline` is a layer around `dispatch`, which holds the one match over the operations.
 //! - `parking` tells when requests go on that wait for something else than a disk.
 //! - `control` is the runtime interface, by which users query and change a running pool.
@@ -41,6 +41,7 @@ mod progress;
 mod settings;
 mod start;
 pub mod survival;
+pub mod systemd;
 pub mod takeover;
 pub mod test_switches;
 mod translate;

@@ -5,11 +5,11 @@
 //! line `ready TEXT` or `error TEXT`. The parent passes these on and exits. The child keeps nothing of the caller's
 //! terminal.
 
-use super::systemd;
 use crate::error::Error;
 use crate::terminal::eprint_line;
 use canopy_base::text::one_line;
 use canopy_config::program_name;
+use canopy_server::systemd;
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};

@@ -5,4 +5,3 @@ pub mod handover;
 pub mod keeper;
 pub mod process;
 pub mod signals;
-pub mod systemd;

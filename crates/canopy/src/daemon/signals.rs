@@ -1,10 +1,10 @@
 //! Ends a pool when a signal arrives.
 
-use super::systemd;
 use crate::error::Error;
 use crate::mount::unmount;
 use canopy_fuse::mount::sync_served;
 use canopy_server::survival::Ledger;
+use canopy_server::systemd;
 use canopy_sys::mountinfo;
 use canopy_sys::process::{block_signal, catch_signals};
 use canopy_sys::shown::Show as _;

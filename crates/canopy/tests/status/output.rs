@@ -17,6 +17,26 @@ fn keys(value: &Value) -> Vec<&str> {
     value.as_object().expect("an object").keys().map(String::as_str).collect()
 }
 
+/// Checks what people read of a healthy pool.
+fn is_told_in_words(pool: &Pool) {
+    let text = shown(["status".as_ref(), pool.path().as_os_str()]);
+    for words in [
+        "fuse.canopy",
+        " threads",
+        " over ",
+        "BRANCH",
+        "ext4",
+        "tmpfs",
+        "32M",
+        "ok",
+        "pfrd",
+        "minfreespace 2.0M",
+    ] {
+        assert!(text.contains(words), "{words}\n{text}");
+    }
+    assert!(!text.contains("warning"), "{text}");
+}
+
 #[test]
 fn a_healthy_pool_is_described_without_warnings() {
     let (one, two) = (LoopFs::ext4(64 * MIB), LoopFs::tmpfs(32 * MIB));
@@ -115,22 +135,7 @@ fn a_healthy_pool_is_described_without_warnings() {
     assert_eq!((&branches[0]["fstype"], &branches[0]["errors"]), (&"ext4".into(), &0.into()));
     assert_eq!((&branches[1]["fstype"], &branches[1]["errors"]), (&"tmpfs".into(), &Value::Null));
 
-    let text = shown(["status".as_ref(), pool.path().as_os_str()]);
-    for words in [
-        "fuse.canopy",
-        " threads",
-        " over ",
-        "BRANCH",
-        "ext4",
-        "tmpfs",
-        "32M",
-        "ok",
-        "pfrd",
-        "minfreespace 2.0M",
-    ] {
-        assert!(text.contains(words), "{words}\n{text}");
-    }
-    assert!(!text.contains("warning"), "{text}");
+    is_told_in_words(&pool);
     // The list of all pools on the machine contains it once.
     let done = canopy(["status", "--json"]);
     let all: Value = serde_json::from_str(&done.stdout).unwrap();
