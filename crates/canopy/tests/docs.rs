@@ -302,6 +302,48 @@ fn locks_are_documented_in_order() {
     }
 }
 
+/// Returns the names of the threads that a source file starts, and of its lines of calls.
+fn threads_of(text: &str) -> Vec<String> {
+    let text = text.split("\nmod tests {").next().unwrap_or_default();
+    let quoted = |after: &str| after.split('"').next().map(str::to_owned);
+    let line = |(at, begin): (usize, &str)| quoted(&text[at + begin.len()..]);
+    let lines: Vec<_> =
+        if text.contains("tend::") { text.match_indices("c\"").collect() } else { Vec::new() };
+    let is_literal = |at: usize| !text[..at].ends_with(|before: char| before.is_alphanumeric());
+    let lines = lines.into_iter().filter(|(at, _)| is_literal(*at)).filter_map(line);
+    let named = text.match_indices(".name(").filter_map(|(at, begin)| {
+        let name = text[at + begin.len()..].trim_start_matches("format!(");
+        match name.strip_prefix('"') {
+            Some(name) => quoted(name),
+            None => {
+                let (constant, _) = name.split_once(".into()")?;
+                let (_, value) = text.split_once(&format!("const {constant}: &str = \""))?;
+                quoted(value)
+            }
+        }
+    });
+    let stem = |name: String| name.split("-{").next().map(str::to_owned);
+    named.chain(lines).filter_map(stem).filter(|name| name.starts_with(char::is_alphabetic)).collect()
+}
+
+/// `docs/threads.md` has a row for each thread of the process that serves, and for each line of calls that may wait.
+#[test]
+fn threads_are_documented() {
+    let page = fs::read_to_string(root().join("docs/threads.md")).expect("docs/threads.md");
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let documented =
+        rows.map(|name| name.trim_end_matches("-N").to_owned()).filter(|name| name != "canopy-fuse");
+    let documented: BTreeSet<String> = documented.collect();
+    let mut sources = Vec::new();
+    for room in ["branch", "config", "fuse", "pool", "server", "sys", "canopy/src/daemon"] {
+        collect_files(&root().join("crates").join(room), ".rs", &mut sources);
+    }
+    let texts = sources.iter().filter_map(|path| fs::read_to_string(path).ok());
+    let started: BTreeSet<String> = texts.flat_map(|text| threads_of(&text)).collect();
+    assert!(started.len() > 20, "{started:?}");
+    assert_eq!(started, documented);
+}
+
 /// The table of contents of the manual has each page once, and leads to no other file.
 #[test]
 fn every_page_is_in_the_manual() {

@@ -15,6 +15,7 @@ use crate::translate::operation::{Changes, Operation, Waits};
 use canopy_base::ids::{HandleId, NodeId};
 use canopy_base::lock::ranked::Mutex;
 use canopy_branch::branch::{Branch, BranchId};
+use canopy_branch::tend;
 use canopy_fuse::notify::Notifier;
 use canopy_fuse::transport::{Expected, Note, Stalled, Verdict};
 use canopy_fuse::{Handler, Replied, Reply, Request, Undelivered};
@@ -41,9 +42,6 @@ pub(crate) struct Deadline<H> {
     notifier: Notifier,
     /// Requests that were answered while their workers were stuck in them, by number.
     given_up: Mutex<HashMap<u64, GivenUp>, rank::Leaf>,
-    /// Files whose RELEASE was answered, by branch. Each entry has one worker that closes them, one after the other, and is
-    /// stuck in the first of them.
-    to_close: Mutex<HashMap<BranchId, Vec<HandleId>>, rank::Leaf>,
 }
 
 /// What a request may block on, as a [`Note`].
@@ -106,7 +104,11 @@ impl<H: Handler> Handler for Deadline<H> {
                 && let Some(branch) = ops::branch_deadlines::deadline_of(&self.pool, HandleId(handle))
                 && branch.is_silent()
             {
-                self.close(branch.id, HandleId(handle));
+                // The client does not wait for it.
+                let pool = Arc::clone(&self.pool);
+                tend::apart((c"silent-files", branch.id.0.into()), move || {
+                    let _ = ops::data::open::release(&pool, HandleId(handle));
+                });
                 return reply.ok();
             }
         }
@@ -199,8 +201,7 @@ impl<H: Handler> Deadline<H> {
         notifier: Notifier,
     ) -> Self {
         let (inner, pool, liveness) = (Arc::clone(inner), Arc::clone(pool), Arc::clone(liveness));
-        let (given_up, to_close) = (Mutex::default(), Mutex::default());
-        Deadline { inner, pool, liveness, notifier, given_up, to_close }
+        Deadline { inner, pool, liveness, notifier, given_up: Mutex::default() }
     }
 
     /// Returns what a request may block on.
@@ -303,28 +304,6 @@ impl<H: Handler> Deadline<H> {
     /// Returns whether a branch does not answer, or is gone.
     fn is_silent(&self, branch: BranchId) -> bool {
         !ops::settings::branches(&self.pool).iter().any(|known| known.id == branch && !known.is_silent())
-    }
-
-    /// Closes a file of a branch that does not answer, and then those that are to be closed by then. If another worker does
-    /// that already, leaves it to that one.
-    fn close(&self, branch: BranchId, handle: HandleId) {
-        {
-            let mut to_close = self.to_close.lock();
-            if let Some(waiting) = to_close.get_mut(&branch) {
-                waiting.push(handle);
-                return;
-            }
-            to_close.insert(branch, Vec::new());
-        }
-        let mut next = Some(handle);
-        while let Some(handle) = next {
-            let _ = ops::data::open::release(&self.pool, handle);
-            let mut to_close = self.to_close.lock();
-            next = to_close.get_mut(&branch).and_then(Vec::pop);
-            if next.is_none() {
-                to_close.remove(&branch);
-            }
-        }
     }
 
     /// Makes the kernel revalidate, and list again, what an operation has changed after its caller was given an error.

@@ -4,7 +4,6 @@ use crate::affinity::Affinity;
 use crate::badge::Badge;
 use crate::branches::liveness::Liveness;
 use crate::branches::monitor;
-use crate::branches::pending::PendingBranches;
 use crate::branches::topology::Topology;
 use crate::coherence::{CacheTtl, Coherence};
 use crate::confine::{self, Sandbox};
@@ -29,6 +28,7 @@ use canopy_branch::branch::{BranchSpec, Branches};
 use canopy_branch::fs::acl::PermissionCheck;
 use canopy_branch::journal;
 use canopy_branch::relocate::Unfinished;
+use canopy_branch::tend;
 use canopy_config::Config;
 use canopy_config::resolve::{self, Plan};
 use canopy_config::values::{IoUring, PosixAcl, WorkerPriority};
@@ -124,6 +124,8 @@ fn start_over(
         Some(device) => Host { device, mounted: None, security: SecurityReport::default(), witness: None },
         None => mount_and_drop_privileges(plan, device)?,
     };
+    // With the rights of this thread.
+    tend::start().map_err(Error::Thread)?;
     let sandbox = Sandbox::new(&config, &branches);
     security.landlock = sandbox.is_some();
     config.pool.names_only = sandbox.is_some();
@@ -144,8 +146,7 @@ fn start_over(
     let reachable = sandbox.as_ref().map(|sandbox| sandbox.branches().to_vec());
     let settings = Settings::new(config.clone(), plan.mountpoint.clone(), reachable, ledger.clone());
     let (settings, ttl) = (Arc::new(settings), CacheTtl::new(&config, None));
-    let coherence = Coherence::start(Arc::clone(&pool), Arc::clone(&settings), session.notifier(), ttl)
-        .map_err(Error::Thread)?;
+    let coherence = Coherence::start(Arc::clone(&pool), Arc::clone(&settings), session.notifier(), ttl);
     let watch = Arc::new(Watch::start(&config, Arc::clone(&pool), Arc::clone(&coherence), kernel));
     let kernel_opens_dirs = let_kernel_open_directories(&coherence, &agreed, before);
     let interrupts = Arc::new(Interrupts::default());
@@ -163,12 +164,10 @@ fn start_over(
     }
     let topology = make_topology(&pool, &settings, &coherence, &watch);
     topology.remember_gone(lost);
-    let liveness = Liveness::start(&pool, session.lines()).map_err(Error::Thread)?;
+    let liveness = Liveness::start(&pool, session.lines());
     let watch_thread = WatchThread::start(Arc::clone(&watch)).map_err(Error::Thread)?;
     topology.apply_access_times_at_start(&plan.config);
-    monitor::start(&topology).map_err(Error::Thread)?;
-    let pending = PendingBranches::new(Arc::clone(&topology));
-    pending.wait_for(&plan.config.branches);
+    monitor::start(&topology);
     let connection = Connection {
         agreed,
         planned: TransportInfo::new(&planned, threads),
@@ -180,7 +179,7 @@ fn start_over(
         ledger: ledger.clone(),
         pause: session.pause(),
     };
-    let control = Arc::new(Control::new(topology, pending, Arc::clone(&liveness), connection));
+    let control = Arc::new(Control::new(topology, Arc::clone(&liveness), connection));
     let dispatch = Arc::new(Dispatch {
         pool: Arc::clone(&pool),
         coherence,

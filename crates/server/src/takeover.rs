@@ -3,6 +3,7 @@
 use crate::coherence::Coherence;
 use crate::error::Error;
 use crate::survival::{Ledger, Survival};
+use canopy_branch::tend;
 use canopy_config::Config;
 use canopy_config::resolve::Plan;
 use canopy_config::source;
@@ -18,7 +19,6 @@ use std::ffi::OsStr;
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::thread;
 
 /// Returns whether another process can take over this connection. Over io_uring the kernel drops what it gives to a
 /// process that is dying (docs/decisions/transport.md#115).
@@ -127,9 +127,7 @@ fn end_registrations(ledger: &Ledger, backing: &Backing) {
     (highest..highest.saturating_add(UNRECORDED)).filter(&unused).for_each(|id| backing.end(id));
     let rest = backing.clone();
     let close = move || (1..highest).filter(&unused).for_each(|id| rest.end(id));
-    if let Err(error) = thread::Builder::new().name("canopy-close".into()).spawn(close) {
-        tracing::debug!("backing files of the process before stay registered: {error}");
-    }
+    tend::apart((c"canopy-close", 1), close);
 }
 
 /// Continues the session of the process before.

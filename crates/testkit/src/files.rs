@@ -5,6 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::cmd::{PATIENCE, wait_until};
@@ -86,4 +88,17 @@ pub fn unfinished_copies(root: &Path) -> Vec<PathBuf> {
         path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".canopy-clone."))
     };
     walk(root).into_iter().filter(is_copy).collect()
+}
+
+/// Returns whether anybody opens a directory within two seconds, as a pool does that asks a branch without a disk whether it
+/// answers.
+///
+/// # Panics
+/// If the directory cannot be watched.
+#[must_use]
+pub fn is_opened(dir: &Path) -> bool {
+    let watch = inotify::init(inotify::CreateFlags::CLOEXEC).expect("inotify");
+    inotify::add_watch(&watch, dir, inotify::WatchFlags::OPEN).expect("a watch");
+    let within = Timespec { tv_sec: 2, tv_nsec: 0 };
+    poll(&mut [PollFd::new(&watch, PollFlags::IN)], Some(&within)).expect("poll") > 0
 }

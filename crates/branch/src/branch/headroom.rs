@@ -19,15 +19,16 @@
 use super::Branch;
 use super::space::{Space, millis};
 use crate::fs::stat::{self, Attr, FileKey};
+use crate::tend;
 use canopy_base::hash::{HashMap, shrink};
 use canopy_base::ids::BranchId;
 use canopy_base::lock::rank;
 use canopy_base::lock::ranked::Mutex;
-use canopy_sys::sched;
 use canopy_sys::shown::Show as _;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::time::{ClockId, clock_gettime};
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -54,6 +55,9 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// With less, writers may use it up between two checks.
 const PRESSED: u64 = 4 << 30;
 
+/// The name of the threads that check them, one for each branch.
+const CHECKS: &CStr = c"headroom";
+
 /// Seconds after which an unchanged file counts as idle.
 const AT_REST: i64 = 24 * 60 * 60;
 
@@ -72,7 +76,7 @@ struct Shared {
 #[derive(Default)]
 struct Branches {
     known: HashMap<BranchId, Watched>,
-    /// A thread is checking the files.
+    /// The files are checked again and again.
     watching: bool,
 }
 
@@ -149,10 +153,10 @@ impl Headroom {
         file.fd = Arc::downgrade(fd);
         file.reserved = file.reserved.max(at_first(flags, attr.size, ample));
         watched.reserved = others.saturating_add(file.reserved);
-        if !std::mem::replace(&mut branches.watching, true) {
-            let shared = Arc::downgrade(&self.shared);
-            let thread = std::thread::Builder::new().name("headroom".into());
-            branches.watching = thread.spawn(move || watch(&shared)).is_ok();
+        let begins = !std::mem::replace(&mut branches.watching, true);
+        drop(branches);
+        if begins {
+            tend::sweep(INTERVAL, (CHECKS, 0), &self.shared, watch);
         }
         let (shared, since) = (self.shared.clone(), Instant::now());
         Some(PassthroughWriter { shared, branch: branch.id, file: key, before: attr.size, since })
@@ -242,27 +246,24 @@ fn allocated(attr: &Attr) -> u64 {
     attr.blocks.saturating_mul(512)
 }
 
-/// Checks the files of passthrough writers until there are none.
-fn watch(shared: &Weak<Shared>) {
-    sched::start_afresh();
-    loop {
-        std::thread::sleep(INTERVAL);
-        let Some(shared) = shared.upgrade() else { return };
-        let busy: Vec<Arc<Branch>> = {
-            let mut branches = shared.branches.lock();
-            let busy = branches.known.values().filter(|watched| !watched.files.is_empty());
-            let busy: Vec<Weak<Branch>> = busy.map(|watched| watched.branch.clone()).collect();
-            branches.watching = !busy.is_empty();
-            if busy.is_empty() {
-                return;
-            }
-            busy.iter().filter_map(Weak::upgrade).collect()
-        };
-        // A branch that does not answer would keep this thread from checking the others.
-        for branch in busy.into_iter().filter(|branch| !branch.is_silent()) {
-            check(&shared, &branch);
+/// Has the files of passthrough writers checked; returns whether there are any.
+fn watch(shared: &Arc<Shared>) -> bool {
+    let busy: Vec<Arc<Branch>> = {
+        let mut branches = shared.branches.lock();
+        let busy = branches.known.values().filter(|watched| !watched.files.is_empty());
+        let busy: Vec<Weak<Branch>> = busy.map(|watched| watched.branch.clone()).collect();
+        branches.watching = !busy.is_empty();
+        if busy.is_empty() {
+            return false;
         }
+        busy.iter().filter_map(Weak::upgrade).collect()
+    };
+    // None waits for another one.
+    for branch in busy.into_iter().filter(|branch| !branch.is_silent()) {
+        let shared = Arc::clone(shared);
+        tend::apart_if_free((CHECKS, branch.id.0.into()), move || check(&shared, &branch));
     }
+    true
 }
 
 /// Adjusts the reservations of a branch's files to their growth, and warns when room gets short.

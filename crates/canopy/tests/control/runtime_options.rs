@@ -4,6 +4,7 @@ use super::rig::{BINARY, Connections};
 use super::{nfsopenhack, policies, readdir_policy};
 use canopy_sys::thread::ioprio::IoPriority;
 use canopy_testkit::cmd::{run, wait_until};
+use canopy_testkit::files::is_opened;
 use canopy_testkit::{LoopFs, PATIENCE, Pool, proc, require_root};
 use canopy_testkit::{Paused, PoolBed};
 use rustix::fs::XattrFlags;
@@ -62,14 +63,14 @@ pub(super) const ROWS: &[Row] = &[
         live.pool.set("keep", "");
         fs::remove_file(live.on(0, "large.keep")).expect("a file");
     }),
-    (&["branch-timeout"], "the number of threads that probe the branches", |live| {
-        let asking = |expected: usize| live.pool.probe_threads() == expected;
-        assert!(asking(0));
+    (&["branch-timeout"], "the branches that are asked whether they answer", |live| {
+        let asked = || [0, 1].into_iter().filter(|branch| is_opened(&live.on(*branch, ""))).count();
+        assert_eq!(asked(), 0);
         // A branch on a disk, here the ext4, is asked only while operations wait for it.
         for (value, branches) in [("8", 1), ("0", 0), ("8", 1), ("auto", 0)] {
             live.pool.set("branch-timeout", value);
-            assert_eventually("a probe thread for each branch without a disk that has a deadline", || {
-                asking(branches)
+            assert_eventually("each branch without a disk that has a deadline is asked", || {
+                asked() == branches
             });
         }
     }),

@@ -3,6 +3,7 @@
 
 use super::rig::{BINARY, DEADLINE, PATIENCE, assert_timed_out, in_time};
 use canopy_testkit::cmd::wait_until;
+use canopy_testkit::files::is_opened;
 use canopy_testkit::{Fault, FaultyFs, Kind, LoopFs, Opcode, Pool, ScratchDir};
 use serde_json::Value;
 use std::fs;
@@ -163,7 +164,7 @@ fn a_disk_without_a_deadline_is_waited_for_and_told() {
     let branch = rig.wait_for_health("ok");
     assert_eq!(branch["waits"], Value::Null);
     assert!(wait_until(PATIENCE, || rig.count("has answered, after") == 1), "{}", rig.pool.log());
-    assert_eq!(rig.pool.probe_threads(), 0);
+    assert!(!is_opened(rig.well.path()), "without a deadline, nobody is asked");
     rig.pool.umount();
 }
 
@@ -171,7 +172,8 @@ fn a_disk_without_a_deadline_is_waited_for_and_told() {
 fn a_disk_with_a_deadline_is_left_out_until_it_answers() {
     let rig = DiskRig::new(&format!("branch-timeout={}", DEADLINE.as_secs()));
     // A disk is not asked without need.
-    assert_eq!(rig.pool.probe_threads(), 1, "one for the tmpfs");
+    assert!(wait_until(PATIENCE, || is_opened(rig.well.path())), "the tmpfs is asked");
+    assert!(!is_opened(rig.disk.path()));
     rig.hang();
     let began = Instant::now();
     for reader in rig.readers() {

@@ -7,14 +7,17 @@
 use canopy_base::lock::rank;
 use canopy_base::lock::ranked::Mutex;
 use canopy_branch::fs::stat::Time;
-use canopy_sys::sched;
+use canopy_branch::tend::{self, Line};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::VecDeque;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Anything that keeps a file from being freed.
 pub(crate) type Pinned = Arc<dyn Send + Sync>;
+
+/// In which the files are closed.
+const LINE: Line = (c"tick-guard", 0);
 
 /// Well above a tick, which is 10 ms at most.
 const HOLD: Duration = Duration::from_millis(20);
@@ -26,7 +29,7 @@ pub(crate) struct TickGuard(Arc<Mutex<Queue, rank::Leaf>>);
 struct Queue {
     /// Files with their birth times, oldest first.
     files: VecDeque<(Time, Pinned)>,
-    /// A thread watches the queue.
+    /// The queue is checked again and again.
     watching: bool,
 }
 
@@ -45,14 +48,12 @@ impl TickGuard {
         let mut queue = self.0.lock();
         queue.files.push_back((birth, file()));
         let expired = queue.expired();
-        if !std::mem::replace(&mut queue.watching, true) {
-            let weak = Arc::downgrade(&self.0);
-            let thread = std::thread::Builder::new().name("tick-guard".into());
-            // If no thread can be started, the next call closes the files whose tick is over.
-            queue.watching = thread.spawn(move || release_expired(&weak)).is_ok();
-        }
+        let begins = !std::mem::replace(&mut queue.watching, true);
         drop(queue);
         drop(expired);
+        if begins {
+            tend::sweep(HOLD, LINE, &self.0, release_expired);
+        }
     }
 }
 
@@ -65,21 +66,17 @@ impl Queue {
     }
 }
 
-fn release_expired(queue: &Weak<Mutex<Queue, rank::Leaf>>) {
-    sched::start_afresh();
-    loop {
-        std::thread::sleep(HOLD);
-        let Some(queue) = queue.upgrade() else { return };
-        let mut queue = queue.lock();
-        let expired = queue.expired();
-        queue.watching = !queue.files.is_empty();
-        let ends = !queue.watching;
-        drop(queue);
-        drop(expired);
-        if ends {
-            return;
-        }
+/// Closes the files whose tick is over; returns whether there are others.
+fn release_expired(queue: &Arc<Mutex<Queue, rank::Leaf>>) -> bool {
+    let mut queue = queue.lock();
+    let expired = queue.expired();
+    queue.watching = !queue.files.is_empty();
+    let more = queue.watching;
+    drop(queue);
+    if !expired.is_empty() {
+        tend::apart(LINE, move || drop(expired));
     }
+    more
 }
 
 #[cfg(test)]

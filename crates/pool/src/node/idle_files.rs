@@ -12,14 +12,18 @@ use super::open_file::{IdleState, OpenFile};
 use canopy_base::lock::rank;
 use canopy_base::lock::ranked::Mutex;
 use canopy_branch::branch::Branches;
-use canopy_sys::sched;
+use canopy_branch::tend;
 use std::collections::VecDeque;
+use std::ffi::CStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// The pause between two checks. A file that was not used between two checks is closed.
 const CHECK_PAUSE: Duration = Duration::from_millis(500);
+
+/// The name of the threads that close them, one for each branch.
+const CLOSES: &CStr = c"idle-files";
 
 /// The most idle files.
 const MAX_FILES: u64 = 512;
@@ -40,7 +44,7 @@ struct Shared(Mutex<Queue, rank::Leaf>);
 struct Queue {
     /// Oldest first. Some may be in use again.
     files: VecDeque<Arc<OpenFile>>,
-    /// A thread checks the queue.
+    /// The queue is checked again and again.
     watching: bool,
 }
 
@@ -88,17 +92,12 @@ impl IdleFiles {
             queue.files.push_back(Arc::clone(open));
             if queue.files.len() > self.most { queue.pop() } else { None }
         };
-        if !std::mem::replace(&mut queue.watching, true) {
-            let shared = Arc::downgrade(&self.shared);
-            let thread = std::thread::Builder::new().name("idle-files".into());
-            queue.watching = thread.spawn(move || close_unused(&shared)).is_ok();
-            if !queue.watching {
-                // Without the thread nothing would close the file.
-                queue.clear();
-            }
-        }
+        let begins = !std::mem::replace(&mut queue.watching, true);
         drop(queue);
         drop(slot);
+        if begins {
+            tend::sweep(CHECK_PAUSE, (CLOSES, 0), &self.shared, close_unused);
+        }
         drop(oldest);
     }
 
@@ -148,25 +147,21 @@ impl Queue {
     }
 }
 
-/// Closes unused files until none is left.
-fn close_unused(shared: &Weak<Shared>) {
-    sched::start_afresh();
-    loop {
-        std::thread::sleep(CHECK_PAUSE);
-        let Some(shared) = shared.upgrade() else { return };
-        let mut queue = shared.0.lock();
-        let (used, unused) = queue.clear().into_iter().partition(|file| {
-            let used = file.idle.used.swap(false, Ordering::Relaxed) && file.users() == 0;
-            file.idle.queued.store(used, Ordering::Relaxed);
-            used
-        });
-        queue.files = used;
-        queue.watching = !queue.files.is_empty();
-        let ends = !queue.watching;
-        drop(queue);
-        drop::<VecDeque<_>>(unused);
-        if ends {
-            return;
-        }
+/// Closes unused files; returns whether others are left.
+fn close_unused(shared: &Arc<Shared>) -> bool {
+    let mut queue = shared.0.lock();
+    let (used, unused): (VecDeque<_>, VecDeque<_>) = queue.clear().into_iter().partition(|file| {
+        let used = file.idle.used.swap(false, Ordering::Relaxed) && file.users() == 0;
+        file.idle.queued.store(used, Ordering::Relaxed);
+        used
+    });
+    queue.files = used;
+    queue.watching = !queue.files.is_empty();
+    let more = queue.watching;
+    drop(queue);
+    for file in unused {
+        let branch = file.location().branch.id;
+        tend::apart((CLOSES, branch.0.into()), move || drop(file));
     }
+    more
 }

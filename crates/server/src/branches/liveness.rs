@@ -5,8 +5,7 @@
 //!
 //! A branch with a deadline (`branch-timeout`) that does not answer is left out (`Pool::set_silent`). A branch on a disk
 //! is asked only while operations wait, because a question wakes the disk. It is back when the disk answers. A branch
-//! without a disk is asked all the time, by a thread of its own. It is back when it answers and every operation that was
-//! stuck on it has ended.
+//! without a disk is asked all the time. It is back when it answers and every operation that was stuck on it has ended.
 
 use super::condition::{Answers, Condition, DiskHistory, HANGS_AFTER, Signs};
 use super::crowded::{Crowded, line_of};
@@ -15,6 +14,7 @@ use super::stalls::{Stalls, Waiting};
 use crate::lock_rank as rank;
 use canopy_base::lock::ranked::Mutex;
 use canopy_branch::branch::{Branch, BranchId};
+use canopy_branch::tend;
 use canopy_fuse::transport::Lines;
 use canopy_pool::Pool;
 use canopy_pool::ops;
@@ -64,8 +64,8 @@ const PUBLISH_EVERY: Duration = Duration::from_secs(1);
 const LOOK_AT_DISKS_EVERY: Duration = Duration::from_secs(20);
 
 impl Liveness {
-    /// Also starts the thread that checks the branches, which ends with the value.
-    pub(crate) fn start(pool: &Arc<Pool>, lines: Lines) -> std::io::Result<Arc<Liveness>> {
+    /// Also begins to check the branches, which ends with the value.
+    pub(crate) fn start(pool: &Arc<Pool>, lines: Lines) -> Arc<Liveness> {
         let liveness = Arc::new_cyclic(|me| Liveness {
             me: Weak::clone(me),
             pool: Arc::clone(pool),
@@ -78,24 +78,15 @@ impl Liveness {
             conditions: Mutex::default(),
             publish: OnceLock::new(),
         });
-        let weak = Arc::downgrade(&liveness);
-        let thread = std::thread::Builder::new().name("canopy-probes".into()).spawn(move || run(&weak))?;
-        liveness.stalls.set_looker(thread.thread().clone());
-        Ok(liveness)
-    }
-}
-
-fn run(liveness: &Weak<Liveness>) {
-    let mut memory = Memory::default();
-    while let Some(liveness) = liveness.upgrade() {
-        let pause = liveness.check(&mut memory);
-        drop(liveness);
+        let (weak, mut memory) = (Arc::downgrade(&liveness), Memory::default());
         // A report of a request that is stuck ends the pause.
-        std::thread::park_timeout(pause);
+        let waker = tend::repeat(Duration::ZERO, move || Some(weak.upgrade()?.check(&mut memory)));
+        liveness.stalls.set_looker(waker);
+        liveness
     }
 }
 
-/// What the checking thread remembers.
+/// What a check remembers for the next.
 #[derive(Default)]
 struct Memory {
     disks: DiskHistory,
@@ -254,11 +245,9 @@ impl Liveness {
         let mut probes = self.probes.lock();
         probes.retain(|id, probe| {
             let mut state = probe.state.lock();
-            let before = std::mem::replace(&mut state.deadline, deadlines.get(id).copied());
+            state.deadline = deadlines.get(id).copied();
             let is_wanted = state.deadline.is_some() || waiting.contains_key(id) || state.asked_at.is_some();
-            // With a new deadline it may need a thread, so another probe takes its place.
-            let is_replaced = before.is_none() && state.deadline.is_some();
-            let stays = is_wanted && !is_replaced && branches.by_id(*id).is_some();
+            let stays = is_wanted && branches.by_id(*id).is_some();
             if !stays || state.deadline.is_none() {
                 (state.unanswered, state.stuck_operations, state.stuck_since) = (false, 0, None);
                 state.removed = !stays;
@@ -276,35 +265,24 @@ impl Liveness {
                 question: Question::for_branch(branch),
                 state: Mutex::new(ProbeState::new(deadline)),
             });
-            if deadline.is_none() || !probe.question.disks().is_empty() || self.start_thread(&probe) {
-                probes.insert(branch.id, probe);
-            }
+            probes.insert(branch.id, probe);
         }
         probes.values().cloned().collect()
     }
 
-    /// Starts the thread that asks a branch without a disk all the time.
-    fn start_thread(self: &Arc<Self>, probe: &Arc<Probe>) -> bool {
-        let (liveness, their_probe) = (Arc::downgrade(self), Arc::clone(probe));
-        let thread = std::thread::Builder::new().name("canopy-probe".into());
-        let started = thread.spawn(move || ask_repeatedly(&liveness, &their_probe));
-        if let Err(why) = &started {
-            let path = probe.branch.path.shown();
-            tracing::error!("cannot watch whether branch {path} answers: {why}");
-        }
-        started.is_ok()
-    }
-
-    /// Asks a branch that is not asked all the time, if operations wait for it or it is left out.
+    /// Asks a branch if operations wait for it or it is left out. One without a disk that has a deadline is asked all the time.
     fn ask_if_needed(self: &Arc<Self>, probe: &Arc<Probe>, waiting: Option<&Waiting>, now: Instant) {
         {
             let mut state = probe.state.lock();
-            if probe.question.disks().is_empty() && state.deadline.is_some() || state.asked_at.is_some() {
+            if state.asked_at.is_some() {
                 return;
             }
             let share = |time: Duration| state.deadline.map_or(time, |deadline| time.min(deadline / 8));
-            let (after, every) = (share(ASK_AFTER), share(ASK_EVERY));
-            let waits = waiting.is_some_and(|waiting| now.saturating_duration_since(waiting.since) >= after);
+            let always = state.deadline.filter(|_| probe.question.disks().is_empty());
+            let (after, every) =
+                (share(ASK_AFTER), always.map_or(share(ASK_EVERY), |deadline| deadline / 16));
+            let waits = always.is_some()
+                || waiting.is_some_and(|waiting| now.saturating_duration_since(waiting.since) >= after);
             let recently =
                 state.last_answer().is_some_and(|last| now.saturating_duration_since(last) < every);
             if !(waits || state.silent) || recently {
@@ -313,14 +291,7 @@ impl Liveness {
             state.asked_at = Some(now);
         }
         let (liveness, their_probe) = (Arc::downgrade(self), Arc::clone(probe));
-        let thread = std::thread::Builder::new().name("canopy-ask".into());
-        let started = thread.spawn(move || {
-            ask_once(&liveness, &their_probe);
-        });
-        if let Err(why) = started {
-            tracing::error!("cannot ask whether branch {} answers: {why}", probe.branch.path.shown());
-            probe.state.lock().asked_at = None;
-        }
+        tend::apart((c"canopy-ask", probe.branch.id.0.into()), move || ask(&liveness, &their_probe));
     }
 
     fn signs(
@@ -379,14 +350,14 @@ impl Liveness {
         }
     }
 
-    /// Starts a thread that brings a branch up to date, which then is back. Its disk may hang again meanwhile: it stays left out.
+    /// Has a branch brought up to date, which then is back. Its disk may hang again meanwhile: it stays left out.
     fn bring_up_to_date(&self, probe: &Arc<Probe>, state: &mut ProbeState) {
         if state.returning || state.stayed_out.is_some_and(|then| then.elapsed() < TRY_AGAIN_AFTER) {
             return;
         }
         let (liveness, their_probe) = (self.me.clone(), Arc::clone(probe));
-        let thread = std::thread::Builder::new().name("canopy-rejoin".into());
-        let started = thread.spawn(move || {
+        state.returning = true;
+        tend::apart((c"canopy-rejoin", probe.branch.id.0.into()), move || {
             let Some(liveness) = liveness.upgrade() else { return };
             let is_back = ops::owed::take_back(&liveness.pool, their_probe.branch.id);
             let mut state = their_probe.state.lock();
@@ -397,13 +368,6 @@ impl Liveness {
                 liveness.update(&their_probe, &mut state);
             }
         });
-        match started {
-            Ok(_) => state.returning = true,
-            Err(why) => {
-                tracing::error!("branch {} cannot be brought up to date: {why}", probe.branch.path.shown());
-                state.stayed_out = Some(Instant::now());
-            }
-        }
     }
 }
 
@@ -429,27 +393,13 @@ fn tell_hung(memory: &mut Memory, branch: &Branch, condition: &Condition) {
     );
 }
 
-/// Asks a branch for as long as it has a deadline.
-fn ask_repeatedly(liveness: &Weak<Liveness>, probe: &Arc<Probe>) {
-    loop {
-        let pause = {
-            let mut state = probe.state.lock();
-            let Some(deadline) = state.deadline.filter(|_| !state.removed) else { return };
-            state.asked_at = Some(Instant::now());
-            deadline / 8
-        };
-        if ask_once(liveness, probe).is_none() {
-            return;
-        }
-        std::thread::sleep(pause);
-    }
-}
-
-/// Asks a branch and waits for the answer. Returns `None` once the pool has ended.
-fn ask_once(liveness: &Weak<Liveness>, probe: &Arc<Probe>) -> Option<()> {
-    let number = liveness.upgrade()?.questions.fetch_add(1, Ordering::Relaxed);
+/// Asks a branch and waits for the answer.
+fn ask(liveness: &Weak<Liveness>, probe: &Arc<Probe>) {
+    let Some(number) = liveness.upgrade().map(|it| it.questions.fetch_add(1, Ordering::Relaxed)) else {
+        return;
+    };
     let could_ask = probe.question.ask(&probe.branch, number);
-    let liveness = liveness.upgrade()?;
+    let Some(liveness) = liveness.upgrade() else { return };
     let mut state = probe.state.lock();
     state.unreadable = !could_ask;
     if let Some(asked_at) = state.asked_at.take()
@@ -459,5 +409,4 @@ fn ask_once(liveness: &Weak<Liveness>, probe: &Arc<Probe>) -> Option<()> {
     }
     state.unanswered = false;
     liveness.update(probe, &mut state);
-    Some(())
 }

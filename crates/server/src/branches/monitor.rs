@@ -1,95 +1,111 @@
 //! Watches over the branches while the pool is served.
 //!
-//! One thread checks once a second which branches may have become sick or well, and is woken at once when mounts
-//! change. Each branch is checked on a thread of its own, because a sick disk may block whatever touches it.
+//! Once a second, and at once when mounts change, it looks which branches may have become sick or well. Checks are run
+//! [apart](tend), because a sick disk may block whatever touches it.
 //!
 //! A branch is gone when its mount is no longer where it was, when its root cannot be read, or when its disk is
 //! missing. The pool then continues without it and keeps nothing open there except the files that its users have
 //! open, so that the disk can be unmounted and repaired. The branch stays in the configured list. It returns once
 //! there is a readable mount in the old place; the directory below the missing mount is never used.
 
+use super::pending::{self, PendingBranches};
 use super::topology::{GoneBranch, Topology};
-use crate::lock_rank as rank;
-use canopy_base::ids::BranchId;
-use canopy_base::lock::ranked::Mutex;
 use canopy_branch::branch::Branch;
 use canopy_branch::branch::health::{CheckResult, Health};
 use canopy_branch::fs::block_device;
+use canopy_branch::tend;
 use canopy_config::overlap;
 use canopy_pool::{Pool, ops};
 use canopy_sys::mountinfo::{self, MountEntry};
 use canopy_sys::shown::Show as _;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use std::collections::HashSet;
 use std::fs::{self, File};
-use std::os::fd::AsFd as _;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread;
 use std::time::{Duration, SystemTime};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
 struct BranchMonitor {
     topology: Weak<Topology>,
-    /// Branches that a thread is checking, by path.
-    in_progress: Mutex<HashSet<PathBuf>, rank::Leaf>,
-    /// Branches of which a thread tends the trash.
-    tended: Mutex<HashSet<BranchId>, rank::Leaf>,
+    pending: PendingBranches,
     /// When the process began, in seconds since 1970.
     began: i64,
+    /// Mounts have changed, and what follows is not done yet.
+    mounts_changed: AtomicBool,
 }
 
-/// Starts to monitor the branches, until the pool ends.
-pub(crate) fn start(topology: &Arc<Topology>) -> std::io::Result<()> {
+/// Begins to monitor the branches, until the pool ends.
+pub(crate) fn start(topology: &Arc<Topology>) {
     let monitor = BranchMonitor {
         topology: Arc::downgrade(topology),
-        in_progress: Mutex::default(),
-        tended: Mutex::default(),
+        pending: PendingBranches::new(topology),
         began: seconds_now(),
+        began: seconds_now(),
+        // What has changed since the mounts of the branches were recorded is not reported.
+        mounts_changed: AtomicBool::new(true),
     };
-    let monitor = Arc::new(monitor);
-    thread::Builder::new().name("canopy-health".into()).spawn(move || monitor.run()).map(drop)
+    // Polling it reports changes (proc_pid_mountinfo(5)).
+    let (table, monitor) = (File::open("/proc/self/mountinfo").ok(), Arc::new(monitor));
+    let reports = table.is_some();
+    tend::repeat_at(table.map(OwnedFd::from), move |changed| monitor.look(changed || !reports));
 }
 
 impl BranchMonitor {
-    fn run(self: &Arc<Self>) {
-        // Polling it reports changes (proc_pid_mountinfo(5)).
-        let table = File::open("/proc/self/mountinfo").ok();
-        // What has changed since the mounts of the branches were recorded is not reported.
-        let mut is_first = true;
+    /// Looks which branches have to be checked. Waits for none.
+    fn look(self: &Arc<Self>, changed: bool) -> Option<Duration> {
+        let topology = self.topology.upgrade()?;
+        let changed = self.mounts_changed.fetch_or(changed, Ordering::SeqCst) || changed;
+        let branches = ops::settings::branches(&topology.pool);
+        if changed || branches.iter().any(|branch| branch.health.health() == Health::Gone) {
+            let monitor = Arc::clone(self);
+            tend::apart_if_free((c"canopy-health", tend::of(self)), move || monitor.follow_mounts());
+        }
+        if pending::any_missing(&topology) {
+            let monitor = Arc::clone(self);
+            tend::apart_if_free((c"canopy-missing", tend::of(self)), move || monitor.pending.add_arrived());
+        }
+        for branch in branches.iter().filter(|branch| branch.needs_check()) {
+            self.check_branch(branch);
+        }
+        for branch in ops::trash::due(&topology.pool) {
+            self.tend_trash(&topology.pool, branch);
+        }
+        for (path, gone) in topology.gone_branches() {
+            if changed || gone.health.needs_check() {
+                self.check_returned(path, gone);
+            }
+        }
+        Some(INTERVAL)
+    }
+
+    /// Does what follows when mounts have changed, or a branch is gone.
+    fn follow_mounts(&self) {
         loop {
-            let changed = std::mem::take(&mut is_first) || wait_for_mount_change(table.as_ref());
             let Some(topology) = self.topology.upgrade() else { return };
+            let changed = self.mounts_changed.swap(false, Ordering::SeqCst);
             let branches = ops::settings::branches(&topology.pool);
             if changed {
                 topology.apply_access_times(&topology.settings.config(), &branches);
             }
             let is_gone = |branch: &Arc<Branch>| branch.health.health() == Health::Gone;
-            let any_unmounted = changed && !topology.unmounted_branches(&branches).is_empty();
-            if any_unmounted || branches.iter().any(is_gone) {
+            if branches.iter().any(is_gone) || !topology.unmounted_branches(&branches).is_empty() {
                 remove_gone_branches(&topology);
             }
-            for branch in ops::settings::branches(&topology.pool).iter().filter(|branch| branch.needs_check())
-            {
-                self.check_branch(branch);
-            }
-            for branch in ops::trash::due(&topology.pool) {
-                self.tend_trash(&topology.pool, branch);
-            }
-            for (path, gone) in topology.gone_branches() {
-                if changed || gone.health.needs_check() {
-                    self.check_returned(path, gone);
-                }
+            // They may have changed meanwhile.
+            if !self.mounts_changed.load(Ordering::SeqCst) {
+                return;
             }
         }
     }
 
-    /// Checks a branch, unless a thread is still at it.
-    fn check_branch(self: &Arc<Self>, branch: &Arc<Branch>) {
+    /// Checks a branch, unless that is under way.
+    fn check_branch(&self, branch: &Arc<Branch>) {
         let branch = Arc::clone(branch);
-        self.spawn_check(branch.path.clone(), move |topology| {
+        self.check(&branch.path.clone(), move |topology| {
             let news = branch.check_health();
             let Some((topology, illness)) = topology.upgrade().zip(news) else { return };
             // What the pool has cached of its space may be out of date.
@@ -107,8 +123,8 @@ impl BranchMonitor {
     }
 
     /// Checks whether a gone branch is back.
-    fn check_returned(self: &Arc<Self>, path: PathBuf, gone: GoneBranch) {
-        self.spawn_check(path.clone(), move |topology| {
+    fn check_returned(&self, path: PathBuf, gone: GoneBranch) {
+        self.check(&path.clone(), move |topology| {
             let Some(pool_at) = topology.upgrade().map(|topology| topology.settings.mountpoint().to_owned())
             else {
                 return;
@@ -138,60 +154,25 @@ impl BranchMonitor {
         });
     }
 
-    /// Looks after the trash of a branch, unless a thread is still at it. Each branch has a thread of its own: of a large trash much
-    /// has to be read, and a disk may hang.
-    fn tend_trash(self: &Arc<Self>, pool: &Arc<Pool>, branch: Arc<Branch>) {
-        if !self.tended.lock().insert(branch.id) {
-            return;
-        }
-        let (monitor, pool, id, began) = (Arc::clone(self), Arc::clone(pool), branch.id, self.began);
-        let tend = move || {
-            canopy_sys::sched::start_afresh();
-            ops::trash::tend(&pool, &branch, seconds_now(), began);
-            monitor.tended.lock().remove(&branch.id);
-        };
-        if let Err(why) = thread::Builder::new().name("canopy-trash".into()).spawn(tend) {
-            tracing::warn!("nobody can look after the trash of a branch: {why}");
-            self.tended.lock().remove(&id);
-        }
+    /// Looks after the trash of a branch, unless that is being done: of a large trash much has to be read.
+    fn tend_trash(&self, pool: &Arc<Pool>, branch: Arc<Branch>) {
+        let (pool, began) = (Arc::clone(pool), self.began);
+        let line = (c"canopy-trash", branch.id.0.into());
+        tend::apart_if_free(line, move || ops::trash::tend(&pool, &branch, seconds_now(), began));
     }
 
-    /// Runs a check on a thread of its own, one per path at a time: a sick disk may block it.
-    fn spawn_check(self: &Arc<Self>, path: PathBuf, check: impl FnOnce(&Weak<Topology>) + Send + 'static) {
-        if !self.in_progress.lock().insert(path.clone()) {
-            return;
-        }
-        let (monitor, their_path) = (Arc::clone(self), path.clone());
-        let started = thread::Builder::new().name("canopy-check".into()).spawn(move || {
-            check(&monitor.topology);
-            monitor.in_progress.lock().remove(&their_path);
-        });
-        if let Err(why) = started {
-            tracing::warn!("branch {} cannot be checked: {why}", path.shown());
-            self.in_progress.lock().remove(&path);
-        }
+    /// Runs a check, which a sick disk may block: one for each path at a time.
+    fn check(&self, path: &Path, check: impl FnOnce(&Weak<Topology>) + Send + 'static) {
+        let topology = Weak::clone(&self.topology);
+        let mut of_path = DefaultHasher::new();
+        (path, topology.as_ptr().addr()).hash(&mut of_path);
+        tend::apart_if_free((c"canopy-check", of_path.finish()), move || check(&topology));
     }
 }
 
 fn seconds_now() -> i64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_secs()).unwrap_or(i64::MAX)
-}
-
-/// Waits for a second or until mounts change; returns whether they may have changed.
-fn wait_for_mount_change(table: Option<&File>) -> bool {
-    let Some(table) = table else {
-        thread::sleep(INTERVAL);
-        return true;
-    };
-    let timeout = Timespec { tv_sec: INTERVAL.as_secs().cast_signed(), tv_nsec: 0 };
-    match poll(&mut [PollFd::new(table, PollFlags::PRI)], Some(&timeout)) {
-        Ok(changed) => changed > 0,
-        Err(_) => {
-            thread::sleep(INTERVAL);
-            true
-        }
-    }
 }
 
 /// Removes gone branches at once.

@@ -2,10 +2,13 @@
 //!
 //! A running pool accepts the path of a disk that will be mounted later, as `canopy mount` does if asked to. Such a
 //! path is part of the list that users see, and becomes a branch as soon as there is a directory. A pattern that matches
-//! nothing is such a path, too: when directories match it, they take its place in the list. A thread looks once a second
-//! while any is missing.
+//! nothing is such a path, too: when directories match it, they take its place in the list. While any is missing, they are
+//! looked for once a second.
 
 use super::topology::Topology;
+use crate::lock_rank as rank;
+use crate::settings::Settings;
+use canopy_base::lock::ranked::Mutex;
 use canopy_branch::branch::{BranchList, BranchSpec, Expand, FileSystem};
 use canopy_config::{fstab, overlap, pool_loops};
 use canopy_pool::ops;
@@ -13,52 +16,36 @@ use canopy_sys::glob::is_pattern;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread;
-use std::time::Duration;
-
-const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Waits for branches that do not exist yet.
-pub(crate) struct PendingBranches {
-    topology: Arc<Topology>,
-    /// A thread is looking.
-    running: AtomicBool,
+pub(super) struct PendingBranches {
+    topology: Weak<Topology>,
+    /// What patterns matched the last time.
+    matched: Mutex<Vec<Match>, rank::Leaf>,
 }
 
 /// A pattern, and the directories that match it.
 type Match = (PathBuf, Vec<PathBuf>);
 
 impl PendingBranches {
-    pub(crate) fn new(topology: Arc<Topology>) -> Arc<PendingBranches> {
-        Arc::new(PendingBranches { topology, running: AtomicBool::new(false) })
+    pub(super) fn new(topology: &Arc<Topology>) -> PendingBranches {
+        PendingBranches { topology: Arc::downgrade(topology), matched: Mutex::default() }
     }
 
-    /// Starts to look for the missing branches of this list, if there are any. Called while the list cannot change.
-    pub(crate) fn wait_for(self: &Arc<Self>, list: &BranchList) {
-        if !self.any_missing(list) || self.running.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let pending = Arc::downgrade(self);
-        if let Err(why) = thread::Builder::new().name("canopy-missing".into()).spawn(move || run(&pending)) {
-            tracing::error!("cannot wait for branches that do not exist yet: {why}");
-            self.running.store(false, Ordering::Relaxed);
-        }
-    }
-
-    /// Puts branches in force that exist now; returns whether any is still missing. `before` is what patterns matched the last
-    /// time.
-    fn add_arrived(&self, before: &mut Vec<Match>) -> bool {
-        let (topology, settings) = (&self.topology, &self.topology.settings);
+    /// Puts branches in force that exist now. May wait for a disk.
+    pub(super) fn add_arrived(&self) {
+        let Some(topology) = self.topology.upgrade() else { return };
+        let settings = &topology.settings;
         let is_usable = |spec: &&BranchSpec| {
-            topology.is_branch(spec) || !topology.is_gone(&spec.path) && self.can_be_branch(&spec.path)
+            topology.is_branch(spec) || !topology.is_gone(&spec.path) && can_be_branch(&topology, &spec.path)
         };
-        let matches = self.settled_matches(&settings.branches(), before);
+        let found = matches(&topology, &settings.branches());
+        let matches = self.settled(found);
         // A disk that hangs must not block other changes, so look before taking the lock.
         let arrived = settings.branches().iter().any(|spec| !topology.is_branch(spec) && is_usable(&spec));
         let _changing = settings.lock_changes();
-        self.replace_patterns(&matches);
+        replace_patterns(settings, &matches);
         let arrived = arrived || !matches.is_empty();
         let config = settings.config();
         let list = &config.branches;
@@ -71,76 +58,62 @@ impl PendingBranches {
             tracing::info!("the branches are {} now", ops::settings::branches(&topology.pool).to_list());
             topology.coherence.invalidate_names();
         }
-        let more = self.any_missing(list);
-        self.running.store(more, Ordering::Relaxed);
-        more
-    }
-
-    /// Returns whether this directory can become a branch. The path may be a symlink, even into the pool.
-    fn can_be_branch(&self, path: &Path) -> bool {
-        let settings = &self.topology.settings;
-        fs::canonicalize(path).is_ok_and(|path| {
-            path.is_dir()
-                && fstab::away(&path).is_none()
-                && settings.is_reachable(&path)
-                && overlap::refuse_overlap(&path, settings.mountpoint()).is_ok()
-                && pool_loops::check(&path, settings.mountpoint(), settings.device()).is_ok()
-        })
     }
 
     /// Returns the patterns that match the same directories as a second ago. Disks that are plugged in or mounted together
     /// do not arrive at the same moment.
-    fn settled_matches(&self, list: &BranchList, before: &mut Vec<Match>) -> Vec<Match> {
-        let is_listed = |path: &PathBuf| list.iter().any(|spec| spec.path == *path);
-        let matching = |spec: &BranchSpec| {
-            let found = FileSystem.expand(spec.path.as_os_str()).into_iter();
-            let found = found.filter(|path| !is_listed(path) && self.can_be_branch(path)).collect();
-            (spec.path.clone(), found)
-        };
-        let is_waiting =
-            |spec: &&BranchSpec| is_pattern(spec.path.as_os_str()) && !self.topology.is_branch(spec);
-        let now: Vec<Match> = list.iter().filter(is_waiting).map(matching).collect();
-        let before = std::mem::replace(before, now.clone());
+    fn settled(&self, now: Vec<Match>) -> Vec<Match> {
+        let before = std::mem::replace(&mut *self.matched.lock(), now.clone());
         now.into_iter().filter(|found| !found.1.is_empty() && before.contains(found)).collect()
-    }
-
-    /// Puts directories into the configured list in the place of the patterns that they match. The caller holds the lock of
-    /// changes.
-    fn replace_patterns(&self, matches: &[Match]) {
-        if matches.is_empty() {
-            return;
-        }
-        let settings = &self.topology.settings;
-        let mut next = (*settings.config()).clone();
-        let specs = next.branches.iter().flat_map(|spec| {
-            match matches.iter().find(|(pattern, _)| *pattern == spec.path) {
-                None => vec![spec.clone()],
-                Some((_, paths)) => {
-                    paths.iter().map(|path| BranchSpec { path: path.clone(), ..spec.clone() }).collect()
-                }
-            }
-        });
-        next.branches = specs.collect();
-        settings.record("branches", next.branches.to_os_string().as_bytes());
-        settings.store(next);
-    }
-
-    /// Gone branches are the business of `monitor`.
-    fn any_missing(&self, list: &BranchList) -> bool {
-        let is_missing =
-            |spec: &BranchSpec| !self.topology.is_branch(spec) && !self.topology.is_gone(&spec.path);
-        list.iter().any(is_missing)
     }
 }
 
-fn run(pending: &Weak<PendingBranches>) {
-    let mut matched = Vec::new();
-    loop {
-        thread::sleep(INTERVAL);
-        // The thread ends with the pool.
-        let Some(pending) = pending.upgrade() else { return };
-        if !pending.add_arrived(&mut matched) {
-            return;
-        }
+/// Returns whether any branch of the list is missing. Those that are gone are the business of `monitor`.
+pub(super) fn any_missing(topology: &Topology) -> bool {
+    let is_missing = |spec: &BranchSpec| !topology.is_branch(spec) && !topology.is_gone(&spec.path);
+    topology.settings.branches().iter().any(is_missing)
+}
+
+/// Returns whether this directory can become a branch. The path may be a symlink, even into the pool.
+fn can_be_branch(topology: &Topology, path: &Path) -> bool {
+    let settings = &topology.settings;
+    fs::canonicalize(path).is_ok_and(|path| {
+        path.is_dir()
+            && fstab::away(&path).is_none()
+            && settings.is_reachable(&path)
+            && overlap::refuse_overlap(&path, settings.mountpoint()).is_ok()
+            && pool_loops::check(&path, settings.mountpoint(), settings.device()).is_ok()
+    })
+}
+
+/// Returns what the patterns of the list match.
+fn matches(topology: &Topology, list: &BranchList) -> Vec<Match> {
+    let is_listed = |path: &PathBuf| list.iter().any(|spec| spec.path == *path);
+    let matching = |spec: &BranchSpec| {
+        let found = FileSystem.expand(spec.path.as_os_str()).into_iter();
+        let found = found.filter(|path| !is_listed(path) && can_be_branch(topology, path)).collect();
+        (spec.path.clone(), found)
+    };
+    let is_waiting = |spec: &&BranchSpec| is_pattern(spec.path.as_os_str()) && !topology.is_branch(spec);
+    list.iter().filter(is_waiting).map(matching).collect()
+}
+
+/// Puts directories into the configured list in the place of the patterns that they match. The caller holds the lock of
+/// changes.
+fn replace_patterns(settings: &Settings, matches: &[Match]) {
+    if matches.is_empty() {
+        return;
     }
+    let mut next = (*settings.config()).clone();
+    let specs = next.branches.iter().flat_map(|spec| {
+        match matches.iter().find(|(pattern, _)| *pattern == spec.path) {
+            None => vec![spec.clone()],
+            Some((_, paths)) => {
+                paths.iter().map(|path| BranchSpec { path: path.clone(), ..spec.clone() }).collect()
+            }
+        }
+    });
+    next.branches = specs.collect();
+    settings.record("branches", next.branches.to_os_string().as_bytes());
+    settings.store(next);
 }

@@ -3,12 +3,13 @@
 //! The transport reports a request once its worker has been in it for some ticks. Which branch the worker waits for
 //! shows in the system call that it is blocked in ([`blocked_call`]): the call has a descriptor, and the descriptor a
 //! mount. Of a call that has none, as close(2), or where the kernel does not say, the worker's own word counts, which it gave at
-//! the [`gate`]. [`Stalls::look`] finds that out on a thread of its own, because with `landlock` the transport's threads cannot
+//! the [`gate`]. [`Stalls::look`] finds that out on another thread, because with `landlock` the transport's threads cannot
 //! read /proc. None of this touches a branch.
 
 use crate::lock_rank as rank;
 use canopy_base::lock::ranked::Mutex;
 use canopy_branch::branch::{BranchId, Branches, gate};
+use canopy_branch::tend::Waker;
 use canopy_pool::Pool;
 use canopy_pool::ops;
 use canopy_sys::mountinfo;
@@ -19,14 +20,13 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 pub(crate) struct Stalls {
     pool: Arc<Pool>,
     state: Mutex<State, rank::Leaf>,
-    /// The thread that calls `look`.
-    looker: OnceLock<Thread>,
+    /// Has `look` called.
+    looker: OnceLock<Waker>,
 }
 
 #[derive(Default)]
@@ -85,9 +85,9 @@ impl Stalls {
         Stalls { pool: Arc::clone(pool), state: Mutex::default(), looker: OnceLock::new() }
     }
 
-    /// Sets the thread that calls [`Self::look`], so that it is woken by the first report.
-    pub(super) fn set_looker(&self, thread: Thread) {
-        let _ = self.looker.set(thread);
+    /// Sets what has [`Self::look`] called, so that the first report does.
+    pub(super) fn set_looker(&self, looker: Waker) {
+        let _ = self.looker.set(looker);
     }
 
     /// Records that a worker has been in a request for this long. `thread` is the worker's, as gettid(2) returns it;
@@ -120,7 +120,7 @@ impl Stalls {
         state.requests.insert(unique, request);
         drop(state);
         if let Some(looker) = self.looker.get() {
-            looker.unpark();
+            looker.wake();
         }
     }
 

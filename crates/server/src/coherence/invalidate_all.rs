@@ -10,10 +10,11 @@
 use super::Coherence;
 use crate::lock_rank as rank;
 use canopy_base::lock::ranked::Mutex;
+use canopy_branch::tend::{self, Line};
 use canopy_fuse::NodeId;
 use canopy_pool::coherence::changes::{Change, Client};
 use canopy_pool::ops;
-use canopy_sys::{mountinfo, sched};
+use canopy_sys::mountinfo;
 use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -22,7 +23,6 @@ use std::ffi::{CStr, CString};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::thread;
 use std::time::Duration;
 
 /// A name that no directory has, because the pool reserves it.
@@ -39,8 +39,7 @@ const BATCH: usize = 4096;
 pub(super) struct Invalidation {
     /// Held during an invalidation.
     exclusive: Mutex<(), rank::Invalidation>,
-    /// A background thread is running; and an invalidation was requested since its last one began.
-    running: AtomicBool,
+    /// An invalidation is to begin soon.
     requested: AtomicBool,
     /// The superblock is being reconfigured.
     reconfiguring: AtomicBool,
@@ -76,34 +75,22 @@ impl Coherence {
     /// Does not block.
     pub(crate) fn invalidate_names_soon(&self) {
         self.tell(Change::Listings, Client::Outside);
-        let state = &self.invalidation;
-        state.requested.store(true, Ordering::SeqCst);
-        if state.running.swap(true, Ordering::SeqCst) {
+        if self.invalidation.requested.swap(true, Ordering::SeqCst) {
             return;
         }
         let weak_self = self.weak_self.clone();
-        let started = thread::Builder::new().name("canopy-inval".into()).spawn(move || {
-            sched::start_afresh();
-            while let Some(coherence) = weak_self.upgrade() {
-                let state = &coherence.invalidation;
-                while state.requested.swap(false, Ordering::SeqCst) {
-                    coherence.drop_listings();
-                    if !coherence.invalidate_keeping_mounts() {
-                        coherence.increment_epoch();
-                    }
-                }
-                state.running.store(false, Ordering::SeqCst);
-                // A request in between found this thread still marked as running.
-                let more = state.requested.load(Ordering::SeqCst);
-                if !more || state.running.swap(true, Ordering::SeqCst) {
-                    return;
-                }
+        tend::apart(self.line(c"canopy-inval"), move || {
+            let Some(coherence) = weak_self.upgrade() else { return };
+            coherence.invalidation.requested.store(false, Ordering::SeqCst);
+            coherence.drop_listings();
+            if !coherence.invalidate_keeping_mounts() {
+                coherence.increment_epoch();
             }
         });
-        if started.is_err() {
-            state.running.store(false, Ordering::SeqCst);
-            self.increment_epoch();
-        }
+    }
+
+    fn line(&self, what: &'static CStr) -> Line {
+        (what, self.weak_self.as_ptr().addr() as u64)
     }
 
     /// Makes the kernel drop every listing that it has cached, effective when this returns. A listing in flight then lacks
@@ -188,8 +175,7 @@ impl Coherence {
         let (report, done) = channel();
         let weak_self = self.weak_self.clone();
         // The kernel first writes back dirty shared mappings, by requests to this process.
-        let started = thread::Builder::new().name("canopy-shrink".into()).spawn(move || {
-            sched::start_afresh();
+        tend::apart(self.line(c"canopy-shrink"), move || {
             let result = reconfigure(&mountpoint, device);
             if let Err(errno) = result {
                 tracing::debug!("names cannot be dropped: {errno}");
@@ -199,10 +185,6 @@ impl Coherence {
             }
             let _ = report.send(result.is_ok());
         });
-        if started.is_err() {
-            self.invalidation.reconfiguring.store(false, Ordering::SeqCst);
-            return false;
-        }
         done.recv_timeout(SHRINK_TIMEOUT).unwrap_or(false)
     }
 

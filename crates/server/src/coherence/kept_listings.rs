@@ -21,11 +21,10 @@ use super::ttl::SETTLED;
 use crate::lock_rank as rank;
 use canopy_base::ids::NodeId;
 use canopy_base::lock::ranked::Mutex;
+use canopy_branch::tend::{self, Waker};
 use std::collections::HashMap;
-use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 /// The most directories that are known. Beyond that, the listings of all are dropped, and read again once.
@@ -45,9 +44,9 @@ pub(crate) struct KeptListings {
     /// What is known of the kernel's listings. Of a directory that is missing here, the kernel may have a complete
     /// listing, and no answer is in flight.
     dirs: Mutex<HashMap<NodeId, Known>, rank::Leaf>,
-    /// The thread that drops listings has nothing to do.
+    /// None has to be dropped later.
     idle: AtomicBool,
-    thread: OnceLock<Thread>,
+    waker: OnceLock<Waker>,
 }
 
 /// What is known of the kernel's listing of a directory.
@@ -202,17 +201,17 @@ impl KeptListings {
         self.dirs.lock().values().all(|known| known.is_incomplete)
     }
 
-    /// Wakes the thread that drops listings if it has nothing to do.
+    /// Has listings looked at if that rests.
     fn wake(&self) {
         if self.idle.load(Ordering::SeqCst)
             && self.idle.swap(false, Ordering::SeqCst)
-            && let Some(thread) = self.thread.get()
+            && let Some(waker) = self.waker.get()
         {
-            thread.unpark();
+            waker.wake();
         }
     }
 
-    /// Returns whether the thread may wait until it is woken.
+    /// Returns whether nothing need be looked at until it is woken.
     fn rests(&self) -> bool {
         self.idle.store(true, Ordering::SeqCst);
         let idle = self.is_idle();
@@ -225,30 +224,25 @@ impl KeptListings {
 
 impl Drop for KeptListings {
     fn drop(&mut self) {
-        if let Some(thread) = self.thread.get() {
-            thread.unpark();
+        if let Some(waker) = self.waker.get() {
+            waker.wake();
         }
     }
 }
 
 impl Coherence {
-    /// Starts the thread that drops the listings whose attributes are about to expire. It ends with the pool.
-    pub(super) fn start_dropping_listings(&self) -> io::Result<()> {
+    /// Begins to drop the listings whose attributes are about to expire. It ends with the pool.
+    pub(super) fn start_dropping_listings(&self) {
         let weak = self.weak_self.clone();
-        let thread = thread::Builder::new().name("canopy-listings".into()).spawn(move || {
-            loop {
-                let Some(coherence) = weak.upgrade() else { return };
-                coherence.drop_due_listings();
-                let rests = coherence.kept.rests();
-                drop(coherence);
-                if rests { thread::park() } else { thread::park_timeout(LEAST_AGE) }
-            }
-        })?;
-        let _ = self.kept.thread.set(thread.thread().clone());
-        Ok(())
+        let waker = tend::repeat(LEAST_AGE, move || {
+            let coherence = weak.upgrade()?;
+            coherence.drop_due_listings();
+            Some(if coherence.kept.rests() { Duration::MAX } else { LEAST_AGE })
+        });
+        let _ = self.kept.waker.set(waker);
     }
 
-    /// Makes sure that the thread runs, because a listing will have to be dropped.
+    /// Makes sure that listings are looked at, because one will have to be dropped.
     pub(super) fn wake_dropping(&self) {
         self.kept.wake();
     }

@@ -72,13 +72,13 @@ pub(crate) struct Coherence {
 }
 
 impl Coherence {
-    /// Creates the value and starts the thread that drops listings, which ends with the value.
+    /// Creates the value and begins to drop listings, which ends with the value.
     pub(crate) fn start(
         pool: Arc<Pool>,
         settings: Arc<Settings>,
         notifier: Notifier,
         ttl: CacheTtl,
-    ) -> std::io::Result<Arc<Coherence>> {
+    ) -> Arc<Coherence> {
         let freshness = Freshness::new(Arc::clone(ops::external_changes::changes(&pool)));
         let coherence = Arc::new_cyclic(|weak_self| Coherence {
             weak_self: weak_self.clone(),
@@ -95,8 +95,8 @@ impl Coherence {
             busy: BusyDirs::default(),
             invalidation: Invalidation::default(),
         });
-        coherence.start_dropping_listings()?;
-        Ok(coherence)
+        coherence.start_dropping_listings();
+        coherence
     }
 
     /// Begins a request. To be called before anything is read for it. `locks_directory`: the kernel holds a directory

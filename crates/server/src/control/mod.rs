@@ -16,7 +16,6 @@ pub(crate) use socket::Socket;
 pub(crate) use status::{Connection, TransportInfo};
 
 use crate::branches::liveness::Liveness;
-use crate::branches::pending::PendingBranches;
 use crate::branches::topology::Topology;
 use crate::coherence::{CacheTtl, Coherence};
 use crate::log;
@@ -27,6 +26,7 @@ use crate::translate::convert;
 use crate::watch::Watch;
 use canopy_base::text::one_line;
 use canopy_branch::relocate::closed::ClosedSince;
+use canopy_branch::tend;
 use canopy_config::error::{FileError, OptionError};
 use canopy_config::options::{self, Changes};
 use canopy_config::values::ValueError;
@@ -53,7 +53,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The node id of the control file. The pool counts its ids upwards and never reaches it.
@@ -72,7 +71,6 @@ pub(crate) struct Control {
     coherence: Arc<Coherence>,
     watch: Arc<Watch>,
     topology: Arc<Topology>,
-    pending: Arc<PendingBranches>,
     liveness: Arc<Liveness>,
     connection: Connection,
     /// Another program is about to take over.
@@ -82,28 +80,12 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    pub(crate) fn new(
-        topology: Arc<Topology>,
-        pending: Arc<PendingBranches>,
-        liveness: Arc<Liveness>,
-        connection: Connection,
-    ) -> Control {
+    pub(crate) fn new(topology: Arc<Topology>, liveness: Arc<Liveness>, connection: Connection) -> Control {
         let started_at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs());
         let (pool, settings) = (Arc::clone(&topology.pool), Arc::clone(&topology.settings));
         let (coherence, watch) = (Arc::clone(&topology.coherence), Arc::clone(&topology.watch));
         let hands_over = Arc::default();
-        Control {
-            pool,
-            settings,
-            coherence,
-            watch,
-            topology,
-            pending,
-            liveness,
-            connection,
-            hands_over,
-            started_at,
-        }
+        Control { pool, settings, coherence, watch, topology, liveness, connection, hands_over, started_at }
     }
 
     /// Records that requests are not carried as planned, because the kernel refused that.
@@ -425,7 +407,6 @@ impl Control {
     fn apply(&self, now: &Config, next: &Config) -> Result<(), Errno> {
         if now.branches != next.branches {
             self.topology.apply_list(next)?;
-            self.pending.wait_for(&next.branches);
         } else {
             self.watch.reconfigure(next, &ops::settings::branches(&self.pool));
         }
@@ -481,8 +462,8 @@ impl Control {
             survival::hand_over(&pause, &ledger);
             hands_over.store(false, Ordering::Relaxed);
         };
-        let started = thread::Builder::new().name("handover".into()).spawn(wait);
-        started.map(drop).map_err(|why| Errno::from_io_error(&why).unwrap_or(Errno::AGAIN))
+        tend::apart((c"handover", tend::of(&self.settings)), wait);
+        Ok(())
     }
 }
 

@@ -7,12 +7,12 @@
 mod trial;
 
 use crate::test_switches;
+use canopy_branch::tend;
 use canopy_control::UnprovedReport;
 use canopy_fuse::{KernelLimits, SessionOptions};
 use rustix::io::Errno;
 use std::fmt;
 use std::sync::mpsc::{Receiver, channel};
-use std::thread;
 use std::time::{Duration, Instant};
 use trial::Trial;
 
@@ -223,7 +223,7 @@ pub(crate) fn run(options: &SessionOptions, limits: KernelLimits) -> Findings {
     }
 }
 
-/// Starts a thread that tries everything. The kernel is not told of changes to `untold`, for tests.
+/// Has everything tried. The kernel is not told of changes to `untold`, for tests.
 fn start(options: &SessionOptions, limits: KernelLimits, untold: Set) -> Result<Receiver<Findings>, String> {
     let trial = Trial::start(options, limits, untold)?;
     let (report, found) = channel();
@@ -231,7 +231,7 @@ fn start(options: &SessionOptions, limits: KernelLimits, untold: Set) -> Result<
         let _ = report.send(try_all(&trial));
         trial.end();
     };
-    thread::Builder::new().name("canopy-trial".into()).spawn(probe).map_err(|why| why.to_string())?;
+    tend::apart((c"canopy-trial", 0), probe);
     Ok(found)
 }
 

@@ -21,11 +21,12 @@ pub(crate) use upgrade::hand_over;
 
 use crate::lock_rank as rank;
 use canopy_base::lock::ranked::Mutex;
+use canopy_branch::tend;
 use canopy_sys::fd::KnownFd;
 use canopy_sys::{fanotify, fd};
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
-use std::{io, thread};
+use std::io;
 
 /// What a process needs to serve a pool that is to outlive it.
 #[derive(Debug)]
@@ -105,10 +106,7 @@ impl Survival {
     /// before the pool is served: the kernel waits until no processor looks at the marks (fsnotify_destroy_group).
     pub(crate) fn close_groups(&self) {
         let groups = std::mem::take(&mut *self.groups.lock());
-        let closing = thread::Builder::new().name("canopy-close".into()).spawn(move || drop(groups));
-        if let Err(error) = closing {
-            tracing::debug!("groups of events are closed at once: {error}");
-        }
+        tend::apart((c"canopy-close", 0), move || drop(groups));
     }
 
     /// Keeps open what the next program needs when this process executes it, besides what it has inherited itself.

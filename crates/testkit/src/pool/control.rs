@@ -72,11 +72,6 @@ impl Pool {
         proc::threads(self.pid())
     }
 
-    /// Counts the threads that check whether branches answer.
-    pub fn probe_threads(&self) -> usize {
-        self.threads().iter().filter(|thread| thread.name == "canopy-probe").count()
-    }
-
     /// Runs `work`, and returns how many bytes the serving process read and wrote meanwhile, with what `work` returns.
     /// They are the data of requests, and of files that the process accesses for them.
     #[track_caller]

@@ -8,11 +8,14 @@ use super::cursor::Cursor;
 use canopy_base::ids::NodeId;
 use canopy_base::lock::rank;
 use canopy_base::lock::ranked::Mutex;
-use canopy_sys::sched;
+use canopy_branch::tend::{self, Line};
 use rustix::process::Resource;
 use std::collections::VecDeque;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
+
+/// In which the directories are closed.
+const LINE: Line = (c"cursors", 0);
 
 /// The most cursors.
 const MAX_CURSORS: usize = 64;
@@ -34,7 +37,7 @@ struct Parked {
     list: VecDeque<ParkedCursor>,
     bytes: usize,
     descriptors: usize,
-    /// A thread checks the list.
+    /// The list is checked again and again.
     watching: bool,
 }
 
@@ -81,16 +84,11 @@ impl Cursors {
         {
             dropped.extend(parked.remove(0));
         }
-        if !std::mem::replace(&mut parked.watching, true) {
-            let shared = Arc::downgrade(&self.shared);
-            let thread = std::thread::Builder::new().name("cursors".into());
-            parked.watching = thread.spawn(move || drop_unused(&shared)).is_ok();
-            if !parked.watching {
-                // Without the thread nothing would drop the cursor.
-                dropped.extend(parked.clear());
-            }
-        }
+        let begins = !std::mem::replace(&mut parked.watching, true);
         drop(parked);
+        if begins {
+            tend::sweep(CHECK_PAUSE, LINE, &self.shared, drop_unused);
+        }
     }
 
     /// Drops all cursors, with what they hold open.
@@ -114,25 +112,20 @@ impl Parked {
     }
 }
 
-/// Drops unused cursors until none is left.
-fn drop_unused(shared: &Weak<Mutex<Parked, rank::Leaf>>) {
-    sched::start_afresh();
-    loop {
-        std::thread::sleep(CHECK_PAUSE);
-        let Some(shared) = shared.upgrade() else { return };
-        let mut parked = shared.lock();
-        let mut unused = Vec::new();
-        for at in (0..parked.list.len()).rev() {
-            if !std::mem::take(&mut parked.list[at].used) {
-                unused.extend(parked.remove(at));
-            }
-        }
-        parked.watching = !parked.list.is_empty();
-        let ends = !parked.watching;
-        drop(parked);
-        drop(unused);
-        if ends {
-            return;
+/// Drops unused cursors; returns whether others are left.
+fn drop_unused(shared: &Arc<Mutex<Parked, rank::Leaf>>) -> bool {
+    let mut parked = shared.lock();
+    let mut unused = Vec::new();
+    for at in (0..parked.list.len()).rev() {
+        if !std::mem::take(&mut parked.list[at].used) {
+            unused.extend(parked.remove(at));
         }
     }
+    parked.watching = !parked.list.is_empty();
+    let more = parked.watching;
+    drop(parked);
+    if !unused.is_empty() {
+        tend::apart(LINE, move || drop(unused));
+    }
+    more
 }

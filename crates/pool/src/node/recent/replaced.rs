@@ -17,15 +17,18 @@ use canopy_base::ids::NodeId;
 use canopy_base::lock::rank;
 use canopy_base::lock::ranked::Mutex;
 use canopy_branch::fs::stat::FileKey;
-use canopy_sys::sched;
+use canopy_branch::tend::{self, Line};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// For how long an operation of a thread that has met a file that is gone counts as tried again. The kernel looks the name up
 /// again at once.
 const HOLD: Duration = Duration::from_secs(1);
+
+/// In which the files are closed.
+const LINE: Line = (c"replaced-files", 0);
 
 /// The most files that are kept.
 const MOST: usize = 256;
@@ -106,12 +109,10 @@ impl ReplacedFiles {
             queue.met.pop_front();
         }
         queue.met.push_back((Instant::now(), thread, met));
-        if !self.0.active.swap(true, Ordering::Relaxed) {
-            let shared = Arc::downgrade(&self.0);
-            let thread = std::thread::Builder::new().name("replaced-files".into());
-            // Without the thread nothing would close the files.
-            let started = thread.spawn(move || release(&shared)).is_ok();
-            self.0.active.store(started, Ordering::Relaxed);
+        let begins = !self.0.active.swap(true, Ordering::Relaxed);
+        drop(queue);
+        if begins {
+            tend::sweep(HOLD / 4, LINE, &self.0, release);
         }
         answer
     }
@@ -149,26 +150,19 @@ impl ReplacedFiles {
     }
 }
 
-/// Closes files until none is kept any more.
-fn release(shared: &Weak<Shared>) {
-    sched::start_afresh();
-    loop {
-        std::thread::sleep(HOLD / 4);
-        let Some(shared) = shared.upgrade() else { return };
-        let mut queue = shared.queue.lock();
-        let first_young =
-            queue.files.iter().position(|(since, ..)| since.elapsed() < HOLD).unwrap_or(queue.files.len());
-        let young = queue.files.split_off(first_young);
-        let expired = std::mem::replace(&mut queue.files, young);
-        queue.met.retain(|(since, ..)| since.elapsed() < HOLD);
-        let ends = queue.files.is_empty() && queue.met.is_empty();
-        if ends {
-            shared.active.store(false, Ordering::Relaxed);
-        }
-        drop(queue);
-        drop(expired);
-        if ends {
-            return;
-        }
+/// Closes files that were kept long enough; returns whether there are more.
+fn release(shared: &Arc<Shared>) -> bool {
+    let mut queue = shared.queue.lock();
+    let first_young =
+        queue.files.iter().position(|(since, ..)| since.elapsed() < HOLD).unwrap_or(queue.files.len());
+    let young = queue.files.split_off(first_young);
+    let expired = std::mem::replace(&mut queue.files, young);
+    queue.met.retain(|(since, ..)| since.elapsed() < HOLD);
+    let more = !queue.files.is_empty() || !queue.met.is_empty();
+    shared.active.store(more, Ordering::Relaxed);
+    drop(queue);
+    if !expired.is_empty() {
+        tend::apart(LINE, move || drop(expired));
     }
+    more
 }
