@@ -94,7 +94,8 @@ impl MayBlockOn {
 
 impl<H: Handler> Handler for Deadline<H> {
     fn handle(&self, request: Request<'_>, reply: Reply<'_>) -> Replied {
-        let some_hang = !self.liveness.all_answer() || ops::branch_deadlines::stuck(&self.pool) >= MAX_STUCK;
+        let some_hang = !ops::branch_deadlines::all_answer(&self.pool)
+            || ops::branch_deadlines::stuck(&self.pool) >= MAX_STUCK;
         if some_hang && ops::branch_deadlines::longest_deadline(&self.pool).is_some() && !is_control(&request)
         {
             if self.is_refused(&request) {
@@ -166,7 +167,9 @@ impl<H: Handler> Handler for Deadline<H> {
             return Verdict::Wait((deadline - request.since).min(LOOK_AGAIN));
         }
         // Moving a file to another branch takes time too, and other requests may wait for it.
-        if (long || ops::branch_deadlines::is_moving(&self.pool)) && self.liveness.all_answer() {
+        if (long || ops::branch_deadlines::is_moving(&self.pool))
+            && ops::branch_deadlines::all_answer(&self.pool)
+        {
             return Verdict::Wait(LOOK_AGAIN);
         }
         Verdict::Answer(Errno::TIMEDOUT.raw_os_error())

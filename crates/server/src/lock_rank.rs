@@ -13,8 +13,6 @@ canopy_base::lock_ranks! {
     AccessTimes = 30;
     /// Expiring all names. Taken by one thread at a time.
     Invalidation = 40;
-    /// The probes, by branch.
-    Probes = 60;
-    /// What a probe knows of its branch.
-    ProbeState = 70;
+    /// Leaving a branch out that does not answer, or taking it back.
+    Settling = 60;
 }

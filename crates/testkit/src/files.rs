@@ -90,7 +90,7 @@ pub fn unfinished_copies(root: &Path) -> Vec<PathBuf> {
     walk(root).into_iter().filter(is_copy).collect()
 }
 
-/// Returns whether anybody opens a directory within two seconds, as a pool does that asks a branch without a disk whether it
+/// Returns whether anybody opens a directory within four seconds, as a pool does that asks a branch without a disk whether it
 /// answers.
 ///
 /// # Panics
@@ -99,6 +99,6 @@ pub fn unfinished_copies(root: &Path) -> Vec<PathBuf> {
 pub fn is_opened(dir: &Path) -> bool {
     let watch = inotify::init(inotify::CreateFlags::CLOEXEC).expect("inotify");
     inotify::add_watch(&watch, dir, inotify::WatchFlags::OPEN).expect("a watch");
-    let within = Timespec { tv_sec: 2, tv_nsec: 0 };
+    let within = Timespec { tv_sec: 4, tv_nsec: 0 };
     poll(&mut [PollFd::new(&watch, PollFlags::IN)], Some(&within)).expect("poll") > 0
 }

@@ -27,6 +27,7 @@ use canopy_base::inode_number::BranchSeed;
 use canopy_base::lock::rank;
 use canopy_base::lock::ranked::{Mutex, RwLock};
 use canopy_sys::file_handle::InodeOpener;
+use health::contact::Turn;
 use health::{BranchHealth, Health};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::OFlags;
@@ -37,7 +38,7 @@ use std::ffi::{CString, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use traffic::Traffic;
 
@@ -253,10 +254,10 @@ impl Branches {
                 return Ok(Arc::clone(old));
             }
             branch.id = old.id;
-            if branch.mode != Mode::Ro {
-                // A branch with mode RO starts with a fresh record: that it cannot be written to does not count
-                // against it.
-                branch.health = Arc::clone(&old.health);
+            branch.health = Arc::clone(&old.health);
+            if branch.mode == Mode::Ro {
+                // That it cannot be written to does not count against it.
+                branch.health.forget_illness();
             }
             Ok(Arc::new(branch))
         };
@@ -366,6 +367,8 @@ impl std::ops::Index<usize> for Branches {
 pub struct LiveBranches {
     /// The branches that answer; usually all of them.
     current: RwLock<Arc<Branches>, rank::Leaf>,
+    /// A branch does not answer. Changes with `current`.
+    any_silent: AtomicBool,
     /// How often `current` was replaced. Changes while that is locked.
     version: AtomicU64,
     /// All branches.
@@ -377,6 +380,7 @@ impl LiveBranches {
         let all = Arc::new(branches);
         LiveBranches {
             current: RwLock::new(Arc::clone(&all)),
+            any_silent: AtomicBool::new(false),
             version: AtomicU64::new(0),
             changing: Mutex::new(all),
         }
@@ -391,16 +395,22 @@ impl LiveBranches {
     pub fn set_silent(&self, id: BranchId, silent: bool) -> bool {
         let all = self.changing.lock();
         let Some(branch) = all.by_id(id) else { return false };
-        let changed = branch.health.set_hung(silent);
+        let changed = branch.health.turn(if silent { Turn::LeaveOut } else { Turn::TakeBack });
         if changed {
             self.replace(&all);
         }
         changed
     }
 
+    /// Returns whether any branch is left out because it does not answer. Costs one load.
+    pub fn any_silent(&self) -> bool {
+        self.any_silent.load(Ordering::Relaxed)
+    }
+
     fn replace(&self, all: &Branches) {
         let mut current = self.current.write();
         *current = Arc::new(all.answering());
+        self.any_silent.store(current.with_silent.is_some(), Ordering::Relaxed);
         self.version.fetch_add(1, Ordering::Release);
     }
 

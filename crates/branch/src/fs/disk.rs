@@ -67,6 +67,12 @@ impl Disk {
         Some(Disk { dev, name: dir.file_name()?.to_str()?.to_owned() })
     }
 
+    /// Returns one that need not exist.
+    #[cfg(test)]
+    pub(crate) fn for_tests(name: &str) -> Disk {
+        Disk { dev: 0, name: name.to_owned() }
+    }
+
     /// Reads a block of the disk, past every cache of this machine. `place` is any number: the disk has a cache of its
     /// own, so each read should have another. `None` if there is no way to read the disk: no node in /dev, no
     /// permission.

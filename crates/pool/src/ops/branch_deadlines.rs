@@ -38,6 +38,11 @@ pub fn set_silent(pool: &Pool, branch: BranchId, silent: bool) -> bool {
     true
 }
 
+/// Returns whether every branch answers. Costs one load.
+pub fn all_answer(pool: &Pool) -> bool {
+    !pool.any_silent()
+}
+
 /// Returns the id of the branch of an open file. Does not wait for a disk.
 pub fn branch_id_of(pool: &Pool, handle: HandleId) -> Option<BranchId> {
     pool.files.look_at(handle, |handle| handle.open.location.read().branch.id)

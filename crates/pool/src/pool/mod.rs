@@ -70,6 +70,10 @@ impl Pool {
         self.branches.set_silent(id, silent).then(|| [before, self.branches.load()])
     }
 
+    pub(crate) fn any_silent(&self) -> bool {
+        self.branches.any_silent()
+    }
+
     /// Recomputes the lock timeout after a change of the configuration or the branches.
     pub(crate) fn update_lock_timeout(&self) {
         let longest = self.deadlines().into_iter().map(|(_, deadline)| deadline).max().unwrap_or_default();

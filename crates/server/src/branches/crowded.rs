@@ -4,12 +4,12 @@
 //! take all of them, each branch that requests wait for gets a share. Only requests that certainly need a branch wait in
 //! its line: those on files that are open there, and on directories that no other branch has.
 
-use super::stalls::Waiting;
 use crate::lock_rank as rank;
 use crate::translate::operation::{Changes, Operation, Waits};
 use canopy_base::ids::{HandleId, NodeId};
 use canopy_base::lock::ranked::Mutex;
 use canopy_branch::branch::BranchId;
+use canopy_branch::branch::health::contact::Waiting;
 use canopy_fuse::Request;
 use canopy_fuse::transport::Limits;
 use canopy_pool::Pool;

@@ -9,18 +9,19 @@
 
 use super::condition::{Answers, Condition, DiskHistory, HANGS_AFTER, Signs};
 use super::crowded::{Crowded, line_of};
-use super::probe::{ProbeState, Question};
-use super::stalls::{Stalls, Waiting};
+use super::probe;
+use super::stalls::Stalls;
 use crate::lock_rank as rank;
 use canopy_base::lock::ranked::Mutex;
-use canopy_branch::branch::{Branch, BranchId};
+use canopy_branch::branch::health::contact::{Contact, Turn, Waiting};
+use canopy_branch::branch::{Branch, BranchId, Branches};
 use canopy_branch::tend;
 use canopy_fuse::transport::Lines;
 use canopy_pool::Pool;
 use canopy_pool::ops;
 use canopy_sys::shown::Show as _;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -31,8 +32,8 @@ pub(crate) struct Liveness {
     crowded: Crowded,
     /// Where requests wait without a worker.
     lines: Lines,
-    probes: Mutex<HashMap<BranchId, Arc<Probe>>, rank::Probes>,
-    silent: AtomicUsize,
+    /// Held to decide whether a branch is left out and to do it.
+    settling: Mutex<(), rank::Settling>,
     /// How many questions were asked.
     questions: AtomicU64,
     /// How branches answer that have let operations wait, as last checked.
@@ -44,18 +45,6 @@ pub(crate) struct Liveness {
 /// Publishes the status of the pool, or that there is nothing to report (`false`).
 type Publish = Box<dyn Fn(bool) + Send + Sync>;
 
-struct Probe {
-    branch: Arc<Branch>,
-    question: Question,
-    state: Mutex<ProbeState, rank::ProbeState>,
-}
-
-/// After an operation has waited for this long, its branch is asked whether it answers; earlier with a short deadline.
-const ASK_AFTER: Duration = Duration::from_millis(500);
-/// The time between two questions to a branch on which operations wait.
-const ASK_EVERY: Duration = Duration::from_secs(1);
-/// The time between two attempts to bring a branch up to date that has answered again.
-const TRY_AGAIN_AFTER: Duration = Duration::from_secs(10);
 /// A branch that has not answered for this long gets a line in the log.
 const TELL_AFTER: Duration = Duration::from_secs(10);
 /// How often the status is published while branches do not answer well.
@@ -72,8 +61,7 @@ impl Liveness {
             stalls: Stalls::new(pool),
             crowded: Crowded::default(),
             lines,
-            probes: Mutex::default(),
-            silent: AtomicUsize::new(0),
+            settling: Mutex::default(),
             questions: AtomicU64::new(0),
             conditions: Mutex::default(),
             publish: OnceLock::new(),
@@ -91,8 +79,6 @@ impl Liveness {
 struct Memory {
     disks: DiskHistory,
     looked_at_disks: Option<Instant>,
-    /// Branches that the log calls hung, and since when they are.
-    told: HashMap<BranchId, Instant>,
     /// When the status was last published, if it still is.
     published: Option<Instant>,
 }
@@ -101,11 +87,6 @@ impl Liveness {
     /// Sets what publishes the status of the pool while branches do not answer well.
     pub(crate) fn set_publish(&self, publish: impl Fn(bool) + Send + Sync + 'static) {
         let _ = self.publish.set(Box::new(publish));
-    }
-
-    /// Returns whether every branch answers.
-    pub(crate) fn all_answer(&self) -> bool {
-        self.silent.load(Ordering::Relaxed) == 0
     }
 
     /// Returns the requests whose workers are stuck.
@@ -125,20 +106,16 @@ impl Liveness {
 
     /// Records that an operation on the branch did not finish by the deadline.
     pub(crate) fn operation_stuck(&self, branch: BranchId) {
-        let Some(probe) = self.probes.lock().get(&branch).cloned() else { return };
-        let mut state = probe.state.lock();
-        state.stuck_operations += 1;
-        state.stuck_since.get_or_insert_with(Instant::now);
-        self.update(&probe, &mut state);
+        if let Some(branch) = ops::settings::branches(&self.pool).by_id(branch) {
+            branch.health.contact(|contact| contact.operation_stuck(Instant::now()));
+            self.settle(branch);
+        }
     }
 
     /// Records that such an operation has ended after all.
     pub(crate) fn operation_ended(&self, branch: BranchId) {
-        let Some(probe) = self.probes.lock().get(&branch).cloned() else { return };
-        let mut state = probe.state.lock();
-        state.stuck_operations = state.stuck_operations.saturating_sub(1);
-        if state.stuck_operations == 0 {
-            state.stuck_since = None;
+        if let Some(branch) = ops::settings::branches(&self.pool).by_id(branch) {
+            branch.health.contact(Contact::operation_ended);
         }
     }
 
@@ -160,224 +137,179 @@ impl Liveness {
     }
 
     /// Checks all branches. Returns the time until the next check.
-    fn check(self: &Arc<Self>, memory: &mut Memory) -> Duration {
+    fn check(&self, memory: &mut Memory) -> Duration {
         let now = Instant::now();
         let mut pause = self.stalls.look().unwrap_or(Duration::from_secs(1));
         let waiting = self.stalls.waiting();
         self.limit_lines(&waiting);
-        if memory.looked_at_disks.is_none_or(|last| now.duration_since(last) >= LOOK_AT_DISKS_EVERY) {
-            memory.looked_at_disks = Some(now);
-            let branches = ops::settings::branches(&self.pool);
-            for disk in branches.iter().flat_map(|branch| branch.disks()) {
-                memory.disks.look(&disk);
-            }
-            memory.disks.forget_old(now);
-        }
+        let branches = ops::settings::branches(&self.pool);
+        memory.look_at_disks(&branches, now);
+        let deadlines: HashMap<BranchId, Duration> =
+            self.pool.deadlines().into_iter().map(|(branch, deadline)| (branch.id, deadline)).collect();
         let mut found = HashMap::new();
-        for probe in self.choose_probes(&waiting) {
-            let of_branch = waiting.get(&probe.branch.id);
-            self.ask_if_needed(&probe, of_branch, now);
-            let mut state = probe.state.lock();
-            if let Some(deadline) = state.deadline {
-                pause = pause.min(deadline / 20);
-                // With a question every eighth of the deadline, this notices a silent branch before an operation on it
-                // has waited for the whole deadline.
-                let share =
-                    if probe.question.disks().is_empty() { deadline / 4 * 3 } else { deadline / 8 * 7 };
-                let waits = state.asked_at.is_some_and(|asked_at| asked_at.elapsed() >= share);
-                // A question to a disk is asked because of an operation, which then has waited for longer.
-                let operation_waits = probe.question.disks().is_empty()
-                    || of_branch.is_some_and(|waiting| waiting.since.elapsed() >= deadline);
-                if waits && operation_waits {
-                    state.unanswered = true;
-                }
-                self.update(&probe, &mut state);
+        for branch in branches.iter() {
+            let (deadline, waits) = (deadlines.get(&branch.id).copied(), waiting.get(&branch.id).copied());
+            let ask = branch.health.contact(|contact| {
+                contact.look(now, deadline, waits, || branch.disks());
+                contact.ask(now)
+            });
+            if ask.is_some() {
+                let (liveness, branch) = (Weak::clone(&self.me), Arc::clone(branch));
+                tend::apart((c"canopy-ask", branch.id.0.into()), move || ask_branch(&liveness, &branch));
             }
-            if state.asked_at.is_some() && of_branch.is_some() {
+            self.settle(branch);
+            pause = deadline.map_or(pause, |deadline| pause.min(deadline / 20));
+            let asked = branch.health.contact(|contact| contact.open_question());
+            if asked.is_some() && waits.is_some() {
                 pause = pause.min(Duration::from_millis(200));
             }
-            let signs = self.signs(&probe, &state, of_branch, &memory.disks);
-            let (silent, deadline) = (state.silent, state.deadline);
-            drop(state);
-            if signs.answers() > Answers::Promptly {
-                let disks = probe.question.disks().iter().map(|disk| memory.disks.look(disk)).collect();
-                let condition = Condition {
-                    answers: signs.answers(),
-                    quiet: signs.quiet(),
-                    requests: of_branch.map_or(0, |waiting| waiting.requests)
-                        + self.lines.waiting(line_of(probe.branch.id)),
-                    deadline,
-                    disks,
-                };
-                if !silent {
-                    tell_hung(memory, &probe.branch, &condition);
-                }
-                found.insert(probe.branch.id, condition);
+            match self.condition(branch, memory) {
+                Some(condition) => _ = found.insert(branch.id, condition),
+                None => tell_well(branch),
             }
         }
-        memory.told.retain(|id, since| {
-            let stays = found.contains_key(id);
-            if !stays && let Some(branch) = ops::settings::branches(&self.pool).by_id(*id) {
-                let seconds = since.elapsed().as_secs();
-                tracing::warn!("branch {} has answered, after {seconds} s", branch.path.shown());
-            }
-            stays
-        });
-        let is_due = match memory.published {
-            None => !found.is_empty(),
-            Some(last) => found.is_empty() || now.saturating_duration_since(last) >= PUBLISH_EVERY,
+        self.publish(memory, found, now);
+        pause.max(Duration::from_millis(20))
+    }
+
+    /// Returns how a branch answers, unless promptly.
+    fn condition(&self, branch: &Branch, memory: &mut Memory) -> Option<Condition> {
+        let (signs, disks, waiting, deadline) = branch.health.contact(|contact| {
+            let disks = contact.disks.clone()?;
+            Some((signs(contact, &memory.disks), disks, contact.waiting, contact.deadline))
+        })?;
+        if signs.answers() == Answers::Promptly {
+            return None;
+        }
+        let condition = Condition {
+            answers: signs.answers(),
+            quiet: signs.quiet(),
+            requests: waiting.map_or(0, |waiting| waiting.requests) + self.lines.waiting(line_of(branch.id)),
+            deadline,
+            disks: disks.iter().map(|disk| memory.disks.look(disk)).collect(),
         };
+        if !signs.silent {
+            tell_hung(branch, &condition);
+        }
+        Some(condition)
+    }
+
+    /// Makes known how branches answer.
+    fn publish(&self, memory: &mut Memory, found: HashMap<BranchId, Condition>, now: Instant) {
         let any = !found.is_empty();
+        let is_due = match memory.published {
+            None => any,
+            Some(last) => !any || now.saturating_duration_since(last) >= PUBLISH_EVERY,
+        };
         *self.conditions.lock() = found;
         if let Some(publish) = self.publish.get().filter(|_| is_due) {
             publish(any);
             memory.published = any.then_some(now);
         }
-        pause.max(Duration::from_millis(20))
     }
 
-    /// Starts and ends probes, and returns them: those of branches with a deadline, of branches that operations wait for,
-    /// and of those that still owe an answer.
-    fn choose_probes(self: &Arc<Self>, waiting: &HashMap<BranchId, Waiting>) -> Vec<Arc<Probe>> {
-        let deadlines: HashMap<BranchId, Duration> =
-            self.pool.deadlines().into_iter().map(|(branch, deadline)| (branch.id, deadline)).collect();
-        let branches = ops::settings::branches(&self.pool);
-        let mut probes = self.probes.lock();
-        probes.retain(|id, probe| {
-            let mut state = probe.state.lock();
-            state.deadline = deadlines.get(id).copied();
-            let is_wanted = state.deadline.is_some() || waiting.contains_key(id) || state.asked_at.is_some();
-            let stays = is_wanted && branches.by_id(*id).is_some();
-            if !stays || state.deadline.is_none() {
-                (state.unanswered, state.stuck_operations, state.stuck_since) = (false, 0, None);
-                state.removed = !stays;
-                self.update(probe, &mut state);
+    /// Leaves a branch out that does not answer, and takes it back when it does.
+    fn settle(&self, branch: &Branch) {
+        let _settling = self.settling.lock();
+        let id = branch.id;
+        match branch.health.contact(|contact| contact.wants(Instant::now())) {
+            Some(Turn::TakeBack) if ops::owed::may_have_missed(&self.pool, id) => {
+                // Its disk may hang again meanwhile: it stays left out.
+                branch.health.turn(Turn::Return);
+                let liveness = Weak::clone(&self.me);
+                tend::apart((c"canopy-rejoin", id.0.into()), move || bring_up_to_date(&liveness, id));
             }
-            stays
-        });
-        for branch in branches.iter() {
-            let deadline = deadlines.get(&branch.id).copied();
-            if probes.contains_key(&branch.id) || deadline.is_none() && !waiting.contains_key(&branch.id) {
-                continue;
+            Some(Turn::TakeBack) => {
+                if ops::branch_deadlines::set_silent(&self.pool, id, false) {
+                    tell_back(branch);
+                }
             }
-            let probe = Arc::new(Probe {
-                branch: Arc::clone(branch),
-                question: Question::for_branch(branch),
-                state: Mutex::new(ProbeState::new(deadline)),
-            });
-            probes.insert(branch.id, probe);
-        }
-        probes.values().cloned().collect()
-    }
-
-    /// Asks a branch if operations wait for it or it is left out. One without a disk that has a deadline is asked all the time.
-    fn ask_if_needed(self: &Arc<Self>, probe: &Arc<Probe>, waiting: Option<&Waiting>, now: Instant) {
-        {
-            let mut state = probe.state.lock();
-            if state.asked_at.is_some() {
-                return;
+            Some(Turn::LeaveOut) => {
+                if ops::branch_deadlines::set_silent(&self.pool, id, true) {
+                    let path = branch.path.shown();
+                    tracing::warn!("branch {path} does not answer: it is left out until it does");
+                }
             }
-            let share = |time: Duration| state.deadline.map_or(time, |deadline| time.min(deadline / 8));
-            let always = state.deadline.filter(|_| probe.question.disks().is_empty());
-            let (after, every) =
-                (share(ASK_AFTER), always.map_or(share(ASK_EVERY), |deadline| deadline / 16));
-            let waits = always.is_some()
-                || waiting.is_some_and(|waiting| now.saturating_duration_since(waiting.since) >= after);
-            let recently =
-                state.last_answer().is_some_and(|last| now.saturating_duration_since(last) < every);
-            if !(waits || state.silent) || recently {
-                return;
-            }
-            state.asked_at = Some(now);
+            Some(Turn::Return | Turn::StayOut) | None => {}
         }
-        let (liveness, their_probe) = (Arc::downgrade(self), Arc::clone(probe));
-        tend::apart((c"canopy-ask", probe.branch.id.0.into()), move || ask(&liveness, &their_probe));
-    }
-
-    fn signs(
-        &self,
-        probe: &Probe,
-        state: &ProbeState,
-        waiting: Option<&Waiting>,
-        disks: &DiskHistory,
-    ) -> Signs {
-        let oldest = waiting.map(|waiting| waiting.since.elapsed());
-        let returned = self.stalls.returned(probe.branch.id);
-        // Without operations that wait, a branch without a disk is asked all the time.
-        let is_wanted = oldest.is_some() || state.silent || !probe.question.disks().is_empty();
-        Signs {
-            oldest,
-            asked: state.asked_at.filter(|_| is_wanted).map(|asked_at| asked_at.elapsed()),
-            since_life: state.last_answer().max(returned).map(|last| last.elapsed()),
-            last_took: state.answered.map(|(_, took)| took),
-            silent: state.silent,
-            answers_prove_little: probe.question.disks().is_empty() || state.unreadable,
-            slept: probe.question.disks().iter().any(|disk| {
-                disk.is_suspended()
-                    || disk.spins()
-                        && disks.may_have_slept(&disk.name, oldest.unwrap_or_default().max(HANGS_AFTER))
-            }),
-        }
-    }
-
-    /// Updates whether a branch counts as silent.
-    fn update(&self, probe: &Arc<Probe>, state: &mut ProbeState) {
-        // A disk that has answered since operations got stuck works: they are stuck for another reason.
-        let has_answered = |since: Instant| {
-            !probe.question.disks().is_empty() && state.last_answer().is_some_and(|last| last > since)
-        };
-        let stuck = state.stuck_operations > 0 && !state.stuck_since.is_some_and(has_answered);
-        let silent = !state.removed && state.deadline.is_some() && (state.unanswered || stuck);
-        if state.silent == silent {
-            return;
-        }
-        if !silent && ops::owed::may_have_missed(&self.pool, probe.branch.id) {
-            return self.bring_up_to_date(probe, state);
-        }
-        self.set_silent(probe, state, silent);
-        ops::branch_deadlines::set_silent(&self.pool, probe.branch.id, silent);
-    }
-
-    fn set_silent(&self, probe: &Probe, state: &mut ProbeState, silent: bool) {
-        state.silent = silent;
-        let path = probe.branch.path.shown();
-        if silent {
-            self.silent.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!("branch {path} does not answer: it is left out until it does");
-        } else {
-            self.silent.fetch_sub(1, Ordering::Relaxed);
-            tracing::warn!("branch {path} answers again");
-        }
-    }
-
-    /// Has a branch brought up to date, which then is back. Its disk may hang again meanwhile: it stays left out.
-    fn bring_up_to_date(&self, probe: &Arc<Probe>, state: &mut ProbeState) {
-        if state.returning || state.stayed_out.is_some_and(|then| then.elapsed() < TRY_AGAIN_AFTER) {
-            return;
-        }
-        let (liveness, their_probe) = (self.me.clone(), Arc::clone(probe));
-        state.returning = true;
-        tend::apart((c"canopy-rejoin", probe.branch.id.0.into()), move || {
-            let Some(liveness) = liveness.upgrade() else { return };
-            let is_back = ops::owed::take_back(&liveness.pool, their_probe.branch.id);
-            let mut state = their_probe.state.lock();
-            state.returning = false;
-            state.stayed_out = (!is_back).then(Instant::now);
-            if is_back {
-                liveness.set_silent(&their_probe, &mut state, false);
-                liveness.update(&their_probe, &mut state);
-            }
-        });
     }
 }
 
+impl Memory {
+    /// Reads the counters of all disks, if that is due.
+    fn look_at_disks(&mut self, branches: &Branches, now: Instant) {
+        if self.looked_at_disks.is_some_and(|last| now.duration_since(last) < LOOK_AT_DISKS_EVERY) {
+            return;
+        }
+        self.looked_at_disks = Some(now);
+        for disk in branches.iter().flat_map(|branch| branch.disks()) {
+            self.disks.look(&disk);
+        }
+        self.disks.forget_old(now);
+    }
+}
+
+fn signs(contact: &Contact, history: &DiskHistory) -> Signs {
+    let oldest = contact.waiting.map(|waiting| waiting.since.elapsed());
+    let slept = contact.disks.iter().flat_map(|disks| disks.iter()).any(|disk| {
+        disk.is_suspended()
+            || disk.spins() && history.may_have_slept(&disk.name, oldest.unwrap_or_default().max(HANGS_AFTER))
+    });
+    Signs {
+        oldest,
+        asked: contact.open_question().map(|asked| asked.elapsed()),
+        since_life: contact.last_life().map(|last| last.elapsed()),
+        last_took: contact.answered.map(|(_, took)| took),
+        silent: contact.is_out(),
+        answers_prove_little: contact.answers_prove_little(),
+        slept,
+    }
+}
+
+/// Asks a branch and waits for the answer.
+fn ask_branch(liveness: &Weak<Liveness>, branch: &Branch) {
+    let number = liveness.upgrade().map(|liveness| liveness.questions.fetch_add(1, Ordering::Relaxed));
+    let Some((number, disks)) = number.zip(branch.health.contact(|contact| contact.disks.clone())) else {
+        return;
+    };
+    let could_ask = probe::ask(branch, &disks, number);
+    branch.health.contact(|contact| contact.answer(Instant::now(), could_ask));
+    if let Some(liveness) = liveness.upgrade() {
+        liveness.settle(branch);
+    }
+}
+
+/// Brings a branch up to date that answers again, which then is back.
+fn bring_up_to_date(liveness: &Weak<Liveness>, id: BranchId) {
+    let Some(liveness) = liveness.upgrade() else { return };
+    let is_back = ops::owed::take_back(&liveness.pool, id);
+    let Some(branch) = ops::settings::branches(&liveness.pool).by_id(id).cloned() else { return };
+    if is_back {
+        tell_back(&branch);
+        // It may hang again.
+        liveness.settle(&branch);
+    } else {
+        branch.health.turn(Turn::StayOut);
+    }
+}
+
+fn tell_back(branch: &Branch) {
+    tracing::warn!("branch {} answers again", branch.path.shown());
+}
+
 /// Logs once that a branch hangs that is not left out.
-fn tell_hung(memory: &mut Memory, branch: &Branch, condition: &Condition) {
-    if condition.quiet < TELL_AFTER || memory.told.contains_key(&branch.id) {
+fn tell_hung(branch: &Branch, condition: &Condition) {
+    let now = Instant::now();
+    let is_new = branch.health.contact(|contact| {
+        let is_new = condition.quiet >= TELL_AFTER && contact.told.is_none();
+        if is_new {
+            contact.told = Some(now.checked_sub(condition.quiet).unwrap_or(now));
+        }
+        is_new
+    });
+    if !is_new {
         return;
     }
-    let now = Instant::now();
-    memory.told.insert(branch.id, now.checked_sub(condition.quiet).unwrap_or(now));
     let path = branch.path.shown();
     let disks: Vec<String> = condition.disks.iter().map(|disk| format!("; {disk}")).collect();
     let outlook = match condition.deadline {
@@ -393,20 +325,10 @@ fn tell_hung(memory: &mut Memory, branch: &Branch, condition: &Condition) {
     );
 }
 
-/// Asks a branch and waits for the answer.
-fn ask(liveness: &Weak<Liveness>, probe: &Arc<Probe>) {
-    let Some(number) = liveness.upgrade().map(|it| it.questions.fetch_add(1, Ordering::Relaxed)) else {
-        return;
-    };
-    let could_ask = probe.question.ask(&probe.branch, number);
-    let Some(liveness) = liveness.upgrade() else { return };
-    let mut state = probe.state.lock();
-    state.unreadable = !could_ask;
-    if let Some(asked_at) = state.asked_at.take()
-        && could_ask
-    {
-        state.answered = Some((asked_at, asked_at.elapsed()));
+/// Logs that a branch has answered which the log calls hung.
+fn tell_well(branch: &Branch) {
+    if let Some(since) = branch.health.contact(|contact| contact.told.take()) {
+        let seconds = since.elapsed().as_secs();
+        tracing::warn!("branch {} has answered, after {seconds} s", branch.path.shown());
     }
-    state.unanswered = false;
-    liveness.update(probe, &mut state);
 }

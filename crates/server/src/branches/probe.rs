@@ -11,92 +11,17 @@ use canopy_branch::fs::disk::Disk;
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir, StatxFlags};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
-use std::time::{Duration, Instant};
 
-/// What is known of whether a branch answers.
-pub(super) struct ProbeState {
-    pub(super) deadline: Option<Duration>,
-    /// When the question was asked that is not answered yet.
-    pub(super) asked_at: Option<Instant>,
-    /// When the last answered question was asked, and how long the answer took.
-    pub(super) answered: Option<(Instant, Duration)>,
-    /// The question has waited too long for the deadline.
-    pub(super) unanswered: bool,
-    /// There is no way to read the disk.
-    pub(super) unreadable: bool,
-    /// Operations that are stuck on the branch and whose callers have been given an error, and since when there are any.
-    pub(super) stuck_operations: usize,
-    pub(super) stuck_since: Option<Instant>,
-    /// The branch is left out.
-    pub(super) silent: bool,
-    /// It answers again, and a thread has begun then to bring it up to date.
-    pub(super) returning: bool,
-    /// When that has failed.
-    pub(super) stayed_out: Option<Instant>,
-    /// The branch was removed, or need not be asked any more.
-    pub(super) removed: bool,
-}
-
-impl ProbeState {
-    pub(super) fn new(deadline: Option<Duration>) -> ProbeState {
-        ProbeState {
-            deadline,
-            asked_at: None,
-            answered: None,
-            unanswered: false,
-            unreadable: false,
-            stuck_operations: 0,
-            stuck_since: None,
-            silent: false,
-            returning: false,
-            stayed_out: None,
-            removed: false,
-        }
+/// Asks its disks, or the branch itself without any, and returns false if there is no way to ask. An error is an answer.
+/// `number` is a different one each time.
+pub(super) fn ask(branch: &Branch, disks: &[Disk], number: u64) -> bool {
+    if disks.is_empty() {
+        let _ = ask_root(branch, number);
+        return true;
     }
-
-    /// Returns when the branch has last answered a question.
-    pub(super) fn last_answer(&self) -> Option<Instant> {
-        self.answered.map(|(asked_at, took)| asked_at + took)
-    }
-}
-
-/// Whom to ask.
-pub(super) enum Question {
-    /// Each of these disks.
-    Disks(Vec<Disk>),
-    /// The root directory.
-    Root,
-}
-
-impl Question {
-    pub(super) fn for_branch(branch: &Branch) -> Question {
-        match branch.disks() {
-            disks if disks.is_empty() => Question::Root,
-            disks => Question::Disks(disks),
-        }
-    }
-
-    pub(super) fn disks(&self) -> &[Disk] {
-        match self {
-            Question::Disks(disks) => disks,
-            Question::Root => &[],
-        }
-    }
-
-    /// Asks, and returns false if there is no way to ask. An error is an answer. `number` is a different one each time.
-    pub(super) fn ask(&self, branch: &Branch, number: u64) -> bool {
-        match self {
-            Question::Disks(disks) => {
-                // Far apart, so that no disk has the block in its own memory: a multiple of the golden ratio.
-                let place = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 8;
-                disks.iter().filter(|disk| disk.read(place).is_some()).count() > 0
-            }
-            Question::Root => {
-                let _ = ask_root(branch, number);
-                true
-            }
-        }
-    }
+    // Far apart, so that no disk has the block in its own memory: a multiple of the golden ratio.
+    let place = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 8;
+    disks.iter().filter(|disk| disk.read(place).is_some()).count() > 0
 }
 
 /// Does what operations do.

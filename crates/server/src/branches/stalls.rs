@@ -8,6 +8,7 @@
 
 use crate::lock_rank as rank;
 use canopy_base::lock::ranked::Mutex;
+use canopy_branch::branch::health::contact::Waiting;
 use canopy_branch::branch::{BranchId, Branches, gate};
 use canopy_branch::tend::Waker;
 use canopy_pool::Pool;
@@ -24,17 +25,10 @@ use std::time::{Duration, Instant};
 
 pub(crate) struct Stalls {
     pool: Arc<Pool>,
-    state: Mutex<State, rank::Leaf>,
+    /// The stuck requests, by their numbers.
+    requests: Mutex<HashMap<u64, StuckRequest>, rank::Leaf>,
     /// Has `look` called.
     looker: OnceLock<Waker>,
-}
-
-#[derive(Default)]
-struct State {
-    /// The stuck requests, by their numbers.
-    requests: HashMap<u64, StuckRequest>,
-    /// When a call that was stuck in a branch last returned.
-    returned: HashMap<BranchId, Instant>,
 }
 
 #[derive(Clone)]
@@ -71,18 +65,9 @@ pub(crate) enum BlockedOn {
     Elsewhere,
 }
 
-/// What waits for one branch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Waiting {
-    /// Requests whose callers wait.
-    pub(crate) requests: usize,
-    /// When the oldest request began whose worker waits for the branch, answered or not.
-    pub(crate) since: Instant,
-}
-
 impl Stalls {
     pub(crate) fn new(pool: &Arc<Pool>) -> Stalls {
-        Stalls { pool: Arc::clone(pool), state: Mutex::default(), looker: OnceLock::new() }
+        Stalls { pool: Arc::clone(pool), requests: Mutex::default(), looker: OnceLock::new() }
     }
 
     /// Sets what has [`Self::look`] called, so that the first report does.
@@ -101,8 +86,8 @@ impl Stalls {
         answered: bool,
     ) {
         let Some(thread) = Pid::from_raw(thread) else { return };
-        let mut state = self.state.lock();
-        if let Some(known) = state.requests.get_mut(&unique) {
+        let mut requests = self.requests.lock();
+        if let Some(known) = requests.get_mut(&unique) {
             known.answered = answered;
             return;
         }
@@ -117,8 +102,8 @@ impl Stalls {
             place: BlockedOn::Unknown,
             at_branch: None,
         };
-        state.requests.insert(unique, request);
-        drop(state);
+        requests.insert(unique, request);
+        drop(requests);
         if let Some(looker) = self.looker.get() {
             looker.wake();
         }
@@ -126,21 +111,21 @@ impl Stalls {
 
     /// Records that the worker has come out of the request.
     pub(crate) fn resumed(&self, unique: u64) {
-        let mut state = self.state.lock();
-        if let Some(ended) = state.requests.remove(&unique) {
-            state.has_returned(&ended.place);
+        let ended = self.requests.lock().remove(&unique);
+        if let Some(ended) = ended {
+            has_returned(&ops::settings::branches(&self.pool), &ended.place);
         }
     }
 
     /// Returns what the worker of a request waits for.
     pub(crate) fn place(&self, unique: u64) -> BlockedOn {
-        self.state.lock().requests.get(&unique).map_or(BlockedOn::Unknown, |request| request.place.clone())
+        self.requests.lock().get(&unique).map_or(BlockedOn::Unknown, |request| request.place.clone())
     }
 
     /// Finds out where the stuck workers are. Returns after how long to look again, if there is reason to.
     pub(super) fn look(&self) -> Option<Duration> {
         let stuck: Vec<(u64, StuckRequest)> =
-            self.state.lock().requests.iter().map(|(unique, request)| (*unique, request.clone())).collect();
+            self.requests.lock().iter().map(|(unique, request)| (*unique, request.clone())).collect();
         let mut pause = None;
         if stuck.is_empty() {
             return pause;
@@ -148,12 +133,12 @@ impl Stalls {
         let branches = ops::settings::branches(&self.pool);
         for (unique, request) in stuck {
             let found = find(&branches, &request);
-            let mut state = self.state.lock();
+            let mut requests = self.requests.lock();
             let known = matches!(found, None | Some((_, BlockedOn::Branches(_) | BlockedOn::Elsewhere)));
             let again = if known { KNOWN_PAUSE } else { UNKNOWN_PAUSE };
             pause = Some(pause.map_or(again, |pause: Duration| pause.min(again)));
             // It may have ended meanwhile.
-            let (Some((call, place)), Some(request)) = (found, state.requests.get_mut(&unique)) else {
+            let (Some((call, place)), Some(request)) = (found, requests.get_mut(&unique)) else {
                 continue;
             };
             request.call = call;
@@ -161,7 +146,8 @@ impl Stalls {
             if [&before, &request.place].iter().any(|place| matches!(place, BlockedOn::Branches(_))) {
                 request.at_branch = Some(Instant::now());
             }
-            state.has_returned(&before);
+            drop(requests);
+            has_returned(&branches, &before);
         }
         pause
     }
@@ -169,7 +155,7 @@ impl Stalls {
     /// Returns what waits for each branch.
     pub(super) fn waiting(&self) -> HashMap<BranchId, Waiting> {
         let mut found: HashMap<BranchId, Waiting> = HashMap::new();
-        for request in self.state.lock().requests.values() {
+        for request in self.requests.lock().values() {
             let BlockedOn::Branches(branches) = &request.place else { continue };
             for branch in branches {
                 let of_branch = found.entry(*branch).or_insert(Waiting { requests: 0, since: request.began });
@@ -183,18 +169,12 @@ impl Stalls {
     /// Returns whether there are stuck requests, and each whose caller waits has waited for a branch since then, or waits for
     /// another thread while one waits for a branch.
     pub(crate) fn all_wait_for_branches(&self, since: Instant) -> bool {
-        let state = self.state.lock();
-        let any = state.requests.values().any(|request| request.is_at_branch(since));
-        any && state
-            .requests
+        let requests = self.requests.lock();
+        let any = requests.values().any(|request| request.is_at_branch(since));
+        any && requests
             .values()
             .filter(|request| !request.answered)
             .all(|request| request.is_at_branch(since) || request.place == BlockedOn::Thread)
-    }
-
-    /// Returns when a call that was stuck in this branch last returned.
-    pub(super) fn returned(&self, branch: BranchId) -> Option<Instant> {
-        self.state.lock().returned.get(&branch).copied()
     }
 }
 
@@ -202,12 +182,12 @@ impl Stalls {
 const UNKNOWN_PAUSE: Duration = Duration::from_millis(20);
 const KNOWN_PAUSE: Duration = Duration::from_millis(100);
 
-impl State {
-    /// Records that a call at this place has returned.
-    fn has_returned(&mut self, place: &BlockedOn) {
-        if let BlockedOn::Branches(branches) = place {
-            let now = Instant::now();
-            self.returned.extend(branches.iter().map(|branch| (*branch, now)));
+/// Records that a call at this place has returned.
+fn has_returned(branches: &Branches, place: &BlockedOn) {
+    if let BlockedOn::Branches(ids) = place {
+        let now = Instant::now();
+        for branch in ids.iter().filter_map(|id| branches.by_id(*id)) {
+            branch.health.contact(|contact| contact.call_returned(now));
         }
     }
 }
@@ -319,13 +299,14 @@ mod tests {
         assert_eq!(waiting.keys().collect::<Vec<_>>(), [&branch.id]);
         assert_eq!(waiting[&branch.id].requests, 1);
         assert!(waiting[&branch.id].since.elapsed() >= Duration::from_secs(9));
-        assert_eq!(stalls.returned(branch.id), None);
+        let last_life = || branch.health.contact(|contact| contact.last_life());
+        assert_eq!(last_life(), None);
 
         drop(File::options().write(true).open(&fifo).unwrap());
         worker.join().unwrap();
         stalls.resumed(8);
         stalls.resumed(7);
-        assert!(stalls.returned(branch.id).is_some_and(|at| at >= began));
+        assert!(last_life().is_some_and(|at| at >= began));
         assert!(!stalls.all_wait_for_branches(began));
         assert!(stalls.waiting().is_empty());
         assert_eq!(stalls.look(), None);

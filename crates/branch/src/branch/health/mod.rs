@@ -10,14 +10,17 @@
 //! read. It counts as healthy again once checks have found nothing wrong for a certain time, which doubles with every
 //! relapse.
 //!
-//! A branch that does not answer is reported by [`BranchHealth::set_hung`].
+//! Whether the branch answers is known in one place, too ([`contact`]).
+
+pub mod contact;
 
 use canopy_base::error::is_illness;
 use canopy_base::lock::rank;
 use canopy_base::lock::ranked::Mutex;
+use contact::{Contact, Turn};
 use rustix::io::Errno;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 /// The state of a branch.
@@ -77,12 +80,18 @@ const CHECK_PAUSE_AT_MOST: Duration = Duration::from_secs(16);
 pub struct BranchHealth {
     /// A [`Health`]: that of the record, or `Hung`.
     now: AtomicU8,
-    hung: AtomicBool,
     /// The errors since the last check.
     errors: AtomicU32,
     /// The errors since the last check that were met by changes.
     failed_changes: AtomicU32,
-    record: Mutex<Record, rank::Leaf>,
+    known: Mutex<Known, rank::Leaf>,
+}
+
+/// What is known of one branch.
+#[derive(Debug, Default)]
+struct Known {
+    record: Record,
+    contact: Contact,
 }
 
 /// What is reported about an unhealthy branch.
@@ -109,10 +118,9 @@ impl Default for BranchHealth {
     fn default() -> Self {
         BranchHealth {
             now: AtomicU8::new(Health::Well as u8),
-            hung: AtomicBool::new(false),
             errors: AtomicU32::new(0),
             failed_changes: AtomicU32::new(0),
-            record: Mutex::new(Record::default()),
+            known: Mutex::default(),
         }
     }
 }
@@ -138,7 +146,7 @@ impl BranchHealth {
         if op == OpKind::Change && errno != Errno::ROFS {
             self.failed_changes.fetch_add(1, Ordering::Relaxed);
         }
-        self.record.lock().last_error = errno;
+        self.known.lock().record.last_error = errno;
     }
 
     /// Returns what is wrong with the branch, or `None` if it is healthy.
@@ -147,25 +155,29 @@ impl BranchHealth {
         if health == Health::Well {
             return None;
         }
-        let record = self.record.lock();
+        let record = &self.known.lock().record;
         let cause = if health == Health::Hung { Errno::TIMEDOUT } else { record.cause };
         Some(HealthReport { health, since: record.since, cause })
     }
 
-    /// Records that an operation gets no answer from the branch, or that the branch answers again. Returns true if
-    /// that is a change.
-    pub fn set_hung(&self, hung: bool) -> bool {
-        let mut record = self.record.lock();
-        let changed = self.hung.swap(hung, Ordering::Relaxed) != hung;
-        if changed && hung && record.health == Health::Well {
-            record.since = SystemTime::now();
+    /// Records whether the branch answers has another consequence. Returns whether that is a change.
+    pub fn turn(&self, turn: Turn) -> bool {
+        let mut known = self.known.lock();
+        let changed = known.contact.turn(turn, Instant::now());
+        if changed && turn == Turn::LeaveOut && known.record.health == Health::Well {
+            known.record.since = SystemTime::now();
         }
-        self.publish(&record);
+        self.publish(&known);
         changed
     }
 
-    fn publish(&self, record: &Record) {
-        let health = if self.hung.load(Ordering::Relaxed) { Health::Hung } else { record.health };
+    /// Runs `look` with what is known of whether the branch answers.
+    pub fn contact<T>(&self, look: impl FnOnce(&mut Contact) -> T) -> T {
+        look(&mut self.known.lock().contact)
+    }
+
+    fn publish(&self, known: &Known) {
+        let health = if known.contact.is_out() { Health::Hung } else { known.record.health };
         self.now.store(health as u8, Ordering::Relaxed);
     }
 
@@ -180,16 +192,23 @@ impl BranchHealth {
         self.judge(now, look())
     }
 
+    /// Forgets what checks have found.
+    pub(super) fn forget_illness(&self) {
+        self.inherit(&BranchHealth::default());
+        self.errors.store(0, Ordering::Relaxed);
+        self.failed_changes.store(0, Ordering::Relaxed);
+    }
+
     /// Continues with the record of another branch.
     pub fn inherit(&self, other: &BranchHealth) {
-        let history = other.record.lock().clone();
-        let mut record = self.record.lock();
-        *record = history;
-        self.publish(&record);
+        let history = other.known.lock().record.clone();
+        let mut known = self.known.lock();
+        known.record = history;
+        self.publish(&known);
     }
 
     fn is_due(&self, now: Instant) -> bool {
-        let record = self.record.lock();
+        let record = &self.known.lock().record;
         match record.health {
             Health::Well => self.errors.load(Ordering::Relaxed) > 0,
             _ => record.next_check.is_none_or(|next| next <= now),
@@ -200,11 +219,12 @@ impl BranchHealth {
     fn judge(&self, now: Instant, finding: CheckResult) -> Option<HealthReport> {
         let errors = self.errors.swap(0, Ordering::Relaxed);
         let failed_changes = self.failed_changes.swap(0, Ordering::Relaxed);
-        let mut record = self.record.lock();
-        let before = record.health;
-        record.judge(now, finding, errors, failed_changes);
-        self.publish(&record);
-        (record.health != before).then(|| HealthReport {
+        let mut known = self.known.lock();
+        let before = known.record.health;
+        known.record.judge(now, finding, errors, failed_changes);
+        self.publish(&known);
+        let record = &known.record;
+        (record.health != before).then_some(HealthReport {
             health: record.health,
             since: record.since,
             cause: record.cause,

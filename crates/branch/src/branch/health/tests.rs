@@ -150,11 +150,11 @@ fn only_errors_of_the_branch_itself_are_recorded() {
 #[test]
 fn a_hung_branch_returns_to_its_former_health() {
     let health = BranchHealth::default();
-    assert!(health.set_hung(true) && !health.set_hung(true));
+    assert!(health.turn(Turn::LeaveOut) && !health.turn(Turn::LeaveOut));
     assert_eq!(health.report().map(|ill| (ill.health, ill.cause)), Some((Health::Hung, Errno::TIMEDOUT)));
     // The late result of a check does not make it answer.
     health.judge(Instant::now(), RO);
     assert_eq!(health.health(), Health::Hung);
-    assert!(health.set_hung(false) && !health.set_hung(false));
+    assert!(health.turn(Turn::TakeBack) && !health.turn(Turn::TakeBack));
     assert_eq!(health.health(), Health::ReadOnly);
 }
