@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tries the screen in the browser in headless Chromium, against a pool of loop devices: each page at three widths and in both
 # colours, with and without JavaScript, by keyboard, with axe, and a disk pulled while its page is open.
-#   web-tests.sh [--pictures]    --pictures also writes docs/images/web.png
+#   web-tests.sh [--pictures] [FILTER]    only what has FILTER in its name; --pictures also writes docs/images/web.png
 # BUILD names a directory with a built canopy and canopy-web (by default they are built).
 # Needs root, chromium, node and npm (apt-get install chromium nodejs npm), and the registry of npm for the two packages in
 # scripts/web/package.json, which it keeps in target/web. Screenshots go to target/web/screenshots.
@@ -14,11 +14,12 @@ fail() {
 }
 
 pictures=
-case ${1:-} in
-'') ;;
---pictures) pictures=docs/images/web.png ;;
-*) fail "unknown argument: $1 (--pictures)" ;;
-esac
+if [[ ${1:-} == --pictures ]]; then
+    pictures=docs/images/web.png
+    shift
+fi
+(($# <= 1)) && [[ ${1:-} != -* ]] || fail "unknown argument: $* (web-tests.sh [--pictures] [FILTER])"
+readonly filter=${1:-}
 ((EUID == 0)) || fail "needs root, to mount filesystems"
 for program in chromium node npm mkfs.ext4; do
     command -v "$program" >/dev/null || fail "needs $program (apt-get install chromium nodejs npm e2fsprogs)"
@@ -75,4 +76,4 @@ done
 rm -rf target/web/screenshots
 mkdir -p target/web/screenshots
 NODE_PATH=$PWD/target/web/node_modules WORK=$work PICTURE=$pictures INVITATION=$(head -n 1 "$work/invitation") \
-    SHOTS=$PWD/target/web/screenshots node scripts/web/browser.js
+    SHOTS=$PWD/target/web/screenshots FILTER=$filter node scripts/web/browser.js

@@ -13,28 +13,41 @@
     const all = [...main.querySelectorAll("a, button, input, select, summary, [tabindex]")];
     return all.indexOf(element);
   };
-  const source = new EventSource(main.dataset.live);
-  source.addEventListener("content", (event) => {
+  const show = (content) => {
     const before = words();
     const at = place(document.activeElement);
-    main.innerHTML = event.data;
+    main.innerHTML = content;
     if (at >= 0) {
       const all = main.querySelectorAll("a, button, input, select, summary, [tabindex]");
       (all[Math.min(at, all.length - 1)] || main).focus({ preventScroll: true });
     }
     const now = words();
     if (now !== before) say("Changed: " + now);
-  });
-  source.addEventListener("over", () => { source.close(); location.reload(); });
-  source.addEventListener("error", () => {
-    document.body.classList.add("stale");
-    say("The connection is lost. What is shown may be old.");
-  });
-  source.addEventListener("open", () => {
-    if (document.body.classList.contains("stale")) {
-      document.body.classList.remove("stale");
-      say("The connection is back.");
-    }
-  });
-  addEventListener("pagehide", () => source.close());
+  };
+  // Only while the page is seen: a browser has few connections for all its windows, and disks are asked for nobody.
+  let source = null;
+  const close = () => {
+    if (source) source.close();
+    source = null;
+  };
+  const open = () => {
+    if (source || document.hidden) return;
+    source = new EventSource(main.dataset.live);
+    source.addEventListener("content", (event) => show(event.data));
+    source.addEventListener("over", () => { close(); location.reload(); });
+    source.addEventListener("error", () => {
+      document.body.classList.add("stale");
+      say("The connection is lost. What is shown may be old.");
+    });
+    source.addEventListener("open", () => {
+      if (document.body.classList.contains("stale")) {
+        document.body.classList.remove("stale");
+        say("The connection is back.");
+      }
+    });
+  };
+  document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", open);
+  open();
 })();

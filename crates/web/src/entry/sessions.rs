@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A session ends when nothing has come for this long, and at the latest after [`LONGEST`].
+/// A session ends when nothing has come for this long (a live page counts), and at the latest after [`LONGEST`].
 const IDLE: Duration = Duration::from_secs(12 * 3600);
 pub const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Beyond, the one that was used least recently ends.
