@@ -2,7 +2,8 @@
 
 use crate::program_name::Name;
 use crate::values::{
-    Coherence, IoUring, Override, Pages, PinThreads, PosixAcl, RememberNodes, StackDepth, WorkerPriority,
+    CataloguePlace, Coherence, IoUring, Override, Pages, PinThreads, PosixAcl, RememberNodes, StackDepth,
+    WorkerPriority,
 };
 use canopy_branch::branch::BranchList;
 use canopy_fuse::mount::MountFlags;
@@ -23,6 +24,9 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// Whether it may cache them for longer, because the branches are watched for changes.
     pub coherence: Coherence,
+    /// Where what is known of the branches is kept, and how many bytes of it.
+    pub catalogue: CataloguePlace,
+    pub catalogue_size: u64,
     /// What the pool asks of the kernel at INIT and in its replies.
     pub kernel: Kernel,
     /// Options of the mount itself.
@@ -190,6 +194,8 @@ impl Default for Config {
                 negative: Duration::ZERO,
             },
             coherence: Coherence::Auto,
+            catalogue: CataloguePlace::Off,
+            catalogue_size: 256 << 20,
             kernel: Kernel {
                 async_read: true,
                 direct_io_allow_mmap: true,

@@ -7,6 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
+/// Where the daemon and commands keep what they remember, by default.
+pub const DIR: &str = "/var/lib/canopy";
 /// What disks have told of themselves, by default.
 pub const DISKS: &str = "/var/lib/canopy/disks.json";
 /// What has been told of pools, by default.

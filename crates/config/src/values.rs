@@ -10,7 +10,7 @@ use canopy_pool::config::{
 };
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -478,6 +478,51 @@ pub enum IoUring {
 
 words! {
     IoUring { Auto = "auto", On = "on", Off = "off" }
+}
+
+/// Where what is known of the branches is kept.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum CataloguePlace {
+    /// Nowhere.
+    #[default]
+    Off,
+    /// In `/var/lib/canopy`.
+    Auto,
+    /// In this directory.
+    In(PathBuf),
+}
+
+impl CataloguePlace {
+    /// Returns the directory.
+    #[must_use]
+    pub fn dir(&self) -> Option<&Path> {
+        match self {
+            CataloguePlace::Off => None,
+            CataloguePlace::Auto => Some(Path::new(crate::state::DIR)),
+            CataloguePlace::In(dir) => Some(dir),
+        }
+    }
+}
+
+impl Value for CataloguePlace {
+    fn parse(text: &OsStr) -> Result<Self, ValueError> {
+        match text.as_encoded_bytes() {
+            b"auto" => Ok(CataloguePlace::Auto),
+            b"off" | b"false" => Ok(CataloguePlace::Off),
+            [b'/', ..] => Ok(CataloguePlace::In(text.into())),
+            _ => Err(ValueError::Invalid),
+        }
+    }
+    fn render(&self) -> String {
+        match self {
+            CataloguePlace::Off => "off".into(),
+            CataloguePlace::Auto => "auto".into(),
+            CataloguePlace::In(dir) => dir.to_string_lossy().into_owned(),
+        }
+    }
+    fn accepted() -> String {
+        "off, auto, or the absolute path of a directory".into()
+    }
 }
 
 /// The priority of worker threads.

@@ -23,7 +23,7 @@ use crate::survival::in_flight::InFlight;
 use crate::survival::{Ledger, Survival};
 use crate::takeover;
 use crate::test_switches;
-use crate::watch::{Watch, WatchThread};
+use crate::watch::{Watch, WatchThread, catalogue_file};
 use canopy_branch::branch::{BranchSpec, Branches};
 use canopy_branch::fs::acl::PermissionCheck;
 use canopy_branch::journal;
@@ -303,6 +303,10 @@ fn make_pool(
     ops::settings::set_unfinished(&pool, unfinished);
     ops::owed::follow_rules(&pool);
     ops::resolve::acl::set_permission_check(&pool, judge(config, agreed));
+    if let Some(file) = catalogue_file::open(config) {
+        let rules = test_switches::catalogue_rules();
+        ops::external_changes::catalogue(&pool).open(file, config.catalogue_size, rules);
+    }
     if let Some(witness) = witness {
         pool.set_witness(witness);
     }

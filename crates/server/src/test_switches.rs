@@ -5,6 +5,7 @@ use crate::error::Error;
 use canopy_fuse::KernelLimits;
 #[cfg(any(test, feature = "test-switches"))]
 use canopy_fuse::flags::InitFlags;
+use canopy_pool::coherence::catalogue::Rules;
 use std::time::Duration;
 
 /// Lets tests make the kernel look older: `minor:31`, `mask:PASSTHROUGH|READDIRPLUS_AUTO`, `refuse:queues` (of
@@ -49,6 +50,15 @@ pub fn upgrade_patience() -> Duration {
         return Duration::from_secs(seconds);
     }
     USUAL
+}
+
+/// Returns how old what the catalogue learns must be.
+pub(crate) fn catalogue_rules() -> Rules {
+    #[cfg(feature = "test-switches")]
+    if let Some(seconds) = std::env::var("CANOPY_TEST_RESTED").ok().and_then(|text| text.parse().ok()) {
+        return Rules { rested: Duration::from_secs(seconds) };
+    }
+    Rules::default()
 }
 
 /// Returns whether the kernel is asked to report writes on branches, which tests hide as before Linux 6.0.

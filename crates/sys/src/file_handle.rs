@@ -1,5 +1,6 @@
 //! File handles: open_by_handle_at(2) and name_to_handle_at(2), and handles made from inode numbers.
 
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::errno::last_errno;
@@ -59,6 +60,18 @@ pub fn open_as(mount: BorrowedFd<'_>, handle: &[u8], flags: OFlags) -> Result<Ow
 /// # Errors
 /// `EOPNOTSUPP` when the filesystem has no file handles.
 pub fn from_fd(file: BorrowedFd<'_>) -> Result<Vec<u8>, Errno> {
+    of(file, c"", libc::AT_EMPTY_PATH)
+}
+
+/// Returns the handle of what a name in a directory leads to, in the form that [`open`] takes. A symlink is not followed.
+///
+/// # Errors
+/// Those of [`from_fd`], and `ENOENT`.
+pub fn at(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Vec<u8>, Errno> {
+    of(dir, &CString::new(name).map_err(|_| Errno::INVAL)?, 0)
+}
+
+fn of(file: BorrowedFd<'_>, path: &CStr, flags: i32) -> Result<Vec<u8>, Errno> {
     let mut whole = FileHandle { bytes: HANDLE_MAX as u32, kind: 0, handle: [0; HANDLE_MAX] };
     let mut mount_id = 0_i32;
     // SAFETY: the path is a C string; the kernel writes at most `bytes` bytes of the handle, and one int.
@@ -66,10 +79,10 @@ pub fn from_fd(file: BorrowedFd<'_>) -> Result<Vec<u8>, Errno> {
         libc::syscall(
             libc::SYS_name_to_handle_at,
             file.as_raw_fd(),
-            c"".as_ptr(),
+            path.as_ptr(),
             &raw mut whole,
             &raw mut mount_id,
-            libc::AT_EMPTY_PATH,
+            flags,
         )
     };
     if result < 0 {

@@ -41,6 +41,8 @@ lock_ranks! {
     TrashName = 580;
     /// The trash of a branch. Held while old trash makes room.
     Trash = 581;
+    /// The catalogue. Held to read and write its store.
+    Catalogue = 585;
     /// Any lock that is held for moments, to look at a table or to change it. Nothing is called under it that takes a lock or
     /// waits, so its place in the order is after all others. Never two at once.
     Leaf = 65535;

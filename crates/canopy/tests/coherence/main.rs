@@ -4,6 +4,7 @@
 
 mod aliased_directories;
 mod cached_listings;
+mod catalogue;
 mod change_kinds;
 mod changed_before;
 mod changed_copies;

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -55,6 +55,7 @@ pub(super) const ROWS: &[Row] = &[
     (&["io-uring"], "which threads serve: one for each queue entry, or readers of /dev/fuse", io_uring),
     (&["landlock"], "a branch outside those of the mount is accepted, or refused", landlock),
     (&["survive"], "an open file outlives the process that serves, or not", survive),
+    (&["catalogue", "catalogue-size"], "a file without a name is open in the directory, or not", catalogue),
     (&["worker-priority"], "whether workers run only on idle processors", worker_priority),
     (&["scheduling-priority"], "the nice value of the threads", scheduling_priority),
     (&["allow_other"], "other users may enter a mount of a user", allow_other),
@@ -426,6 +427,24 @@ fn landlock() {
         let pool = dirs.pool(&format!("landlock={on}"));
         fs::write(pool.path().join("f"), "x").expect("a write");
         assert_eq!(pool.try_set("branches", &format!("+>{}", dirs.text("c"))), taken, "{on}");
+        pool.umount();
+    }
+}
+
+fn catalogue() {
+    let dirs = Dirs::new();
+    let store = dirs.text("store");
+    for (options, keeps) in [
+        (format!("catalogue={store}"), true),
+        (format!("catalogue={store},catalogue-size=0"), false),
+        ("catalogue=off".into(), false),
+    ] {
+        let pool = dirs.pool(&options);
+        let open = fs::read_dir(format!("/proc/{}/fd", pool.pid())).expect("the daemon runs");
+        let in_store =
+            |link: PathBuf| link.starts_with(&store) && link.to_string_lossy().ends_with(" (deleted)");
+        let kept = open.flatten().any(|entry| fs::read_link(entry.path()).is_ok_and(in_store));
+        assert_eq!(kept, keeps, "{options}");
         pool.umount();
     }
 }

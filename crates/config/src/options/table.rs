@@ -200,6 +200,16 @@ fn caching() -> Vec<Spec> {
         .live()
         .hidden()
         .since("5.17"),
+        spec(
+            "catalogue",
+            field!(catalogue),
+            "a directory to keep what is known of the branches in, so that walks do not read their disks; auto: /var/lib/canopy",
+        )
+        .unlisted()
+        .since("6.0"),
+        spec("catalogue-size", field!(catalogue_size), "the most bytes of the catalogue; 0: none")
+            .unlisted()
+            .since("6.0"),
         spec("cache.attr", field!(timeouts.attr), "seconds the kernel may cache attributes").live(),
         spec("cache.entry", field!(timeouts.entry), "seconds the kernel may cache names").live(),
         spec(

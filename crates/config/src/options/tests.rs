@@ -101,6 +101,12 @@ const ROWS: &[Row] = &[
     ("cache.files.process-names", &[("a", None), ("b|a", Some("a|b"))], &[]),
     ("cache.writeback", &[("true", None), ("false", None)], &["", "2"]),
     ("cache.coherence", &[("auto", None), ("watch", None), ("timeout", None)], &["", "true", "off"]),
+    (
+        "catalogue",
+        &[("off", None), ("false", Some("off")), ("auto", None), ("/ssd/canopy", None)],
+        &["", "true", "ssd"],
+    ),
+    ("catalogue-size", &[("64M", Some("67108864")), ("0", None)], &["", "x", "-1"]),
     ("cache.attr", &[("0", None), ("60", None), ("1K", Some("1024"))], &["", "-1", "1s", "1.5"]),
     ("cache.entry", &[("0", None), ("60", None)], &["", "-1"]),
     ("cache.negative-entry", &[("0", None), ("60", None)], &["", "-1"]),
@@ -243,6 +249,8 @@ fn defaults_match_the_table() {
     let table = [
         ("allow-idmap", "true"),
         ("async-read", "true"),
+        ("catalogue", "off"),
+        ("catalogue-size", "268435456"),
         ("cache.attr", "1"),
         ("cache.entry", "1"),
         ("cache.negative-entry", "0"),

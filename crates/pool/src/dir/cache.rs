@@ -440,7 +440,7 @@ impl DirCache {
 
 /// Returns the attributes of a directory on a branch; `None` if it must not be cached. A bind mount of the branch's own
 /// filesystem has the branch's device, but its changes are reported with another path.
-fn cacheable(branch: &Branch, dir: BorrowedFd<'_>) -> Option<Attr> {
+pub(crate) fn cacheable(branch: &Branch, dir: BorrowedFd<'_>) -> Option<Attr> {
     let (attr, mount) = stat::with_mount(dir).ok()?;
     (attr.dev == branch.dev && mount.is_some() && mount == branch.mount).then_some(attr)
 }

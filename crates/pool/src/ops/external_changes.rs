@@ -1,5 +1,6 @@
 //! Reports of changes, by the watcher of the branches and by those who serve clients.
 
+use crate::coherence::catalogue::Catalogue;
 use crate::coherence::changes::{Change, Changes, Client, Item};
 use crate::node::known_tree::KnownTree;
 use crate::paths::Uses;
@@ -42,11 +43,17 @@ fn forget_what_changed(pool: &Pool, change: Change<'_>) {
         Change::Missed => {
             pool.nodes.rely_on_nothing();
             pool.dir_cache.clear();
+            pool.catalogue.clear();
             pool.nested.clear();
         }
         // The pool remembers neither answers nor what a name shows.
         Change::Name { .. } | Change::Answers | Change::Listings => {}
     }
+}
+
+/// Returns what is known of the branches.
+pub fn catalogue(pool: &Pool) -> &Catalogue {
+    &pool.catalogue
 }
 
 /// Returns what has changed so far.

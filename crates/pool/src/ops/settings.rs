@@ -70,6 +70,7 @@ pub fn reconfigure(pool: &Pool, config: Config) {
     }
     drop(pool.figures.changes());
     pool.dir_cache.clear();
+    pool.catalogue.clear();
     pool.update_lock_timeout();
 }
 
@@ -82,6 +83,7 @@ pub fn set_branches(pool: &Pool, branches: Branches) {
     pool.cursors.clear();
     pool.replaced.clear();
     pool.dir_cache.clear();
+    pool.catalogue.clear();
     pool.update_lock_timeout();
     pool.space.clear();
     pool.figures.forget();

@@ -136,6 +136,13 @@ impl Paths {
         Some(number)
     }
 
+    /// Returns [`Paths::moves`] if nothing is claimed. As long as that stays the same, nothing has moved.
+    pub(crate) fn resting(&self) -> Option<u64> {
+        // In this order: a claim is counted before it is granted.
+        let moves = self.moves.load(Ordering::SeqCst);
+        (self.claimed.load(Ordering::SeqCst) == 0).then_some(moves)
+    }
+
     /// Returns how often a claim was granted. The number does not change while [`Uses::EVERYTHING`] is held.
     pub(crate) fn moves(&self) -> u64 {
         self.moves.load(Ordering::Relaxed)

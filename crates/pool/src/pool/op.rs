@@ -24,6 +24,10 @@ pub(crate) struct Op<'p> {
     pub(crate) config: Guard<Arc<Config>>,
     /// Those that answer.
     pub(crate) branches: Arc<Branches>,
+    /// The number of the latest change that the catalogue had been told of.
+    pub(crate) since: u64,
+    /// How often something had moved in the tree, if nothing was moving.
+    pub(crate) resting: Option<u64>,
 }
 
 impl Deref for Op<'_> {
@@ -37,7 +41,9 @@ impl Deref for Op<'_> {
 impl<'p> Op<'p> {
     pub(crate) fn begin(pool: &'p Pool) -> Op<'p> {
         let (branches, version) = pool.branches.load_numbered();
-        Op { state: &pool.state, live: &pool.branches, version, config: pool.config.load(), branches }
+        let state = &pool.state;
+        let (since, resting) = (state.catalogue.now(), state.paths.resting());
+        Op { state, live: &pool.branches, version, config: pool.config.load(), branches, since, resting }
     }
 
     /// Returns the state of the pool, for whatever outlives the operation's next step.

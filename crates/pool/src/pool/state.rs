@@ -1,6 +1,7 @@
 //! What all operations share: what the pool remembers, and what is under way. The settings and the branches are not here;
 //! an operation has them in its [`Op`](super::Op).
 
+use crate::coherence::catalogue::Catalogue;
 use crate::coherence::changes::Changes;
 use crate::config::Config;
 use crate::config::MemoryBound;
@@ -59,6 +60,7 @@ pub struct State {
     /// Another process has served the pool before.
     pub(crate) succeeds: AtomicBool,
     pub(crate) changes: Arc<Changes>,
+    pub(crate) catalogue: Catalogue,
     pub(crate) cursors: Cursors,
     pub(crate) paths: Paths,
     pub(crate) clone_locks: CloneLocks,
@@ -110,6 +112,7 @@ impl State {
             succeeds: AtomicBool::new(false),
             dir_cache: DirCache::new(Arc::clone(&changes)),
             changes,
+            catalogue: Catalogue::default(),
             cursors: Cursors::default(),
             paths: Paths::default(),
             clone_locks: CloneLocks::default(),

@@ -11,6 +11,7 @@ use crate::coherence::{Coherence, WrittenFiles};
 use canopy_base::ids::NodeId;
 use canopy_policy::{self as policy, Category};
 use canopy_pool::Pool;
+use canopy_pool::coherence::catalogue::Reported;
 use canopy_pool::coherence::changes::{Change, Client};
 use canopy_pool::config::Func;
 use canopy_pool::ops;
@@ -160,6 +161,7 @@ impl Translator<'_> {
         let clone_arrives = std::mem::take(&mut self.clone_arrives);
         let dir_moved = event.mask & fanotify::ONDIR != 0 && event.mask & MOVED != 0;
         let writing = self.writing(event);
+        self.tell_catalogue(event, &writing);
         // Others may write it as well, or have written it, and nothing tells of that.
         let is_own = event.pid == self.own_pid && matches!(writing, Writing::Reported);
         if is_own && !dir_moved && !self.branches_overlap() {
@@ -213,6 +215,26 @@ impl Translator<'_> {
         }
     }
 
+    /// Tells the catalogue, which knows directories that have no node, and by itself nothing of what the pool does.
+    fn tell_catalogue(&self, event: &Event<'_>, writing: &Writing) {
+        let catalogue = ops::external_changes::catalogue(self.pool);
+        if !catalogue.is_on() {
+            return;
+        }
+        let target = event.target.map(|target| target.handle);
+        match target.filter(|_| event.mask & fanotify::ONDIR == 0) {
+            Some(file) if matches!(writing, Writing::Continues(_)) => catalogue.unreported(file, true),
+            Some(file) if event.mask & fanotify::CLOSE_WRITE != 0 => catalogue.unreported(file, false),
+            _ => {}
+        }
+        catalogue.changed(Reported {
+            entry: event.entry.map(|entry| (entry.dir, entry.name)),
+            target,
+            names: event.mask & NAMES != 0,
+            on_dir: event.mask & fanotify::ONDIR != 0,
+        });
+    }
+
     /// Finds out what an event says of a file that is being written.
     fn writing(&mut self, event: &Event<'_>) -> Writing {
         let Some(target) = event.target.filter(|_| event.mask & fanotify::ONDIR == 0) else {
@@ -228,6 +250,7 @@ impl Translator<'_> {
         }
         if self.writers.is_full() {
             self.writers.forget(Some(self.group));
+            ops::external_changes::catalogue(self.pool).all_reported();
             self.outgoing.tell(self.coherence, Change::Answers);
         }
         match self.filesystems.open_handle(target.fsid, target.handle) {

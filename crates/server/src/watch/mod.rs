@@ -10,6 +10,7 @@
 //! in the order decides what the pool shows; what is missing, and the listings and times of directories, are not.
 
 mod case_folding;
+pub(crate) mod catalogue_file;
 mod events;
 mod filesystems;
 mod notifications;
@@ -123,6 +124,7 @@ impl Watch {
         };
         state.filesystems.watch(branches_to_watch(config, &ops::settings::branches(&pool)));
         coherence.set_ttl(state.new_ttl());
+        allow_catalogue(&pool, &pending_events);
         Watch {
             pool,
             coherence,
@@ -262,7 +264,14 @@ impl Watch {
         let ttl = state.new_ttl();
         self.coherence.tell(Change::Missed, Client::Outside);
         self.coherence.set_ttl(ttl);
+        allow_catalogue(&self.pool, &self.pending_events);
     }
+}
+
+/// Lets what the branches hold be known if all changes on them are reported, writes included.
+fn allow_catalogue(pool: &Pool, events: &PendingEvents) {
+    let all = events.all_watched.load(Ordering::Acquire) && !events.unreported_writes.load(Ordering::Relaxed);
+    ops::external_changes::catalogue(pool).allow(all);
 }
 
 /// How often a request looks whether others have processed events before it sleeps: for some tens of microseconds.

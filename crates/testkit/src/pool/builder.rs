@@ -12,6 +12,9 @@ use crate::cmd::{PATIENCE, spawn, wait_until, wait_within};
 /// This environment variable, `on` or `off`, is the option `io-uring` of every pool.
 const TRANSPORT: &str = "CANOPY_TEST_IO_URING";
 
+/// This one, a directory, is the option `catalogue` of every pool.
+const CATALOGUE: &str = "CANOPY_TEST_CATALOGUE";
+
 /// Returns the program to test: `CANOPY_BIN`, or `built`, which cargo built along with the tests.
 pub fn program_under_test(built: impl Into<PathBuf>) -> PathBuf {
     std::env::var_os("CANOPY_BIN").map_or_else(|| built.into(), PathBuf::from)
@@ -210,7 +213,9 @@ impl PoolBuilder {
         let mut options = self.options.clone();
         let chosen = std::env::var(TRANSPORT).ok().filter(|mode| !mode.is_empty());
         // First, so that a test that sets the option itself overrides it.
-        options.splice(0..0, chosen.map(|mode| format!("io-uring={mode}")));
+        let catalogue = std::env::var(CATALOGUE).ok().filter(|dir| !dir.is_empty());
+        let chosen = chosen.map(|mode| format!("io-uring={mode}"));
+        options.splice(0..0, chosen.into_iter().chain(catalogue.map(|dir| format!("catalogue={dir}"))));
         if !options.is_empty() {
             command.arg("-o").arg(options.join(","));
         }

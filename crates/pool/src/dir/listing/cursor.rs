@@ -7,6 +7,7 @@
 use super::position::{END, NARROW_END, Offsets, Position};
 use super::sorted::SortedName;
 use super::source::Source;
+use crate::coherence::catalogue::{Listed, Row};
 use crate::coherence::changes::Ticket;
 use crate::dir::symlinks::Symlinks;
 use canopy_base::inode_number::DirentInodes;
@@ -49,10 +50,19 @@ pub(crate) struct Cursor {
     pub(crate) asks: bool,
     /// The kernel had cached attributes of names in the directory when the listing began.
     pub(crate) meets_known: bool,
+    /// What the catalogue is going to be told.
+    pub(crate) learning: Option<Box<Learning>>,
     pub(crate) inodes: DirentInodes,
     pub(crate) follow: Symlinks,
     pub(crate) following: bool,
     pub(crate) may_show_symlinks: bool,
+}
+
+/// What a listing has found so far, if it is going to be known.
+pub(crate) struct Learning {
+    pub(crate) listed: Listed,
+    /// The position after what it has.
+    pub(crate) end: u64,
 }
 
 /// The state of a listing that gives the names in the order of their hashes.
@@ -98,6 +108,9 @@ pub(crate) struct ListedEntry {
     /// The position of the next entry.
     pub(crate) next: u64,
 }
+
+/// The size of a row, with its name and some of the facts.
+const ROW: usize = size_of::<Row>() + 200;
 
 /// The most names that one cursor remembers; 18 MiB.
 const MAX_SEEN: usize = (1 << 20) / 8 * 7;
@@ -189,8 +202,10 @@ impl Cursor {
         let names: usize = self.sources.iter().filter_map(|s| s.names.as_ref()).map(|n| n.bytes()).sum();
         let seen = self.seen.as_ref().map_or(0, |seen| seen.capacity() * 8 / 7 * 17);
         let sorted = self.sorted.as_ref().map_or(0, |sorted| sorted.size());
+        let learnt = self.learning.as_ref().map_or(0, |learning| learning.listed.rows.capacity() * ROW);
         size_of::<Cursor>()
             + sorted
+            + learnt
             + self.names.capacity()
             + self.items.capacity() * size_of::<ListedEntry>()
             + names

@@ -5,6 +5,7 @@ use crate::dir::merged::Trust;
 use crate::door::Act;
 use crate::door::Caller;
 use crate::node::Node;
+use crate::ops::names;
 use crate::ops::owed;
 use crate::ops::reserve;
 use crate::ops::resolve;
@@ -18,6 +19,7 @@ use canopy_branch::fs::acl::{ACCESS, is_acl};
 use canopy_branch::fs::stat::{self, S_ISGID};
 use canopy_branch::fs::{generation, pinned, xattr};
 use canopy_branch::relocate::is_xfs_acl_alias;
+use canopy_policy::{self as policy, Category};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Mode, XattrFlags};
 use rustix::io::Errno;
@@ -52,13 +54,42 @@ fn read_xattr(op: &mut Op<'_>, id: NodeId, name: &[u8], buffer: &mut [u8]) -> Re
     }
     let node = op.nodes.get(id)?;
     let trust = resolve::places::trust_to_read(op, &node);
+    let known = trust.or_else(|| names::known::trust(op));
     let _held = op.using(Uses::node(id));
+    let common = [&b"user."[..], b"security.", b"trusted."].iter().any(|space| name.starts_with(space));
+    if (common || is_acl(name)) && names::known::is_plain(op, &node, known) {
+        return Err(Error::NoAttribute);
+    }
     // An ACL comes from the same copy as the mode, whose group bits are the ACL's mask.
     let func = if is_acl(name) { Func::Getattr } else { Func::Getxattr };
-    query(op, &node, trust, func, |of| match of {
-        Of::File(fd) => xattr::get(fd, name, buffer),
-        Of::Entry(dir, entry) => xattr::get_at(dir, entry, name, buffer),
-    })
+    let mut is_plain = false;
+    let answer = query(op, &node, trust, func, |of| {
+        let answer = match of {
+            Of::File(fd) => xattr::get(fd, name, buffer),
+            Of::Entry(dir, entry) => xattr::get_at(dir, entry, name, buffer),
+        };
+        is_plain = op.catalogue.is_on() && answer == Err(Errno::NODATA) && has_none(&of);
+        answer
+    });
+    if is_plain && same_for_all(op, &node) {
+        names::known::learn_plain(op, &node);
+    }
+    answer
+}
+
+/// Returns whether a file has no attributes at all.
+fn has_none(of: &Of<'_>) -> bool {
+    let listed = match of {
+        Of::File(fd) => xattr::list(*fd, &mut []),
+        Of::Entry(dir, entry) => xattr::list_at(*dir, entry, &mut []),
+    };
+    listed == Ok(0)
+}
+
+/// Returns whether all attributes of a node are those of one copy.
+fn same_for_all(op: &Op<'_>, node: &Node) -> bool {
+    let first = |func| policy::first_only(op.config.policies.get(func), Category::Search);
+    !node.is_dir() || [Func::Getattr, Func::Getxattr, Func::Listxattr].into_iter().all(first)
 }
 
 /// Writes the names, each with its terminating NUL, to `buffer`, or returns a sufficient size if it is empty.
@@ -74,12 +105,18 @@ pub fn listxattr(pool: &Pool, caller: &Caller, id: NodeId, buffer: &mut [u8]) ->
     }
     let node = op.nodes.get(id)?;
     let trust = resolve::places::trust_to_read(op, &node);
+    let known = trust.or_else(|| names::known::trust(op));
     let _held = op.using(Uses::node(id));
-    query(op, &node, trust, Func::Listxattr, |of| {
+    if names::known::is_plain(op, &node, known) {
+        return Ok(0);
+    }
+    let mut is_plain = false;
+    let answer = query(op, &node, trust, Func::Listxattr, |of| {
         let length = match of {
             Of::File(fd) => xattr::list(fd, buffer)?,
             Of::Entry(dir, entry) => xattr::list_at(dir, entry, buffer)?,
         };
+        is_plain = length == 0;
         if buffer.is_empty() {
             return Ok(length);
         }
@@ -89,7 +126,11 @@ pub fn listxattr(pool: &Pool, caller: &Caller, id: NodeId, buffer: &mut [u8]) ->
                 && !*sees_trusted.get_or_insert_with(|| op.admits(caller, Act::SeeTrusted).is_ok());
             !hidden && !is_own(name)
         }))
-    })
+    });
+    if is_plain && same_for_all(op, &node) {
+        names::known::learn_plain(op, &node);
+    }
+    answer
 }
 
 /// Sets an attribute on every copy. `flags` are those of setxattr(2). `kill_sgid` is set for an access ACL whose

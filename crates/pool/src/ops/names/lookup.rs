@@ -57,7 +57,11 @@ pub fn lookup(pool: &Pool, parent: NodeId, name: &[u8]) -> Result<Entry> {
     let op = &mut Op::begin(pool);
     let trust = resolve::dirs::cache_trust(op);
     let _held = op.using(Uses::name(parent, name));
-    let (path, dirs) = resolve::dirs::dirs(op, parent, trust)?;
+    let (dir, path) = op.nodes.dir(parent)?;
+    if let Some(known) = names::known::lookup(op, (parent, &path), name, trust) {
+        return known;
+    }
+    let dirs = resolve::dirs::dirs_of(op, dir, &path, trust);
     enter(op, parent, &path, &dirs, name)
 }
 
@@ -194,6 +198,7 @@ fn entry(
         resolve::show(op, &node, branch, b"", attr, at)
     };
     resolve::generations::remember_number(op, &node, copies, attr.ino);
+    names::known::learn_entry(op, path, dirs, (name, index), copies, &node, attr);
     Ok(Entry::new(&node, attr))
 }
 
@@ -219,7 +224,11 @@ pub fn getattr(pool: &Pool, id: NodeId, handle: Option<HandleId>) -> Result<Attr
     // What is remembered of a directory's copies is valid only as far as changes have been processed.
     let exact = op.dir_cache.has_many_copies(&node).then(|| resolve::dirs::cache_trust(op)).flatten();
     let trust = exact.or_else(|| resolve::places::trust_to_read(op, &node));
+    let known = trust.or_else(|| names::known::trust(op));
     let _held = op.using(Uses::node(id));
+    if let Some(attr) = names::known::attr(op, &node, known) {
+        return Ok(attr);
+    }
     if node.is_dir() {
         dir_attr(op, &node, trust, exact.is_some())
     } else {
@@ -235,8 +244,10 @@ fn hinted_attr(op: &Op<'_>, node: &Arc<Node>) -> Option<Attr> {
         return None;
     }
     resolve::via_cached_parent(op, node, |_, branch, dir, name, key| {
-        let attr = stat::at(dir, name).ok().filter(|attr| attr.key() == key)?;
-        Some(resolve::show_file(op, node, branch, attr, At::Named(Symlinks::NEVER, dir, name)))
+        let seen = stat::at(dir, name).ok().filter(|attr| attr.key() == key)?;
+        let attr = resolve::show_file(op, node, branch, seen, At::Named(Symlinks::NEVER, dir, name));
+        names::known::learn_attr(op, node, (branch, dir), name, (&seen, attr));
+        Some(attr)
     })
 }
 
@@ -258,7 +269,9 @@ pub(crate) fn dir_attr(op: &Op<'_>, node: &Arc<Node>, trust: Trust, remembered: 
             Ok(index) => {
                 let attr = copies.merge_dir(*copies.get(index).ok_or(Error::Absent)?);
                 let at = At::Directory(dirs.get(index).ok_or(Error::Absent)?);
-                return Ok(resolve::show(op, node, &op.branches.as_slice()[index], path, attr, at));
+                let attr = resolve::show(op, node, &op.branches.as_slice()[index], path, attr, at);
+                names::known::learn_dir_attr(op, node, path, &dirs, &copies, attr);
+                return Ok(attr);
             }
             Err(_) if node.id == NodeId::ROOT => {
                 return Ok(rootless(resolve::dir_number::number_of(op, node)));
@@ -300,7 +313,11 @@ pub fn readlink(pool: &Pool, id: NodeId) -> Result<Vec<u8>> {
         op.last_opens.put(key, op.kernel.load().caller_thread());
     }
     let trust = resolve::places::trust_to_choose(op, Func::Readlink, &node);
+    let known = trust.or_else(|| names::known::trust(op));
     let _held = op.using(Uses::node(id));
+    if let Some(target) = names::known::link(op, &node, known) {
+        return Ok(target);
+    }
     if !node.is_symlinkified() && resolve::acts_on_own_file(op, Func::Readlink) {
         let target = resolve::via_cached_parent(op, &node, |_, branch, dir, name, key| {
             let target = branch.read_link_at(dir, name)?;
@@ -308,6 +325,7 @@ pub fn readlink(pool: &Pool, id: NodeId) -> Result<Vec<u8>> {
             stat::at(dir, name).ok().filter(|attr| attr.key() == key).map(|_| target)
         });
         if let Some(target) = target {
+            names::known::learn_link(op, &node, target.as_bytes());
             return Ok(target.into_bytes());
         }
     }

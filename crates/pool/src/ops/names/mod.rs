@@ -5,6 +5,7 @@ pub(crate) mod exdev;
 pub mod explain;
 pub(crate) mod export;
 pub(crate) mod keep;
+pub(crate) mod known;
 pub(crate) mod left;
 pub mod link;
 pub mod locate;

@@ -10,6 +10,7 @@ use crate::dir::listing::source::{
 use crate::dir::merged::Trust;
 use crate::export::StableId;
 use crate::node::Node;
+use crate::ops::names;
 use crate::ops::readdir;
 use crate::ops::resolve;
 use crate::ops::resolve::dirs::KnownCopies;
@@ -65,6 +66,7 @@ impl Cursor {
             seen: None,
             asks: false,
             meets_known: node.has_relied_on_entries(),
+            learning: None,
             inodes: DirentInodes::new(config.inode, path),
             follow,
             following: config.follow_symlinks != FollowSymlinks::Never,
@@ -75,6 +77,9 @@ impl Cursor {
             Some(errno) => return Err(Error::Branch(errno)),
             None if node.id != NodeId::ROOT => return Err(Error::Absent),
             None => {}
+        }
+        if from_start && trust.is_some() {
+            cursor.learning = names::known::begin_listing(op, path, &cursor);
         }
         match at {
             Position::At { pass, mark, place } => {

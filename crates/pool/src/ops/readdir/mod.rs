@@ -7,7 +7,8 @@
 
 mod fill;
 
-use crate::coherence::changes::Item;
+use crate::coherence::catalogue::{Page, Row};
+use crate::coherence::changes::{Item, Ticket};
 use crate::config::{Func, ReaddirMode};
 use crate::dir::listing::cursor::{Cursor, DirEntry, NamesRead};
 use crate::dir::listing::position::Position;
@@ -50,10 +51,16 @@ pub fn readdir(
     mut take: impl FnMut(DirEntry<'_>) -> bool,
 ) -> Result<NamesRead> {
     let op = &mut Op::begin(pool);
+    // First: what the pool itself changes is told here before the catalogue gets its event.
+    let begun = op.changes.ticket();
     let trust = resolve::dirs::cache_trust(op);
     let node = op.nodes.get(id)?;
     let parked = op.cursors.take(id, position);
     let _held = op.using(Uses::node(id));
+    if let Some(page) = names::known::page(op, &node, position, trust, |_| true) {
+        page.rows.iter().all(|row| take(listed(row)));
+        return Ok(read_since(op, &node, begun));
+    }
     let Some(mut cursor) = cursor(op, &node, position, parked, trust)? else {
         return Ok(NamesRead::Current);
     };
@@ -65,6 +72,7 @@ pub fn readdir(
         }
         given += 1;
     }
+    names::known::learn_listed(op, &mut cursor, position, given, &[]);
     Ok(park(op, &node, cursor, given))
 }
 
@@ -81,6 +89,8 @@ pub fn readdirplus(
     mut take: impl FnMut(DirEntry<'_>, Option<Entry>) -> Duration,
 ) -> Result<NamesRead> {
     let op = &mut Op::begin(pool);
+    // First: what the pool itself changes is told here before the catalogue gets its event.
+    let begun = op.changes.ticket();
     let trust = resolve::dirs::cache_trust(op);
     let dir = op.nodes.get(id)?;
     let parked = op.cursors.take(id, position);
@@ -88,6 +98,10 @@ pub fn readdirplus(
     // Attributes that the kernel holds count only if the pool has been notified of all changes up to now.
     let known = known && trust.is_some();
     let _held = op.using(Uses::node(id));
+    if let Some(page) = names::known::page(op, &dir, position, trust, &mut room) {
+        give_known(op, &dir, &page, take);
+        return Ok(read_since(op, &dir, begun));
+    }
     let Some(mut cursor) = cursor(op, &dir, position, parked, trust)? else {
         return Ok(NamesRead::Current);
     };
@@ -107,11 +121,10 @@ pub fn readdirplus(
     }
     let nodes = nodes_of(op, &dir, &cursor, given, &known, trust);
     names::lookup::forget_surplus(op);
+    (0..given).filter(|at| nodes[*at].is_none()).for_each(|at| cursor.number(op, &dir, at));
+    names::known::learn_listed(op, &mut cursor, position, given, &nodes);
     let mut longest = Duration::ZERO;
     for (at, node) in nodes.into_iter().enumerate() {
-        if node.is_none() {
-            cursor.number(op, &dir, at);
-        }
         let Some(entry) = cursor.given(at) else { break };
         let Some((found, node)) = node else {
             take(entry, None);
@@ -126,6 +139,45 @@ pub fn readdirplus(
     }
     dir.rely_on_entries(longest);
     Ok(park(op, &dir, cursor, given))
+}
+
+/// Returns a row of the catalogue as an entry.
+fn listed(row: &Row) -> DirEntry<'_> {
+    DirEntry { ino: row.ino, next: row.next, kind: row.kind, name: &row.name }
+}
+
+/// Gives what is known of a directory, as `readdirplus` does.
+fn give_known(
+    op: &Op<'_>,
+    dir: &Node,
+    page: &Page,
+    mut take: impl FnMut(DirEntry<'_>, Option<Entry>) -> Duration,
+) {
+    let overfull = op.nodes.is_overfull();
+    let mut longest = Duration::ZERO;
+    for row in &page.rows {
+        let Some((found, node)) = (!overfull).then(|| names::known::row_entry(op, dir.id, row)).flatten()
+        else {
+            take(listed(row), None);
+            continue;
+        };
+        node.offer();
+        let time = take(DirEntry { ino: found.attr.ino, ..listed(row) }, Some(found));
+        node.rely(time);
+        longest = longest.max(time);
+    }
+    dir.rely_on_entries(longest);
+    names::lookup::forget_surplus(op);
+}
+
+/// Returns how far the names that were read since then can be relied on.
+fn read_since(op: &Op<'_>, dir: &Node, begun: Ticket) -> NamesRead {
+    let unchanged = |item| op.changes.unchanged(begun, item);
+    if unchanged(Item::node(dir.id)) && unchanged(Item::LISTINGS) {
+        NamesRead::Current
+    } else {
+        NamesRead::Doubtful
+    }
 }
 
 /// Returns the parked cursor, or else a new one at the position. Returns `None` if there are no more entries.

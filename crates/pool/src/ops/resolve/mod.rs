@@ -135,6 +135,12 @@ pub(crate) fn acts_on_own_file(op: &Op<'_>, func: Func) -> bool {
     op.branches.len() == 1 || own == shown && policy::first_only(own, Category::Search)
 }
 
+/// Returns true if of several files with one name, the first in the order of the branches is shown.
+pub(crate) fn acts_on_first(op: &Op<'_>) -> bool {
+    policy::first_only(op.config.policies.get(Func::Getattr), Category::Search)
+        && !resolve::generations::knows_copies(op)
+}
+
 /// Returns attributes as the pool shows them. Uses the path only if `needs_path` returns true. The kernel judges by them who may
 /// remove a directory, so the node records its owner.
 pub(crate) fn show(
