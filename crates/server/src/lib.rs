@@ -3,7 +3,7 @@
 //! From top to bottom:
 //!
 //! - `start` starts a pool; `negotiate` chooses what to ask of the kernel.
-//! - `progress` tells whether requests make any; `systemd` tells systemd, and when the pool is ready.
+//! - `progress` tells whether requests make any, and `progress::systemd` tells systemd.
 //! - `deadline` is a layer around `dispatch`, which holds the one match over the operations.
 //! - `parking` tells when requests go on that wait for something else than a disk.
 //! - `control` is the runtime interface, by which users query and change a running pool.
@@ -41,14 +41,13 @@ mod progress;
 mod settings;
 mod start;
 pub mod survival;
-pub mod systemd;
 pub mod takeover;
 pub mod test_switches;
 mod translate;
 mod watch;
 
 pub use error::Error;
-pub use progress::Progress;
+pub use progress::{Progress, systemd};
 #[cfg(feature = "test-switches")]
 pub use start::serve_device;
 pub use start::{Serving, start};

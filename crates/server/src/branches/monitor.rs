@@ -44,7 +44,6 @@ pub(crate) fn start(topology: &Arc<Topology>) {
         topology: Arc::downgrade(topology),
         pending: PendingBranches::new(topology),
         began: seconds_now(),
-        began: seconds_now(),
         // What has changed since the mounts of the branches were recorded is not reported.
         mounts_changed: AtomicBool::new(true),
     };

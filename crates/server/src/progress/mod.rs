@@ -1,5 +1,7 @@
 //! Whether requests make progress, for a watchdog that ends the process otherwise.
 
+pub mod systemd;
+
 use crate::branches::liveness::Liveness;
 use crate::control::Control;
 use crate::dispatch::Dispatch;
