@@ -77,6 +77,8 @@ pub enum Error {
     OnlyRestoring(&'static str),
     #[error("{} is not the mountpoint of a pool: mount the pool to restore files, or move them out of .canopy-trash by hand", .0.shown())]
     NotWithoutPool(PathBuf),
+    #[error("the trash of {pool} holds nothing of that (canopy trash list {pool})", pool = .0.shown())]
+    NotInTrash(PathBuf),
     #[error("not all was done: {0}")]
     NotRestored(u64),
     #[error("{} is not a directory", .0.shown())]

@@ -190,6 +190,11 @@ impl Trash {
         known.wanted.load(Ordering::Relaxed) > 0 || known.is_old(millis() / 1000)
     }
 
+    /// Has the trash of all branches looked through soon: others have changed it.
+    pub fn recount(&self) {
+        self.known.read().values().for_each(|known| known.aged.store(0, Ordering::Relaxed));
+    }
+
     /// Returns true once in a while, for who then looks through the trash of a branch.
     pub fn takes_turn(&self, branch: BranchId) -> bool {
         let (known, now) = (self.of(branch), millis() / 1000);

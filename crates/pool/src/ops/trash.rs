@@ -70,6 +70,11 @@ pub(crate) fn clear(op: &Op<'_>, branch: &Branch, wanted: u64) {
     }
 }
 
+/// Has the trash looked through soon: others have taken something out of it.
+pub fn recount(pool: &Pool) {
+    pool.trash.recount();
+}
+
 /// Returns how many bytes a branch gets back when its trash goes, as far as that is known.
 pub fn bytes(pool: &Pool, branch: &Branch) -> u64 {
     pool.trash.bytes(branch.id)

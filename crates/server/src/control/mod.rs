@@ -435,7 +435,7 @@ impl Control {
     fn command(&self, command: &[u8]) -> Result<(), Errno> {
         match command {
             // There are no caches to trim: memory is freed as nodes and buffers go.
-            b"gc" | b"gc1" => {}
+            b"gc" | b"gc1" => ops::trash::recount(&self.pool),
             b"invalidate-all-nodes" => self.coherence.invalidate_names(),
             b"upgrade" => self.hand_over()?,
             _ => return Err(Errno::NODATA),

@@ -104,6 +104,15 @@ impl Chosen<'_> {
         Ok(Chosen { args, patterns })
     }
 
+    /// Nothing is left out.
+    pub(super) fn is_all(&self) -> bool {
+        let args = self.args;
+        args.paths.is_empty()
+            && args.since.or(args.before).is_none()
+            && args.user.is_none()
+            && args.program.is_none()
+    }
+
     pub(super) fn admits(&self, item: &Item) -> bool {
         let args = self.args;
         let path = item.path.as_os_str().as_bytes();

@@ -12,10 +12,12 @@ use crate::pool_link::{BranchLink, PoolLink};
 use crate::stop::Stop;
 use canopy_base::text::{bytes, os_error};
 use canopy_branch::trash::sweep::{Verdict, sweep};
+use canopy_control::COMMAND;
 use clap::{Args, ValueEnum};
 use find::{Chosen, Item};
 use rustix::io::Errno;
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 /// List, restore or remove what the trash of a pool keeps
@@ -90,10 +92,13 @@ pub fn trash(args: &TrashArgs) -> Result<()> {
     let chosen = Chosen::of(args, home.pool.as_ref().map(|pool| pool.mountpoint.as_path()))?;
     let (items, failed) = home.gather(&chosen);
     match args.action {
-        Action::List => report::list(&home, &items, args.json),
+        Action::List => report::list(&home, &items, (args.json, chosen.is_all())),
         Action::Du => report::du(&home, &items, args.json),
         Action::Empty => empty(args, &home, &items)?,
         Action::Restore => match &home.pool {
+            Some(_) if items.is_empty() && failed == 0 && !chosen.is_all() => {
+                return Err(Error::NotInTrash(args.pool.clone()));
+            }
             Some(pool) => restore::restore(args, &home, pool, items)?,
             None => return Err(Error::NotWithoutPool(args.pool.clone())),
         },
@@ -177,6 +182,10 @@ impl Home {
                 }
             });
             failed.extend(swept.err().map(|errno| (branch.path.clone(), errno)));
+        }
+        // The pool counts the trash as free room. If it cannot be told, it looks within the hour.
+        if let Some(pool) = &self.pool {
+            let _ = pool.daemon.set(&format!("{COMMAND}gc"), OsStr::new(""));
         }
         failed
     }

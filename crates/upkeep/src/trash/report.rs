@@ -68,7 +68,7 @@ fn user(uid: u32) -> String {
     }
 }
 
-pub(super) fn list(home: &Home, items: &[Item], json: bool) {
+pub(super) fn list(home: &Home, items: &[Item], (json, all): (bool, bool)) {
     if json {
         let kept = |item: &Item| Kept {
             branch: OsText::from(home.branches()[item.branch].path.as_path()),
@@ -88,7 +88,7 @@ pub(super) fn list(home: &Home, items: &[Item], json: bool) {
         return print_json(&ListReport { kept: items.iter().map(kept).collect() });
     }
     if items.is_empty() {
-        return print("Nothing is in the trash.\n");
+        return print(if all { "Nothing is in the trash.\n" } else { "Nothing of that is in the trash.\n" });
     }
     print(&table(items));
 }

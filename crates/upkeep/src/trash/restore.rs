@@ -36,14 +36,18 @@ pub(super) fn restore(args: &TrashArgs, home: &Home, pool: &PoolLink, items: Vec
     };
     let mut wanted: Vec<Item> = Vec::new();
     let mut stays: Vec<(PathBuf, String)> = Vec::new();
-    let mut seen = HashSet::new();
+    let (mut seen, mut older) = (HashSet::new(), 0);
     // The latest of each path.
     for item in items.into_iter().rev() {
         let target = into.join(&item.path);
         let is_new = seen.insert(item.path.clone());
         let is_dir = item.kind == FileType::Directory;
         let why = match (is_new, &pool.branches[item.branch]) {
-            (false, _) => Some("another of this path was removed later".to_owned()),
+            (false, _) => {
+                // That is no failure.
+                older += 1;
+                Some("another of this path was removed later".to_owned())
+            }
             (true, branch) if !branch.gives() => Some("its branch cannot be changed".to_owned()),
             (true, _) if !is_dir && is_taken(pool, &target) => Some(TAKEN.to_owned()),
             _ => None,
@@ -94,7 +98,7 @@ pub(super) fn restore(args: &TrashArgs, home: &Home, pool: &PoolLink, items: Vec
     }
     report::failures(&failed)?;
     stop.check()?;
-    match stays.len() {
+    match stays.len() - older {
         0 => consent.only_shown(wanted.is_empty()),
         count => Err(Error::NotRestored(count as u64)),
     }

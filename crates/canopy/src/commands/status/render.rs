@@ -87,7 +87,7 @@ fn pool(pool: &PoolStatus, linux: Option<&String>) -> String {
         fact(
             &mut text,
             "trash",
-            &format!("{} that go when the room is needed (canopy trash list)", bytes(trash)),
+            &format!("{}, which go when the room is needed (canopy trash list)", bytes(trash)),
         );
     }
     pool.tiering.facts().chain(pool.jobs.facts()).for_each(|(name, value)| fact(&mut text, name, &value));
