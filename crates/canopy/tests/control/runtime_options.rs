@@ -90,6 +90,20 @@ pub(super) const ROWS: &[Row] = &[
         assert!(live.on(1, "tiered").exists());
         assert!(live.on(0, "a.first").exists() && live.on(0, "plain").exists());
     }),
+    (&["trash"], "what is kept of a file that is removed", |live| {
+        let kept = || {
+            let done = live.pool.command(["trash".as_ref(), "list".as_ref(), live.pool.path().as_os_str()]);
+            done.stdout.matches("rubbish").count()
+        };
+        for (value, expected) in [("", 0), ("**=1 day|except *.tmp", 1), ("", 1)] {
+            live.pool.set("trash", value);
+            fs::write(live.at("rubbish"), "text").expect("a file");
+            fs::remove_file(live.at("rubbish")).expect("removed");
+            assert_eq!(kept(), expected, "trash={value}");
+        }
+        let kept = (0..2).map(|branch| live.on(branch, ".canopy-trash")).filter(|trash| trash.exists());
+        kept.for_each(|trash| fs::remove_dir_all(trash).expect("removed"));
+    }),
     (&["cache.memory"], "the kernel forgets a file when others come", |live| {
         let names: Vec<String> = (0..200).map(|number| format!("file{number}")).collect();
         names.iter().for_each(|name| drop(File::create(live.on(0, name)).expect("a file")));

@@ -136,7 +136,9 @@ fn policies() -> Vec<Spec> {
         .aliases(&["rule"]),
     );
     table.push(
-        spec("trash", Trash, "what is kept when it is removed, and for how long (docs/trash.md)").live(),
+        spec("trash", Trash, "what is kept when it is removed, and for how long (docs/trash.md)")
+            .live()
+            .unlisted(),
     );
     table.push(
         spec(
