@@ -1,7 +1,7 @@
 //! Putting files into the trash.
 
 use super::batch::{Batch, LASTS, Who};
-use super::mirror::{keep_times, open_batch, open_mirror};
+use super::mirror::{is_alike, keep_times, open_batch, open_mirror};
 use super::{OnBranch, Trash};
 use crate::branch::Branch;
 use crate::branch::space::Space;
@@ -58,6 +58,11 @@ pub struct Linked {
 
 /// How often a step is tried again that others, or a sweep, have made in vain.
 const TRIES: usize = 16;
+
+/// How long the path of a directory may be, in bytes, and how deep it may be, for files in it to be kept: whoever brings them
+/// back needs the path in one piece, and each level has a descriptor and a part of the stack when the trash is looked through.
+const LONGEST: usize = 3584;
+const DEEPEST: usize = 128;
 
 fn now() -> i64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -226,6 +231,9 @@ impl OnBranch {
         who: &Who,
         act: impl Fn(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<Arc<OwnedFd>, Errno> {
+        if path.len() > LONGEST || path.iter().filter(|&&byte| byte == b'/').count() >= DEEPEST {
+            return Err(Errno::NAMETOOLONG);
+        }
         let (mut least, mut room_made) = (0, false);
         for _ in 0..TRIES {
             let (number, done) = match self.place(branch, path, who, least) {
@@ -290,6 +298,10 @@ impl OnBranch {
                 dir
             }
         };
+        // A batch of its own for what is in a directory that has changed.
+        if !is_alike(branch.root(), open.batch.as_fd(), path).map_err(failed)? {
+            return Err((number, Errno::EXIST));
+        }
         let place = Place { batch, open: Some(open), used };
         let mut places = self.places.lock();
         let is_full = places.0.len() >= MOST && !places.0.contains_key(who);

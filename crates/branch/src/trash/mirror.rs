@@ -32,12 +32,30 @@ pub(super) fn open_batch(root: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Er
             open_trash(root)?.ok_or(Errno::NOENT)?
         }
     };
-    // It may have been made by others, or by cp(1).
+    // It may have been made by cp(1).
     if stat::of(trash.as_fd())?.mode & 0o077 != 0 {
         rustix::fs::fchmod(&trash, Mode::RWXU)?;
     }
     make(trash.as_fd(), name.as_bytes())?;
-    open_dir(trash.as_fd(), name.as_bytes())
+    let batch = open_dir(trash.as_fd(), name.as_bytes())?;
+    if stat::of(batch.as_fd())?.is_daemons_alone() { Ok(batch) } else { Err(Errno::PERM) }
+}
+
+/// Returns whether the directories of a batch that stand for `path` and what is above it have the owner, group and mode of those
+/// on the branch, given its root. They are as they were when something came into them first: since then, somebody may have
+/// closed a directory to others, or another one may have taken its name.
+pub(super) fn is_alike(root: BorrowedFd<'_>, batch: BorrowedFd<'_>, path: &[u8]) -> Result<bool, Errno> {
+    let of = |attr: &Attr| (attr.uid, attr.gid, attr.mode & 0o7777);
+    let mut part = path;
+    while !part.is_empty() {
+        let kept = stat::at(batch, part)?;
+        // Below a symlink that the pool follows there is none.
+        if stat::at(root, part).is_ok_and(|original| original.is_dir() && of(&original) != of(&kept)) {
+            return Ok(false);
+        }
+        part = split(part).0;
+    }
+    Ok(true)
 }
 
 /// Opens the directory that stands for `path` in a batch. Makes what is missing of it, as the branch has it below its root. Until a

@@ -25,7 +25,8 @@ use canopy_base::ids::BranchId;
 use canopy_base::lock::rank;
 use canopy_base::lock::ranked::{Mutex, RwLock};
 use keep::Places;
-use rustix::fd::{BorrowedFd, OwnedFd};
+
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -240,9 +241,13 @@ fn opened(root: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
 }
 
 /// Opens the trash of a branch, given its root. `None` if it has none.
+///
+/// Errors: `EPERM` if somebody else has made it, or could have put something into it: he could read what comes there, and plant
+/// what is restored.
 fn open_trash(root: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::openat(root, TRASH, flags, Mode::empty()) {
+        Ok(dir) if !stat::of(dir.as_fd())?.is_daemons_alone() => Err(Errno::PERM),
         Ok(dir) => Ok(Some(dir)),
         Err(Errno::NOENT) => Ok(None),
         Err(errno) => Err(errno),

@@ -234,3 +234,46 @@ fn the_oldest_makes_room() {
     assert_eq!(disk.trash.make_room(disk.branch(), avail * 2), Ok(true));
     assert!(disk.kept().is_empty());
 }
+
+#[test]
+fn a_trash_that_others_could_fill_is_not_used() {
+    let disk = Disk::new();
+    disk.put("f", "text");
+    fs::create_dir(disk.trash_dir()).unwrap();
+    fs::set_permissions(disk.trash_dir(), fs::Permissions::from_mode(0o777)).unwrap();
+    assert_eq!(disk.remove("f", "rm"), Ok(Gone::Removed));
+    assert!(disk.batches().is_empty());
+    let swept = sweep::sweep(disk.branch().root(), &mut |_| Verdict::Goes);
+    assert_eq!(swept, Err(Errno::PERM));
+}
+
+#[test]
+fn what_is_removed_from_a_directory_that_was_closed_comes_back_into_a_closed_one() {
+    let disk = Disk::new();
+    for name in ["d/e/x", "d/e/y", "d/e/z"] {
+        disk.put(name, "text");
+    }
+    let close = |dir: &str| fs::set_permissions(disk.at(dir), fs::Permissions::from_mode(0o700)).unwrap();
+    fs::set_permissions(disk.at("d"), fs::Permissions::from_mode(0o755)).unwrap();
+    disk.remove("d/e/x", "rm").unwrap();
+    close("d");
+    disk.remove("d/e/y", "rm").unwrap();
+    close("d/e");
+    disk.remove("d/e/z", "rm").unwrap();
+    assert_eq!(disk.kept(), ["rm 0 d/e/x", "rm 1 d/e/y", "rm 2 d/e/z"]);
+    let modes = disk
+        .batches()
+        .into_iter()
+        .map(|batch| ["d", "d/e"].map(|dir| fs::metadata(batch.join(dir)).unwrap().mode() & 0o777));
+    assert_eq!(modes.collect::<Vec<_>>(), [[0o755, 0o755], [0o700, 0o755], [0o700, 0o700]]);
+}
+
+#[test]
+fn what_lies_too_deep_is_not_kept() {
+    let disk = Disk::new();
+    for (depth, gone) in [(100, Gone::Kept), (129, Gone::Removed)] {
+        let path = format!("{}f", "d/".repeat(depth));
+        disk.put(&path, "text");
+        assert_eq!(disk.remove(&path, "rm"), Ok(gone), "{depth}");
+    }
+}

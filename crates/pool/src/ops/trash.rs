@@ -12,9 +12,14 @@ const SHARE: u64 = 64;
 /// But no more than so many bytes.
 const MOST: u64 = 1 << 30;
 
+/// Returns how many bytes a branch gets back for whoever needs them: none without a rule, which leaves alone what is there.
+pub(crate) fn bytes_that_go(op: &Op<'_>, branch: &Branch) -> u64 {
+    if op.config.trash.is_empty() { 0 } else { op.trash.bytes(branch.id) }
+}
+
 /// Returns the space of a branch as policies count it. Where the trash alone keeps it below its minfreespace, that goes soon.
 pub(crate) fn counted(op: &Op<'_>, branch: &Branch, min_free: u64, space: Space) -> Space {
-    let bytes = op.trash.bytes(branch.id);
+    let bytes = bytes_that_go(op, branch);
     if bytes == 0 {
         return space;
     }
@@ -31,10 +36,15 @@ pub(crate) fn counted(op: &Op<'_>, branch: &Branch, min_free: u64, space: Space)
 
 /// Removes old trash of a branch that is full, for so many bytes more. Returns whether any went.
 pub(crate) fn gives_way(op: &Op<'_>, branch: &Branch, errno: Errno, wanted: u64) -> bool {
-    if errno != Errno::NOSPC || op.trash.bytes(branch.id) == 0 {
+    let bytes = bytes_that_go(op, branch);
+    if errno != Errno::NOSPC || bytes == 0 {
         return false;
     }
     let Ok(space) = branch.reads(|| Space::of(branch.root())) else { return false };
+    // What does not fit without any trash costs none.
+    if wanted > space.avail.saturating_add(bytes) {
+        return false;
+    }
     let more = wanted.saturating_add((space.size() / SHARE).min(MOST));
     let gone = op.trash.make_room(branch, space.avail.saturating_add(more)).unwrap_or(false);
     if gone {
@@ -65,7 +75,7 @@ pub(crate) fn making_way<T>(
 
 /// Makes so many bytes available on a branch, as far as old trash can.
 pub(crate) fn clear(op: &Op<'_>, branch: &Branch, wanted: u64) {
-    if op.trash.bytes(branch.id) > 0 && op.trash.make_room(branch, wanted).unwrap_or(false) {
+    if bytes_that_go(op, branch) > 0 && op.trash.make_room(branch, wanted).unwrap_or(false) {
         op.space.clear();
     }
 }

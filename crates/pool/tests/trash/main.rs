@@ -216,6 +216,18 @@ fn what_a_rename_replaces_is_kept_if_a_rule_says_so() {
 }
 
 #[test]
+fn of_copies_that_differ_a_rename_keeps_each() {
+    let made = with_trash(2);
+    put(&made, 0, "q", "one");
+    put(&made, 1, "q", "another");
+    put(&made, 0, "new", "new");
+    rename(&made, "new", "q").unwrap();
+    assert_eq!([kept(&made, 0), kept(&made, 1)], [["q: one"], ["q: another"]]);
+    assert_eq!(fs::read_to_string(made.on(0, "q")).unwrap(), "new");
+    assert!(!made.on(1, "q").exists());
+}
+
+#[test]
 fn who_has_a_removed_file_open_sees_it_without_a_name() {
     let made = with_trash(1);
     put(&made, 0, "f", "text");

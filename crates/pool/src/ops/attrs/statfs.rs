@@ -2,7 +2,7 @@
 
 use crate::config::StatfsMode;
 use crate::ops::aggregate::{self, BranchStat, Figures};
-use crate::ops::resolve;
+use crate::ops::{self, resolve};
 use crate::paths::Uses;
 use crate::pool::{Op, Pool};
 use canopy_base::error::Result;
@@ -80,7 +80,7 @@ fn of_roots(branches: &Branches) -> Vec<BranchStat> {
 /// Counts what is in the trash as free: a program that needs the room gets it. The trash of all branches of a filesystem counts.
 fn with_trash(op: &Op<'_>, mut stats: Vec<BranchStat>) -> Vec<BranchStat> {
     for branch in op.branches.iter() {
-        let bytes = op.trash.bytes(branch.id);
+        let bytes = ops::trash::bytes_that_go(op, branch);
         let on_same =
             |stat: &&mut BranchStat| stat.filesystem == branch.filesystem && stat.figures.frsize > 0;
         for stat in stats.iter_mut().filter(|_| bytes > 0).filter(on_same) {

@@ -66,7 +66,7 @@ pub(crate) fn keep_dir(op: &Op<'_>, branch: &Branch, path: &[u8], name: &[u8]) {
 pub(crate) struct Replaced {
     branch: Arc<Branch>,
     linked: Linked,
-    /// It has no other name.
+    /// It is the one that the pool shows, and has no other name.
     pub(crate) sole: bool,
 }
 
@@ -77,23 +77,28 @@ impl Replaced {
     }
 }
 
-/// Keeps what a rename is about to replace: the copy that is shown. So at any time, the new name leads to the old file or to the
-/// new one.
+/// Keeps what a rename is about to replace: the copy that is shown, which comes first, and others that differ from it. So at any
+/// time, the new name leads to the old file or to the new one.
 pub(crate) fn keep_replaced(
     op: &Op<'_>,
     old: &Side<'_, '_>,
     new: &Side<'_, '_>,
     kind: RenameKind,
-) -> Option<Replaced> {
+) -> Vec<Replaced> {
     let replaces = matches!(kind, RenameKind::Replace | RenameKind::Whiteout);
     if !(replaces && op.config.trash.keep_overwritten() && old.copies.any() && new.copies.any()) {
-        return None;
+        return Vec::new();
     }
-    let who = keeper(op, &new.path, new.name, true)?;
-    let index = resolve::choose::shown(op, Func::Getattr, &new.copies).ok()?;
-    let (attr, dir) = (new.copies.get(index)?, new.dirs.get(index)?);
-    let branch = op.branches.get(index)?;
-    let place = (dir, new.path.as_slice(), new.name);
-    let linked = branch.tries(|| op.trash.link(branch, place, attr, &who))?;
-    Some(Replaced { branch: Arc::clone(branch), linked, sole: attr.nlink == 1 })
+    let Some(who) = keeper(op, &new.path, new.name, true) else { return Vec::new() };
+    let Ok(shown) = resolve::choose::shown(op, Func::Getattr, &new.copies) else { return Vec::new() };
+    let keep = |index: usize| {
+        let (attr, dir) = (new.copies.get(index)?, new.dirs.get(index)?);
+        let branch = op.branches.get(index)?;
+        let place = (dir, new.path.as_slice(), new.name);
+        let linked = branch.tries(|| op.trash.link(branch, place, attr, &who))?;
+        Some(Replaced { branch: Arc::clone(branch), linked, sole: index == shown && attr.nlink == 1 })
+    };
+    let others =
+        new.copies.iter().filter(|(index, attr)| *index != shown && differs(&new.copies, shown, attr));
+    std::iter::once(shown).chain(others.map(|(index, _)| index)).filter_map(keep).collect()
 }

@@ -200,16 +200,14 @@ pub fn rename_noted(
     let kept = names::keep::keep_replaced(op, &old, &new, kind);
     let result = match kind {
         RenameKind::Exchange => exchange(op, &mut old, &mut new, log),
-        _ => match replace(op, &mut old, &mut new, kind, log, kept.as_ref().is_some_and(|kept| kept.sole)) {
+        _ => match replace(op, &mut old, &mut new, kind, log, kept.iter().any(|kept| kept.sole)) {
             Err(error) if error.errno() == Errno::XDEV && !kind.leaves_whiteout() => {
                 names::exdev::rename_by_symlink(op, caller, &old, &mut new, kind)
             }
             result => result,
         },
     };
-    if let Some(kept) = kept {
-        kept.settle(op);
-    }
+    kept.into_iter().for_each(|kept| kept.settle(op));
     if moves_dir {
         places_moved(op, moved);
     }

@@ -205,9 +205,7 @@ fn complete_rename(
         op.nodes.renamed((old.parent, old.name), (new.parent, new.name));
         names::rename::note_replacement(op, &new);
     }
-    if let Some(kept) = kept {
-        kept.settle(op);
-    }
+    kept.into_iter().for_each(|kept| kept.settle(op));
     names::rename::note_owed(op, &old, &new, kind);
     op.dir_cache.places_changed();
     tracing::debug!("a rename was completed that another process had begun");
