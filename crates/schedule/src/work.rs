@@ -119,7 +119,9 @@ impl Work {
         match self {
             Work::Canopy(all) => {
                 let mut all = words(all);
-                all.insert(1, pool.into());
+                // The pool is the first argument, but for `canopy trash ACTION POOL`.
+                let before = if all[0] == "trash" { 2.min(all.len()) } else { 1 };
+                all.insert(before, pool.into());
                 ("canopy", all)
             }
             Work::Snapraid(all) => ("snapraid", words(all)),
@@ -215,6 +217,7 @@ mod tests {
             ("dedup", "canopy dedup /mnt/pool --dry-run"),
             ("dedup --keep newest --yes", "canopy dedup /mnt/pool --keep newest --yes"),
             ("balance --to 5", "canopy balance /mnt/pool --to 5"),
+            ("trash empty --before 30d --yes", "canopy trash empty /mnt/pool --before 30d --yes"),
             ("snapraid sync", "snapraid sync"),
             ("snapraid scrub -p 10", "snapraid scrub -p 10"),
         ] {

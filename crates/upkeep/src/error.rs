@@ -21,7 +21,7 @@ pub enum Error {
     Config(#[from] canopy_config::Error),
     #[error("{} is not the mountpoint of a pool (canopy status lists pools)", .0.shown())]
     NoPool(PathBuf),
-    #[error("{} is on another pool than {}", .path.shown(), .pool.shown())]
+    #[error("{} is not in the pool {}", .path.shown(), .pool.shown())]
     OtherPool { path: PathBuf, pool: PathBuf },
     #[error("{branch} is not a branch of pool {pool} (canopy get {pool} branches shows them)", branch = .branch.shown(), pool = .pool.shown())]
     NoBranch { branch: PathBuf, pool: PathBuf },

@@ -19,7 +19,7 @@ pub use keep::{Gone, Linked};
 use crate::branch::Branch;
 use crate::branch::space::{Space, millis};
 use crate::fs::reserved::TRASH;
-use crate::fs::stat::{self, Attr};
+use crate::fs::stat::{self, Attr, Time};
 use canopy_base::hash::HashMap;
 use canopy_base::ids::BranchId;
 use canopy_base::lock::rank;
@@ -29,13 +29,15 @@ use keep::Places;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sweep::{Found, Sweep, Verdict};
 
 /// What is known of the trash of all branches.
-#[derive(Default)]
 pub struct Trash {
+    /// When this was made, by the clock that filesystems use: before its process has put anything into the trash.
+    began: Time,
     known: RwLock<HashMap<BranchId, Arc<OnBranch>>, rank::Leaf>,
     /// Some branch has trash, as far as is known.
     any: AtomicBool,
@@ -56,6 +58,14 @@ pub struct OnBranch {
     last_name: Mutex<(), rank::TrashName>,
     /// Held while old trash makes room.
     sweeping: Mutex<(), rank::Trash>,
+}
+
+impl Default for Trash {
+    fn default() -> Trash {
+        let now = clock_gettime(ClockId::RealtimeCoarse);
+        let began = Time { sec: now.tv_sec, nsec: u32::try_from(now.tv_nsec).unwrap_or(0) };
+        Trash { began, known: RwLock::default(), any: AtomicBool::default() }
+    }
 }
 
 impl Trash {
@@ -135,22 +145,17 @@ impl Trash {
     /// Looks through the trash of a branch, and removes what has been there for as long as it is kept, of which `keep` tells
     /// the seconds, given its path. Counts the rest. One call at a time, for each branch; the others return at once.
     ///
-    /// A file of before `began` that has another name is what a process has left that ended before a rename: it goes too.
+    /// A file of before this process that has another name is what one has left that ended before a rename: it goes too.
     ///
     /// # Errors
     /// That of the branch.
-    pub fn age(
-        &self,
-        branch: &Branch,
-        (now, began): (i64, i64),
-        keep: impl Fn(&[u8]) -> Option<i64>,
-    ) -> Result<(), Errno> {
+    pub fn age(&self, branch: &Branch, now: i64, keep: impl Fn(&[u8]) -> Option<i64>) -> Result<(), Errno> {
         let known = self.of(branch.id);
         if known.ageing.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
         let counted = known.bytes.load(Ordering::Relaxed);
-        let is_left = |attr: &Attr| !attr.is_dir() && attr.nlink > 1 && attr.ctime.sec < began;
+        let is_left = |attr: &Attr| !attr.is_dir() && attr.nlink > 1 && attr.ctime < self.began;
         let drop_left = |found: &Found<'_>| {
             let (dir, name) = found.at;
             let _alone = known.last_name.lock();

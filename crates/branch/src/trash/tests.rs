@@ -180,7 +180,10 @@ fn a_replaced_file_stays_linked_only_if_it_was_replaced() {
     // One that a process has left which ended before the rename goes with the next start.
     let _left = link();
     assert_eq!(disk.kept().len(), 2);
-    disk.trash.age(disk.branch(), (0, i64::MAX), |_| None).unwrap();
+    disk.trash.age(disk.branch(), 0, |_| None).unwrap();
+    assert_eq!(disk.kept().len(), 2, "the rename is under way");
+    let next = Trash { began: Time { sec: i64::MAX, nsec: 0 }, ..Trash::default() };
+    next.age(disk.branch(), 0, |_| None).unwrap();
     assert_eq!(disk.kept(), ["cp 0 f"]);
     assert_eq!(fs::read_to_string(disk.at("f")).unwrap(), "new");
 }
@@ -197,11 +200,11 @@ fn what_is_over_goes_and_directories_with_it() {
     let now =
         super::batch::Batch::parse(disk.batches()[0].file_name().unwrap().as_encoded_bytes()).unwrap().began;
     let keep = |path: &[u8]| Some(if path == b"b/1" { 1000 } else { 10 });
-    disk.trash.age(disk.branch(), (now + 5, 0), keep).unwrap();
+    disk.trash.age(disk.branch(), now + 5, keep).unwrap();
     assert_eq!(disk.kept().len(), 4);
-    disk.trash.age(disk.branch(), (now + 600, 0), keep).unwrap();
+    disk.trash.age(disk.branch(), now + 600, keep).unwrap();
     assert_eq!(disk.kept(), ["rm 0 b/1"]);
-    disk.trash.age(disk.branch(), (now + 2000, 0), keep).unwrap();
+    disk.trash.age(disk.branch(), now + 2000, keep).unwrap();
     assert!(disk.batches().is_empty());
     assert_eq!(disk.trash.bytes(disk.branch().id), 0);
     // The directories that were in use are gone.

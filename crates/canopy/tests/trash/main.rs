@@ -304,7 +304,7 @@ fn bad_input_gets_one_line() {
         (vec!["list", rig.pool.path().to_str().unwrap(), "--into", "x"], "--into"),
         (
             vec!["restore", rig.pool.path().to_str().unwrap(), "--into", into.to_str().unwrap()],
-            "another pool",
+            "is not in the pool",
         ),
     ] {
         let done = canopy(["trash"].iter().chain(&args));

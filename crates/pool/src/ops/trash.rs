@@ -105,13 +105,13 @@ pub fn due(pool: &Pool) -> Vec<Arc<Branch>> {
     all.iter().filter(|branch| !branch.is_silent()).filter(is_due).cloned().collect()
 }
 
-/// Removes from the trash of a branch what has been there for as long as it is kept, and what others need the room of. `now`
-/// and when the process `began`, in seconds since 1970. Waits for the branch.
-pub fn tend(pool: &Pool, branch: &Branch, now: i64, began: i64) {
+/// Removes from the trash of a branch what has been there for as long as it is kept, and what others need the room of. `now` in
+/// seconds since 1970. Waits for the branch.
+pub fn tend(pool: &Pool, branch: &Branch, now: i64) {
     let config = pool.config();
     let keep = |path: &[u8]| config.trash.keep(path).and_then(|keep| i64::try_from(keep.as_secs()).ok());
     if pool.trash.takes_turn(branch.id)
-        && let Err(errno) = pool.trash.age(branch, (now, began), keep)
+        && let Err(errno) = pool.trash.age(branch, now, keep)
     {
         tracing::warn!("{:?}: the trash cannot be looked through: {errno}", branch.path);
     }

@@ -260,17 +260,17 @@ fn what_is_over_goes() {
     };
     let due = || ops::trash::due(&made.pool).len();
     assert_eq!(due(), 1, "nobody has looked yet");
-    ops::trash::tend(&made.pool, &branch, now(3500), 0);
+    ops::trash::tend(&made.pool, &branch, now(3500));
     assert_eq!((kept(&made, 0).len(), due()), (1, 0));
     // A pool that begins anew looks at once.
     let again = common::over(&made.branches, &[Rw], Config { trash: rules(&[], false), ..Config::default() });
     let branch = Arc::clone(&ops::settings::branches(&again)[0]);
-    ops::trash::tend(&again, &branch, now(3500), 0);
+    ops::trash::tend(&again, &branch, now(3500));
     assert!(ops::trash::bytes(&again, &branch) >= 10_000, "it is counted");
     let before = ops::attrs::statfs::statfs(&again, NodeId::ROOT).unwrap();
     let third = common::over(&made.branches, &[Rw], Config { trash: rules(&[], false), ..Config::default() });
     let branch = Arc::clone(&ops::settings::branches(&third)[0]);
-    ops::trash::tend(&third, &branch, now(3700), 0);
+    ops::trash::tend(&third, &branch, now(3700));
     assert_eq!((kept(&made, 0), ops::trash::bytes(&third, &branch)), (Vec::new(), 0));
     assert!(before.bavail > 0);
 }

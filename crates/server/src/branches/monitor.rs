@@ -32,8 +32,6 @@ const INTERVAL: Duration = Duration::from_secs(1);
 struct BranchMonitor {
     topology: Weak<Topology>,
     pending: PendingBranches,
-    /// When the process began, in seconds since 1970.
-    began: i64,
     /// Mounts have changed, and what follows is not done yet.
     mounts_changed: AtomicBool,
 }
@@ -43,7 +41,6 @@ pub(crate) fn start(topology: &Arc<Topology>) {
     let monitor = BranchMonitor {
         topology: Arc::downgrade(topology),
         pending: PendingBranches::new(topology),
-        began: seconds_now(),
         // What has changed since the mounts of the branches were recorded is not reported.
         mounts_changed: AtomicBool::new(true),
     };
@@ -155,9 +152,9 @@ impl BranchMonitor {
 
     /// Looks after the trash of a branch, unless that is being done: of a large trash much has to be read.
     fn tend_trash(&self, pool: &Arc<Pool>, branch: Arc<Branch>) {
-        let (pool, began) = (Arc::clone(pool), self.began);
+        let pool = Arc::clone(pool);
         let line = (c"canopy-trash", branch.id.0.into());
-        tend::apart_if_free(line, move || ops::trash::tend(&pool, &branch, seconds_now(), began));
+        tend::apart_if_free(line, move || ops::trash::tend(&pool, &branch, seconds_now()));
     }
 
     /// Runs a check, which a sick disk may block: one for each path at a time.

@@ -158,11 +158,11 @@ impl Home {
 
     /// Calls `act` with each of these items that is still there; what it takes or removes is gone then. Returns why it failed on
     /// a branch.
-    fn each(
+    fn each<'i>(
         &self,
-        items: &[Item],
+        items: &'i [Item],
         stop: &Stop,
-        mut act: impl FnMut(&Item, &canopy_branch::trash::sweep::Found<'_>) -> Verdict,
+        mut act: impl FnMut(&'i Item, &canopy_branch::trash::sweep::Found<'_>) -> Verdict,
     ) -> Vec<(PathBuf, Errno)> {
         let mut failed = Vec::new();
         for (index, branch) in self.branches().iter().enumerate() {
@@ -205,15 +205,20 @@ fn empty(args: &TrashArgs, home: &Home, items: &[Item]) -> Result<()> {
         print(&format!("To be removed for good: {} files, {}\n", items.len(), bytes(all)));
     }
     let acts = consent.agrees("Remove them?", items.is_empty(), &stop)?;
-    let (mut files, mut freed) = (0, 0);
+    let mut gone: Vec<&Item> = Vec::new();
     let mut failed = Vec::new();
     if acts {
         failed = home.each(items, &stop, |item, _| {
-            files += 1;
-            freed += item.used;
+            gone.push(item);
             Verdict::Goes
         });
+        // The last one of a branch that fails is still there.
+        for (path, _) in &failed {
+            let at = gone.iter().rposition(|item| home.branches()[item.branch].path == *path);
+            at.map(|at| gone.remove(at));
+        }
     }
+    let (files, freed) = (gone.len(), gone.iter().map(|item| item.used).sum());
     if args.json {
         print_json(&serde_json::json!({ "acts": acts, "found": { "files": items.len(), "bytes": all },
             "removed": { "files": files, "bytes": freed } }));
