@@ -2,7 +2,7 @@
 
 use rapidhash::fast::RandomState;
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
-use std::hash::{BuildHasher, Hash};
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::LazyLock;
 
 /// A hash map with a seed of its own, since users choose the keys (names and numbers).
@@ -30,4 +30,20 @@ pub fn of(key: &(impl Hash + ?Sized)) -> u64 {
 #[must_use]
 pub fn keyed(key: u64, bytes: &[u8]) -> u64 {
     rapidhash_v3_seeded(bytes, &RapidSecrets::seed_cpp(key))
+}
+
+/// A hasher for keys that are hashes already.
+#[derive(Default)]
+pub struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("only whole hashes are hashed")
+    }
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
 }

@@ -12,11 +12,9 @@ use canopy_config::state::keep;
 use canopy_sys::shown::Show as _;
 use canopy_terminal::{Priority, journal_line};
 use serde::{Deserialize, Serialize};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use std::fs;
 use std::path::Path;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How often pools are looked at while events gather, and at most so many seconds apart.
@@ -37,13 +35,7 @@ pub(crate) fn watch(
     gather: i64,
     look: &dyn Fn() -> Result<Seen, String>,
 ) -> Result<()> {
-    let mut signals =
-        Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(Error::system("cannot wait for signals"))?;
-    let (ends, ended) = channel::<()>();
-    std::thread::spawn(move || {
-        signals.forever().next();
-        drop(ends);
-    });
+    let ended = canopy_terminal::ends().map_err(Error::system("cannot wait for signals"))?;
     let mut memory = recall(state);
     memory.outbox.keep(|name| targets.iter().any(|target| target.name() == name));
     let every = Duration::from_secs((gather / LOOKS).clamp(1, APART).unsigned_abs());

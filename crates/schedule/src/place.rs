@@ -71,24 +71,7 @@ impl Place {
 
     /// Takes the lock of a job; `None` while it runs.
     pub(crate) fn lock(&self, job: &str) -> Result<Option<Lock>> {
-        let file = self.0.join(format!("{job}.lock"));
-        let failed = |why| Error::File { file: file.clone(), why };
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.0).map_err(failed)?;
-        // Whoever can open it can lock it.
-        let mut options = File::options();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let open = options.open(&file).map_err(failed)?;
-        let begun = Instant::now();
-        loop {
-            match flock(&open, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Some(Lock(open))),
-                Err(Errno::WOULDBLOCK) if self.runs(job) => return Ok(None),
-                // Whoever looks holds it for a moment.
-                Err(Errno::WOULDBLOCK) if begun.elapsed() < LOOKS => std::thread::sleep(LOOKS / 50),
-                Err(Errno::WOULDBLOCK) => return Ok(None),
-                Err(errno) => return Err(failed(errno.into())),
-            }
-        }
+        Ok(lock(&self.0, &self.0.join(format!("{job}.lock")), &|| self.runs(job))?.map(Lock))
     }
 
     /// Returns whether a job runs now.
@@ -104,26 +87,34 @@ impl Lock {
     }
 }
 
+/// Locks a file of a directory, both of which are made if they are missing; `None` while another process has the lock, which `is_taken`
+/// may know at once.
+fn lock(dir: &Path, file: &Path, is_taken: &dyn Fn() -> bool) -> Result<Option<File>> {
+    let failed = |why| Error::File { file: file.to_owned(), why };
+    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
+    // Whoever can open it can lock it.
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let open = options.open(file).map_err(failed)?;
+    let begun = Instant::now();
+    loop {
+        match flock(&open, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(Some(open)),
+            Err(Errno::WOULDBLOCK) if is_taken() => return Ok(None),
+            // Whoever looks holds it for a moment.
+            Err(Errno::WOULDBLOCK) if begun.elapsed() < LOOKS => std::thread::sleep(LOOKS / 50),
+            Err(Errno::WOULDBLOCK) => return Ok(None),
+            Err(errno) => return Err(failed(errno.into())),
+        }
+    }
+}
+
 /// Takes the lock of the process that runs all jobs of the machine, for as long as this lives.
 ///
 /// # Errors
 /// If another process has it.
 pub(crate) fn watch() -> Result<File> {
-    let file = watch_file();
-    let failed = |why| Error::File { file: file.clone(), why };
-    DirBuilder::new().recursive(true).mode(0o700).create(jobs()).map_err(failed)?;
-    let mut options = File::options();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    let open = options.open(&file).map_err(failed)?;
-    let begun = Instant::now();
-    loop {
-        match flock(&open, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(open),
-            Err(Errno::WOULDBLOCK) if begun.elapsed() < LOOKS => std::thread::sleep(LOOKS / 50),
-            Err(Errno::WOULDBLOCK) => return Err(Error::Watched),
-            Err(errno) => return Err(failed(errno.into())),
-        }
-    }
+    lock(&jobs(), &watch_file(), &|| false)?.ok_or(Error::Watched)
 }
 
 /// Returns whether a process runs the jobs of the machine.

@@ -13,11 +13,9 @@ use canopy_sys::mountinfo::MountEntry;
 use canopy_terminal::{Priority, journal_line};
 use jiff::Zoned;
 use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use std::collections::{HashMap, HashSet};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 /// After how many seconds a drain that has ended is tried again, as long as the disk is said to fail.
@@ -34,13 +32,7 @@ type Key = (String, String);
 /// If another process does, or nothing can be kept.
 pub(crate) fn watch(every: Duration, check: Check<'_>, eyes: Eyes<'_>) -> Result<()> {
     let _alone = place::watch()?;
-    let mut signals =
-        Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(Error::system("cannot wait for signals"))?;
-    let (ends, ended) = channel::<()>();
-    std::thread::spawn(move || {
-        signals.forever().next();
-        drop(ends);
-    });
+    let ended = canopy_terminal::ends().map_err(Error::system("cannot wait for signals"))?;
     let mut watcher = Watcher {
         check,
         eyes,

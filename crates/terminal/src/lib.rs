@@ -1,12 +1,15 @@
-//! Output for people: at most 80 columns, colours only on a terminal that supports them.
+//! Output for people: at most 80 columns, colours only on a terminal that supports them. And when a command that stays is to end.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
+mod ends;
 
 use anstyle::{AnsiColor, Style};
 pub use canopy_base::text::bytes;
 use canopy_config::program_name;
 use canopy_sys::shown::{legible, misleads};
 use comfy_table::{ContentArrangement, Table, presets};
+pub use ends::ends;
 use std::io::{IsTerminal as _, Write};
 use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
 

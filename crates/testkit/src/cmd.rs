@@ -54,6 +54,16 @@ impl Finished {
     }
 }
 
+/// Returns what a command that must succeed prints, as JSON.
+///
+/// # Panics
+/// If it has failed, or prints something else.
+#[track_caller]
+pub fn json(done: &Finished) -> serde_json::Value {
+    assert!(done.success(), "{}", done.describe());
+    serde_json::from_str(&done.stdout).unwrap_or_else(|why| panic!("{why}: {}", done.describe()))
+}
+
 /// Runs a command to its end, or kills its process (but not the children of that) when the deadline passes.
 ///
 /// The output goes to unnamed files, so that a grandchild that keeps the descriptors open cannot block the caller.

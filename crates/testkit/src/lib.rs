@@ -38,7 +38,7 @@ pub use leak_check::LeakCheck;
 pub use loopfs::{Branches, Kind, LoopFs, Medium, Throttle, branch_disk, lag};
 pub use paused::Paused;
 pub use pool::{MountFailed, Pool, PoolBuilder, pool_status, program_under_test, transports};
-pub use pool_bed::PoolBed;
+pub use pool_bed::{DirBed, PoolBed};
 pub use populate::{TreeSpec, populate};
 pub use rng::Rng;
 pub use root::require_root;

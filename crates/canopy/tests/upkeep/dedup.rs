@@ -39,7 +39,7 @@ fn report(done: &Finished) -> Value {
 
 #[test]
 fn equal_copies_go_only_with_write() {
-    let rig = Rig::new(&["a", "b", "c"]);
+    let rig = Rig::new(BINARY, &["a", "b", "c"]);
     for branch in ["a", "b", "c"] {
         rig.put(branch, "d/all", vec![7; 3 * MIB]);
         rig.put(branch, ".mergerfs.branch", "of the disk");
@@ -75,7 +75,7 @@ fn equal_copies_go_only_with_write() {
 
 #[test]
 fn copies_that_differ_go_only_by_a_rule_and_by_name() {
-    let rig = Rig::new(&["a", "b"]);
+    let rig = Rig::new(BINARY, &["a", "b"]);
     let paths = ["content", "size", "mode", "attribute", "link"];
     for path in paths {
         for branch in ["a", "b"] {
@@ -122,7 +122,7 @@ fn copies_that_differ_go_only_by_a_rule_and_by_name() {
 /// A file with hard links goes with all of them, or stays with all.
 #[test]
 fn copies_with_hard_links_go_together() {
-    let rig = Rig::new(&["a", "b"]);
+    let rig = Rig::new(BINARY, &["a", "b"]);
     for branch in ["a", "b"] {
         for name in ["same", "writer", "content"] {
             rig.put(branch, name, name.repeat(100_000).into_bytes());
@@ -157,7 +157,7 @@ fn copies_with_hard_links_go_together() {
 #[test]
 fn the_rules_choose_by_time_and_size() {
     for (rule, expected) in [("newest", "c"), ("oldest", "b"), ("largest", "a"), ("first", "a")] {
-        let rig = Rig::new(&["a", "b", "c"]);
+        let rig = Rig::new(BINARY, &["a", "b", "c"]);
         for (branch, size, seconds) in [("a", 3, 2000), ("b", 2, 1000), ("c", 2, 3000)] {
             rig.put(branch, "f", vec![1; size]);
             let time = UNIX_EPOCH + Duration::from_secs(seconds);
@@ -173,7 +173,7 @@ fn the_rules_choose_by_time_and_size() {
 /// A copy that is open stays, whoever has it open; the pool's file goes on.
 #[test]
 fn a_copy_that_is_open_stays() {
-    let rig = Rig::new(&["a", "b"]);
+    let rig = Rig::new(BINARY, &["a", "b"]);
     for path in ["f", "g"] {
         for branch in ["a", "b"] {
             rig.put(branch, path, "content");
@@ -226,7 +226,7 @@ fn the_emptiest_disk_keeps_its_copy() {
 #[test]
 fn no_write_is_lost_beside_it() {
     const FILES: usize = 60;
-    let rig = Rig::with(&["a", "b"], |builder| builder.option("cache.attr=5,cache.entry=5"));
+    let rig = Rig::with(BINARY, &["a", "b"], |builder| builder.option("cache.attr=5,cache.entry=5"));
     for file in 0..FILES {
         for branch in ["a", "b"] {
             rig.put(branch, &format!("f{file}"), vec![b'.'; 100_000]);
@@ -275,7 +275,7 @@ const OF_F: &str = "9ab388bedc43eaf44150107d17ad090f";
 
 #[test]
 fn a_copy_that_a_killed_command_has_set_aside_is_taken_up() {
-    let rig = Rig::new(&["a", "b"]);
+    let rig = Rig::new(BINARY, &["a", "b"]);
     let put = || ["a", "b"].map(|branch| rig.put(branch, "f", "content"));
     put();
     let aside = set_aside(&rig, "b");

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
 
 fn rig() -> Rig {
-    Rig::new(&["a", "b", "c"])
+    Rig::new(BINARY, &["a", "b", "c"])
 }
 
 fn fsck(rig: &Rig, args: &[&str]) -> Finished {
@@ -30,7 +30,7 @@ fn put(path: PathBuf, content: &str, mode: u32, mtime: u64) {
 /// The mover replaces an old copy. Nothing may take it for the right one.
 #[test]
 fn copies_that_are_out_of_date_are_left_alone() {
-    let rig = Rig::with(&["a", "b", "c"], |builder| builder.option("rules=**=copies 1"));
+    let rig = Rig::with(BINARY, &["a", "b", "c"], |builder| builder.option("rules=**=copies 1"));
     for (branch, content, mode, time, generation) in
         [("a", "new", 0o600, 1000, "8"), ("b", "old and large", 0o644, 2000, "7+")]
     {

@@ -10,7 +10,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 /// One file on two branches, one on one, and a directory on both.
 fn films() -> Rig {
-    let rig = Rig::new(&["a", "b"]);
+    let rig = Rig::new(BINARY, &["a", "b"]);
     rig.put("a", "films/twice", "content");
     rig.put("b", "films/twice", "longer content");
     rig.put("b", "films/once", vec![1; 10_000]);
@@ -166,7 +166,7 @@ fn du_counts_links_once_and_copies_each() {
 #[test]
 fn many_branches_have_a_line_each() {
     let names = ["b0", "b1", "b2", "b3", "b4", "b5", "b6", "b7", "b8"];
-    let rig = Rig::new(&names);
+    let rig = Rig::new(BINARY, &names);
     rig.put("b2", "dir/f", vec![1; 4096]);
     rig.put("b8", "dir/g", vec![1; 8192]);
     let done = canopy(["du".as_ref(), "--apparent-size".as_ref(), rig.pool.path().as_os_str()]);

@@ -84,7 +84,7 @@ fn consolidate_moves_each_directory_only_with_execute() {
 
 #[test]
 fn ctl_shows_and_changes_pools() {
-    let rig = Rig::new(&["a", "b"]);
+    let rig = Rig::new(BINARY, &["a", "b"]);
     let pool = rig.pool.path().to_str().expect("text").to_owned();
     let run = |args: &[&str]| called("mergerfs.ctl", ["-m", &pool].iter().chain(args));
     let [a, b, home] = ["a", "b", "home"].map(|name| rig.scratch.path(name).display().to_string());
@@ -123,7 +123,7 @@ fn ctl_shows_and_changes_pools() {
 
 #[test]
 fn dedup_takes_its_old_options_and_keeps_what_differs() {
-    let rig = Rig::new(&["a", "b"]);
+    let rig = Rig::new(BINARY, &["a", "b"]);
     for (path, other) in [("equal", "xx"), ("longer", "xxx")] {
         rig.put("a", path, "xx");
         rig.put("b", path, other);
@@ -152,7 +152,7 @@ fn dedup_takes_its_old_options_and_keeps_what_differs() {
 
 #[test]
 fn dedup_takes_the_options_of_its_newer_version() {
-    let rig = Rig::new(&["a", "b"]);
+    let rig = Rig::new(BINARY, &["a", "b"]);
     let put = || {
         for (branch, seconds) in [("a", 3000), ("b", 1000)] {
             for path in ["tv/x.mkv", "tv/y.nfo", "skip/x.mkv", "tv/tied.mkv"] {
@@ -227,7 +227,7 @@ fn dup_takes_its_old_options() {
 
 #[test]
 fn fsck_can_leave_out_copies_of_different_size() {
-    let rig = Rig::new(&["a", "b"]);
+    let rig = Rig::new(BINARY, &["a", "b"]);
     for (path, other) in [("same", "x"), ("longer", "xx")] {
         rig.put("a", path, "x");
         rig.put("b", path, other);

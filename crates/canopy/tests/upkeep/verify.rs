@@ -508,7 +508,7 @@ fn filters_choose_files() {
 
 #[test]
 fn a_pool_that_is_read_only_is_only_read() {
-    let rig = Rig::with(&["a"], |builder| builder.option("ro"));
+    let rig = Rig::with(BINARY, &["a"], |builder| builder.option("ro"));
     rig.put("a", "f", "x");
     let pool = rig.pool.path().as_os_str();
     let done = canopy(["verify".as_ref(), pool, "--yes".as_ref()]);

@@ -12,7 +12,7 @@
 //! to another index ([`NameIndex::succeed`]): an operation that began before does not ask the new directory, so what it
 //! finds must not count as absence there.
 
-use canopy_base::hash;
+use canopy_base::hash::{self, Hashed};
 use canopy_base::lock::rank;
 use canopy_base::lock::ranked::RwLock;
 use rustix::fd::BorrowedFd;
@@ -20,7 +20,7 @@ use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -155,22 +155,6 @@ pub(crate) struct Kept {
 impl Kept {
     pub(crate) fn add(&mut self, index: usize) {
         self.set.add(index, self.many);
-    }
-}
-
-/// A hasher for keys that are hashes already.
-#[derive(Default)]
-struct Hashed(u64);
-
-impl Hasher for Hashed {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("only whole hashes are hashed")
-    }
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is known of one directory: a row for each of its names, in the order of its listing, and how rows are stored.
 
-use canopy_base::hash;
+use canopy_base::hash::{self, Hashed};
 use canopy_base::ids::BranchId;
 use canopy_branch::fs::stat::{Attr, FileKey, Time};
 use smallvec::SmallVec;
@@ -51,22 +51,6 @@ pub(crate) struct Copy {
 pub(crate) struct Rows {
     list: Vec<Row>,
     by_name: HashMap<u64, u32, std::hash::BuildHasherDefault<Hashed>>,
-}
-
-/// A hasher for keys that are hashes already.
-#[derive(Default)]
-pub(crate) struct Hashed(u64);
-
-impl std::hash::Hasher for Hashed {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("only whole hashes are hashed")
-    }
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
 }
 
 /// Returns the hash by which names are found and doubted.

@@ -2,11 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-mod rig;
-
-use canopy_testkit::cmd::{Finished, run_within, wait_until};
-use canopy_testkit::{LoopFs, PATIENCE, Pool, PoolBed, as_user};
-use rig::{BINARY, Rig, canopy, json};
+use canopy_testkit::cmd::{Finished, json, run_within, wait_until};
+use canopy_testkit::{DirBed as Rig, LoopFs, PATIENCE, Pool, PoolBed, as_user};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;
@@ -15,7 +12,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
+const BINARY: &str = env!("CARGO_BIN_EXE_canopy");
 const KEEP_ALL: &str = "trash=**=30 days|overwritten";
+
+/// Runs `canopy COMMAND ARGS`.
+fn canopy<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Finished {
+    run_within(Command::new(BINARY).args(args), PATIENCE)
+}
 
 fn trash<S: AsRef<OsStr>>(pool: &Path, action: &str, args: impl IntoIterator<Item = S>) -> Finished {
     let mut command = Command::new(BINARY);
@@ -36,7 +39,7 @@ fn paths(kept: &[Value]) -> Vec<&str> {
 
 #[test]
 fn a_tree_comes_back_as_it_was() {
-    let rig = Rig::with(&["a", "b"], |builder| builder.option(KEEP_ALL));
+    let rig = Rig::with(BINARY, &["a", "b"], |builder| builder.option(KEEP_ALL));
     rig.put("a", "photos/2026/one", "1");
     rig.put("b", "photos/2026/two", "22");
     fs::create_dir(rig.on("a", "photos/none")).unwrap();
@@ -72,7 +75,7 @@ fn a_tree_comes_back_as_it_was() {
 
 #[test]
 fn nothing_is_overwritten_and_the_latest_comes_back() {
-    let rig = Rig::with(&["a", "b"], |builder| builder.option(KEEP_ALL));
+    let rig = Rig::with(BINARY, &["a", "b"], |builder| builder.option(KEEP_ALL));
     for text in ["first", "second"] {
         fs::write(rig.at("f"), text).unwrap();
         fs::remove_file(rig.at("f")).unwrap();
@@ -114,7 +117,7 @@ fn nothing_is_overwritten_and_the_latest_comes_back() {
 
 #[test]
 fn a_copy_that_a_rename_replaces_comes_back_too() {
-    let rig = Rig::with(&["a"], |builder| builder.option(KEEP_ALL));
+    let rig = Rig::with(BINARY, &["a"], |builder| builder.option(KEEP_ALL));
     fs::write(rig.at("f"), "old").unwrap();
     fs::write(rig.at("f.new"), "new").unwrap();
     let mut held = fs::File::open(rig.at("f")).unwrap();
@@ -134,7 +137,7 @@ fn a_copy_that_a_rename_replaces_comes_back_too() {
 
 #[test]
 fn it_says_who_and_shows_nobody_what_he_could_not_read() {
-    let rig = Rig::with(&["a"], |builder| builder.option(KEEP_ALL));
+    let rig = Rig::with(BINARY, &["a"], |builder| builder.option(KEEP_ALL));
     fs::set_permissions(rig.pool.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let user = |line: &str| {
         let mut command = as_user(1500, 1500, &[], "sh");
@@ -252,7 +255,7 @@ fn a_daemon_that_is_killed_loses_nothing() {
 /// Each rename is completed by the next process, and what it replaces is kept once.
 #[test]
 fn a_process_that_dies_in_a_rename_keeps_what_that_replaces_once() {
-    let rig = Rig::with(&["a", "b"], |builder| builder.option(KEEP_ALL).option("survive=true"));
+    let rig = Rig::with(BINARY, &["a", "b"], |builder| builder.option(KEEP_ALL).option("survive=true"));
     const FILES: usize = 300;
     for number in 0..FILES {
         fs::write(rig.at(&format!("f{number}")), format!("old{number}")).unwrap();
@@ -284,7 +287,7 @@ fn a_process_that_dies_in_a_rename_keeps_what_that_replaces_once() {
 
 #[test]
 fn a_drained_disk_says_that_its_trash_stays() {
-    let rig = Rig::with(&["a", "b"], |builder| builder.option(KEEP_ALL));
+    let rig = Rig::with(BINARY, &["a", "b"], |builder| builder.option(KEEP_ALL));
     rig.put("a", "f", "text");
     fs::remove_file(rig.at("f")).unwrap();
     let done =
@@ -295,7 +298,7 @@ fn a_drained_disk_says_that_its_trash_stays() {
 
 #[test]
 fn bad_input_gets_one_line() {
-    let rig = Rig::with(&["a"], |builder| builder.option(KEEP_ALL));
+    let rig = Rig::with(BINARY, &["a"], |builder| builder.option(KEEP_ALL));
     let into = rig.scratch.path("home");
     for (args, named) in [
         (vec!["list", "/nowhere"], "/nowhere"),
