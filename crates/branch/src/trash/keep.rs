@@ -141,11 +141,13 @@ impl Trash {
         }
     }
 
-    /// Gives a file that is about to be replaced a second name in the trash. `None` if it cannot be kept.
+    /// Gives a file that is about to be replaced a second name in the trash, that of `path`. It is in `dir`, open on the branch,
+    /// under the name `now`. `None` if it cannot be kept.
     pub fn link(
         &self,
         branch: &Branch,
-        (dir, path, name): (BorrowedFd<'_>, &[u8], &[u8]),
+        (dir, now): (BorrowedFd<'_>, &[u8]),
+        (path, name): (&[u8], &[u8]),
         attr: &Attr,
         who: &Who,
     ) -> Option<Linked> {
@@ -154,8 +156,8 @@ impl Trash {
         }
         let known = self.of(branch.id);
         let linked = known.at_place(self, branch, path, who, |to| {
-            match rustix::fs::linkat(dir, name, to, name, AtFlags::empty()) {
-                Err(Errno::NOENT) if stat::at(dir, name).is_ok() => Err(Errno::AGAIN),
+            match rustix::fs::linkat(dir, now, to, name, AtFlags::empty()) {
+                Err(Errno::NOENT) if stat::at(dir, now).is_ok() => Err(Errno::AGAIN),
                 other => other,
             }
         });

@@ -165,8 +165,8 @@ fn a_replaced_file_stays_linked_only_if_it_was_replaced() {
     let disk = Disk::new();
     let link = || {
         let attr = stat::at(disk.branch().root(), b"f").unwrap();
-        let place = (disk.branch().root(), &b""[..], &b"f"[..]);
-        disk.trash.link(disk.branch(), place, &attr, &who("cp")).unwrap()
+        let place = (disk.branch().root(), &b"f"[..]);
+        disk.trash.link(disk.branch(), place, (b"", b"f"), &attr, &who("cp")).unwrap()
     };
     disk.put("f", "old");
     let linked = link();

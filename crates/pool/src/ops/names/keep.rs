@@ -38,7 +38,8 @@ pub(crate) fn unlink(
     index: usize,
     who: Option<&Who>,
 ) -> Result<bool, Errno> {
-    let attr = copies.get(index).filter(|attr| index == shown || differs(copies, shown, attr));
+    let differs = |attr: &Attr| copies.get(shown).is_none_or(|shown| differ(copies, shown, attr));
+    let attr = copies.get(index).filter(|attr| index == shown || differs(attr));
     let (Some(who), Some(attr), Some(dir)) = (who, attr, dirs.get(index)) else {
         return dirs.unlink(index, name, AtFlags::empty()).map(|()| false);
     };
@@ -48,11 +49,9 @@ pub(crate) fn unlink(
     Ok(removed? == Gone::Kept)
 }
 
-/// Returns whether a copy is another file than the one that the pool shows. Where rules keep copies, the pool knows which are
-/// out of date.
-fn differs(copies: &Copies, shown: usize, attr: &Attr) -> bool {
-    let same = |shown: &Attr| (shown.size, shown.mtime) == (attr.size, attr.mtime);
-    copies.current.is_none() && !copies.get(shown).is_some_and(same)
+/// Returns whether two copies of a name are different files. Where rules keep copies, the pool knows which are out of date.
+fn differ(copies: &Copies, one: &Attr, other: &Attr) -> bool {
+    copies.current.is_none() && (one.size, one.mtime) != (other.size, other.mtime)
 }
 
 /// Leaves a directory in the trash that stands for one which is about to be removed, and is empty.
@@ -77,28 +76,46 @@ impl Replaced {
     }
 }
 
-/// Keeps what a rename is about to replace: the copy that is shown, which comes first, and others that differ from it. So at any
-/// time, the new name leads to the old file or to the new one.
+/// Keeps what a rename is about to replace: the copy that is shown, and others that differ from it. So at any time, the new name leads
+/// to the old file or to the new one.
 pub(crate) fn keep_replaced(
     op: &Op<'_>,
     old: &Side<'_, '_>,
     new: &Side<'_, '_>,
     kind: RenameKind,
 ) -> Vec<Replaced> {
-    let replaces = matches!(kind, RenameKind::Replace | RenameKind::Whiteout);
-    if !(replaces && op.config.trash.keep_overwritten() && old.copies.any() && new.copies.any()) {
+    if !(op.config.trash.keep_overwritten() && old.copies.any() && new.copies.any()) {
+        return Vec::new();
+    }
+    let Ok(shown) = resolve::choose::shown(op, Func::Getattr, &new.copies) else { return Vec::new() };
+    let others = new.copies.iter().map(|(index, _)| index).filter(|index| *index != shown);
+    keep_each(op, new, kind, std::iter::once(shown).chain(others).map(|index| (index, new)))
+}
+
+/// Keeps the first of these copies of the target of a rename, and others that differ from it. Each is on the branch of this index, in
+/// the directory and under the name of its side.
+pub(crate) fn keep_each<'s>(
+    op: &Op<'_>,
+    new: &Side<'_, '_>,
+    kind: RenameKind,
+    copies: impl Iterator<Item = (usize, &'s Side<'s, 's>)>,
+) -> Vec<Replaced> {
+    if !(matches!(kind, RenameKind::Replace | RenameKind::Whiteout) && op.config.trash.keep_overwritten()) {
         return Vec::new();
     }
     let Some(who) = keeper(op, &new.path, new.name, true) else { return Vec::new() };
-    let Ok(shown) = resolve::choose::shown(op, Func::Getattr, &new.copies) else { return Vec::new() };
-    let keep = |index: usize| {
-        let (attr, dir) = (new.copies.get(index)?, new.dirs.get(index)?);
-        let branch = op.branches.get(index)?;
-        let place = (dir, new.path.as_slice(), new.name);
-        let linked = branch.tries(|| op.trash.link(branch, place, attr, &who))?;
-        Some(Replaced { branch: Arc::clone(branch), linked, sole: index == shown && attr.nlink == 1 })
-    };
-    let others =
-        new.copies.iter().filter(|(index, attr)| *index != shown && differs(&new.copies, shown, attr));
-    std::iter::once(shown).chain(others.map(|(index, _)| index)).filter_map(keep).collect()
+    let (mut kept, mut first) = (Vec::new(), None);
+    for (index, side) in copies {
+        let (Some(attr), Some(dir)) = (side.copies.get(index), side.dirs.get(index)) else { continue };
+        if first.is_some_and(|first| !differ(&new.copies, first, attr)) {
+            continue;
+        }
+        let sole = first.is_none() && attr.nlink == 1;
+        first = first.or(Some(attr));
+        let branch = &op.branches.as_slice()[index];
+        let (place, named) = ((dir, side.name), (new.path.as_slice(), new.name));
+        let linked = branch.tries(|| op.trash.link(branch, place, named, attr, &who));
+        kept.extend(linked.map(|linked| Replaced { branch: Arc::clone(branch), linked, sole }));
+    }
+    kept
 }

@@ -167,7 +167,16 @@ fn complete_rename(
     let mut new = names::rename::side(op, new, trust)?;
     let exchanges = kind == RenameKind::Exchange;
     let undoable = intent.members(SOURCES).count() > 1 || intent.members(TARGETS).count() > 1;
-    let kept = names::keep::keep_replaced(op, &old, &new, kind);
+    // Of what is still to go, this may be the only name: that in the trash goes if it was made by the process before.
+    let targets = intent.members(TARGETS).filter_map(|index| {
+        let is_source = intent.has(SOURCES, index);
+        match is_source && (intent.has(DONE, index) || was_made(intent, &old, &new, index)) {
+            true if undoable => Some((index, &old)),
+            true => None,
+            false => Some((index, &new)),
+        }
+    });
+    let kept = names::keep::keep_each(op, &new, kind, targets);
     for index in 0..op.branches.len() {
         let (from, to) = (intent.has(SOURCES, index), intent.has(TARGETS, index));
         let is_step = from || exchanges && to;
