@@ -152,6 +152,8 @@ pub enum Error {
     NotCanopy(PathBuf),
     #[error("{} cannot be looked up: {why}", .path.shown())]
     Explain { path: PathBuf, why: String },
+    #[error("no path given: canopy explain {} PATH", .0.shown())]
+    NoPathToExplain(PathBuf),
     #[error("{} is not on a pool (canopy status lists pools)", .0.shown())]
     OnNoPool(PathBuf),
     #[error("'{word}' is not a function: must be one of {known}{}", .nearest.as_ref().map_or_else(String::new, |name| format!(" (did you mean '{name}'?)")))]

@@ -23,6 +23,7 @@ pub fn of(error: &Error) -> ExitCode {
         | Error::WouldRemove { .. }
         | Error::Upkeep(canopy_upkeep::Error::NotAgreed)
         | Error::Setup(canopy_setup::Error::NotAgreed(..)) => NOT_AGREED,
+        Error::NoPathToExplain(_) => USAGE,
         _ => WRONG,
     })
 }

@@ -287,7 +287,7 @@ mod tests {
             ("canopy mont /a /m", "did you mean 'mount'?; canopy --help"),
             ("canopy stauts", "did you mean 'status'?; canopy --help"),
             ("canopy drain --dry-rnu /p /a", "did you mean '--dry-run'?; canopy drain --help"),
-            ("canopy explain create", "canopy explain --help"),
+            ("canopy explain", "canopy explain --help"),
             ("canopy help stauts", "did you mean 'status'?; canopy --help"),
             ("canopy umount", "canopy umount --help"),
         ] {

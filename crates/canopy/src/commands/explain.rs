@@ -20,11 +20,11 @@ use std::path::{Path, PathBuf};
 
 /// Show which branch an operation would use now, and why
 #[derive(Args, Debug)]
-#[command(after_help = NOTES)]
+#[command(after_help = NOTES, allow_missing_positional = true)]
 pub struct ExplainArgs {
-    /// A function of func.*: create, mkdir, unlink, rename, getattr, ...
+    /// A function of func.*: create (default), mkdir, unlink, getattr, ...
     #[arg(value_name = "OP")]
-    pub op: String,
+    pub op: Option<String>,
     /// A path on a pool; for create and the like it need not exist
     pub path: PathBuf,
     /// Print JSON, for programs
@@ -36,7 +36,7 @@ const NOTES: &str = "\
 The running pool answers with the code that makes the choice. Nothing changes.
 
 Examples:
-  canopy explain create /pool/films/new.mkv
+  canopy explain /pool/films/new.mkv
   canopy explain unlink /pool/old";
 
 /// The output of `--json`: the question and the pool's answer.
@@ -49,7 +49,7 @@ struct Explained {
 }
 
 pub fn run(args: &ExplainArgs) -> Result<(), Error> {
-    let func = func(&args.op)?;
+    let func = asked(args.op.as_deref(), &args.path)?;
     let path = resolve_parent(&args.path)?;
     let pool = mount_lookup::mount_of(&path)?.filter(MountEntry::is_pool);
     let pool = pool.ok_or_else(|| Error::OnNoPool(path.clone()))?;
@@ -66,6 +66,17 @@ pub fn run(args: &ExplainArgs) -> Result<(), Error> {
         terminal::print_styled(&show(&explained));
     }
     Ok(())
+}
+
+/// Returns the function that is asked about. A lone word of func.* lacks its path, unless it is written as one (`./create`).
+fn asked(op: Option<&str>, path: &Path) -> Result<Func, Error> {
+    match op {
+        Some(op) => func(op),
+        None if path.to_str().is_some_and(|word| func(word).is_ok()) => {
+            Err(Error::NoPathToExplain(path.to_owned()))
+        }
+        None => Ok(Func::Create),
+    }
 }
 
 fn func(word: &str) -> Result<Func, Error> {
@@ -237,6 +248,15 @@ mod tests {
             line.contains("'creat' is not a function") && line.contains("did you mean 'create'?"),
             "{line}"
         );
+    }
+
+    #[test]
+    fn without_a_function_it_is_create() {
+        assert_eq!(asked(None, Path::new("/pool/new")).unwrap(), Func::Create);
+        assert_eq!(asked(None, Path::new("./create")).unwrap(), Func::Create);
+        assert_eq!(asked(Some("unlink"), Path::new("create")).unwrap(), Func::Unlink);
+        let line = asked(None, Path::new("create")).unwrap_err().line();
+        assert_eq!(line, "no path given: canopy explain create PATH");
     }
 
     #[test]

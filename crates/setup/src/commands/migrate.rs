@@ -21,7 +21,7 @@ use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Turn what mergerfs is configured with into Canopy's
+/// Convert a configuration of mergerfs to Canopy
 #[derive(Args, Debug)]
 #[command(after_help = NOTES)]
 pub struct MigrateArgs {

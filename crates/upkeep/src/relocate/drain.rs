@@ -96,7 +96,8 @@ pub fn drain(args: &DrainArgs, remove: Remove<'_>) -> Result<()> {
         drop(kept);
         say(&run, &format!("{} is no longer a branch of {}\n", shown(path), shown(&pool.mountpoint)));
     } else {
-        say(&run, &format!("{} {state}; canopy drain --remove removes it from the pool\n", shown(path)));
+        let (path, pool) = (shown(path), shown(&pool.mountpoint));
+        say(&run, &format!("{path} {state}; to remove it from the pool: canopy remove {pool} {path}\n"));
     }
     Ok(())
 }
