@@ -4,9 +4,12 @@
 
 use canopy_testkit::cmd::{Finished, json, run_within, wait_until};
 use canopy_testkit::{DirBed as Rig, LoopFs, PATIENCE, Pool, PoolBed, as_user};
+use rustix::io::Errno;
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
@@ -283,6 +286,96 @@ fn a_process_that_dies_in_a_rename_keeps_what_that_replaces_once() {
     let mut expected: Vec<String> = (0..FILES).map(|number| format!("old{number}")).collect();
     expected.sort();
     assert_eq!(texts, expected);
+}
+
+/// The process that serves now has not removed it, and finds out by what is open.
+#[test]
+fn an_open_file_in_the_trash_has_no_name_for_the_next_process_either() {
+    let rig = Rig::with(BINARY, &["a", "b"], |builder| builder.option(KEEP_ALL).option("survive=true"));
+    for name in ["removed", "replaced", "stays"] {
+        fs::write(rig.at(name), name).unwrap();
+    }
+    let held = ["removed", "replaced", "stays"].map(|name| fs::File::open(rig.at(name)).unwrap());
+    fs::remove_file(rig.at("removed")).unwrap();
+    fs::write(rig.at("new"), "new").unwrap();
+    fs::rename(rig.at("new"), rig.at("replaced")).unwrap();
+    let links = || held.each_ref().map(|file| file.metadata().unwrap().nlink());
+    let link = |file: &fs::File, name: &str| {
+        let from = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let flags = rustix::fs::AtFlags::SYMLINK_FOLLOW;
+        rustix::fs::linkat(rustix::fs::CWD, from.as_str(), rustix::fs::CWD, rig.at(name), flags)
+    };
+    for round in 0..2 {
+        assert_eq!(links(), [0, 0, 1], "round {round}");
+        for file in &held[..2] {
+            assert_eq!(link(file, "again"), Err(Errno::NOENT), "round {round}");
+        }
+        assert_eq!(link(&held[2], &format!("link{round}")), Ok(()));
+        fs::remove_file(rig.at(&format!("link{round}"))).unwrap();
+        if round == 0 {
+            let pid = rig.pool.status()["pid"].as_i64().expect("a process");
+            let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        }
+    }
+    assert_eq!(paths(&kept(rig.pool.path())), ["removed", "replaced"]);
+    let text = |mut file: &fs::File| {
+        let mut text = String::new();
+        file.read_to_string(&mut text).map(|_| text).unwrap()
+    };
+    assert_eq!(held.each_ref().map(text), ["removed", "replaced", "stays"]);
+    // What comes back has its name again.
+    let done = trash(rig.pool.path(), "restore", ["removed", "--yes"]);
+    assert!(done.success() && wait_until(PATIENCE, || rig.at("removed").exists()), "{}", done.describe());
+    assert_eq!(held[0].metadata().unwrap().nlink(), 1);
+}
+
+#[test]
+fn two_that_restore_one_tree_at_once_both_say_that_it_is_back() {
+    let rig = Rig::with(BINARY, &["a", "b"], |builder| builder.option(KEEP_ALL));
+    for round in 0..4 {
+        for number in 0..300 {
+            rig.put(["a", "b"][number % 2], &format!("d{}/e{}/f{number}", number % 3, number % 7), "text");
+        }
+        for dir in ["d0", "d1", "d2"] {
+            fs::remove_dir_all(rig.at(dir)).unwrap();
+        }
+        let restores = || trash(rig.pool.path(), "restore", ["--yes"]);
+        let both = std::thread::scope(|scope| {
+            let two = [(); 2].map(|()| scope.spawn(restores));
+            two.map(|one| one.join().unwrap())
+        });
+        for done in &both {
+            assert!(done.success() && done.stderr.is_empty(), "round {round}: {}", done.describe());
+        }
+        assert_eq!(kept(rig.pool.path()), [] as [Value; 0]);
+        for number in 0..300 {
+            let path = format!("d{}/e{}/f{number}", number % 3, number % 7);
+            assert_eq!(fs::read_to_string(rig.at(&path)).unwrap(), "text", "round {round}");
+        }
+    }
+}
+
+#[test]
+fn status_says_where_nothing_can_be_kept() {
+    let rig = Rig::with(BINARY, &["a", "b"], |builder| builder.option(KEEP_ALL));
+    let warned = || {
+        let status = canopy([OsStr::new("status"), rig.pool.path().as_ref(), "--json".as_ref()]);
+        let status: Value = serde_json::from_str(&status.stdout).unwrap();
+        let warnings = status["pools"][0]["warnings"].as_array().unwrap().clone();
+        let of_trash = warnings.into_iter().find(|it| it["code"] == "trash-unusable");
+        of_trash.map(|it| it["branch"].as_str().unwrap().to_owned())
+    };
+    assert_eq!(warned(), None);
+    fs::create_dir(rig.on("b", ".canopy-trash")).unwrap();
+    fs::set_permissions(rig.on("b", ".canopy-trash"), fs::Permissions::from_mode(0o777)).unwrap();
+    rig.put("b", "f", "text");
+    fs::remove_file(rig.at("f")).unwrap();
+    assert_eq!(warned(), Some(rig.on("b", "").to_str().unwrap().trim_end_matches('/').to_owned()));
+    fs::remove_dir(rig.on("b", ".canopy-trash")).unwrap();
+    rig.put("b", "g", "text");
+    fs::remove_file(rig.at("g")).unwrap();
+    assert_eq!((warned(), paths(&kept(rig.pool.path()))), (None, vec!["g"]));
 }
 
 #[test]

@@ -314,6 +314,9 @@ pub struct BranchReport {
     /// Bytes that its trash takes, as far as they are counted.
     #[serde(default)]
     pub trash: u64,
+    /// Why nothing is kept in its trash, if a rule wants that.
+    #[serde(default)]
+    pub trash_unusable: Option<String>,
     /// The branch does not exist yet and joins the pool when it appears.
     #[serde(default)]
     pub awaited: bool,

@@ -347,6 +347,7 @@ mod tests {
                 unwatched: None,
                 unfinished_moves: Vec::new(),
                 trash: 0,
+                trash_unusable: None,
                 awaited,
             })
         };

@@ -1,7 +1,7 @@
 //! Putting files into the trash.
 
 use super::batch::{Batch, LASTS, Who};
-use super::mirror::{is_alike, keep_times, open_batch, open_mirror};
+use super::mirror::{is_alike, keep_times, open_batch, open_dir, open_mirror, stand_for};
 use super::{OnBranch, Trash};
 use crate::branch::Branch;
 use crate::branch::space::Space;
@@ -192,13 +192,48 @@ impl Trash {
         }
     }
 
-    /// Makes a directory in the trash that stands for one that is about to be removed, empty. Whatever keeps it from that, the
-    /// directory can go.
-    pub fn keep_dir(&self, branch: &Branch, path: &[u8], who: &Who) {
+    /// Makes a directory in the trash that stands for one that was removed, empty. It is still open as `dir`, and was `name` in
+    /// that of `path`.
+    pub fn keep_dir(&self, branch: &Branch, (path, name): (&[u8], &[u8]), dir: &RemovedDir<'_>, who: &Who) {
         let known = self.of(branch.id);
-        if let Err(errno) = branch.changes(|| known.at_place(self, branch, path, who, |_| Ok(()))) {
-            not_kept(branch, path, errno);
+        let kept = branch.changes(|| {
+            known.at_place(self, branch, path, who, |above| stand_for(above, name, dir.fd.as_fd(), &dir.attr))
+        });
+        match kept {
+            // The directory above has changed by the removal. If it has come to the trash by that, it comes as it was before.
+            Ok(above) => {
+                let shown = stat::of(above.as_fd()).ok().zip(dir.above_now().ok());
+                if shown.is_some_and(|(mirror, now)| mirror.mtime == now.mtime) {
+                    keep_times(above.as_fd(), &dir.above);
+                }
+            }
+            Err(errno) => not_kept(branch, &join(path, name), errno),
         }
+    }
+}
+
+/// A directory that is about to be removed, as it is before that.
+pub struct RemovedDir<'d> {
+    fd: OwnedFd,
+    attr: Attr,
+    /// The directory that it is in, and its attributes.
+    dir: BorrowedFd<'d>,
+    above: Attr,
+}
+
+impl RemovedDir<'_> {
+    /// Opens a directory of the branch, in one that is open. `None` where there is none.
+    pub fn of<'d>(branch: &Branch, above: BorrowedFd<'d>, name: &[u8]) -> Option<RemovedDir<'d>> {
+        let opened = branch.reads(|| {
+            let fd = open_dir(above, name)?;
+            let attr = stat::of(fd.as_fd())?;
+            Ok::<_, Errno>(RemovedDir { fd, attr, dir: above, above: stat::of(above)? })
+        });
+        opened.ok()
+    }
+
+    fn above_now(&self) -> Result<Attr, Errno> {
+        stat::of(self.dir)
     }
 }
 
@@ -286,8 +321,9 @@ impl OnBranch {
         let mut open = match known.and_then(|place| place.open) {
             Some(open) => open,
             None => {
-                let dir = open_batch(branch.root(), &batch.name()).map_err(failed)?;
-                Opened { batch: Arc::new(dir), last: None }
+                let dir = open_batch(branch.root(), &batch.name());
+                self.note_use(dir.as_ref().err().copied());
+                Opened { batch: Arc::new(dir.map_err(failed)?), last: None }
             }
         };
         let used = Instant::now();

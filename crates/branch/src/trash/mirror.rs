@@ -7,10 +7,10 @@ use crate::fs::stat::{self, Attr};
 use crate::relocate::{copy_owner_mode_and_xattrs, set_times};
 use canopy_base::path::split;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-fn open_dir(at: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
+pub(super) fn open_dir(at: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(at, name, flags, Mode::empty())
 }
@@ -80,16 +80,41 @@ pub(super) fn open_mirror(
     let made = open_dir(above.as_fd(), name)?;
     // Below a symlink that the pool follows there is none.
     if let Ok(original) = beneath::open(root, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW) {
-        resemble(original.as_fd(), made.as_fd())?;
+        resemble(original.as_fd(), made.as_fd(), &stat::of(original.as_fd())?)?;
     }
     keep_times(above.as_fd(), &before);
     Ok(made)
 }
 
-fn resemble(original: BorrowedFd<'_>, made: BorrowedFd<'_>) -> Result<(), Errno> {
-    let attr = stat::of(original)?;
-    copy_owner_mode_and_xattrs(original, made, &attr)?;
-    set_times(made, &attr)
+fn resemble(original: BorrowedFd<'_>, made: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
+    copy_owner_mode_and_xattrs(original, made, attr)?;
+    set_times(made, attr)
+}
+
+/// Makes a directory that stands for an open one, which has these attributes.
+///
+/// Errors: `EXIST` if something else has the name.
+pub(super) fn stand_for(
+    above: BorrowedFd<'_>,
+    name: &[u8],
+    original: BorrowedFd<'_>,
+    attr: &Attr,
+) -> Result<(), Errno> {
+    canopy_sys::creds::as_daemon()?;
+    match rustix::fs::mkdirat(above, name, Mode::RWXU) {
+        // Something of it was removed before it.
+        Err(Errno::EXIST) => {
+            let there = stat::at(above, name)?;
+            let of = |attr: &Attr| (attr.uid, attr.gid, attr.mode);
+            return if there.is_dir() && of(&there) == of(attr) { Ok(()) } else { Err(Errno::EXIST) };
+        }
+        other => other?,
+    }
+    let made = open_dir(above, name).and_then(|made| resemble(original, made.as_fd(), attr));
+    if made.is_err() {
+        let _ = rustix::fs::unlinkat(above, name, AtFlags::REMOVEDIR);
+    }
+    made
 }
 
 /// What comes into a directory of the trash is no change of the one that it stands for.

@@ -9,17 +9,20 @@
 //! of what the pool still shows would change what is kept.
 
 pub mod batch;
+mod holds;
 mod keep;
 mod mirror;
 pub mod sweep;
 
 pub use batch::{Batch, Who};
-pub use keep::{Gone, Linked};
+pub use holds::holds;
+pub use keep::{Gone, Linked, RemovedDir};
 
 use crate::branch::Branch;
 use crate::branch::space::{Space, millis};
 use crate::fs::reserved::TRASH;
 use crate::fs::stat::{self, Attr, Time};
+use canopy_base::error::is_full;
 use canopy_base::hash::HashMap;
 use canopy_base::ids::BranchId;
 use canopy_base::lock::rank;
@@ -31,7 +34,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use sweep::{Found, Sweep, Verdict};
 
 /// What is known of the trash of all branches.
@@ -53,6 +56,8 @@ pub struct OnBranch {
     aged: AtomicU64,
     /// It is being swept because its time is up.
     ageing: AtomicBool,
+    /// The errno for which it could not be used last; 0 if it could.
+    unusable: AtomicI32,
     places: Mutex<Places, rank::Leaf>,
     /// Held to decide whether a name is the last one of a file, and while it goes.
     last_name: Mutex<(), rank::TrashName>,
@@ -83,6 +88,12 @@ impl Trash {
             return 0;
         }
         self.known.read().get(&branch).map_or(0, |known| known.bytes.load(Ordering::Relaxed))
+    }
+
+    /// Returns why the trash of a branch could not be used when something was to come there last, or when it was looked through.
+    pub fn unusable(&self, branch: BranchId) -> Option<Errno> {
+        let errno = self.known.read().get(&branch)?.unusable.load(Ordering::Relaxed);
+        (errno != 0).then(|| canopy_sys::errno::from_raw(errno))
     }
 
     /// Forgets branches that are no longer there.
@@ -176,6 +187,7 @@ impl Trash {
             })
         });
         known.ageing.store(false, Ordering::Release);
+        known.note_use(swept.as_ref().err().copied());
         known.settle(&swept?, counted, &self.any);
         Ok(())
     }
@@ -215,7 +227,16 @@ impl Trash {
 impl OnBranch {
     fn is_old(&self, now: u64) -> bool {
         let aged = self.aged.load(Ordering::Relaxed);
-        aged == 0 || now.saturating_sub(aged) >= LOOKED_AT_EVERY
+        let is_unusable = self.unusable.load(Ordering::Relaxed) != 0;
+        aged == 0 || now.saturating_sub(aged) >= if is_unusable { TRIED_EVERY } else { LOOKED_AT_EVERY }
+    }
+
+    /// Notes whether it could be used. What is full, or was swept away meanwhile, says nothing.
+    fn note_use(&self, failed: Option<Errno>) {
+        match failed {
+            Some(errno) if is_full(errno) || errno == Errno::NOENT => {}
+            failed => self.unusable.store(failed.map_or(0, Errno::raw_os_error), Ordering::Relaxed),
+        }
     }
 
     /// Takes over what a sweep has found, before which so many bytes were counted. What has come meanwhile may be counted twice,
@@ -236,6 +257,9 @@ impl OnBranch {
 
 /// Seconds between two looks through the trash of a branch.
 const LOOKED_AT_EVERY: u64 = 3600;
+
+/// As [`LOOKED_AT_EVERY`], of one that could not be used: somebody may have mended it.
+const TRIED_EVERY: u64 = 60;
 
 /// How often more trash goes because the filesystem has not given back what it was to.
 const ROUNDS: usize = 8;

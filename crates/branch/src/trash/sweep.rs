@@ -164,12 +164,14 @@ fn absent_is_none<T>(result: Result<T, Errno>) -> Result<Option<T>, Errno> {
     }
 }
 
-fn names(dir: &OwnedFd) -> Result<Vec<Vec<u8>>, Errno> {
+/// Returns the names in a directory; none if that has been removed.
+pub(super) fn names(dir: &OwnedFd) -> Result<Vec<Vec<u8>>, Errno> {
     let mut buffer: Box<[MaybeUninit<u8>]> = Box::new([MaybeUninit::uninit(); 32768]);
     let mut entries = RawDir::new(dir, &mut buffer);
     let mut names = Vec::new();
     while let Some(entry) = entries.next() {
-        match entry?.file_name().to_bytes() {
+        let Some(entry) = absent_is_none(entry)? else { break };
+        match entry.file_name().to_bytes() {
             b"." | b".." => {}
             name => names.push(name.to_vec()),
         }

@@ -195,7 +195,11 @@ fn what_is_over_goes_and_directories_with_it() {
         disk.put(name, name);
         disk.remove(name, "rm").unwrap();
     }
-    disk.trash.keep_dir(disk.branch(), b"empty/e", &who("rm"));
+    fs::create_dir_all(disk.at("empty/e")).unwrap();
+    let above = fs::File::open(disk.at("empty")).unwrap();
+    let going = super::RemovedDir::of(disk.branch(), above.as_fd(), b"e").unwrap();
+    fs::remove_dir(disk.at("empty/e")).unwrap();
+    disk.trash.keep_dir(disk.branch(), (b"empty", b"e"), &going, &who("rm"));
     assert_eq!(disk.kept(), ["rm 0 a/1", "rm 0 a/2", "rm 0 b/1", "rm 0 empty/e/"]);
     let now =
         super::batch::Batch::parse(disk.batches()[0].file_name().unwrap().as_encoded_bytes()).unwrap().began;

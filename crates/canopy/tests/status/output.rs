@@ -98,6 +98,7 @@ fn a_healthy_pool_is_described_without_warnings() {
         "size",
         "source",
         "trash",
+        "trash_unusable",
         "unfinished_moves",
         "unwatched",
         "used",

@@ -261,6 +261,7 @@ mod tests {
             unwatched: None,
             unfinished_moves: Vec::new(),
             trash: 0,
+            trash_unusable: None,
             awaited: false,
         };
         let kernel = KernelReport {

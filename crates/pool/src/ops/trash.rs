@@ -1,11 +1,15 @@
 //! The room that the trash takes, and gives back: it counts as free, and goes before anything fails or moves for lack of room.
 
-use crate::node::Node;
+use crate::node::{Node, Orphan};
 use crate::pool::{Op, Pool};
 use canopy_branch::branch::Branch;
 use canopy_branch::branch::space::Space;
+use canopy_branch::fs::stat;
+use canopy_branch::trash::holds;
+use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// So much of a disk is made free at once, one in so many parts, so that not each write makes room anew.
 const SHARE: u64 = 64;
@@ -80,6 +84,31 @@ pub(crate) fn clear(op: &Op<'_>, branch: &Branch, wanted: u64) {
     }
 }
 
+/// Recognizes an open file that the process before this one has put into the trash: no name leads to it, and nothing of what that
+/// process knew says why.
+pub(crate) fn recognize(op: &Op<'_>, node: &Node) {
+    let may_be = !op.config.trash.is_empty()
+        && op.succeeds.load(Ordering::Relaxed)
+        && !node.is_dir()
+        && node.orphan().is_none()
+        && op.nodes.names(node.id).next().is_none();
+    if !may_be {
+        return;
+    }
+    let Some(location) = node.opened().map(|open| open.location()) else { return };
+    let branch = Arc::clone(&location.branch);
+    let found = branch.reads(|| {
+        let attr = stat::of(location.fd.as_fd())?;
+        if holds(&branch, location.fd.as_fd(), &attr)? {
+            return Ok(Some(rustix::io::fcntl_dupfd_cloexec(&location.fd, 0)?));
+        }
+        Ok::<_, Errno>(None)
+    });
+    if let Ok(Some(fd)) = found {
+        node.set_orphan(Arc::new(Orphan { branch, fd, kept: true }));
+    }
+}
+
 /// Has the trash looked through soon: others have taken something out of it.
 pub fn recount(pool: &Pool) {
     pool.trash.recount();
@@ -88,6 +117,11 @@ pub fn recount(pool: &Pool) {
 /// Returns how many bytes a branch gets back when its trash goes, as far as that is known.
 pub fn bytes(pool: &Pool, branch: &Branch) -> u64 {
     pool.trash.bytes(branch.id)
+}
+
+/// Returns why the trash of a branch cannot be used, if a rule wants it.
+pub fn unusable(pool: &Pool, branch: &Branch) -> Option<Errno> {
+    pool.trash.unusable(branch.id).filter(|_| !pool.config().trash.is_empty())
 }
 
 /// Returns the branches of which the trash is to be looked at: because time has passed, or because room is short. Closes what is

@@ -165,6 +165,16 @@ fn a_directory_that_is_not_empty_leaves_nothing() {
     assert!(!made.on(0, ".canopy-trash").exists());
 }
 
+/// The pool hides the name, so only the branch knows why the directory cannot go.
+#[test]
+fn a_directory_with_a_name_that_the_pool_hides_leaves_nothing() {
+    let made = with_trash(1);
+    put(&made, 0, "d/.canopy-aside/file", "what is no leftover");
+    let removed = ops::names::remove::rmdir(&made.pool, NodeId::ROOT, b"d");
+    assert_eq!(removed.unwrap_err().errno(), Errno::NOTEMPTY);
+    assert_eq!((kept(&made, 0), listed(&made)), (Vec::new(), vec!["d".to_owned()]));
+}
+
 #[test]
 fn of_equal_copies_one_is_kept_and_of_others_each() {
     let copies = Placement {

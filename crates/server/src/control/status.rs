@@ -51,6 +51,14 @@ pub(crate) struct Connection {
     pub(crate) pause: Arc<Pause>,
 }
 
+/// Returns why nothing is kept in the trash of a branch.
+fn trash_error(errno: Errno) -> String {
+    match errno {
+        Errno::PERM => "somebody else has made it, or could have put something into it".to_owned(),
+        other => canopy_base::text::os_error(other),
+    }
+}
+
 /// What carries the requests, and the number of threads.
 pub(crate) struct TransportInfo {
     name: &'static str,
@@ -92,6 +100,7 @@ pub(crate) fn status(
         unwatched: unwatched.iter().find(|one| one.branch == branch.path).map(|one| one.why.clone()),
         unfinished_moves: ops::settings::unfinished_moves(pool, branch.id),
         trash: ops::trash::bytes(pool, branch),
+        trash_unusable: ops::trash::unusable(pool, branch).map(trash_error),
         awaited: false,
     };
     // A consistent snapshot, although branches may come and go meanwhile.
@@ -118,6 +127,7 @@ pub(crate) fn status(
             unwatched: None,
             unfinished_moves: Vec::new(),
             trash: 0,
+            trash_unusable: None,
         })
     };
     // FAN_MARK_IGNORE (docs/decisions/coherence.md#411)

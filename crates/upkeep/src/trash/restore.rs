@@ -36,7 +36,7 @@ pub(super) fn restore(args: &TrashArgs, home: &Home, pool: &PoolLink, items: Vec
     };
     let mut wanted: Vec<Item> = Vec::new();
     let mut stays: Vec<(PathBuf, String)> = Vec::new();
-    let (mut seen, mut older) = (HashSet::new(), 0);
+    let (mut seen, mut older, mut by_others) = (HashSet::new(), 0, 0_usize);
     // The latest of each path.
     for item in items.into_iter().rev() {
         let target = into.join(&item.path);
@@ -53,6 +53,7 @@ pub(super) fn restore(args: &TrashArgs, home: &Home, pool: &PoolLink, items: Vec
             _ => None,
         };
         match why {
+            Some(_) if is_new && is_gone(pool, &item) => by_others += 1,
             Some(why) => stays.push((item.path, why)),
             None => wanted.push(item),
         }
@@ -75,12 +76,20 @@ pub(super) fn restore(args: &TrashArgs, home: &Home, pool: &PoolLink, items: Vec
                     done.push(target);
                     Verdict::Taken
                 }
+                Err(_) if is_gone(pool, item) => Verdict::Taken,
                 Err(why) => {
                     stays.push((item.path.clone(), why));
                     Verdict::Stays
                 }
             }
         });
+        // Another command may have taken out the rest.
+        let met: HashSet<&Path> =
+            done.iter().chain(stays.iter().map(|(path, _)| path)).map(PathBuf::as_path).collect();
+        let unmet = |item: &&Item| {
+            !met.contains(into.join(&item.path).as_path()) && !met.contains(item.path.as_path())
+        };
+        by_others += wanted.iter().filter(unmet).filter(|item| is_gone(pool, item)).count();
     }
     if args.json {
         let path = |path: &PathBuf| OsText::from(path.as_path());
@@ -94,6 +103,9 @@ pub(super) fn restore(args: &TrashArgs, home: &Home, pool: &PoolLink, items: Vec
         stays.iter().for_each(|(path, why)| complain(&format!("{} stays in the trash: {why}", shown(path))));
         if acts {
             print(&format!("Restored: {}\n", done.len()));
+        }
+        if by_others > 0 {
+            print(&format!("Taken out by another command meanwhile: {by_others}\n"));
         }
     }
     report::failures(&failed)?;
@@ -115,6 +127,11 @@ fn inside(pool: &PoolLink, dir: &Path) -> Result<PathBuf> {
         .components()
         .all(|part| matches!(part, Component::Normal(name) if !is_reserved(name.as_bytes())));
     if is_plain { Ok(path) } else { Err(Error::NotDirectory(dir.to_owned())) }
+}
+
+/// Returns whether another command has taken something out of the trash.
+fn is_gone(pool: &PoolLink, item: &Item) -> bool {
+    matches!(pool.branches[item.branch].stat(&item.kept()), Err(Errno::NOENT | Errno::NOTDIR))
 }
 
 fn is_taken(pool: &PoolLink, path: &Path) -> bool {

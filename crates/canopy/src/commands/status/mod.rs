@@ -340,6 +340,7 @@ fn branches(reports: &[BranchReport], slowest: Duration) -> Result<Vec<BranchSta
         status.unwatched = report.unwatched.clone();
         status.unfinished_moves = report.unfinished_moves.clone();
         status.trash = Some(report.trash);
+        status.trash_unusable = report.trash_unusable.clone();
         status.waits = report.waits.clone();
         if report.illness.as_ref().is_some_and(|illness| illness.health == "gone") {
             // The directory at its path does not belong to the pool.

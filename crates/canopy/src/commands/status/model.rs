@@ -54,6 +54,7 @@ impl WarningCode {
             PoolMute
             | BranchLags
             | DiskWorn
+            | TrashUnusable
             | BranchNotWatched
             | BranchLosesAttributes
             | SameFilesystem
@@ -138,6 +139,8 @@ pub struct BranchStatus {
     pub unfinished_moves: Vec<String>,
     /// Bytes; null if the pool does not answer.
     pub trash: Option<u64>,
+    /// Why nothing is kept in it.
+    pub trash_unusable: Option<String>,
     /// Missing if the query of the branch failed.
     #[serde(flatten)]
     pub facts: Option<BranchFacts>,
@@ -158,6 +161,7 @@ impl BranchStatus {
             unwatched: None,
             unfinished_moves: Vec::new(),
             trash: None,
+            trash_unusable: None,
             facts: None,
         }
     }
@@ -244,6 +248,8 @@ codes! {
         "the mount of a branch or its disk is missing, or its root cannot be read: the pool runs without it until it is back",
     BranchNotWatched = "branch-not-watched":
         "changes on a branch cannot be watched, so much of what the kernel caches of the pool expires after a second",
+    TrashUnusable = "trash-unusable":
+        "nothing is kept in the trash of a branch, because its .canopy-trash cannot be used",
     DiskFailing = "disk-failing":
         "a disk says that it fails, or has lost more sectors within a month",
     DiskWorn = "disk-worn":

@@ -32,6 +32,7 @@ pub(super) fn warnings(
     found.extend(pool.branches.iter().filter_map(|branch| branch_health_warning(pool, branch)));
     found.extend(pool.branches.iter().filter_map(|branch| unwatched_warning(pool, branch)));
     found.extend(pool.branches.iter().filter_map(unfinished_warning));
+    found.extend(pool.branches.iter().filter_map(trash_warning));
     found.extend(no_branch_warning(pool));
     let is_empty = found.last().is_some_and(|warning| warning.code == WarningCode::NoBranch);
     found.extend(pool.branches.iter().filter_map(lossy_warning));
@@ -274,6 +275,16 @@ pub(super) fn disk_warnings(pool: &PoolStatus) -> Vec<Warning> {
         pool.branches.iter().filter(|branch| branch.is_on(&disk.name)).filter_map(of_branch).collect()
     };
     pool.disks.iter().flat_map(of_disk).collect()
+}
+
+fn trash_warning(branch: &BranchStatus) -> Option<Warning> {
+    let (why, path) = (branch.trash_unusable.as_ref()?, branch.path.one_line());
+    Some(Warning {
+        code: WarningCode::TrashUnusable,
+        branch: Some(branch.path.clone()),
+        text: format!("what is removed on {path} is not kept: its .canopy-trash cannot be used ({why})"),
+        fix: format!("look at {path}/.canopy-trash: move it away, or make it root's alone (mode 700)"),
+    })
 }
 
 fn unwatched_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning> {

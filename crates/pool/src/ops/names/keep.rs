@@ -12,7 +12,7 @@ use crate::pool::Op;
 use canopy_base::path::join;
 use canopy_branch::branch::Branch;
 use canopy_branch::fs::stat::Attr;
-use canopy_branch::trash::{Gone, Linked, Who};
+use canopy_branch::trash::{Gone, Linked, RemovedDir, Who};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -54,10 +54,29 @@ fn differ(copies: &Copies, one: &Attr, other: &Attr) -> bool {
     copies.current.is_none() && (one.size, one.mtime) != (other.size, other.mtime)
 }
 
-/// Leaves a directory in the trash that stands for one which is about to be removed, and is empty.
-pub(crate) fn keep_dir(op: &Op<'_>, branch: &Branch, path: &[u8], name: &[u8]) {
-    if let Some(who) = keeper(op, path, name, false) {
-        op.trash.keep_dir(branch, &join(path, name), &who);
+/// A directory that is about to be removed, and is to be kept.
+pub(crate) struct Going<'o> {
+    branch: &'o Branch,
+    dir: RemovedDir<'o>,
+    who: Who,
+}
+
+/// Opens a directory of a branch that is about to be removed, if it is to be kept.
+pub(crate) fn going<'o>(
+    op: &Op<'_>,
+    dirs: &'o MergedDir<'_>,
+    index: usize,
+    (path, name): (&[u8], &[u8]),
+) -> Option<Going<'o>> {
+    let who = keeper(op, path, name, false)?;
+    let branch = &dirs.branches.as_slice()[index];
+    Some(Going { branch, dir: RemovedDir::of(branch, dirs.get(index)?, name)?, who })
+}
+
+impl Going<'_> {
+    /// Leaves a directory in the trash that stands for it. Comes when it is removed.
+    pub(crate) fn gone(&self, op: &Op<'_>, path: &[u8], name: &[u8]) {
+        op.trash.keep_dir(self.branch, (path, name), &self.dir, &self.who);
     }
 }
 

@@ -97,6 +97,10 @@ fn link_node(
         if !names.is_empty() {
             return Ok(Linked::Replaced { names, attr: *attr });
         }
+        // Its last name is in the trash, which shares no file with the pool.
+        if attr.nlink > 0 {
+            return Err(Error::Absent);
+        }
     }
     let targets = resolve::places::chosen_places(op, Func::Link, &places, false)?;
     let mut results: SmallVec<[aggregate::Outcome; 2]> = SmallVec::new();

@@ -160,9 +160,7 @@ pub fn rmdir(pool: &Pool, parent: NodeId, name: &[u8]) -> Result<()> {
     if !sole || keeps {
         all_empty(&dirs, &copies, name)?;
     }
-    if keeps {
-        names::keep::keep_dir(op, &op.branches[shown], &path, name);
-    }
+    let going = names::keep::going(op, &dirs, shown, (&path, name));
     let remove = |index: usize| {
         // Of a followed symlink, the link itself is removed.
         let flags = if dirs.is_link(index, name) { AtFlags::empty() } else { AtFlags::REMOVEDIR };
@@ -197,6 +195,9 @@ pub fn rmdir(pool: &Pool, parent: NodeId, name: &[u8]) -> Result<()> {
             return Err(errno.into());
         }
         gone.push(index);
+    }
+    if let Some(going) = going {
+        going.gone(op, &path, name);
     }
     owed::note(op, gone, || Change::Clear(join(&path, name)));
     if let Some(node) = victim {

@@ -176,6 +176,7 @@ pub(crate) fn show(
 
 /// Returns whether the last name of a file has gone to the trash, so that for clients it has none.
 fn is_in_trash(op: &Op<'_>, node: &Node) -> bool {
+    crate::ops::trash::recognize(op, node);
     node.orphan().is_some_and(|orphan| orphan.kept) && op.nodes.names(node.id).next().is_none()
 }
 

@@ -15,6 +15,7 @@ use crate::node::dir_state::BranchDirs;
 use crate::ops::aggregate::{self, Outcome};
 use crate::ops::resolve;
 use crate::ops::resolve::acl::At;
+use crate::ops::trash;
 use crate::pool::Op;
 use canopy_base::error::{Error, Result};
 use canopy_base::path::PoolPath;
@@ -182,6 +183,7 @@ fn by_names<T>(
                 Err(errno) => failed = Some(errno),
             }
         }
+        trash::recognize(op, node);
         if let Some(orphan) = orphan_place(node)? {
             return Ok(nameless(orphan));
         }
