@@ -71,6 +71,18 @@ impl Exposition {
         for (branch, seen) in report.branches.iter().zip(&seen.branches) {
             self.branch(&pool, branch, seen);
         }
+        for disk in &report.disks {
+            let own: Labels<'_> = &[("pool", &pool), ("disk", &disk.name)];
+            self.one(&families::DISK_IDLE, own, crate::sleep::idle(disk));
+            self.one(&families::DISK_WAKES, own, disk.woken);
+        }
+        if let Some(catalogue) = &report.catalogue {
+            self.one(&families::CATALOGUE_DIRECTORIES, own, catalogue.directories);
+            self.one(&families::CATALOGUE_BYTES, own, catalogue.bytes);
+            for (from, answers) in [("catalogue", catalogue.answered), ("branches", catalogue.asked)] {
+                self.one(&families::CATALOGUE_ANSWERS, &[("pool", &pool), ("from", from)], answers);
+            }
+        }
         if let Some(process) = seen.process {
             self.one(&families::MEMORY, own, process.resident_bytes);
             self.one(&families::CPU, own, seconds(process.cpu));

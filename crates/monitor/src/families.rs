@@ -118,6 +118,10 @@ families! {
         "Bytes written to a disk of the branch by all programs, passthrough included, as the kernel counts them.";
     DISK_BUSY: Counter "canopy_disk_busy_seconds" ["branch", "disk"]
         "How long a disk of the branch had requests to answer.";
+    DISK_IDLE: Gauge "canopy_disk_idle_seconds" ["disk"]
+        "How long the disk has had nothing to do, as seen every 20 seconds.";
+    DISK_WAKES: Counter "canopy_disk_wakes" ["disk"]
+        "How often the disk was used again after it had had nothing to do for five minutes.";
     OPEN_FILES: Gauge "canopy_open_files" []
         "Files that clients have open.";
     KNOWN_NODES: Gauge "canopy_known_nodes" []
@@ -128,6 +132,12 @@ families! {
         "Directories of which the daemon knows which branches have which names.";
     CACHED_NAMES: Gauge "canopy_cached_names" []
         "The names in these directories.";
+    CATALOGUE_DIRECTORIES: Gauge "canopy_catalogue_directories" []
+        "Directories that are known without reading the branches (catalogue).";
+    CATALOGUE_BYTES: Gauge "canopy_catalogue_bytes" []
+        "The space that this takes in the file of the catalogue.";
+    CATALOGUE_ANSWERS: Counter "canopy_catalogue_answers" ["from"]
+        "Questions about names and attributes, by who has answered them: the catalogue or the branches.";
     MEMORY: Gauge "canopy_resident_memory_bytes" []
         "The memory of the process that serves the pool.";
     CPU: Counter "canopy_cpu_seconds" []

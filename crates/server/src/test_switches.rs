@@ -2,6 +2,7 @@
 //! of it.
 
 use crate::error::Error;
+use canopy_branch::branch::rest;
 use canopy_fuse::KernelLimits;
 #[cfg(any(test, feature = "test-switches"))]
 use canopy_fuse::flags::InitFlags;
@@ -59,6 +60,15 @@ pub(crate) fn catalogue_rules() -> Rules {
         return Rules { rested: Duration::from_secs(seconds) };
     }
     Rules::default()
+}
+
+/// Returns after how long a disk rests that has nothing to do.
+pub(crate) fn rests_after() -> Duration {
+    #[cfg(feature = "test-switches")]
+    if let Some(milliseconds) = std::env::var("CANOPY_TEST_RESTS").ok().and_then(|text| text.parse().ok()) {
+        return Duration::from_millis(milliseconds);
+    }
+    rest::RESTS_AFTER
 }
 
 /// Returns whether the kernel is asked to report writes on branches, which tests hide as before Linux 6.0.

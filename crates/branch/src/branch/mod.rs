@@ -11,6 +11,7 @@ pub mod health;
 pub mod list;
 pub mod nested;
 pub mod probe;
+pub mod rest;
 pub mod space;
 pub mod stuck;
 pub mod traffic;

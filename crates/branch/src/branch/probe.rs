@@ -14,6 +14,7 @@ use rustix::fd::{AsFd as _, OwnedFd};
 use rustix::fs::{AtFlags, OFlags, RawDir};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
+use std::path::Path;
 
 impl Branch {
     /// Checks the branch if there is reason to, and returns a report if its health has changed. A failing disk may
@@ -74,6 +75,27 @@ fn readable_root(branch: &Branch) -> Result<(), Errno> {
     let dir = beneath::open(branch.root(), b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
     let mut buffer = [MaybeUninit::uninit(); 1024];
     RawDir::new(&dir, &mut buffer).next().transpose().map(drop)
+}
+
+/// Reads the beginning of a directory, if the caller may, without changing when it was last read: that would be a write a day.
+///
+/// # Errors
+/// Those of reading it.
+pub fn read_without_trace(dir: &Path) -> Result<(), Errno> {
+    let open = |more: OFlags| {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | more;
+        rustix::fs::open(dir, flags, rustix::fs::Mode::empty())
+    };
+    // For the owner and root.
+    let opened = open(OFlags::NOATIME).or_else(|errno| match errno {
+        Errno::PERM => open(OFlags::empty()),
+        errno => Err(errno),
+    });
+    match opened {
+        Ok(dir) => RawDir::new(&dir, &mut [MaybeUninit::uninit(); 1024]).next().transpose().map(drop),
+        Err(Errno::ACCESS) => Ok(()),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Writes a small file to the disk and removes it. Where the filesystem supports `O_TMPFILE` the file has no name, so

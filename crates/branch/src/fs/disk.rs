@@ -24,8 +24,9 @@ pub struct Activity {
     /// Requests that the disk has not answered yet.
     pub reads_in_flight: u64,
     pub writes_in_flight: u64,
-    /// Requests that it has answered since it was attached.
+    /// Requests that it has answered since it was attached, and how many of them were reads.
     pub completed: u64,
+    pub reads: u64,
 }
 
 impl Disk {
@@ -115,6 +116,22 @@ impl Disk {
         self.devices().into_iter().any(spins)
     }
 
+    /// Returns whether nothing in the disk turns, so that it never has to spin up: NVMe, memory cards, and SCSI and ATA disks that
+    /// do not call themselves rotational. Of disks of virtual machines, and whatever else the kernel shows as a disk, nobody knows.
+    pub fn is_solid(&self) -> bool {
+        let never_turns = ["nvme", "mmcblk", "pmem"].iter().any(|kind| self.name.starts_with(kind));
+        let is_scsi = || self.devices().iter().any(|device| device.join("scsi_disk").exists());
+        never_turns || is_scsi() && !self.spins()
+    }
+
+    /// Returns whether the disk can be asked whether it sleeps: whether its driver speaks ATA.
+    pub fn speaks_ata(&self) -> bool {
+        let is_ata = |device: PathBuf| {
+            fs::read_to_string(device.join("vendor")).is_ok_and(|vendor| vendor.trim() == "ATA")
+        };
+        self.devices().into_iter().any(is_ata)
+    }
+
     /// Returns the state of a SCSI or ATA disk if it is not `running`, such as `offline` or `blocked`.
     pub fn bad_state(&self) -> Option<String> {
         let state = |device: PathBuf| {
@@ -172,7 +189,12 @@ impl Disk {
 fn parse_stat(stat: &str) -> Option<Activity> {
     let fields: Vec<u64> = stat.split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
     let completed = [0, 4, 11, 15].into_iter().filter_map(|at| fields.get(at)).sum();
-    Some(Activity { reads_in_flight: *fields.get(8)?, writes_in_flight: 0, completed })
+    Some(Activity {
+        reads_in_flight: *fields.get(8)?,
+        writes_in_flight: 0,
+        completed,
+        reads: *fields.first()?,
+    })
 }
 
 fn parse_in_flight(in_flight: &str) -> Option<(u64, u64)> {
@@ -188,7 +210,7 @@ mod tests {
     fn counters_are_those_of_the_kernel() {
         let stat = "  10  1  2  3   20  4  5  6   7  8  9   30 0 0 0   40 0\n";
         let activity = parse_stat(stat).unwrap();
-        assert_eq!((activity.completed, activity.reads_in_flight), (100, 7));
+        assert_eq!((activity.completed, activity.reads, activity.reads_in_flight), (100, 10, 7));
         // Before Linux 4.18 there were no discards, and before 5.5 no flushes.
         assert_eq!(parse_stat("10 1 2 3 20 4 5 6 7 8 9").unwrap().completed, 30);
         assert_eq!(parse_stat(""), None);

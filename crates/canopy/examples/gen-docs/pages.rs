@@ -304,7 +304,7 @@ fn for_programs(roff: &mut Roff) {
             "canopy status --json",
             "linux; pools, each with mountpoint, fstype, source, state (serving, does-not-answer, ended, mute, unreachable), error, \
              version, pid, transport, threads, low_priority_threads, parked (what waits for something else than a disk: cause (lease, move, search), causes, requests, users and since), kernel (protocol, features, missing, max_stack_depth), passthrough, \
-             options, disks (as canopy disks --json), security (capabilities in effect, no_new_privs, landlock, unheeded_acls), survival (null, or takeovers, last_death, pause_ms and longest_pause_ms), branches, tiering (tiers, each with its name, branches, size, used, mark and move_when, and mover, which is null or has running, pid, began, ended, state, files and bytes) and warnings. A branch \
+             options, disks (as canopy disks --json), sleep (of each disk: name, branches, state, idle, woken, wakes), catalogue (null, or what is known without the disks), security (capabilities in effect, no_new_privs, landlock, unheeded_acls), survival (null, or takeovers, last_death, pause_ms and longest_pause_ms), branches, tiering (tiers, each with its name, branches, size, used, mark and move_when, and mover, which is null or has running, pid, began, ended, state, files and bytes) and warnings. A branch \
              has path, mode, min_free, passes_through, health (ok, \
              lagging, asleep, does-not-answer, missing, unreachable, replaced, read-only, failing, gone, errors, not-mounted), error, illness \
              (null, or the fault that the pool has found: health, since and cause), waits (null, or what operations have to wait \

@@ -5,11 +5,12 @@ use crate::control_client::ControlClient;
 use crate::error::Error;
 use crate::mount::wait_for_branches;
 use crate::mount_lookup;
+use canopy_branch::branch::probe::read_without_trace;
 use canopy_branch::fs::disk::Disk;
 use canopy_branch::fs::filesystem_id::FilesystemId;
 use canopy_control::{EXPLAIN, ExplainReport, OsText, PoolReport};
 use canopy_monitor::probe::{Cause, Failure};
-use canopy_monitor::{BranchSpace, DaemonFigures};
+use canopy_monitor::{BranchSpace, DaemonFigures, sleep};
 use canopy_sys::mountinfo;
 use clap::Args;
 use rustix::fd::AsFd;
@@ -25,8 +26,8 @@ use std::path::{Path, PathBuf};
 /// Query a branch or pool that may never answer, for canopy status
 #[derive(Args, Debug)]
 pub struct ProbeArgs {
-    #[arg(value_parser = ["below", "branch", "create", "figures", "pool", "space"])]
-    /// `below`, answered by whether a mountpoint hides files; `branch`, answered by [`BranchFacts`]; `space`, by [`BranchSpace`]; `pool`, by [`PoolReport`]; `figures`, by
+    #[arg(value_parser = ["below", "branch", "create", "figures", "pool", "power", "resting", "space"])]
+    /// `below`, answered by whether a mountpoint hides files; `branch` and `resting`, answered by [`BranchFacts`]; `power`, by whether a disk sleeps; `space`, by [`BranchSpace`]; `pool`, by [`PoolReport`]; `figures`, by
     /// [`DaemonFigures`]; `create`, by the [`ExplainReport`] for a new file in the root of the pool.
     pub what: String,
     pub path: PathBuf,
@@ -53,7 +54,7 @@ pub struct BranchFacts {
     pub inodes: u64,
     pub inodes_free: u64,
     pub read_only: bool,
-    /// It is marked as a branch, whether it is a mount or not.
+    /// It is marked as a branch, whether it is a mount or not; or it rests, and is not looked at.
     pub marked: bool,
     /// Errors that the filesystem has counted; null if it does not count them.
     pub errors: Option<u64>,
@@ -76,6 +77,8 @@ impl From<Error> for Failure {
 
 /// Runs a query, in the child.
 pub fn run(args: &ProbeArgs) {
+    // It was started as /proc/self/exe. Who looks for what has woken a disk is to know it.
+    let _ = rustix::thread::set_name(c"canopy");
     // Whoever waits for the answer counts the time from here.
     crate::terminal::print("\n");
     let json = match args.what.as_str() {
@@ -83,8 +86,9 @@ pub fn run(args: &ProbeArgs) {
         "pool" => serde_json::to_vec(&pool(&args.path).map_err(Failure::from)),
         "create" => serde_json::to_vec(&create(&args.path).map_err(Failure::from)),
         "figures" => serde_json::to_vec(&figures(&args.path).map_err(Failure::from)),
+        "power" => serde_json::to_vec(&sleep::ask(&args.path).map_err(Failure::from)),
         "space" => serde_json::to_vec(&space(&args.path).map_err(Failure::from)),
-        _ => serde_json::to_vec(&branch(&args.path).map_err(Failure::from)),
+        what => serde_json::to_vec(&branch(&args.path, what == "resting").map_err(Failure::from)),
     };
     crate::terminal::print_exactly(&json.unwrap_or_default());
 }
@@ -134,13 +138,13 @@ fn create(path: &Path) -> Result<ExplainReport, Error> {
     ControlClient::at(path)?.explain(path, &format!("{EXPLAIN}create"))
 }
 
-fn branch(path: &Path) -> io::Result<BranchFacts> {
+/// `rests`: its disk may sleep, so nothing is read that might not be in memory.
+fn branch(path: &Path, rests: bool) -> io::Result<BranchFacts> {
     let meta = fs::metadata(path)?;
     let space = rustix::fs::statvfs(path)?;
     // The calls above may be answered from the cache of a disk that is gone.
-    match fs::read_dir(path).map(|mut entries| entries.next().transpose()) {
-        Err(why) | Ok(Err(why)) if why.kind() != io::ErrorKind::PermissionDenied => return Err(why),
-        _ => {}
+    if !rests {
+        read_without_trace(path)?;
     }
     let mounted = mount_lookup::mount_of(path).map_err(|error| io::Error::other(error.line()))?;
     let mounted = mounted.ok_or_else(|| io::Error::other("it is on no mount"))?;
@@ -160,7 +164,7 @@ fn branch(path: &Path) -> io::Result<BranchFacts> {
         inodes: space.f_files,
         inodes_free: space.f_ffree,
         read_only: space.f_flag.contains(StatVfsMountFlags::RDONLY),
-        marked: wait_for_branches::is_marked(path, wait_for_branches::BRANCH),
+        marked: rests || wait_for_branches::is_marked(path, wait_for_branches::BRANCH),
         disks: whole_disks(path)?,
     })
 }

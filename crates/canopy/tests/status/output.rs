@@ -50,6 +50,7 @@ fn a_healthy_pool_is_described_without_warnings() {
     // Scripts rely on these keys: more may be added, none may be removed.
     let expected = [
         "branches",
+        "catalogue",
         "disks",
         "error",
         "fstype",
@@ -62,6 +63,7 @@ fn a_healthy_pool_is_described_without_warnings() {
         "passthrough",
         "pid",
         "security",
+        "sleep",
         "source",
         "state",
         "survival",

@@ -285,6 +285,8 @@ mod tests {
             branches: vec![branch],
             security: Default::default(),
             survival: None,
+            disks: vec![],
+            catalogue: None,
         };
         let metrics = MetricsReport {
             operations,

@@ -27,6 +27,7 @@ use canopy_sys::process::peer::Credentials;
 use rustix::io::Errno;
 use std::sync::OnceLock;
 use task::Task;
+pub use task::process_of;
 pub(crate) use task::program_of;
 
 /// Bit positions of capabilities (include/uapi/linux/capability.h).

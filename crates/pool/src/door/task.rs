@@ -26,9 +26,13 @@ impl Task {
         seen.then(|| fs::read_to_string(format!("/proc/{pid}/status")).ok()).flatten().map(Task)
     }
 
+    fn process(&self, pid: u32) -> u32 {
+        numbers(&self.0, "Tgid:").next().unwrap_or(pid)
+    }
+
     /// Returns the name of the program; of a thread, that of its process.
     fn program(&self, pid: u32) -> Vec<u8> {
-        let leader = numbers(&self.0, "Tgid:").next().unwrap_or(pid);
+        let leader = self.process(pid);
         let name = fs::read(format!("/proc/{leader}/comm")).unwrap_or_default();
         name.strip_suffix(b"\n").unwrap_or(&name).to_vec()
     }
@@ -57,6 +61,11 @@ pub(crate) fn program_of(pid: u32, uid: u32) -> (Option<u32>, Vec<u8>) {
     let task = Task::read(pid);
     let uid = Some(uid).filter(|uid| *uid != u32::MAX).or_else(|| task.as_ref()?.fsuid());
     (uid, task.map(|task| task.program(pid)).unwrap_or_default())
+}
+
+/// Returns the process of a task and the name of its program: 0 and nothing if it cannot be seen.
+pub fn process_of(pid: u32) -> (u32, Vec<u8>) {
+    Task::read(pid).map(|task| (task.process(pid), task.program(pid))).unwrap_or_default()
 }
 
 /// Returns whether a task does what it does with the credentials that `/proc` shows.

@@ -12,9 +12,10 @@ use super::crowded::{Crowded, line_of};
 use super::probe;
 use super::stalls::Stalls;
 use crate::lock_rank as rank;
+use crate::test_switches;
 use canopy_base::lock::ranked::Mutex;
 use canopy_branch::branch::health::contact::{Contact, Turn, Waiting};
-use canopy_branch::branch::{Branch, BranchId, Branches};
+use canopy_branch::branch::{Branch, BranchId, Branches, rest};
 use canopy_branch::tend;
 use canopy_fuse::transport::Lines;
 use canopy_pool::Pool;
@@ -238,7 +239,9 @@ impl Liveness {
 impl Memory {
     /// Reads the counters of all disks, if that is due.
     fn look_at_disks(&mut self, branches: &Branches, now: Instant) {
-        if self.looked_at_disks.is_some_and(|last| now.duration_since(last) < LOOK_AT_DISKS_EVERY) {
+        let rests_after = test_switches::rests_after();
+        let every = LOOK_AT_DISKS_EVERY.min(rests_after / 2);
+        if self.looked_at_disks.is_some_and(|last| now.duration_since(last) < every) {
             return;
         }
         self.looked_at_disks = Some(now);
@@ -246,6 +249,7 @@ impl Memory {
             self.disks.look(&disk);
         }
         self.disks.forget_old(now);
+        rest::look(branches, rests_after);
     }
 }
 

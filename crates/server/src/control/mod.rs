@@ -6,6 +6,7 @@
 mod file_keys;
 mod hidden_name;
 mod metrics;
+mod rest;
 mod socket;
 mod status;
 
@@ -167,7 +168,13 @@ impl Control {
         admits: &dyn Fn(Act) -> Result<(), Errno>,
     ) -> Result<Answer, Errno> {
         Ok(match query {
-            Query::Status => Answer::Status(Box::new(self.status())),
+            Query::Status => {
+                let mut report = self.status();
+                if admits(Act::LearnNames).is_ok() {
+                    report.disks = rest::disks(&ops::settings::branches(&self.pool));
+                }
+                Answer::Status(Box::new(report))
+            }
             Query::Metrics => Answer::Metrics(Box::new(self.metrics())),
             Query::Closed(after) => {
                 // It names files.
@@ -271,7 +278,7 @@ impl Control {
         &self.liveness
     }
 
-    /// Returns what the pool says of itself. Does not touch any branch.
+    /// Returns what the pool says of itself to everybody. Does not touch any branch.
     pub(crate) fn status(&self) -> PoolReport {
         let config = self.settings.config();
         let (topology, liveness) = (&self.topology, &self.liveness);

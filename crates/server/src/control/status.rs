@@ -1,5 +1,6 @@
 //! The reports for `canopy status` and `canopy explain`.
 
+use super::rest;
 use crate::branches::condition::Condition;
 use crate::branches::liveness::Liveness;
 use crate::branches::topology::Topology;
@@ -160,6 +161,8 @@ pub(crate) fn status(
             ..connection.security.clone()
         },
         survival: connection.ledger.as_ref().map(survival_report),
+        disks: rest::without_names(rest::disks(&in_force)),
+        catalogue: rest::catalogue(pool, config),
     }
 }
 

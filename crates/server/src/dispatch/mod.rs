@@ -8,6 +8,7 @@ mod data;
 mod directories;
 mod names;
 mod replay;
+mod wakes;
 
 use crate::coherence::{Answer, Coherence};
 use crate::control::{self, Control};
@@ -71,6 +72,7 @@ impl Handler for Dispatch {
             return reply.error(errno.raw_os_error());
         }
         let operation = Operation::of(&request);
+        let _serving = wakes::serve(&request, &operation);
         let (noted, begun) = match self.note(&request, &operation) {
             Ok(noted) => noted,
             Err(error) => return fail(reply, error),
@@ -83,8 +85,10 @@ impl Handler for Dispatch {
             ioprio::reset()
         }
         let node = convert::node(request.header.node);
+        let name = wakes::name(&request.op);
         let mut call = Call { node, header: &request.header, answer, noted, begun };
         let replied = self.carry_out(&call, request.op, reply);
+        wakes::tell(&self.pool, node, name.as_deref());
         if replied.is_later() {
             self.waits(&mut call);
             return replied.after(self.interrupts.signal());

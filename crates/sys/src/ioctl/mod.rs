@@ -1,5 +1,6 @@
 //! ioctl(2) commands of filesystems that rustix does not wrap.
 
+pub mod ata_power;
 pub mod btrfs;
 pub mod dedupe;
 pub mod extents;

@@ -14,10 +14,11 @@ use super::probe::BranchFacts;
 use crate::error::Error;
 use crate::terminal;
 use canopy_config::{fstab, state};
-use canopy_control::{BranchReport, ExplainReport, OsText, PoolReport};
+use canopy_control::{BranchReport, ExplainReport, OsText, PoolReport, RestReport};
 use canopy_monitor::deadline_command::RunningCommand;
 use canopy_monitor::disks::{self, DisksArgs, Obstacle, Row};
 use canopy_monitor::probe::{self, Cause, QueryOutcome};
+use canopy_monitor::sleep;
 use canopy_schedule::{Check, Jobs, JobsArgs, Look};
 use canopy_server::badge;
 use canopy_sys::mountinfo::{self, MountEntry};
@@ -259,11 +260,11 @@ fn pool(
     slowest: Duration,
 ) -> Result<PoolStatus, Error> {
     let branches = match &report {
-        Some(report) => branches(&report.branches, slowest)?,
+        Some(report) => branches(report, slowest)?,
         // A hung daemon still has its branches open.
         None if state == State::DoesNotAnswer => {
             let held = badge::servers_of(&mounted).into_iter().flat_map(open_path_fds).collect();
-            branches_at(without_nested(held), slowest)?
+            branches_at(without_nested(held), &[], slowest)?
         }
         None => Vec::new(),
     };
@@ -298,6 +299,8 @@ fn pool(
         jobs: Jobs::default(),
         branches,
         disks: Vec::new(),
+        sleep: sleep::look(report.iter().flat_map(|report| &report.disks)).map_err(probe_start_error)?,
+        catalogue: report.as_ref().and_then(|report| report.catalogue),
         warnings: Vec::new(),
     };
     let given = report.map(|report| report.given).unwrap_or_default();
@@ -323,11 +326,12 @@ fn passthrough(report: &PoolReport) -> String {
     if any { wanted.to_owned() } else { "off".to_owned() }
 }
 
-fn branches(reports: &[BranchReport], slowest: Duration) -> Result<Vec<BranchStatus>, Error> {
+fn branches(pool: &PoolReport, slowest: Duration) -> Result<Vec<BranchStatus>, Error> {
+    let reports = &pool.branches;
     // Of a branch that is known not to answer, a query would only leave a process behind.
     let is_asked = |report: &&BranchReport| answers(report).is_none_or(|health| health == Health::Lagging);
     let asked = reports.iter().filter(is_asked).map(|branch| branch.path.to_path()).collect();
-    let mut of_asked = branches_at(asked, slowest)?.into_iter();
+    let mut of_asked = branches_at(asked, &pool.disks, slowest)?.into_iter();
     let mut found = Vec::new();
     for report in reports {
         let unasked = || BranchStatus::new(report.path.clone(), Health::DoesNotAnswer);
@@ -394,9 +398,14 @@ fn answers(report: &BranchReport) -> Option<Health> {
 }
 
 /// Queries branches. `slowest` is how long the slowest query of the same kind has taken so far.
-fn branches_at(paths: Vec<PathBuf>, slowest: Duration) -> Result<Vec<BranchStatus>, Error> {
+fn branches_at(
+    paths: Vec<PathBuf>,
+    disks: &[RestReport],
+    slowest: Duration,
+) -> Result<Vec<BranchStatus>, Error> {
+    let start = |path: &PathBuf| probe::start(sleep::query(disks, path), path);
     let mut queries =
-        probe::start_all("branch", paths.iter().map(PathBuf::as_path)).map_err(probe_start_error)?;
+        paths.iter().map(start).collect::<std::io::Result<Vec<_>>>().map_err(probe_start_error)?;
     // On a busy machine all of them take long.
     let began = Instant::now();
     let ended = |query: &mut RunningCommand| query.ended_before(began + LEAST_PATIENCE);

@@ -2,9 +2,11 @@
 
 use crate::commands::probe::BranchFacts;
 use canopy_control::{
-    IllnessReport, KernelReport, OsText, ParkedReport, SecurityReport, SurvivalReport, WaitReport,
+    CatalogueReport, IllnessReport, KernelReport, OsText, ParkedReport, SecurityReport, SurvivalReport,
+    WaitReport,
 };
 use canopy_monitor::disks::DiskHealth;
+use canopy_monitor::sleep::DiskSleep;
 use canopy_schedule::Jobs;
 use canopy_upkeep::TierStatus;
 use serde::Serialize;
@@ -99,6 +101,10 @@ pub struct PoolStatus {
     pub branches: Vec<BranchStatus>,
     /// The disks below them.
     pub disks: Vec<DiskHealth>,
+    /// Which of them sleep, and who has woken them.
+    pub sleep: Vec<DiskSleep>,
+    /// Null without `catalogue`, too.
+    pub catalogue: Option<CatalogueReport>,
     pub tiering: TierStatus,
     /// What the pool's file has scheduled; nothing for who is not root.
     pub jobs: Jobs,

@@ -3,6 +3,7 @@
 use super::model::{BranchStatus, Health, PoolStatus, State, Status, Unmounted};
 use crate::terminal::{BAD, BOLD, WARNING, bytes, paragraph, styled, table};
 use canopy_control::{OsText, ParkedReport, SurvivalReport};
+use canopy_monitor::sleep;
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -90,7 +91,12 @@ fn pool(pool: &PoolStatus, linux: Option<&String>) -> String {
             &format!("{}, which go when the room is needed (canopy trash list)", bytes(trash)),
         );
     }
-    pool.tiering.facts().chain(pool.jobs.facts()).for_each(|(name, value)| fact(&mut text, name, &value));
+    let disks = sleep::facts(&pool.sleep, pool.catalogue.as_ref());
+    pool.tiering
+        .facts()
+        .chain(pool.jobs.facts())
+        .chain(disks)
+        .for_each(|(name, value)| fact(&mut text, name, &value));
     if !pool.branches.is_empty() {
         text.push('\n');
         let rows = pool.branches.iter().map(row).collect();

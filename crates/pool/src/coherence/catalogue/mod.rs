@@ -210,9 +210,9 @@ impl Catalogue {
         self.state.lock().as_deref_mut().map(act)
     }
 
-    /// Returns how much is known.
+    /// Returns how much is known; `None` if nothing is kept.
     pub fn extents(&self) -> Option<Extents> {
-        self.with(|state| Extents {
+        self.state.lock().as_deref().map(|state| Extents {
             directories: state.dirs.len() as u64,
             bytes: state.store.bytes(),
             answered: self.answered.load(Ordering::Relaxed),
