@@ -52,20 +52,35 @@ finish() {
 }
 trap finish EXIT
 
-for number in 1 2 3; do
+for number in 1 2 3 4; do
     truncate -s 512M "$work/image$number"
     mkfs.ext4 -q -m 0 "$work/image$number"
     mkdir "$work/disk$number"
     mount -o loop "$work/image$number" "$work/disk$number"
 done
 mkdir "$work/media" "$work/etc"
-"$build/canopy" mount "$work/disk1:$work/disk2:$work/disk3" "$work/media" \
-    -o minfreespace=1M -o "tiers=fast=$work/disk1|fuller than 70%;large=$work/disk2:$work/disk3"
+export CANOPY_CONFIG_DIR=$work/etc
+cat >"$work/etc/media.toml" <<EOF
+mountpoint = "$work/media"
+branches = ["$work/disk1", "$work/disk2", "$work/disk3"]
+minfreespace = "1M"
+tiers = "fast=$work/disk1|fuller than 70%;large=$work/disk2:$work/disk3"
+[[trash]]
+path = "**"
+keep = "3d"
+[[schedule]]
+do = "verify"
+when = "every month at 02:00"
+EOF
+"$build/canopy" mount media
 mkdir -p "$work/media/films" "$work/disk2/films"
 head -c 230M /dev/zero >"$work/media/films/one.mkv"
 head -c 120M /dev/zero >"$work/disk2/films/two.mkv"
 # What a name may be.
 touch "$work/media/films/<img src=x onerror=alert(1)>\"'&.mkv" "$work/media/films/"$'\u202egnp.exe\n'
+
+# Something to bring back.
+echo kept >"$work/media/films/a*[b].txt" && rm "$work/media/films/a*[b].txt"
 
 "$build/canopy-web" --listen 127.0.0.1:0 --state "$work/state" >"$work/invitation" &
 screen=$!
@@ -75,5 +90,5 @@ for ((tries = 0; tries < 100; tries++)); do
 done
 rm -rf target/web/screenshots
 mkdir -p target/web/screenshots
-NODE_PATH=$PWD/target/web/node_modules WORK=$work PICTURE=$pictures INVITATION=$(head -n 1 "$work/invitation") \
+NODE_PATH=$PWD/target/web/node_modules WORK=$work BUILD=$build PICTURE=$pictures INVITATION=$(head -n 1 "$work/invitation") \
     SHOTS=$PWD/target/web/screenshots FILTER=$filter node scripts/web/browser.js

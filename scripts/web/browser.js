@@ -19,6 +19,13 @@ const PAGES = {
   files: `/files?at=${at}&path=films`,
   file: `/files?at=${at}&path=films%2Fone.mkv`,
   log: "/log",
+  actions: "/actions",
+  trash: `/trash?at=${at}`,
+  jobs: "/jobs",
+  doctor: "/doctor",
+  form: `/do?what=drain&at=${at}&branch=${encodeURIComponent(`${WORK}/disk2`)}`,
+  "form-free": `/do?what=add&at=${at}`,
+  "form-option": `/do?what=set&at=${at}&option=minfreespace`,
 };
 let passed = 0;
 const failed = [];
@@ -101,7 +108,7 @@ async function axe(page) {
         page.on("response", (response) => { bytes += Number(response.headers()["content-length"] || 0); });
         const answer = await page.goto(origin + address, { waitUntil: "load" });
         assert.strictEqual(answer.status(), 200);
-        await page.screenshot({ path: `${SHOTS}/${kind}-${name}.png`, fullPage: name !== "options" });
+        await page.screenshot({ path: `${SHOTS}/${kind}-${name}.png`, fullPage: !["options", "log"].includes(name) });
         if (options.javaScriptEnabled !== false) {
           const wider = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
           assert.ok(wider <= 0, `it is ${wider} pixels wider than the window`);
@@ -185,6 +192,7 @@ async function axe(page) {
     await hide(false);
     await page.waitForFunction((before) => !document.body.innerText.includes(before), before, { timeout: 30000 });
   });
+  await require("./actions.js").run({ browser, state, check, axe, watch, origin, pool });
   await check("leaving ends the session in every window", async () => {
     const other = await first.newPage();
     await other.goto(origin);

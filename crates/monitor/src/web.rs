@@ -22,13 +22,15 @@ pub struct WebArgs {
 
 const NOTES: &str = "\
 It prints an address that lets one visitor in, and serves until it is stopped.
-'canopy web token' prints another, with --health-only one that shows no pages of
-files and no log. docs/web.md says who else could get in.
+'canopy web token' prints another, with --read-only one that changes
+nothing, with --health-only one that also shows neither files nor the log.
+docs/web.md says what can be done there, and who else could get in.
 
   --listen PLACE   ADDRESS:PORT or unix:PATH [default: 127.0.0.1:7373]
   --name NAME      a name by which browsers reach it, as that of a proxy
   --group GROUP    the group that may connect to the socket
   --without-tls    listen where others on the network can read along
+  --read-only      let nobody change anything
   --no-token       print no address that lets somebody in
   --state DIR      where tokens are kept [default: /run/canopy-web]
 

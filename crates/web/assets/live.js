@@ -1,6 +1,23 @@
 // Keeps a page up to date. Without it, pages are as true as when they were loaded.
 "use strict";
 (() => {
+  // A command can be copied where the browser lets pages do so; else it is selected as a whole.
+  const finish = () => {
+    for (const line of document.querySelectorAll("[data-copy]")) {
+      if (!navigator.clipboard) break;
+      const button = document.createElement("button");
+      button.type = "button";
+      button.className = "copy";
+      button.textContent = "Copy the command";
+      button.addEventListener("click", async () => {
+        await navigator.clipboard.writeText(line.textContent);
+        button.textContent = "Copied";
+      });
+      line.after(button);
+    }
+    for (const output of document.querySelectorAll(".output")) output.scrollTop = output.scrollHeight;
+  };
+  finish();
   const main = document.querySelector("main[data-live]");
   if (!main || !window.EventSource) return;
   const said = document.getElementById("said");
@@ -17,6 +34,7 @@
     const before = words();
     const at = place(document.activeElement);
     main.innerHTML = content;
+    finish();
     if (at >= 0) {
       const all = main.querySelectorAll("a, button, input, select, summary, [tabindex]");
       (all[Math.min(at, all.length - 1)] || main).focus({ preventScroll: true });

@@ -1,5 +1,6 @@
 //! What all requests share.
 
+use crate::actions::runs::Runs;
 use crate::data::Data;
 use crate::entry::attempts::Attempts;
 use crate::entry::sessions::Sessions;
@@ -14,6 +15,10 @@ const STREAMS: usize = 48;
 #[derive(Debug)]
 pub struct App {
     pub data: Data,
+    /// What was asked for, and runs.
+    pub runs: Arc<Runs>,
+    /// Nobody may change anything.
+    pub read_only: bool,
     pub tokens: Tokens,
     pub sessions: Sessions,
     pub attempts: Attempts,
@@ -26,9 +31,11 @@ pub struct App {
 
 impl App {
     #[must_use]
-    pub fn new(data: Data, tokens: Tokens, hosts: Hosts, cookie: String) -> App {
+    pub fn new(data: Data, runs: Arc<Runs>, tokens: Tokens, hosts: Hosts, cookie: String) -> App {
         App {
             data,
+            runs,
+            read_only: false,
             tokens,
             sessions: Sessions::default(),
             attempts: Attempts::default(),

@@ -1,18 +1,21 @@
 //! Which page belongs to an address.
 
+use crate::actions::build::Known;
+use crate::actions::kinds::{Input, Kind, Scope};
 use crate::app::App;
 use crate::data::command::Failure;
-use crate::entry::Role;
+use crate::data::model::Pool;
+use crate::entry::sessions::Session;
 use crate::pages::files::{self, Found};
 use crate::pages::frame::Page;
-use crate::pages::{log, options, overview, pool, warnings};
+use crate::pages::{act, doctor, jobs, log, options, overview, pool, run, trash, warnings};
 use crate::request::{Fields, within};
 use canopy_sys::shown::Show as _;
 use std::path::Path;
 
 /// Returns a page; `None` if there is no such page for this role.
-pub async fn page(app: &App, role: Role, path: &str, query: &Fields) -> Option<Page> {
-    if !role.may_see(path) {
+pub async fn page(app: &App, session: &Session, path: &str, query: &Fields) -> Option<Page> {
+    if !session.role.may_see(path) {
         return None;
     }
     let (title, place) = match path {
@@ -22,18 +25,37 @@ pub async fn page(app: &App, role: Role, path: &str, query: &Fields) -> Option<P
         "/options" => ("Options", "/options"),
         "/files" => ("Files", "/files"),
         "/log" => ("Log", "/log"),
+        "/actions" => ("Actions", "/actions"),
+        "/do" => ("Action", "/actions"),
+        "/run" => ("Action", "/actions"),
+        "/trash" => ("Trash", "/trash"),
+        "/jobs" => ("Schedule", "/jobs"),
+        "/doctor" => ("Doctor", "/doctor"),
         _ => return None,
     };
-    match found(app, role, path, query).await {
+    match found(app, session, path, query).await {
         Ok(page) => page,
         Err(failure) => {
             let failed = Page::failed(title, place, &failure);
-            Some(if matches!(path, "/" | "/pool" | "/warnings") { failed.live() } else { failed })
+            Some(if matches!(path, "/" | "/pool" | "/warnings" | "/actions") {
+                failed.live()
+            } else {
+                failed
+            })
         }
     }
 }
 
-async fn found(app: &App, role: Role, path: &str, query: &Fields) -> Result<Option<Page>, Failure> {
+async fn found(app: &App, session: &Session, path: &str, query: &Fields) -> Result<Option<Page>, Failure> {
+    match path {
+        // They show what is known here, whatever the pools do.
+        "/run" => {
+            let found = query.text("id").parse().ok().and_then(|id| app.runs.get(id));
+            return Ok(Some(found.map_or_else(run::unknown, |found| run::page(&found, session))));
+        }
+        "/doctor" => return Ok(Some(doctor::page(&app.data.doctor().await?, session))),
+        _ => {}
+    }
     let status = app.data.status().await?;
     let at = query.path("at");
     let chosen = status.pool(&at);
@@ -43,10 +65,35 @@ async fn found(app: &App, role: Role, path: &str, query: &Fields) -> Result<Opti
     Ok(match path {
         "/" => Some(overview::page(&status)),
         "/warnings" => Some(warnings::page(&status)),
-        "/pool" => chosen.map(|chosen| pool::page(chosen, role)),
+        "/pool" => chosen.map(|chosen| pool::page(chosen, session)),
         "/options" => {
             let chosen = chosen.or(status.pools.first());
-            Some(options::page(app.data.options().await?, &status, chosen, query.text("q")))
+            Some(options::page(app.data.options().await?, &status, chosen, query.text("q"), session))
+        }
+        "/actions" => Some(act::list(&status, &app.runs.list(), &app.runs.record(), session)),
+        "/do" => {
+            let Some(kind) = Kind::named(query.text("what")) else { return Ok(None) };
+            if kind.scope == Scope::Pool && chosen.is_none() {
+                return Ok(Some(act::which_pool(kind, &status)));
+            }
+            let known = known(app, kind, chosen).await?;
+            Some(act::form(kind, &known, session, query, &Fields::default(), None))
+        }
+        "/trash" => {
+            let chosen = chosen.or(status.pools.first());
+            let trash = match chosen {
+                Some(pool) => Some(app.data.trash(&pool.mountpoint.to_path()).await),
+                None => None,
+            };
+            Some(trash::page(&status, chosen, trash.as_ref().map(Result::as_ref), query.text("q"), session))
+        }
+        "/jobs" => {
+            let mut all = Vec::new();
+            for pool in &status.pools {
+                let jobs = app.data.jobs(&pool.mountpoint.to_path()).await;
+                all.push((&pool.mountpoint, jobs));
+            }
+            Some(jobs::page(&all, session))
         }
         "/files" => {
             let mountpoint = chosen.or(status.pools.first()).map(|pool| pool.mountpoint.to_path());
@@ -64,6 +111,28 @@ async fn found(app: &App, role: Role, path: &str, query: &Fields) -> Result<Opti
         }
         _ => None,
     })
+}
+
+/// Finds out what the values of an action are checked against.
+///
+/// # Errors
+/// If a command fails that knows it.
+pub async fn known<'k>(app: &'k App, kind: &Kind, pool: Option<&'k Pool>) -> Result<Known<'k>, Failure> {
+    let needs = |input: Input| kind.fields.iter().any(|field| field.input == input);
+    let mut known = Known { pool, ..Known::default() };
+    if needs(Input::Option) {
+        known.options = app.data.options().await?;
+    }
+    if let Some(pool) = pool.filter(|_| needs(Input::Job)) {
+        let jobs = app.data.jobs(&pool.mountpoint.to_path()).await?;
+        known.jobs = jobs.pools.into_iter().flat_map(|pool| pool.jobs).map(|job| job.name).collect();
+    }
+    if needs(Input::Finding) {
+        let found = app.data.doctor().await?.findings.into_iter().filter(|finding| finding.fixable);
+        known.findings = found.map(|finding| finding.code).collect();
+        known.findings.dedup();
+    }
+    Ok(known)
 }
 
 async fn place(app: &App, mountpoint: &Path, named: &[u8]) -> Found {

@@ -4,6 +4,8 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+pub mod acting;
+pub mod actions;
 pub mod answer;
 pub mod app;
 pub mod content;
@@ -17,6 +19,7 @@ pub mod pages;
 pub mod request;
 pub mod routes;
 
+use actions::runs::Runs;
 use app::App;
 use canopy_base::text::one_line;
 use clap::{Args, Parser, Subcommand};
@@ -64,6 +67,9 @@ struct ServeArgs {
     /// Print no address that lets somebody in
     #[arg(long)]
     no_token: bool,
+    /// Let nobody change anything, whatever their token
+    #[arg(long)]
+    read_only: bool,
     /// The program that is asked [default: the one beside this, or in PATH]
     #[arg(long, value_name = "PROGRAM", hide = true)]
     canopy: Option<PathBuf>,
@@ -73,9 +79,12 @@ struct ServeArgs {
 enum Command {
     /// Print an address that lets somebody in, once
     Token {
-        /// Show neither the pages of files nor the log
+        /// Show neither the pages of files nor the log, and no actions
         #[arg(long)]
         health_only: bool,
+        /// Show everything, and let nothing be changed
+        #[arg(long, conflicts_with = "health_only")]
+        read_only: bool,
     },
 }
 
@@ -108,9 +117,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     let state = cli.state.clone().unwrap_or_else(default_state);
     let done = match cli.command {
-        Some(Command::Token { health_only }) => {
-            token(&state, if health_only { Role::Health } else { Role::Full })
-        }
+        Some(Command::Token { health_only: true, .. }) => token(&state, Role::Health),
+        Some(Command::Token { read_only: true, .. }) => token(&state, Role::Reader),
+        Some(Command::Token { .. }) => token(&state, Role::Full),
         None => serve(&cli.serve, &state),
     };
     match done {
@@ -171,7 +180,11 @@ fn serve(args: &ServeArgs, state: &Path) -> Result<()> {
         let port = address.rsplit(':').next().filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
         let hosts = Hosts::new(args.name.iter().cloned().chain(listens));
         let cookie = format!("canopy-{}", port.unwrap_or("socket"));
-        let app = Arc::new(App::new(Data::new(Program::new(program)), tokens.clone(), hosts, cookie));
+        let runs = Arc::new(Runs::new(program.clone(), state));
+        let data = Data::new(Program::new(program));
+        let mut app = App::new(data, Arc::clone(&runs), tokens.clone(), hosts, cookie);
+        app.read_only = args.read_only;
+        let app = Arc::new(app);
         let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
             .map_err(Error::Runtime)?;
         if args.no_token {
@@ -184,6 +197,7 @@ fn serve(args: &ServeArgs, state: &Path) -> Result<()> {
             _ = tokio::signal::ctrl_c() => {}
             _ = terminate.recv() => {}
         }
+        runs.end_all().await;
         Ok(())
     })
 }

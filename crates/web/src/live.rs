@@ -14,6 +14,8 @@ use tokio::sync::mpsc::{Sender, channel};
 
 /// How often it is looked whether a page has changed.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// While a command runs.
+const LOOK_SOON: Duration = Duration::from_millis(500);
 /// A line now and then shows proxies that the connection is in use.
 const SPEAK_EVERY: Duration = Duration::from_secs(20);
 
@@ -46,7 +48,8 @@ async fn send(
         return;
     }
     while app.sessions.goes_on(&session) {
-        let Some(page) = page(&app, session.role, path, &query).await.filter(|page| page.live) else { break };
+        let Some(page) = page(&app, &session, path, &query).await.filter(|page| page.live) else { break };
+        let pause = if page.fast { LOOK_SOON } else { LOOK_EVERY };
         let now = page.seen();
         if now != seen {
             let event = format!("event: content\nid: {now}\ndata: {}\n\n", page.line());
@@ -62,7 +65,7 @@ async fn send(
         }
         tokio::select! {
             () = sender.closed() => return,
-            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = tokio::time::sleep(pause) => {}
         }
     }
     // The page is gone, or the session has ended: loading it again shows which.

@@ -31,6 +31,17 @@ impl Fields {
         found.map_or(b"", |(_, value)| value)
     }
 
+    /// Returns all values of this name.
+    pub fn all<'f>(&'f self, name: &'f str) -> impl Iterator<Item = &'f [u8]> {
+        self.0.iter().filter(move |(field, _)| field == name.as_bytes()).map(|(_, value)| value.as_slice())
+    }
+
+    /// Returns these fields, and others behind them.
+    #[must_use]
+    pub fn and(&self, others: &Fields) -> Fields {
+        Fields(self.0.iter().chain(&others.0).cloned().collect())
+    }
+
     pub fn has(&self, name: &str) -> bool {
         self.0.iter().any(|(field, _)| field == name.as_bytes())
     }

@@ -1,5 +1,6 @@
 //! Which answer a request gets, and who gets none.
 
+use crate::acting;
 use crate::answer::{self, Answer};
 use crate::app::App;
 use crate::content;
@@ -61,7 +62,7 @@ pub async fn answer(app: Arc<App>, request: Request<Incoming>) -> Answer {
                     answer::refusal(StatusCode::FORBIDDEN, line)
                 }
                 ("/leave", Some(session)) => leave(&app, &session),
-                (_, Some(_)) => answer::page(StatusCode::NOT_FOUND, entry::missing()),
+                (_, Some(session)) => acting::post(&app, &session, path, &query, &form).await,
             }
         }
         _ => answer::with_header(
@@ -76,7 +77,7 @@ async fn get(app: &App, path: &str, query: &Fields, session: &Session, address: 
     if !session.role.may_see(path) {
         return answer::page(StatusCode::FORBIDDEN, entry::not_for_you());
     }
-    match content::page(app, session.role, path, query).await {
+    match content::page(app, session, path, query).await {
         Some(page) => answer::page(StatusCode::OK, frame::framed(&page, session, address)),
         None => answer::page(StatusCode::NOT_FOUND, entry::missing()),
     }
@@ -106,6 +107,7 @@ fn enter(app: &App, headers: &HeaderMap, token: &str) -> Answer {
         let line = "This token lets nobody in: each can be used once, within a quarter of an hour.";
         return answer::page(StatusCode::FORBIDDEN, entry::ask(Some(line)));
     };
+    let role = if app.read_only { role.reading() } else { role };
     let value = app.sessions.begin(role);
     set_cookie(app, headers, &value, LONGEST.as_secs(), answer::page(StatusCode::OK, entry::welcome()))
 }

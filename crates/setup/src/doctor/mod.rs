@@ -32,8 +32,13 @@ pub struct Finding {
     /// What to do, in one line.
     pub fix: String,
     /// The same, where a program can do it.
-    #[serde(skip)]
+    #[serde(rename = "fixable", serialize_with = "is_there")]
     pub action: Option<Action>,
+}
+
+/// Programs are told whether `--fix` can do it.
+fn is_there<S: serde::Serializer>(action: &Option<Action>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_bool(action.is_some())
 }
 
 /// What `canopy doctor --fix` does.

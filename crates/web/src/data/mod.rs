@@ -4,7 +4,7 @@ pub mod command;
 pub mod model;
 
 use command::{Failure, Output, Program};
-use model::{Listing, Log, OptionHelp, Pool, Status, Which};
+use model::{Doctor, Jobs, Listing, Log, OptionHelp, Pool, Status, Trash, Which};
 use serde::de::DeserializeOwned;
 use std::ffi::OsStr;
 use std::path::Path;
@@ -84,6 +84,26 @@ impl Data {
             arguments.extend([OsStr::new("--"), pool.as_os_str()]);
         }
         self.ask(arguments).await
+    }
+
+    /// # Errors
+    /// If the pool has none, or this user may not look into it.
+    pub async fn trash(&self, pool: &Path) -> Result<Trash, Failure> {
+        let arguments =
+            [OsStr::new("trash"), "list".as_ref(), "--json".as_ref(), "--".as_ref(), pool.as_os_str()];
+        self.ask(arguments).await
+    }
+
+    /// # Errors
+    /// If the command fails.
+    pub async fn jobs(&self, pool: &Path) -> Result<Jobs, Failure> {
+        self.ask([OsStr::new("jobs"), "--json".as_ref(), "--".as_ref(), pool.as_os_str()]).await
+    }
+
+    /// # Errors
+    /// If the command fails.
+    pub async fn doctor(&self) -> Result<Doctor, Failure> {
+        self.ask(["doctor", "--json"]).await
     }
 
     async fn ask<T: DeserializeOwned>(

@@ -243,3 +243,69 @@ pub struct LogSource {
     pub file: Option<String>,
     pub lines: Vec<String>,
 }
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Trash {
+    pub kept: Vec<Kept>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Kept {
+    pub branch: OsText,
+    pub path: OsText,
+    pub removed: i64,
+    pub user: Option<u32>,
+    pub program: Option<String>,
+    pub size: u64,
+    pub used: u64,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Jobs {
+    #[serde(default)]
+    pub watched: bool,
+    pub pools: Vec<JobsOfPool>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct JobsOfPool {
+    pub mistake: Option<String>,
+    #[serde(default)]
+    pub jobs: Vec<Job>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Job {
+    pub name: String,
+    pub when: Option<String>,
+    pub command: String,
+    pub state: String,
+    pub waits: Option<String>,
+    pub overdue: Option<i64>,
+    pub next: Option<i64>,
+    pub last: Option<LastJob>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct LastJob {
+    pub ended: Option<i64>,
+    pub outcome: Option<String>,
+    #[serde(default)]
+    pub text: String,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Doctor {
+    pub findings: Vec<Finding>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Finding {
+    pub code: String,
+    pub level: String,
+    pub text: String,
+    pub fix: String,
+    /// `canopy doctor --fix` can do it.
+    #[serde(default)]
+    pub fixable: bool,
+}

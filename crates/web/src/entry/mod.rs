@@ -25,8 +25,10 @@ pub(crate) fn digest(secret: &str) -> blake3::Hash {
 /// What somebody may do who is let in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// See everything.
+    /// See everything, and change pools.
     Full,
+    /// See everything.
+    Reader,
     /// See how pools are, but neither the pages of files nor the log: for a screen on the wall.
     Health,
 }
@@ -34,17 +36,33 @@ pub enum Role {
 impl Role {
     /// Whether the page at this path is for it.
     pub fn may_see(self, path: &str) -> bool {
-        self == Role::Full || !matches!(path, "/files" | "/log")
+        match self {
+            Role::Full => true,
+            Role::Reader => !matches!(path, "/do" | "/new"),
+            Role::Health => matches!(path, "/" | "/pool" | "/warnings" | "/options" | "/live"),
+        }
+    }
+
+    /// Whether it may change anything.
+    pub fn may_act(self) -> bool {
+        self == Role::Full
+    }
+
+    /// What it is where nobody may change anything.
+    #[must_use]
+    pub fn reading(self) -> Role {
+        if self == Role::Full { Role::Reader } else { self }
     }
 
     pub(crate) fn word(self) -> &'static str {
         match self {
             Role::Full => "full",
+            Role::Reader => "reader",
             Role::Health => "health",
         }
     }
 
     pub(crate) fn parse(word: &str) -> Option<Role> {
-        [Role::Full, Role::Health].into_iter().find(|role| role.word() == word)
+        [Role::Full, Role::Reader, Role::Health].into_iter().find(|role| role.word() == word)
     }
 }

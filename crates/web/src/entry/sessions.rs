@@ -20,6 +20,13 @@ pub struct Session {
     id: blake3::Hash,
 }
 
+impl Session {
+    /// Returns what tells it from others in a record, and lets nobody in.
+    pub fn name(&self) -> String {
+        self.id.to_hex()[..12].to_owned()
+    }
+}
+
 #[derive(Debug)]
 struct Entry {
     session: Session,

@@ -11,7 +11,7 @@ pub fn ask(wrong: Option<&str>) -> Markup {
             h1 { "Canopy" }
             @if let Some(wrong) = wrong { p .notice.problem role="alert" { (wrong) } }
             p { "This page shows the pools of this machine to whoever is let in. In a terminal there, " code { "canopy web token" }
-                " prints an address that lets you in once." }
+                " prints an address that lets you in once, and with " code { "--read-only" } " one that changes nothing." }
             form method="post" action="/enter" {
                 label for="token" { "Or enter the token itself" }
                 input #token type="password" name="token" required autocomplete="off";
@@ -49,7 +49,8 @@ pub fn not_for_you() -> Markup {
         "Not shown",
         html! {
             h1 { "This is not shown to you" }
-            p { "The token that let you in was made with " code { "--health-only" } ". " a href="/" { "The pools" } }
+            p { "The token that let you in, or the program, was started with " code { "--health-only" } " or " code { "--read-only" } ". "
+                a href="/" { "The pools" } }
         },
     )
 }

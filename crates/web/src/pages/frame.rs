@@ -32,10 +32,14 @@ pub static ICON: LazyLock<Asset> =
     LazyLock::new(|| Asset::new("icon.svg", "image/svg+xml", include_str!("../../assets/icon.svg")));
 
 /// The pages that the menu names.
-const MENU: [(&str, &str); 5] = [
+const MENU: [(&str, &str); 9] = [
     ("/", "Pools"),
     ("/warnings", "Warnings"),
+    ("/actions", "Actions"),
     ("/files", "Files"),
+    ("/trash", "Trash"),
+    ("/jobs", "Schedule"),
+    ("/doctor", "Doctor"),
     ("/options", "Options"),
     ("/log", "Log"),
 ];
@@ -49,16 +53,23 @@ pub struct Page {
     pub content: Markup,
     /// It is kept up to date.
     pub live: bool,
+    /// It changes often now.
+    pub fast: bool,
 }
 
 impl Page {
     pub fn new(title: &str, place: &'static str, content: Markup) -> Page {
-        Page { title: title.to_owned(), place, content, live: false }
+        Page { title: title.to_owned(), place, content, live: false, fast: false }
     }
 
     #[must_use]
     pub fn live(self) -> Page {
         Page { live: true, ..self }
+    }
+
+    #[must_use]
+    pub fn fast(self) -> Page {
+        Page { fast: true, ..self }
     }
 
     /// A page that says why there is nothing to see.
@@ -72,9 +83,20 @@ impl Page {
 }
 
 impl Page {
+    /// A page that says why something was not done. `back` leads on.
+    pub fn refused(why: &str, back: &str) -> Page {
+        let content = html! {
+            h1 { "Not done" }
+            p .notice.problem role="alert" { (shown(why)) }
+            p { a href=(back) { "Back" } }
+        };
+        Page::new("Not done", "/actions", content)
+    }
+
     /// What a live page sends again when it changes: one line.
     pub fn line(&self) -> String {
-        self.content.0.replace(['\n', '\r'], " ")
+        // Ends of lines, which texts in `pre` have, are written in another way.
+        self.content.0.replace('\n', "&#10;").replace('\r', " ")
     }
 
     /// Tells whether a content is the same.
@@ -90,6 +112,8 @@ pub fn framed(page: &Page, session: &Session, at: &str) -> Markup {
         .then(|| crate::request::link("/live", &[("at", at.as_ref()), ("seen", page.seen().as_ref())]));
     document(
         &page.title,
+        // Without JavaScript, it is loaded again.
+        page.fast,
         html! {
             a .skip href="#main" { "Skip to the content" }
             header {
@@ -103,7 +127,11 @@ pub fn framed(page: &Page, session: &Session, at: &str) -> Markup {
                 }
                 form method="post" action="/leave" {
                     (hidden(session))
-                    @if session.role == Role::Health { span .role { "health only" } }
+                    @match session.role {
+                        Role::Full => {},
+                        Role::Reader => span .role { "read only" },
+                        Role::Health => span .role { "health only" },
+                    }
                     button { "Leave" }
                 }
             }
@@ -115,7 +143,7 @@ pub fn framed(page: &Page, session: &Session, at: &str) -> Markup {
 
 /// Returns a page for somebody without a session.
 pub fn bare(title: &str, content: Markup) -> Markup {
-    document(title, html! { main #main .narrow { (content) } })
+    document(title, false, html! { main #main .narrow { (content) } })
 }
 
 /// What each form has that changes something.
@@ -123,7 +151,7 @@ pub fn hidden(session: &Session) -> Markup {
     html! { input type="hidden" name="secret" value=(session.form_secret); }
 }
 
-fn document(title: &str, body: Markup) -> Markup {
+fn document(title: &str, again: bool, body: Markup) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -131,6 +159,7 @@ fn document(title: &str, body: Markup) -> Markup {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
+                @if again { noscript { meta http-equiv="refresh" content="2"; } }
                 title { (title) " · Canopy" }
                 link rel="stylesheet" href=(STYLE.address);
                 link rel="icon" type="image/svg+xml" href=(ICON.address);

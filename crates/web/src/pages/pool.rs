@@ -1,14 +1,16 @@
 //! One pool: its tiers, branches and disks.
 
+use super::act;
 use super::frame::Page;
 use super::overview::space;
 use super::parts::{badge, bar, path, shown, size, warning};
 use crate::data::model::{Branch, Disk, Health, Pool, Tier};
-use crate::entry::Role;
+use crate::entry::sessions::Session;
 use crate::request::link;
 use maud::{Markup, html};
 
-pub fn page(pool: &Pool, role: Role) -> Page {
+pub fn page(pool: &Pool, session: &Session) -> Page {
+    let role = session.role;
     let title = pool.mountpoint.one_line();
     let health = pool.health();
     let at = pool.mountpoint.to_os_string();
@@ -19,6 +21,7 @@ pub fn page(pool: &Pool, role: Role) -> Page {
         p .links {
             @if role.may_see("/files") { a href=(link("/files", &[("at", &at)])) { "Files" } }
             " " a href=(link("/options", &[("at", &at)])) { "Options" }
+            @if role.may_see("/trash") { " " a href=(link("/trash", &[("at", &at)])) { "Trash" } }
             @if role.may_see("/log") { " " a href=(link("/log", &[("at", &at)])) { "Log" } }
         }
         @for one in pool.warnings() { (warning(one)) }
@@ -29,7 +32,7 @@ pub fn page(pool: &Pool, role: Role) -> Page {
                     None if grouped.len() > 1 => h2 { "Branches in no tier" },
                     None => h2 { "Branches" },
                 }
-                ul .cards { @for branch in branches { li .card { (card(pool, branch)) } } }
+                ul .cards { @for branch in branches { li .card { (card(pool, branch)) @if role.may_act() { (act::branch_links(pool, &branch.path.to_os_string())) } } } }
             }
         }
         @if let Some(mover) = &pool.tiering.mover {
@@ -37,6 +40,7 @@ pub fn page(pool: &Pool, role: Role) -> Page {
                 @if let Some(state) = mover.state.as_str() { ", " (shown(state)) } }
         }
         (facts(pool))
+        @if session.role.may_act() { section { h2 { "Actions" } (act::links(pool)) } }
     };
     Page::new(&title, "/", content).live()
 }

@@ -2,6 +2,7 @@
 //! what hostile names, large requests and slow clients do.
 #![forbid(unsafe_code)]
 
+mod actions;
 mod entry;
 mod hostile;
 mod limits;

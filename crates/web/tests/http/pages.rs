@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
 
 /// Opens the events of a page.
-fn events(screen: &Screen, cookie: &str, address: &str) -> BufReader<TcpStream> {
+pub(crate) fn events(screen: &Screen, cookie: &str, address: &str) -> BufReader<TcpStream> {
     let mut stream = screen.connect();
     let text =
         format!("GET {address} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nCookie: {cookie}\r\n\r\n", screen.port);
@@ -14,7 +14,7 @@ fn events(screen: &Screen, cookie: &str, address: &str) -> BufReader<TcpStream> 
 }
 
 /// Reads up to the next event, and returns it with its name and data.
-fn next_event(stream: &mut BufReader<TcpStream>) -> String {
+pub(crate) fn next_event(stream: &mut BufReader<TcpStream>) -> String {
     let mut event = String::new();
     loop {
         let mut line = String::new();

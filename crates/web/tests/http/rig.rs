@@ -49,11 +49,12 @@ impl Got {
 }
 
 /// Makes the directory of a test, with a `canopy` that prints the file of its command: `status`, `options`, `which`, `ls`, `log`.
-/// It notes each command line.
+/// It notes each command line. A file of this name below `does` is a script that runs before.
 pub(crate) fn scratch() -> ScratchDir {
-    let scratch = ScratchDir::new("canopy-web", &["says"]);
+    let scratch = ScratchDir::new("canopy-web", &["says", "does"]);
     let script = format!(
-        "#!/bin/sh\nprintf '%s\\n' \"$*\" >> {dir}/asked\ncat {dir}/says/$1 2>/dev/null && exit 1\n\
+        "#!/bin/sh\nprintf '%s\\n' \"$*\" >> {dir}/asked\n\
+         [ -e {dir}/does/$1 ] && . {dir}/does/$1\ncat {dir}/says/$1 2>/dev/null && exit 1\n\
          echo \"canopy: nothing is known of $1\" >&2\nexit 1\n",
         dir = scratch.dir().to_str().expect("text")
     );
@@ -96,6 +97,22 @@ impl Screen {
         // Never half of it.
         fs::write(path.with_extension("new"), text).expect("what it says");
         fs::rename(path.with_extension("new"), path).expect("what it says");
+    }
+
+    /// What `canopy COMMAND` does from now on: a script.
+    pub(crate) fn does(&self, command: &str, script: &str) {
+        fs::write(self.scratch.path(&format!("does/{command}")), script).expect("what it does");
+    }
+
+    /// Waits until a page has these words.
+    pub(crate) fn wait_for(&self, cookie: &str, address: &str, words: &str) -> Got {
+        let mut got = self.get(cookie, address);
+        let there = wait_until(PATIENCE, || {
+            got = self.get(cookie, address);
+            got.body.contains(words)
+        });
+        assert!(there, "{address} lacks {words}: {}", got.body);
+        got
     }
 
     /// The command lines that were run.

@@ -1,0 +1,318 @@
+//! An action from what a form says. Whatever it says is checked against what there is.
+
+use super::Action;
+use super::kinds::{Field, Goes, Input, Kind, Plan, Scope};
+use crate::data::model::{OptionHelp, Pool};
+use crate::request::{Fields, within};
+use canopy_sys::shown::Show as _;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::Path;
+
+/// The longest value that a form may have.
+const LONGEST: usize = 4096;
+/// The most directories that one action takes.
+const MOST: usize = 64;
+
+/// What an action is checked against.
+#[derive(Debug, Default)]
+pub struct Known<'k> {
+    pub pool: Option<&'k Pool>,
+    pub options: &'k [OptionHelp],
+    pub jobs: Vec<String>,
+    pub findings: Vec<String>,
+}
+
+/// Returns the action that a form asks for.
+///
+/// # Errors
+/// If something is missing, or is not what it has to be; in a line for whoever has filled it in.
+pub fn action(kind: &'static Kind, given: &Fields, known: &Known<'_>) -> Result<Action, String> {
+    let pool = match (kind.scope, known.pool) {
+        (Scope::Machine, _) => None,
+        (Scope::Pool, Some(pool)) => Some(pool.mountpoint.to_path()),
+        (Scope::Pool, None) => return Err("say which pool".into()),
+    };
+    let mut options = Vec::new();
+    let mut last: Vec<OsString> = Vec::new();
+    let mut key = OsString::new();
+    let mut difference = Vec::new();
+    for field in kind.fields {
+        for value in values(field, given, known)? {
+            match field.goes {
+                Goes::Flag(option) => options.push(option.into()),
+                Goes::With(option) => options.push(joined(option.as_ref(), &value)),
+                Goes::Last => last.push(value),
+                Goes::Key => key = value,
+                Goes::Value => {
+                    difference = changed(&key, &value, known);
+                    last.push(joined(&key, &value));
+                }
+            }
+        }
+    }
+    let line = |acts: bool| {
+        let word = match (kind.plan, acts) {
+            (Plan::DryRun, true) => Some("--yes"),
+            (Plan::DryRun, false) => Some("--dry-run"),
+            (Plan::None, _) => None,
+        };
+        let command = kind.command.iter().copied().chain(word).map(OsString::from);
+        let behind = pool.iter().map(|pool| pool.clone().into_os_string());
+        let behind = behind.chain(kind.after.iter().map(OsString::from)).chain(last.iter().cloned());
+        let mut behind = behind.peekable();
+        let end = behind.peek().is_some().then(|| OsString::from("--"));
+        command.chain(options.iter().cloned()).chain(end).chain(behind).collect::<Vec<_>>()
+    };
+    let plan = (kind.plan == Plan::DryRun).then(|| line(false));
+    Ok(Action {
+        title: kind.title.to_owned(),
+        words: kind.words.to_owned(),
+        undo: kind.undo,
+        plan,
+        difference,
+        argv: line(true),
+        pool: pool.clone(),
+    })
+}
+
+fn joined(key: &OsStr, value: &OsStr) -> OsString {
+    OsString::from_vec([key.as_bytes(), b"=", value.as_bytes()].concat())
+}
+
+/// Returns the checked values of a field: none if it is not given.
+fn values(field: &Field, given: &Fields, known: &Known<'_>) -> Result<Vec<OsString>, String> {
+    let wrong = |why: &str| Err(format!("{}: {why}", field.label));
+    let mut found = Vec::new();
+    for value in given.all(field.name) {
+        if value.len() > LONGEST || value.contains(&0) {
+            return wrong("this is too long, or has a zero byte");
+        }
+        match field.input {
+            // A field may hold several, a line each.
+            Input::Directories => {
+                let lines = value
+                    .split(|&byte| byte == b'\n')
+                    .map(<[u8]>::trim_ascii)
+                    .filter(|line| !line.is_empty());
+                found.extend(lines);
+            }
+            _ if value.is_empty() && field.goes != Goes::Value => {}
+            _ => found.push(value),
+        }
+    }
+    if field.input == Input::Directories {
+        found.truncate(MOST);
+    } else {
+        found.truncate(1);
+    }
+    if found.is_empty() && field.required {
+        return wrong("this is needed");
+    }
+    found.into_iter().map(|value| checked(field, OsStr::from_bytes(value), known)).collect()
+}
+
+fn checked(field: &Field, value: &OsStr, known: &Known<'_>) -> Result<OsString, String> {
+    let wrong = |why: &str| Err(format!("{}: {} {why}", field.label, value.shown()));
+    let text = value.to_str();
+    let one_of = |mut all: &mut dyn Iterator<Item = &str>, why| {
+        let is_one = text.is_some_and(|text| (&mut all).any(|one| one == text));
+        if is_one { Ok(value.to_owned()) } else { wrong(why) }
+    };
+    match field.input {
+        Input::Branch => {
+            let branches = known.pool.map_or(&[][..], |pool| &pool.branches);
+            let is_one = branches.iter().any(|branch| branch.path.to_os_string() == value);
+            if is_one { Ok(value.to_owned()) } else { wrong("is no branch of this pool") }
+        }
+        Input::Directory | Input::Directories => {
+            let path = Path::new(value);
+            let leads_up = path.components().any(|part| part == std::path::Component::ParentDir);
+            let is_whole = path.is_absolute() && !leads_up;
+            if is_whole { Ok(value.to_owned()) } else { wrong("is no whole path, such as /mnt/disk4") }
+        }
+        Input::Place => {
+            let root = known.pool.map(|pool| pool.mountpoint.to_path()).unwrap_or_default();
+            within(&root, value.as_bytes())
+                .map_or_else(|| wrong("leads out of the pool"), |path| Ok(path.into()))
+        }
+        Input::Kept => {
+            let leads_out = within(Path::new("/"), value.as_bytes()).is_none();
+            if leads_out { wrong("leads out of the pool") } else { Ok(value.to_owned()) }
+        }
+        Input::Option => {
+            let mut changeable =
+                known.options.iter().filter(|option| option.runtime).map(|option| option.name.as_str());
+            one_of(&mut changeable, "is no option that a running pool can change")
+        }
+        Input::Value => Ok(value.to_owned()),
+        Input::Job => one_of(&mut known.jobs.iter().map(String::as_str), "is no job of this pool"),
+        Input::Finding => one_of(&mut known.findings.iter().map(String::as_str), "is not found now"),
+        Input::Name => {
+            let is_name = |text: &str| {
+                text.starts_with(|c: char| c.is_ascii_alphanumeric())
+                    && text.len() <= 64
+                    && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c))
+            };
+            if text.is_some_and(is_name) {
+                Ok(value.to_owned())
+            } else {
+                wrong("is no name: letters, digits, - and _")
+            }
+        }
+        Input::Quantity => {
+            let plain = |text: &str| {
+                text.starts_with(|c: char| c.is_ascii_digit())
+                    && text.len() <= 32
+                    && text.chars().all(|c| c.is_ascii_alphanumeric() || ".%:-".contains(c))
+            };
+            if text.is_some_and(plain) {
+                Ok(value.to_owned())
+            } else {
+                wrong("is no number with a unit, such as 20M")
+            }
+        }
+        Input::Yes => Ok(value.to_owned()),
+        Input::Choice(choices) => {
+            one_of(&mut choices.iter().map(|(word, _)| *word), "is none of the choices")
+        }
+    }
+}
+
+/// What a new value of an option changes, as lines behind `-` and `+`.
+fn changed(key: &OsStr, value: &OsStr, known: &Known<'_>) -> Vec<String> {
+    let key = key.to_string_lossy();
+    let options = known.pool.and_then(|pool| pool.options.as_ref());
+    let before = options.and_then(|options| options.get(key.as_ref()));
+    let old = before.map(|before| format!("- {key} = {}", before.shown()));
+    old.into_iter().chain([format!("+ {key} = {}", value.shown())]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::actions::kinds::KINDS;
+
+    fn pool() -> Pool {
+        let text = r#"{"mountpoint":"/mnt/-media","source":"x","state":"serving","options":{"minfreespace":"1"},
+            "branches":[{"path":"/mnt/disk1","health":"ok"},{"path":[47,109,10,255],"health":"ok"}],"warnings":[]}"#;
+        serde_json::from_str(text).unwrap()
+    }
+
+    fn options() -> Vec<OptionHelp> {
+        serde_json::from_str(r#"[{"name":"minfreespace","runtime":true},{"name":"threads"}]"#).unwrap()
+    }
+
+    fn built(name: &str, form: &str) -> Result<Vec<String>, String> {
+        let (pool, options) = (pool(), options());
+        let known = Known {
+            pool: Some(&pool),
+            options: &options,
+            jobs: vec!["verify".into()],
+            findings: vec!["x-y".into()],
+        };
+        let action = action(Kind::named(name).unwrap(), &Fields::parse(form.as_bytes()), &known)?;
+        Ok(action.argv.iter().map(|word| word.to_string_lossy().into_owned()).collect())
+    }
+
+    #[test]
+    fn forms_become_command_lines() {
+        for (name, form, line) in [
+            ("add", "dir=/mnt/a", "add --yes -- /mnt/-media /mnt/a"),
+            (
+                "add",
+                "dir=/mnt/a&mode=NC&no-persist=yes",
+                "add --yes --mode=NC --no-persist -- /mnt/-media /mnt/a",
+            ),
+            (
+                "drain",
+                "branch=/mnt/disk1&remove=yes&bwlimit=20M",
+                "drain --yes --remove --bwlimit=20M -- /mnt/-media /mnt/disk1",
+            ),
+            ("mode", "branch=/mnt/disk1&mode=RO", "mode --yes -- /mnt/-media /mnt/disk1 RO"),
+            ("set", "option=minfreespace&value=-2+x", "set -- /mnt/-media minfreespace=-2 x"),
+            ("set", "option=minfreespace&value=", "set -- /mnt/-media minfreespace="),
+            ("verify", "path=--help&repair=yes", "verify --yes -- /mnt/-media /mnt/-media/--help"),
+            ("restore", "path=--into", "trash restore --yes -- /mnt/-media --into"),
+            ("job", "job=verify", "jobs -- /mnt/-media run verify"),
+            ("fix", "code=x-y", "doctor --yes --fix=x-y"),
+            ("notify", "", "notify -- test"),
+            (
+                "init",
+                "name=a&branch=/x%0d%0a/y&branch=/z",
+                "init --yes --branch=/x --branch=/y --branch=/z -- a",
+            ),
+        ] {
+            assert_eq!(built(name, form).map(|words| words.join(" ")).as_deref(), Ok(line), "{name} {form}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused() {
+        for (name, form) in [
+            ("add", ""),
+            ("add", "dir=mnt"),
+            ("add", "dir=--yes"),
+            ("add", "dir=/a/../../b"),
+            ("add", "dir=/a%00"),
+            ("add", "dir=/a&mode=rw"),
+            ("drain", "branch=/mnt/disk9"),
+            ("drain", "branch=--help"),
+            ("drain", "branch=/mnt/disk1&bwlimit=--yes"),
+            ("set", "option=threads&value=1"),
+            ("set", "option=--yes&value=1"),
+            ("verify", "path=../../etc"),
+            ("restore", "path=../x"),
+            ("job", "job=--json"),
+            ("fix", "code=x-y,other"),
+            ("init", "name=--undo&branch=/x"),
+            ("init", "name=a/../b&branch=/x"),
+            ("init", "name=a"),
+        ] {
+            assert!(built(name, form).is_err(), "{name} {form}");
+        }
+        assert!(built("add", &format!("dir=/{}", "a".repeat(5000))).is_err());
+    }
+
+    /// Whatever is put into every field: no word before `--` is one that was given.
+    #[test]
+    fn hostile_values_are_no_options() {
+        for kind in KINDS {
+            for hostile in ["--help", "-y", "-", "--", "=-y", "%0a-y", "/--yes", "%ff", "$(id)", "<b>"] {
+                let form: Vec<String> =
+                    kind.fields.iter().map(|field| format!("{}={hostile}", field.name)).collect();
+                let Ok(words) = built(kind.name, &form.join("&")) else { continue };
+                let before = words.iter().take_while(|word| *word != "--");
+                for word in before.skip(kind.command.len()) {
+                    assert!(word.starts_with("--"), "{}: {words:?}", kind.name);
+                    let option = word.split('=').next().unwrap();
+                    let is_ours = matches!(option, "--yes" | "--dry-run")
+                        || kind.fields.iter().any(
+                            |field| matches!(field.goes, Goes::Flag(own) | Goes::With(own) if own == option),
+                        );
+                    assert!(is_ours, "{}: {words:?}", kind.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_plan_does_not_act_and_a_difference_is_told() {
+        let (pool, options) = (pool(), options());
+        let known = Known { pool: Some(&pool), options: &options, ..Known::default() };
+        let of = |name, form: &str| {
+            action(Kind::named(name).unwrap(), &Fields::parse(form.as_bytes()), &known).unwrap()
+        };
+        for kind in KINDS.iter().filter(|kind| kind.plan == Plan::DryRun) {
+            let form = "dir=/x&branch=/mnt/disk1&mode=RW&path=x&name=x";
+            let action = of(kind.name, form);
+            let plan = action.plan.unwrap();
+            assert!(plan.contains(&"--dry-run".into()) && !plan.contains(&"--yes".into()), "{plan:?}");
+            assert!(action.argv.contains(&"--yes".into()));
+        }
+        let set = of("set", "option=minfreespace&value=2");
+        assert_eq!(set.difference, ["- minfreespace = 1", "+ minfreespace = 2"]);
+        let raw = of("drain", "branch=/m%0a%ff");
+        assert_eq!(raw.argv.last().unwrap().as_bytes(), b"/m\n\xff");
+    }
+}

@@ -1,0 +1,481 @@
+//! The one table of what pages can do.
+
+use super::Undo;
+
+/// What an action is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scope {
+    Pool,
+    Machine,
+}
+
+/// What a field takes. Whatever comes is checked against it: a form may be made by anybody.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Input {
+    /// A branch that the pool has.
+    Branch,
+    /// Any directory, with its whole path.
+    Directory,
+    /// Something in the pool, relative to its root.
+    Place,
+    /// What the trash keeps, relative to the root of the pool; empty for all.
+    Kept,
+    /// The name of an option that a running pool can change.
+    Option,
+    /// Any text.
+    Value,
+    /// One of the pool's jobs.
+    Job,
+    /// A finding of `canopy doctor`.
+    Finding,
+    /// The name of a new pool.
+    Name,
+    /// One or several directories, a line each, or one field each.
+    Directories,
+    /// A number with a unit, as 20M, 5% or 3d.
+    Quantity,
+    Yes,
+    Choice(&'static [(&'static str, &'static str)]),
+}
+
+/// Where in the command line a value goes. What is free never begins a word that may be an option.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Goes {
+    /// Behind `--`, in the order of fields.
+    Last,
+    /// As `--option`, if it is yes.
+    Flag(&'static str),
+    /// As `--option=value`, if it is not empty.
+    With(&'static str),
+    /// As the left and the right half of `key=value`.
+    Key,
+    Value,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    pub name: &'static str,
+    pub label: &'static str,
+    pub help: &'static str,
+    pub input: Input,
+    pub goes: Goes,
+    pub required: bool,
+}
+
+/// How the plan of an action is found out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Plan {
+    /// The command has `--dry-run`; it acts with `--yes`.
+    DryRun,
+    /// There is none beyond the words.
+    None,
+}
+
+#[derive(Debug)]
+pub struct Kind {
+    pub name: &'static str,
+    pub title: &'static str,
+    pub words: &'static str,
+    pub undo: Undo,
+    pub scope: Scope,
+    pub command: &'static [&'static str],
+    pub plan: Plan,
+    /// Words behind the pool.
+    pub after: &'static [&'static str],
+    pub fields: &'static [Field],
+    /// The heading below which it is listed; empty where a page of its own leads there.
+    pub group: &'static str,
+}
+
+impl Kind {
+    pub fn named(name: &str) -> Option<&'static Kind> {
+        KINDS.iter().find(|kind| kind.name == name)
+    }
+}
+
+const fn field(name: &'static str, label: &'static str, input: Input, goes: Goes) -> Field {
+    Field { name, label, help: "", input, goes, required: true }
+}
+
+const fn free(name: &'static str, label: &'static str, input: Input, goes: Goes) -> Field {
+    Field { name, label, help: "", input, goes, required: false }
+}
+
+const fn helped(field: Field, help: &'static str) -> Field {
+    Field { help, ..field }
+}
+
+const BRANCH: Field = field("branch", "Branch", Input::Branch, Goes::Last);
+const MODES: Input = Input::Choice(&[("RW", "read and write"), ("NC", "no new files"), ("RO", "read only")]);
+const WAYS: Input = Input::Choice(&[
+    ("spread", "to a random disk, more often to one that is emptier"),
+    ("most-free", "to the disk with the most free space"),
+    ("together", "where their directory is"),
+    ("fill", "to the first disk with room"),
+]);
+const BOOTS: Input = Input::Choice(&[
+    ("fstab", "a line of /etc/fstab"),
+    ("unit", "a unit of systemd"),
+    ("nothing", "nothing"),
+]);
+const NO_PERSIST: Field = free(
+    "no-persist",
+    "Only until the pool is unmounted: leave its file as it is",
+    Input::Yes,
+    Goes::Flag("--no-persist"),
+);
+const LIMIT: Field = helped(
+    free("bwlimit", "At most, a second", Input::Quantity, Goes::With("--bwlimit")),
+    "Such as 20M; empty for no limit.",
+);
+const HERE: Field = helped(
+    free("path", "Only below", Input::Place, Goes::Last),
+    "A file or directory of the pool; empty for all of it.",
+);
+const BACK: Undo = Undo::By("files stay as they are in the pool, and can be moved again");
+const DISKS: &str = "Disks";
+const FILES: &str = "Files";
+
+pub static KINDS: &[Kind] = &[
+    Kind {
+        name: "add",
+        title: "Add a disk",
+        words: "The directory becomes a branch of the pool: its files show in the pool, and new files go there.",
+        undo: Undo::By("remove takes it out again, and files stay on it"),
+        scope: Scope::Pool,
+        command: &["add"],
+        plan: Plan::DryRun,
+        after: &[],
+        fields: &[
+            helped(
+                field("dir", "Directory", Input::Directory, Goes::Last),
+                "Where the disk is mounted, such as /mnt/disk4.",
+            ),
+            helped(free("mode", "Mode", MODES, Goes::With("--mode")), "What the pool may do there."),
+            NO_PERSIST,
+        ],
+        group: DISKS,
+    },
+    Kind {
+        name: "replace",
+        title: "Replace a disk",
+        words: "Another directory takes the place, the mode and the free space to keep of a branch. Nothing is copied: copy the \
+                files first, or add the new disk and empty the old one.",
+        undo: Undo::By("replacing it by the old one"),
+        scope: Scope::Pool,
+        command: &["replace"],
+        plan: Plan::DryRun,
+        after: &[],
+        fields: &[
+            BRANCH,
+            helped(
+                field("dir", "New directory", Input::Directory, Goes::Last),
+                "Where the new disk is mounted, such as /mnt/disk4.",
+            ),
+            NO_PERSIST,
+        ],
+        group: DISKS,
+    },
+    Kind {
+        name: "drain",
+        title: "Empty a disk",
+        words: "All files of the branch move to the others, so that its disk can be taken out. New files go elsewhere meanwhile.",
+        undo: BACK,
+        scope: Scope::Pool,
+        command: &["drain"],
+        plan: Plan::DryRun,
+        after: &[],
+        fields: &[
+            BRANCH,
+            free("remove", "Then remove it from the pool", Input::Yes, Goes::Flag("--remove")),
+            LIMIT,
+        ],
+        group: DISKS,
+    },
+    Kind {
+        name: "remove",
+        title: "Remove a disk",
+        words: "The branch leaves the pool. Files that only it holds disappear from the pool, and stay on the disk. To keep them \
+                in the pool, empty the disk first.",
+        undo: Undo::By("add brings it back"),
+        scope: Scope::Pool,
+        command: &["remove"],
+        plan: Plan::DryRun,
+        after: &[],
+        fields: &[BRANCH, NO_PERSIST],
+        group: DISKS,
+    },
+    Kind {
+        name: "mode",
+        title: "Change the mode of a disk",
+        words: "What the pool may do on the branch.",
+        undo: Undo::By("the mode that it has now can be given again"),
+        scope: Scope::Pool,
+        command: &["mode"],
+        plan: Plan::DryRun,
+        after: &[],
+        fields: &[BRANCH, field("mode", "Mode", MODES, Goes::Last), NO_PERSIST],
+        group: DISKS,
+    },
+    Kind {
+        name: "set",
+        title: "Change an option",
+        words: "Running operations finish with the old value. Files that are open stay usable.",
+        undo: Undo::By("the old value can be set again"),
+        scope: Scope::Pool,
+        command: &["set"],
+        plan: Plan::None,
+        after: &[],
+        fields: &[
+            field("option", "Option", Input::Option, Goes::Key),
+            free("value", "New value", Input::Value, Goes::Value),
+            free(
+                "persist",
+                "Also in the file of the pool, for the next mount",
+                Input::Yes,
+                Goes::Flag("--persist"),
+            ),
+        ],
+        group: "",
+    },
+    Kind {
+        name: "balance",
+        title: "Even out disks",
+        words: "Files move until the branches are about equally full, as few as possible.",
+        undo: BACK,
+        scope: Scope::Pool,
+        command: &["balance"],
+        plan: Plan::DryRun,
+        after: &[],
+        fields: &[
+            helped(
+                free("to", "How far they may differ afterwards", Input::Quantity, Goes::With("--to")),
+                "Such as 10%; empty for 5%.",
+            ),
+            LIMIT,
+        ],
+        group: FILES,
+    },
+    Kind {
+        name: "tier",
+        title: "Apply tiers and rules",
+        words: "Files move to the tiers where they belong now, and get the copies that rules ask for.",
+        undo: BACK,
+        scope: Scope::Pool,
+        command: &["tier", "--once"],
+        plan: Plan::DryRun,
+        after: &[],
+        fields: &[free("now", "At any time of the day", Input::Yes, Goes::Flag("--now")), LIMIT],
+        group: FILES,
+    },
+    Kind {
+        name: "dup",
+        title: "Copy files to further disks",
+        words: "Files get copies on other disks. Later writes change only one of them: rules with copies keep them alike.",
+        undo: Undo::By("dedup removes surplus copies"),
+        scope: Scope::Pool,
+        command: &["dup"],
+        plan: Plan::DryRun,
+        after: &[],
+        fields: &[
+            helped(field("path", "Of", Input::Place, Goes::Last), "A file or directory of the pool."),
+            helped(
+                free("copies", "On how many disks", Input::Quantity, Goes::With("--copies")),
+                "Empty for 2.",
+            ),
+            LIMIT,
+        ],
+        group: FILES,
+    },
+    Kind {
+        name: "dedup",
+        title: "Remove surplus copies",
+        words: "Of files that several branches hold alike, one copy stays. Copies that differ, are open, or that a rule asks for stay.",
+        undo: Undo::Never("a copy that is removed is gone; its like stays"),
+        scope: Scope::Pool,
+        command: &["dedup"],
+        plan: Plan::DryRun,
+        after: &[],
+        fields: &[
+            HERE,
+            helped(
+                free("copies", "How many copies stay", Input::Quantity, Goes::With("--copies")),
+                "Empty for 1.",
+            ),
+        ],
+        group: FILES,
+    },
+    Kind {
+        name: "verify",
+        title: "Check files",
+        words: "Files are read and compared with their checksums. With repair, new checksums are stored, and what is damaged is \
+                taken from a copy that is sound.",
+        undo: Undo::Nothing,
+        scope: Scope::Pool,
+        command: &["verify"],
+        plan: Plan::None,
+        after: &[],
+        fields: &[
+            HERE,
+            free("repair", "Store checksums, and repair what is damaged", Input::Yes, Goes::Flag("--yes")),
+            LIMIT,
+        ],
+        group: FILES,
+    },
+    Kind {
+        name: "restore",
+        title: "Bring back from the trash",
+        words: "It comes back where it was. What has its name in the pool by now stays, and nothing is overwritten.",
+        undo: Undo::By("it can be removed again"),
+        scope: Scope::Pool,
+        command: &["trash", "restore"],
+        plan: Plan::DryRun,
+        after: &[],
+        fields: &[helped(
+            free("path", "What", Input::Kept, Goes::Last),
+            "A path of the pool, or a pattern such as photos/**; empty for all.",
+        )],
+        group: "",
+    },
+    Kind {
+        name: "empty",
+        title: "Empty the trash",
+        words: "What the trash keeps is removed for good.",
+        undo: Undo::Never("what is removed from the trash is gone"),
+        scope: Scope::Pool,
+        command: &["trash", "empty"],
+        plan: Plan::DryRun,
+        after: &[],
+        fields: &[
+            helped(
+                free("path", "What", Input::Kept, Goes::Last),
+                "A path of the pool, or a pattern such as photos/**; empty for all.",
+            ),
+            helped(
+                free("before", "Only what was removed before", Input::Quantity, Goes::With("--before")),
+                "An age such as 7d; empty for all.",
+            ),
+        ],
+        group: "",
+    },
+    Kind {
+        name: "job",
+        title: "Run a job now",
+        words: "What the file of the pool has scheduled runs now, with all that it does at its time.",
+        undo: Undo::By("what it does itself decides that; each of its commands says so"),
+        scope: Scope::Pool,
+        command: &["jobs"],
+        plan: Plan::None,
+        after: &["run"],
+        fields: &[field("job", "Job", Input::Job, Goes::Last)],
+        group: "",
+    },
+    Kind {
+        name: "fix",
+        title: "Mend a finding",
+        words: "What canopy doctor proposes for it is done.",
+        undo: Undo::Never("files that it changes, it changes in place"),
+        scope: Scope::Machine,
+        command: &["doctor", "--yes"],
+        plan: Plan::None,
+        after: &[],
+        fields: &[field("code", "Finding", Input::Finding, Goes::With("--fix"))],
+        group: "",
+    },
+    Kind {
+        name: "notify",
+        title: "Send a trial message",
+        words: "Everybody whom /etc/canopy/notify.toml or the file of a pool names gets a trial message.",
+        undo: Undo::Nothing,
+        scope: Scope::Machine,
+        command: &["notify"],
+        plan: Plan::None,
+        after: &["test"],
+        fields: &[],
+        group: "",
+    },
+    Kind {
+        name: "unmount",
+        title: "Unmount the pool",
+        words: "The pool ends; its files stay on their disks. It fails while files of it are in use.",
+        undo: Undo::By("the pool can be mounted again, if it has a file or a line in fstab"),
+        scope: Scope::Pool,
+        command: &["umount"],
+        plan: Plan::None,
+        after: &[],
+        fields: &[],
+        group: "Pool",
+    },
+    Kind {
+        name: "init",
+        title: "Make a pool",
+        words: "A file in /etc/canopy describes the pool, and the machine mounts it at boot as you choose. Disks and the files on \
+                them stay as they are.",
+        undo: Undo::By("canopy init NAME --undo takes back what is written"),
+        scope: Scope::Machine,
+        command: &["init"],
+        plan: Plan::DryRun,
+        after: &[],
+        fields: &[
+            helped(
+                field("name", "Name", Input::Name, Goes::Last),
+                "Letters, digits, - and _, such as media.",
+            ),
+            helped(
+                field("branch", "Disks", Input::Directories, Goes::With("--branch")),
+                "Directories where disks are mounted. Several make one pool.",
+            ),
+            helped(
+                free("mountpoint", "Where the pool appears", Input::Directory, Goes::With("--mountpoint")),
+                "Empty for /mnt and its name.",
+            ),
+            free("way", "New files go", WAYS, Goes::With("--way")),
+            free("boot", "At boot it is mounted by", BOOTS, Goes::With("--boot")),
+        ],
+        group: "",
+    },
+    Kind {
+        name: "mount",
+        title: "Mount a pool",
+        words: "The pool that its file in /etc/canopy describes is mounted.",
+        undo: Undo::By("it can be unmounted"),
+        scope: Scope::Machine,
+        command: &["mount"],
+        plan: Plan::None,
+        after: &[],
+        fields: &[field("name", "Name", Input::Name, Goes::Last)],
+        group: "",
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_differ_and_what_cannot_be_undone_says_why() {
+        for (index, kind) in KINDS.iter().enumerate() {
+            assert!(KINDS[..index].iter().all(|other| other.name != kind.name), "{}", kind.name);
+            assert!(!kind.words.is_empty() && kind.words.ends_with('.'), "{}", kind.name);
+            if let Undo::By(why) | Undo::Never(why) = kind.undo {
+                assert!(!why.is_empty(), "{}", kind.name);
+            }
+        }
+    }
+
+    /// What is free is behind `--`, or behind the `=` of a word that begins with an option.
+    #[test]
+    fn no_value_begins_a_word_that_may_be_an_option() {
+        for kind in KINDS {
+            for field in kind.fields {
+                match field.goes {
+                    Goes::Flag(option) | Goes::With(option) => {
+                        assert!(option.starts_with("--"), "{}", kind.name)
+                    }
+                    Goes::Last | Goes::Key | Goes::Value => {}
+                }
+                assert_eq!(field.input == Input::Yes, matches!(field.goes, Goes::Flag(_)), "{}", kind.name);
+            }
+        }
+    }
+}

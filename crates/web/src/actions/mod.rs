@@ -1,0 +1,38 @@
+//! What pages do: an action is a command line, what it will do in words, and whether that can be undone. Each is first shown, with
+//! what the command itself says that it would do, and runs when whoever asked for it has confirmed it.
+
+pub mod build;
+pub mod child;
+pub mod kinds;
+pub mod record;
+pub mod runs;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Whether an action can be taken back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Undo {
+    /// There is nothing to take back.
+    Nothing,
+    /// It can, in these words.
+    By(&'static str),
+    /// It cannot, for this reason.
+    Never(&'static str),
+}
+
+/// An action with all that it needs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Action {
+    pub title: String,
+    /// The pool that it is about.
+    pub pool: Option<PathBuf>,
+    pub words: String,
+    pub undo: Undo,
+    /// The command line that shows what would be done, without doing it.
+    pub plan: Option<Vec<OsString>>,
+    /// What is known to change without a command: lines behind `-` and `+`.
+    pub difference: Vec<String>,
+    /// The command line that does it.
+    pub argv: Vec<OsString>,
+}

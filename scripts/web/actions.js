@@ -1,0 +1,215 @@
+// Does things to the pool through the screen, for scripts/web/browser.js.
+"use strict";
+const fs = require("fs");
+const path = require("path");
+const { execFileSync, spawnSync } = require("child_process");
+const assert = require("assert");
+
+const { WORK, BUILD, SHOTS } = process.env;
+
+exports.run = async ({ browser, state, check, axe, watch, origin, pool }) => {
+  const at = encodeURIComponent(pool);
+  const context = await browser.newContext({ storageState: state, viewport: { width: 1200, height: 850 } });
+  const page = await context.newPage();
+  const seen = watch(page);
+  // The exit status says how well the pools are.
+  const canopy = (...words) => spawnSync(path.join(BUILD, "canopy"), words, { encoding: "utf8" }).stdout;
+
+  // From a form that is filled in: its plan, and the yes.
+  const plan = async (page) => {
+    await page.getByRole("button", { name: "Show what it would do" }).click();
+    await page.getByRole("button", { name: "Do it" }).waitFor({ timeout: 30000 });
+  };
+  const finish = async (page, ends = /It has ended: done/) => {
+    await page.getByRole("button", { name: "Do it" }).click();
+    await page.getByText(ends).waitFor({ timeout: 60000 });
+  };
+
+  await check("action: a disk is added, from the page of the pool", async () => {
+    await page.goto(`${origin}/pool?at=${at}`);
+    await page.getByRole("link", { name: "Add a disk" }).click();
+    await axe(page);
+    await page.getByLabel("Directory").fill(`${WORK}/disk4`);
+    await plan(page);
+    assert.ok((await page.locator("pre", { hasText: `+ ${WORK}/disk4=RW` }).count()) > 0, "the plan has the branch");
+    assert.ok((await page.locator("pre.command").innerText()).startsWith("canopy add --yes -- "));
+    assert.ok(!canopy("status", "--json").includes("disk4"), "nothing is done yet");
+    await axe(page);
+    await page.screenshot({ path: `${SHOTS}/action-plan.png`, fullPage: true });
+    await finish(page);
+    await axe(page);
+    await page.goto(`${origin}/pool?at=${at}`);
+    await page.locator(".card", { hasText: `${WORK}/disk4` }).waitFor();
+    assert.ok(fs.readFileSync(`${WORK}/etc/media.toml`, "utf8").includes("disk4"), "the file has it as well");
+  });
+  await check("action: a mode changes, by keyboard alone", async () => {
+    await page.goto(`${origin}/do?what=mode&at=${at}&branch=${encodeURIComponent(`${WORK}/disk4`)}`);
+    await page.getByLabel("Mode").focus();
+    await page.keyboard.press("ArrowDown");
+    const press = async (name) => {
+      await page.getByRole("button", { name }).waitFor({ timeout: 30000 });
+      for (let presses = 0; presses < 60; presses += 1) {
+        await page.keyboard.press("Tab");
+        if (await page.evaluate((name) => document.activeElement.textContent === name, name)) break;
+      }
+      await page.keyboard.press("Enter");
+    };
+    await press("Show what it would do");
+    await press("Do it");
+    await page.getByText(/It has ended: done/).waitFor({ timeout: 30000 });
+    assert.ok(/"mode": "NC"/.test(canopy("status", "--json")));
+  });
+  await check("action: an option changes, with its difference before", async () => {
+    await page.goto(`${origin}/options?at=${at}&q=minfreespace`);
+    await page.getByRole("link", { name: "Change minfreespace" }).click();
+    await page.getByLabel("New value").fill("2M");
+    await plan(page);
+    await page.getByText("+ minfreespace = 2M").waitFor();
+    await page.screenshot({ path: `${SHOTS}/action-option.png`, fullPage: true });
+    await finish(page);
+    assert.strictEqual(canopy("get", pool, "minfreespace").trim(), "2097152");
+  });
+  await check("action: an option that is wrong says why", async () => {
+    await page.goto(`${origin}/do?what=set&at=${at}&option=minfreespace`);
+    await page.getByLabel("New value").fill("-x <b>");
+    await plan(page);
+    await finish(page, /It has ended: exit status/);
+    assert.ok((await page.locator("pre.output").innerText()).includes("minfreespace"));
+  });
+  await check("action: a file comes back from the trash", async () => {
+    await page.goto(`${origin}/trash?at=${at}&q=b]`);
+    await page.screenshot({ path: `${SHOTS}/trash.png`, fullPage: true });
+    await page.getByRole("link", { name: "Bring back films/a*[b].txt" }).click();
+    await plan(page);
+    await finish(page);
+    assert.strictEqual(fs.readFileSync(`${pool}/films/a*[b].txt`, "utf8"), "kept\n");
+  });
+  await check("action: what cannot be undone asks twice", async () => {
+    fs.unlinkSync(`${pool}/films/a*[b].txt`);
+    await page.goto(`${origin}/trash?at=${at}`);
+    await page.getByRole("link", { name: "Empty the trash" }).click();
+    await plan(page);
+    await page.getByRole("button", { name: "Do it" }).click();
+    await page.waitForTimeout(300);
+    assert.ok(await page.getByRole("button", { name: "Do it" }).isVisible(), "it has begun without the second yes");
+    await page.getByLabel("I know that this cannot be undone").check();
+    await axe(page);
+    await page.screenshot({ path: `${SHOTS}/action-sure.png`, fullPage: true });
+    await finish(page);
+    await page.goto(`${origin}/trash?at=${at}`);
+    await page.getByText("It is empty.").waitFor();
+  });
+  for (const [what, title, fill] of [
+    ["verify", "Check files", async () => page.getByLabel("Store checksums").check()],
+    ["balance", "Even out disks", async () => page.getByLabel("How far").fill("10%")],
+    ["tier", "Apply tiers and rules", async () => page.getByLabel("At any time").check()],
+    ["dup", "Copy files to further disks", async () => page.getByLabel("Of", { exact: true }).fill("films/two.mkv")],
+    ["dedup", "Remove surplus copies", async () => {}],
+    ["job", "Run a job now", async () => page.getByLabel("Job").selectOption("verify")],
+  ]) {
+    await check(`action: ${title}`, async () => {
+      await page.goto(`${origin}/do?what=${what}&at=${at}`);
+      await page.getByRole("heading", { name: title }).waitFor();
+      await fill();
+      await plan(page);
+      const sure = page.getByLabel("I know that this cannot be undone");
+      if (await sure.count()) await sure.check();
+      await finish(page);
+      if (what === "dup") assert.strictEqual(JSON.parse(canopy("which", "--json", `${pool}/films/two.mkv`)).paths[0].copies.length, 2);
+      if (what === "dedup") assert.strictEqual(JSON.parse(canopy("which", "--json", `${pool}/films/two.mkv`)).paths[0].copies.length, 1);
+    });
+  }
+  await check("action: a message that nobody gets says so", async () => {
+    await page.goto(`${origin}/actions`);
+    await page.getByRole("link", { name: "Send a trial message" }).click();
+    await plan(page);
+    await finish(page, /It has ended: exit status 1/);
+    assert.ok((await page.locator("pre.output").innerText()).includes("nobody is told"));
+  });
+  await check("action: emptying a disk is seen, paused, continued and stopped", async () => {
+    await page.goto(`${origin}/pool?at=${at}`);
+    await page.locator(".card", { hasText: `${WORK}/disk2` }).getByRole("link", { name: /^Empty a disk/ }).click();
+    await page.getByLabel("At most, a second").fill("8M");
+    await plan(page);
+    await page.getByRole("button", { name: "Do it" }).click();
+    await page.getByRole("button", { name: "Pause" }).click();
+    await page.getByRole("button", { name: "Go on" }).waitFor();
+    await page.screenshot({ path: `${SHOTS}/action-paused.png`, fullPage: true });
+    await axe(page);
+    await page.waitForTimeout(2500);
+    await page.getByRole("button", { name: "Go on" }).click();
+    await page.getByRole("button", { name: "Pause" }).waitFor();
+    await page.waitForTimeout(1500);
+    await page.getByRole("button", { name: "Stop" }).click();
+    await page.getByText(/It has ended: stopped/).waitFor({ timeout: 30000 });
+    await page.screenshot({ path: `${SHOTS}/action-stopped.png`, fullPage: true });
+    assert.strictEqual(fs.statSync(`${pool}/films/two.mkv`).size, 120 << 20, "the file is whole");
+  });
+  await check("action: a disk is emptied and leaves, after a pause", async () => {
+    const before = fs.readdirSync(`${pool}/films`).length;
+    await page.goto(`${origin}/do?what=drain&at=${at}&branch=${encodeURIComponent(`${WORK}/disk2`)}`);
+    await page.getByLabel("Then remove it").check();
+    await page.getByLabel("At most, a second").fill("40M");
+    await plan(page);
+    await page.getByRole("button", { name: "Do it" }).click();
+    await page.getByRole("button", { name: "Pause" }).click();
+    await page.getByRole("button", { name: "Go on" }).waitFor();
+    await page.waitForTimeout(1500);
+    await page.getByRole("button", { name: "Go on" }).click();
+    await page.getByText(/It has ended: /).waitFor({ timeout: 60000 });
+    await page.screenshot({ path: `${SHOTS}/action-drained.png`, fullPage: true });
+    assert.ok((await page.getByText(/It has ended: done/).count()) === 1, await page.locator("main").innerText());
+    assert.ok(!canopy("status", "--json").includes(`"${WORK}/disk2"`), "it has left");
+    assert.strictEqual(fs.readdirSync(`${pool}/films`).length, before);
+  });
+  await check("action: all of it without JavaScript", async () => {
+    const plain = await browser.newContext({ storageState: state, javaScriptEnabled: false });
+    const page = await plain.newPage();
+    await page.goto(`${origin}/do?what=add&at=${at}`);
+    await page.getByLabel("Directory").fill(`${WORK}/disk2`);
+    await page.getByRole("button", { name: "Show what it would do" }).click();
+    await page.getByRole("button", { name: "Do it" }).waitFor({ timeout: 30000 });
+    await page.getByRole("button", { name: "Do it" }).click();
+    await page.getByText(/It has ended: done/).waitFor({ timeout: 30000 });
+    await plain.close();
+    assert.ok(canopy("status", "--json").includes(`"${WORK}/disk2"`));
+  });
+  await check("action: on a phone, in the dark", async () => {
+    const phone = await browser.newContext({
+      storageState: state, viewport: { width: 360, height: 740 }, isMobile: true, hasTouch: true, colorScheme: "dark",
+    });
+    const page = await phone.newPage();
+    await page.goto(`${origin}/do?what=verify&at=${at}`);
+    await plan(page);
+    const wider = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+    assert.ok(wider <= 0, `it is ${wider} pixels wider than the window`);
+    await page.screenshot({ path: `${SHOTS}/action-phone.png`, fullPage: true });
+    await axe(page);
+    await finish(page);
+    await phone.close();
+  });
+  await check("action: who only reads sees no way to act", async () => {
+    const [address] = execFileSync(path.join(BUILD, "canopy-web"), ["token", "--read-only", "--state", `${WORK}/state`], { encoding: "utf8" }).split("\n");
+    const other = await browser.newContext();
+    const page = await other.newPage();
+    await page.goto(address);
+    await page.waitForURL(`${origin}/`);
+    for (const address of [`/pool?at=${at}`, "/actions", `/trash?at=${at}`, `/options?at=${at}`, "/jobs", "/doctor"]) {
+      await page.goto(origin + address);
+      assert.strictEqual(await page.locator("a[href^='/do?']").count(), 0, address);
+      await axe(page);
+    }
+    assert.strictEqual((await page.goto(`${origin}/do?what=notify`)).status(), 403);
+    await other.close();
+  });
+  await check("action: the list has what was done", async () => {
+    await page.goto(`${origin}/actions`);
+    await page.getByText(/canopy drain/).first().waitFor();
+    await axe(page);
+    await page.screenshot({ path: `${SHOTS}/actions-done.png`, fullPage: true });
+    assert.deepStrictEqual([seen.elsewhere, seen.dialogs], [[], []]);
+    // What was refused is told to the console by the browser itself.
+    assert.deepStrictEqual(seen.complaints.filter((line) => !line.includes("status of 4")), []);
+  });
+  await context.close();
+};
