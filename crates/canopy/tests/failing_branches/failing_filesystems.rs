@@ -6,6 +6,7 @@ use super::rig::{
 
 use canopy_testkit::cmd::{run_within, wait_until};
 use canopy_testkit::{Fault, FaultyFs, Kind, LoopFs, Opcode, Pool, ScratchDir};
+use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
 use std::fs;
 use std::io::Write as _;
@@ -89,6 +90,36 @@ fn fsync_of_a_file_makes_the_removal_last_of_what_it_has_replaced() {
     disk.set(Fault::Fail(Errno::IO), &[Opcode::Fsyncdir]);
     file.sync_all().expect("the removal is on disk");
     disk.heal();
+}
+
+/// Its ACL may be what keeps others out.
+#[test]
+fn a_directory_is_made_on_no_other_disk_while_its_attributes_cannot_be_read() {
+    let scratch = ScratchDir::new("unreadable-dir-", &["first", "last"]);
+    let disk = FaultyFs::mount(&scratch.dir());
+    let dirs = [disk.path().join("alone"), disk.path().join("both"), scratch.path("last/both")];
+    for dir in &dirs {
+        fs::create_dir(dir).unwrap();
+        setxattr(dir, "user.note", b"kept", XattrFlags::empty()).unwrap();
+    }
+    let pool = Pool::builder(env!("CARGO_BIN_EXE_canopy"))
+        .branches([scratch.path("first"), disk.path().to_path_buf(), scratch.path("last")])
+        .option("minfreespace=0,category.create=ff")
+        .mount();
+    let at = |name: &str| pool.path().join(name);
+    let note_of = |name: &str| {
+        let mut value = [0; 9];
+        getxattr(scratch.path("first").join(name), "user.note", &mut value).map(|len| value[..len].to_vec())
+    };
+    disk.set(Fault::Fail(Errno::BADMSG), &[Opcode::Getxattr, Opcode::Listxattr]);
+    fs::write(at("alone/file"), "new").unwrap();
+    assert!(disk.path().join("alone/file").exists() && !scratch.path("first/alone").exists());
+    // Another disk can tell.
+    fs::write(at("both/file"), "new").unwrap();
+    assert_eq!(note_of("both"), Ok(b"kept".to_vec()));
+    disk.heal();
+    fs::write(at("alone/other"), "new").unwrap();
+    assert_eq!(note_of("alone"), Ok(b"kept".to_vec()));
 }
 
 /// Each operation runs on a pool of its own.

@@ -337,10 +337,15 @@ impl Mirror {
         (uid, gid): (u32, u32),
         rights: Option<Mode>,
     ) -> Result<EntryOut, Errno> {
+        let made =
+            rustix::fs::statat(dir, name.as_cstr(), AtFlags::SYMLINK_NOFOLLOW).ok().map(|it| it.st_mode);
         let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
         rustix::fs::chownat(dir, name.as_cstr(), Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
         if let Some(rights) = rights {
-            rustix::fs::chmodat(dir, name.as_cstr(), rights, AtFlags::empty())?;
+            // A directory has inherited setgid, which a change of its owner may have cleared.
+            let inherited = made.filter(|made| FileType::from_raw_mode(*made) == FileType::Directory);
+            let inherited = Mode::from_raw_mode(inherited.unwrap_or_default()) & Mode::SGID;
+            rustix::fs::chmodat(dir, name.as_cstr(), rights | inherited, AtFlags::empty())?;
         }
         self.entry(dir, name)
     }

@@ -201,10 +201,17 @@ pub(crate) fn bring_dir<'b>(
         if copies.iter().any(|(_, attr)| attr.is_immutable()) {
             return Err(Errno::PERM);
         }
-        let from = resolve::choose::shown(op, Func::Getattr, &copies).map_err(Error::errno)?;
+        let shown = resolve::choose::shown(op, Func::Getattr, &copies).map_err(Error::errno)?;
         let list = op.branches.as_slice();
-        let cloned = clone_path(op, &list[from], &list[index], path, Some(&copies))?;
-        dirs.put(index, cloned);
+        let clone = |from: usize| clone_path(op, &list[from], &list[index], path, Some(&copies));
+        let mut cloned = clone(shown);
+        // All copies have the same attributes. Of those that cannot be read, another disk may know.
+        for (other, _) in copies.iter().filter(|(other, _)| *other != shown) {
+            if cloned.as_ref().is_err_and(|errno| is_illness(*errno)) {
+                cloned = clone(other);
+            }
+        }
+        dirs.put(index, cloned?);
     }
     Ok(())
 }
