@@ -10,11 +10,11 @@ use rustix::io::Errno;
 
 /// Copies the metadata of a directory, without its times. Leaves out what the target's filesystem does not support.
 ///
-/// Errors: also that of a disk that cannot tell which attributes there are. Without its ACL, a directory would admit others.
+/// Errors: also those of a disk that fails. Without its ACL, or with one that it inherits, a directory would admit others.
 pub fn copy_metadata(source: BorrowedFd<'_>, target: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
     copy_owner(target, attr)?;
     match copy_xattrs(source, target) {
-        Err(NotCopied::Unread(errno)) if is_illness(errno) => return Err(errno),
+        Err(errno) if is_illness(errno) => return Err(errno),
         // The filesystem takes not all of them.
         Ok(()) | Err(_) => {}
     }
@@ -60,7 +60,7 @@ pub(crate) fn copy_file_metadata(
     losses: Losses,
 ) -> Result<(), Errno> {
     keep_owner(target, attr, losses)?;
-    losses.judge(copy_xattrs(source, target).map_err(NotCopied::errno))?;
+    losses.judge(copy_xattrs(source, target))?;
     losses.judge(copy_mode_and_flags(source, target, attr))?;
     // Some filesystems say yes and change nothing.
     if losses == Losses::Refused && (stat::of(target)?.mode ^ attr.mode) & 0o7777 != 0 {
@@ -77,7 +77,7 @@ pub(crate) fn copy_link_metadata(
     losses: Losses,
 ) -> Result<(), Errno> {
     keep_owner(target, attr, losses)?;
-    losses.judge(copy_xattrs(source, target).map_err(NotCopied::errno))?;
+    losses.judge(copy_xattrs(source, target))?;
     losses.judge(set_times(target, attr))
 }
 
@@ -128,39 +128,22 @@ fn copy_mode_and_flags(source: BorrowedFd<'_>, target: BorrowedFd<'_>, attr: &At
     Ok(())
 }
 
-/// Why attributes were not copied.
-#[derive(Clone, Copy)]
-enum NotCopied {
-    /// The original could not be read.
-    Unread(Errno),
-    Unwritten(Errno),
-}
-
-impl NotCopied {
-    fn errno(self) -> Errno {
-        let (NotCopied::Unread(errno) | NotCopied::Unwritten(errno)) = self;
-        errno
-    }
-}
-
 /// Tries all attributes; returns the first failure.
-fn copy_xattrs(source: BorrowedFd<'_>, target: BorrowedFd<'_>) -> Result<(), NotCopied> {
-    let wanted = list_xattrs(source).map_err(NotCopied::Unread)?;
+fn copy_xattrs(source: BorrowedFd<'_>, target: BorrowedFd<'_>) -> Result<(), Errno> {
+    let wanted = list_xattrs(source)?;
     let mut result = Ok(());
     // A new file inherits the default ACL of its directory, whether the original has one or not.
-    for inherited in list_xattrs(target).map_err(NotCopied::Unwritten)? {
+    for inherited in list_xattrs(target)? {
         if belongs_to_file(&inherited) && !wanted.contains(&inherited) {
-            result = result.and(xattr::remove(target, &inherited).map_err(NotCopied::Unwritten));
+            result = result.and(xattr::remove(target, &inherited));
         }
     }
     let mut value = Vec::new();
     for name in wanted {
         value.resize(XATTR_MAX, 0);
         let copied = match xattr::get(source, &name, &mut value) {
-            Ok(len) => {
-                xattr::set(target, &name, &value[..len], XattrFlags::empty()).map_err(NotCopied::Unwritten)
-            }
-            Err(errno) => Err(NotCopied::Unread(errno)),
+            Ok(len) => xattr::set(target, &name, &value[..len], XattrFlags::empty()),
+            Err(errno) => Err(errno),
         };
         if belongs_to_file(&name) {
             result = result.and(copied);
