@@ -86,7 +86,7 @@ pub(crate) const TABLE: &[Row] = &[
     Row(
         Weather::Unreadable,
         "unreadable",
-        false,
+        true,
         "the attributes of files on one disk cannot be read (EBADMSG)",
     ),
     Row(

@@ -175,8 +175,8 @@ impl Driver {
         };
         match stored(&self.world.at(path)) {
             Ok(()) => stored(&self.world.beside(path)),
-            // The holes of the file, and copies, need room.
-            Err(_) if self.now.small || self.now.read_only => Ok(()),
+            // The holes of the file, and copies, need room. What cannot say whether it is old is not written.
+            Err(_) if self.now.small || self.now.read_only || self.now.unreadable => Ok(()),
             Err(why) => Err(why),
         }
     }
