@@ -583,6 +583,8 @@ pub enum Verdict {
     BelowMinFree,
     /// The filesystem of the branch has no free inode.
     NoInodes,
+    /// The disk of the branch may sleep, and that of another one is awake (`prefer-awake`).
+    Asleep,
 }
 
 #[cfg(test)]

@@ -96,8 +96,7 @@ pub(crate) fn idle(disk: &RestReport) -> u64 {
 
 /// Returns the disks that may sleep, and who has last woken one, in few words each; nothing if there are none.
 pub(crate) fn summary(disks: &[RestReport]) -> Vec<String> {
-    let rest: Vec<&str> =
-        disks.iter().filter(|disk| disk.rests && !disk.solid).map(|disk| disk.name.as_str()).collect();
+    let rest: Vec<&str> = disks.iter().filter(|disk| disk.rests).map(|disk| disk.name.as_str()).collect();
     let last = disks.iter().flat_map(|disk| disk.wakes.iter().map(move |wake| (&disk.name, wake)));
     let last = last.max_by_key(|(_, wake)| wake.at);
     let rest = (!rest.is_empty()).then(|| format!("idle for minutes: {}", rest.join(", ")));

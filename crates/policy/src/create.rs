@@ -40,7 +40,23 @@ pub(super) fn admit(policy: Policy, view: &BranchView) -> Result<(), Exclusion> 
     if space.inodes == Some(0) {
         return Err(Exclusion::NoInodes);
     }
+    if view.asleep {
+        return Err(Exclusion::Asleep);
+    }
     Ok(())
+}
+
+/// Leaves out the branches whose disks may sleep, as `sleeps` says of each by its index, if the policy accepts another. A policy
+/// that chooses every branch is not restricted.
+pub fn prefer_awake(policy: Policy, views: &mut [BranchView], sleeps: impl Fn(usize) -> bool) {
+    let accepted = |view: &BranchView| admit(policy, view).is_ok();
+    let awake = |(index, view): (usize, &BranchView)| accepted(view) && !sleeps(index);
+    if policy.pick() == Pick::Every || !views.iter().enumerate().any(awake) {
+        return;
+    }
+    for (index, view) in views.iter_mut().enumerate() {
+        view.asleep = accepted(view) && sleeps(index);
+    }
 }
 
 /// As [`create`], but the climbing policies try `path`, then its parent, up to the root.

@@ -24,7 +24,7 @@ pub use action::action;
 pub use canopy_base::error::Refusal;
 pub use canopy_branch::branch::list::Mode;
 pub use canopy_branch::branch::space::Space;
-pub use create::{create, create_climbing};
+pub use create::{create, create_climbing, prefer_awake};
 pub use explain::{Explanation, explain};
 pub use model::{
     BranchView, Category, Choice, Exclusion, Needs, Policy, UnknownPolicy, UseOfSpace, first_only, needs,

@@ -270,6 +270,8 @@ pub struct BranchView {
     pub space: Option<Space>,
     /// It is not among the branches that a tier or rule lets the policy choose from ([`super::placement`]).
     pub outside: bool,
+    /// Its disk may sleep, and another branch that the policy accepts does not ([`super::prefer_awake`]).
+    pub asleep: bool,
 }
 
 /// What a caller must find out about the branches before a choice can be made.
@@ -329,6 +331,8 @@ pub enum Exclusion {
     BelowMinFree,
     /// Its filesystem has no free inode.
     NoInodes,
+    /// Its disk may sleep, and another one is awake.
+    Asleep,
 }
 
 impl Exclusion {
@@ -337,7 +341,8 @@ impl Exclusion {
         match self {
             Exclusion::Mode | Exclusion::Unwell | Exclusion::ReadOnly => Refusal::ReadOnly,
             Exclusion::Outside | Exclusion::Absent | Exclusion::SpaceUnknown => Refusal::NotFound,
-            Exclusion::BelowMinFree | Exclusion::NoInodes => Refusal::NoSpace,
+            // Asleep: never alone.
+            Exclusion::BelowMinFree | Exclusion::NoInodes | Exclusion::Asleep => Refusal::NoSpace,
         }
     }
 }

@@ -320,7 +320,7 @@ mod tests {
     fn view(avail: u64, present: bool) -> BranchView {
         let space = Some(Space { avail, used: 0, readonly: false, inodes: None });
         let (mode, outside) = (Mode::Rw, false);
-        BranchView { mode, unwell: false, min_free: 4, present, mtime: 0, space, outside }
+        BranchView { mode, unwell: false, min_free: 4, present, mtime: 0, space, outside, asleep: false }
     }
 
     /// Creates `dir/name` on the branches /mnt/ssd, /mnt/disk1, /mnt/disk2 and /mnt/usb.

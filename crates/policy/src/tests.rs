@@ -26,7 +26,7 @@ impl Random for Counting {
 
 fn view(mode: Mode, present: bool, avail: u64, used: u64, mtime: i64) -> BranchView {
     let space = Some(Space { avail, used, readonly: false, inodes: None });
-    BranchView { mode, unwell: false, min_free: 4, present, mtime, space, outside: false }
+    BranchView { mode, unwell: false, min_free: 4, present, mtime, space, outside: false, asleep: false }
 }
 
 /// An RW branch that holds the path.
@@ -210,6 +210,7 @@ fn worked() -> [BranchView; 3] {
         present: false,
         mtime: 0,
         outside: false,
+        asleep: false,
         space: Some(Space { avail: avail * GIB, used: used * GIB, readonly: false, inodes: None }),
     })
 }
@@ -632,4 +633,28 @@ fn an_explanation_names_the_first_reason_to_exclude() {
     let chances = explain(Policy::Pfrd, Category::Create, &views).chances.unwrap();
     assert_eq!(chances, [60.0 / 70.0, 10.0 / 70.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
     assert_eq!(explain(Policy::EpRand, Category::Create, &views).chances, None, "only one is left");
+}
+
+#[test]
+fn branches_on_disks_that_sleep_are_left_out_if_another_is_accepted() {
+    // Which ones sleep, which one is full, and the choice of ff, mfs and all.
+    for (sleep, full, expected) in [
+        (&[][..], None, [&[0][..], &[2], &[0, 1, 2]]),
+        (&[0], None, [&[1], &[2], &[0, 1, 2]]),
+        (&[2], None, [&[0], &[1], &[0, 1, 2]]),
+        (&[1, 2], None, [&[0], &[0], &[0, 1, 2]]),
+        (&[0, 1, 2], None, [&[0], &[2], &[0, 1, 2]]),
+        // The one that is awake does not count if it cannot be chosen.
+        (&[1, 2], Some(0), [&[1], &[2], &[1, 2]]),
+    ] {
+        for (policy, expected) in [Policy::Ff, Policy::Mfs, Policy::All].into_iter().zip(expected) {
+            let mut views = worked();
+            if let Some(full) = full {
+                views[full].min_free = u64::MAX;
+            }
+            prefer_awake(policy, &mut views, |index| sleep.contains(&index));
+            let chosen = run(Category::Create, policy, &views, &mut { HIGHEST });
+            assert_eq!(chosen.as_deref(), Ok(expected), "{policy} {sleep:?} {full:?}");
+        }
+    }
 }

@@ -343,6 +343,8 @@ pub struct Config {
     /// Opening one of several hard links for writing turns it into a separate file.
     pub link_cow: bool,
     pub move_when_full: MoveWhenFull,
+    /// What is new goes to a disk that is awake, if the policy accepts one.
+    pub prefer_awake: bool,
     /// How long an operation waits for a branch; zero is without limit. `None` for the default of the branch's
     /// filesystem.
     pub branch_timeout: Option<Duration>,
@@ -388,6 +390,7 @@ impl Default for Config {
             rename_exdev: RenameExdev::Passthrough,
             link_cow: false,
             move_when_full: MoveWhenFull::USUAL,
+            prefer_awake: false,
             branch_timeout: None,
             names_only: false,
             mountpoint: PathBuf::new(),

@@ -57,7 +57,8 @@ pub fn upgrade_patience() -> Duration {
 pub(crate) fn catalogue_rules() -> Rules {
     #[cfg(feature = "test-switches")]
     if let Some(seconds) = std::env::var("CANOPY_TEST_RESTED").ok().and_then(|text| text.parse().ok()) {
-        return Rules { rested: Duration::from_secs(seconds) };
+        let rested = Duration::from_secs(seconds);
+        return Rules { rested, written_back: rested, trimmed: rested };
     }
     Rules::default()
 }

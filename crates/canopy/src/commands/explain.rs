@@ -189,6 +189,7 @@ fn verdict(branch: &BranchVerdict, report: &ExplainReport) -> String {
         Verdict::BelowMinFree => {
             format!("refused: less than its minfreespace of {}", bytes(branch.min_free))
         }
+        Verdict::Asleep => "its disk may sleep, and another one is awake (prefer-awake)".into(),
         Verdict::NoInodes => "refused: its filesystem has no free inode (df -i)".into(),
     }
 }

@@ -22,7 +22,8 @@ fn live() -> PoolBed {
         // With watched branches, a change would also invalidate what is cached.
         .option("minfreespace=0,category.create=ff,cache.attr=0,cache.entry=0,cache.coherence=timeout")
         // The tests count requests as reads of /dev/fuse.
-        .option("io-uring=off");
+        .option("io-uring=off")
+        .env("CANOPY_TEST_RESTS", "1000");
     PoolBed::mount(builder, [LoopFs::ext4(64 << 20), LoopFs::tmpfs(128 << 20)])
 }
 
@@ -514,6 +515,20 @@ pub(super) const ROWS: &[Row] = &[
             assert_eq!(text("one") == text("two"), shared, "{value}");
             fs::remove_file(live.at("two")).expect("removal");
         }
+    }),
+    (&["prefer-awake"], "where a file is made while the first disk has nothing to do", |live| {
+        let chosen = || {
+            let words =
+                ["explain".as_ref(), "create".as_ref(), live.pool.path().as_os_str(), "--json".as_ref()];
+            let answer = canopy_testkit::cmd::json(&live.pool.command(words));
+            (0..2).find(|branch| answer["chosen"][0] == live.disks[*branch].path().to_str().expect("a name"))
+        };
+        live.pool.set("prefer-awake", "true");
+        assert_eventually("the second branch, which is in memory", || chosen() == Some(1));
+        fs::write(live.at("f"), "f").expect("a file");
+        assert!(live.on(1, "f").exists());
+        live.pool.set("prefer-awake", "false");
+        assert_eq!(chosen(), Some(0));
     }),
     (&["nfsopenhack"], "an unprivileged daemon opens a read-only file for writing", |_| {
         nfsopenhack::every_value_live()

@@ -282,6 +282,13 @@ fn data() -> Vec<Spec> {
             "the policy that picks another branch for a file when its own is full; true: pfrd",
         )
         .live(),
+        spec(
+            "prefer-awake",
+            field!(pool.prefer_awake),
+            "new files go to a disk that was used in the last five minutes, if the policy accepts one",
+        )
+        .live()
+        .unlisted(),
         spec("nullrw", field!(pool.nullrw), "for benchmarks: reads return zeros, writes are discarded"),
     ]
 }

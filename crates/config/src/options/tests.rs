@@ -136,6 +136,7 @@ const ROWS: &[Row] = &[
         &[("true", Some("pfrd")), ("false", None), ("off", Some("false")), ("mfs", None), ("epmfs", None)],
         &["", "best", "True"],
     ),
+    ("prefer-awake", &[("true", None), ("false", None)], &["", "x"]),
     ("nullrw", &[("true", None), ("false", None)], &["", "x"]),
     ("link-cow", &[("true", None), ("false", None)], &["", "x"]),
     (

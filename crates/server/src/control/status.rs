@@ -244,6 +244,7 @@ fn explain_report(func: Func, explained: &Explained) -> ExplainReport {
             Some(Exclusion::ReadOnly) => Verdict::ReadOnly,
             Some(Exclusion::BelowMinFree) => Verdict::BelowMinFree,
             Some(Exclusion::NoInodes) => Verdict::NoInodes,
+            Some(Exclusion::Asleep) => Verdict::Asleep,
             None if chance.is_some_and(|chance| chance > 0.0) => Verdict::Candidate,
             None if chosen.contains(&index) => Verdict::Chosen,
             None => Verdict::Lost,

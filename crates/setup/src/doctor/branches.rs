@@ -1,7 +1,9 @@
 //! The branches of mounted pools, and who else uses them.
 
 use super::{Action, Bind, Branch, Facts, Finding, Level, RunningPool, finding};
+use canopy_sys::mountinfo;
 use canopy_sys::shown::Show as _;
+use std::path::Path;
 
 pub(super) fn look(facts: &Facts, found: &mut Vec<Finding>) {
     found.extend(facts.binds.iter().map(bind));
@@ -20,6 +22,7 @@ pub(super) fn look(facts: &Facts, found: &mut Vec<Finding>) {
             format!("keep it for reading (canopy mode {pool} {path} RO), or format it with ext4 or XFS");
         found.push(finding("branch-lacks-features", Level::Warning, text, fix));
     }
+    found.extend(access_times(facts));
     if let Some(file) = &facts.spindown {
         let spinning: Vec<String> =
             facts.branches.iter().filter(|one| one.spins).map(|one| one.path.shown().to_string()).collect();
@@ -30,6 +33,25 @@ pub(super) fn look(facts: &Facts, found: &mut Vec<Finding>) {
             found.push(finding("disks-sleep", Level::Note, text, fix));
         }
     }
+}
+
+/// Finds disks that turn, and on which reading a file writes when that was.
+fn access_times(facts: &Facts) -> Option<Finding> {
+    let mut places: Vec<&Path> = Vec::new();
+    for branch in facts.branches.iter().filter(|branch| branch.spins) {
+        let Some(mounted) = mountinfo::holding_in(&facts.mounts, &branch.path) else { continue };
+        let writes = !mounted.options.split(',').any(|option| matches!(option, "noatime" | "ro"));
+        if writes && !places.contains(&&*mounted.mountpoint) {
+            places.push(&mounted.mountpoint);
+        }
+    }
+    let first = places.first()?.shown();
+    let all: Vec<String> = places.iter().map(|place| place.shown().to_string()).collect();
+    let text = format!("reading writes to {}: when a file was last read, up to once a day", all.join(", "));
+    let fix = format!(
+        "nothing, if the disks need not sleep; otherwise add noatime to their lines in fstab, then: mount -o remount,noatime {first}"
+    );
+    Some(finding("disks-write-atime", Level::Note, text, fix))
 }
 
 fn bind(bind: &Bind) -> Finding {
@@ -127,5 +149,25 @@ mod tests {
         };
         assert_eq!(codes(&facts("/mnt/d1/snapraid.parity")), ["parity-is-branch"]);
         assert_eq!(codes(&facts("/mnt/d10/snapraid.parity")), Vec::<String>::new());
+    }
+
+    #[test]
+    fn disks_that_are_written_to_by_reading_are_found() {
+        let mounts = "30 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n\
+                      31 30 8:17 / /mnt/d1 rw,relatime - ext4 /dev/sdb1 rw\n\
+                      32 30 8:33 / /mnt/d2 rw,noatime - xfs /dev/sdc1 rw\n\
+                      33 30 8:49 / /mnt/d3 ro,relatime - ext4 /dev/sdd1 ro\n";
+        let facts = |paths: &[&str], spins| Facts {
+            mounts: mountinfo::parse(mounts.as_bytes()),
+            branches: paths.iter().map(|path| Branch { spins, ..branch(path, "ext4") }).collect(),
+            ..good()
+        };
+        let codes = |paths: &[&str], spins| codes(&facts(paths, spins));
+        assert_eq!(codes(&["/mnt/d1", "/mnt/d2"], true), ["disks-write-atime"]);
+        for (paths, spins) in [(&["/mnt/d1"], false), (&["/mnt/d2"], true), (&["/mnt/d3"], true)] {
+            assert_eq!(codes(paths, spins), Vec::<String>::new(), "{paths:?}");
+        }
+        let found = findings(&facts(&["/mnt/d1/a", "/mnt/d1/b"], true));
+        assert_eq!(found[0].text, "reading writes to /mnt/d1: when a file was last read, up to once a day");
     }
 }

@@ -1,6 +1,6 @@
 //! Disks that have had nothing to do for so long that they may sleep, and who wakes them.
 //!
-//! A disk rests if the block layer has completed no request of it for a while, whoever made it: its counters are looked at now and
+//! A disk that turns rests if the block layer has completed no request of it for a while, whoever made it: its counters are looked at now and
 //! then ([`look`]), without touching the disk. While a branch is on a disk that rests, whoever gets onto the branch looks, after
 //! calls that took long, whether the disk has done something meanwhile: then these calls have woken it. What was only
 //! changed, opened, or read from memory (which sets a time), may reach the disk later, and is found with the next look. Where it finds nobody, a program past the pool has
@@ -110,15 +110,14 @@ pub fn disks() -> Vec<DiskRest> {
     known.into_iter().filter_map(report).collect()
 }
 
-/// Returns whether all disks of a branch rest, and there are any.
-pub fn rests(branch: BranchId) -> bool {
+/// Returns whether a branch is on a disk that rests.
+pub fn may_sleep(branch: BranchId) -> bool {
     if !any_rests() {
         return false;
     }
     let on = DISKS.load();
     let disks = on.iter().flat_map(|on| on.iter()).find(|(id, _)| *id == branch).map(|(_, disks)| disks);
-    disks
-        .is_some_and(|disks| !disks.is_empty() && disks.iter().all(|disk| disk.rests.load(Ordering::Relaxed)))
+    disks.is_some_and(|disks| disks.iter().any(|disk| disk.rests.load(Ordering::Relaxed)))
 }
 
 /// Returns whether any disk rests.
@@ -203,7 +202,7 @@ impl Watched {
         self.reads.store(activity.reads, Ordering::Relaxed);
         if self.completed.swap(activity.completed, Ordering::Relaxed) == activity.completed {
             let idle = self.history.lock().looked(now);
-            self.rests.store(idle >= after, Ordering::Relaxed);
+            self.rests.store(idle >= after && !self.solid, Ordering::Relaxed);
         } else if self.rests.swap(false, Ordering::Relaxed) {
             self.history.lock().wake(now, None);
         } else {

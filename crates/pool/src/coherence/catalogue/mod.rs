@@ -22,6 +22,7 @@ pub(crate) use rows::{Copy, Facts, Row};
 use canopy_base::hash;
 use canopy_base::lock::rank;
 use canopy_base::lock::ranked::Mutex;
+use canopy_branch::fs::magic;
 use rows::{Rows, name_hash};
 use rustix::time::{ClockId, clock_gettime};
 use smallvec::SmallVec;
@@ -111,11 +112,17 @@ pub struct Extents {
 pub struct Rules {
     /// The attributes of a file are not learnt before it has rested for so long: what changes it unseen is likely to do so again.
     pub rested: Duration,
+    /// Of one with data: until these are written back, which may take more blocks, or fewer, and is no event.
+    pub written_back: Duration,
+    /// As that, on XFS, which trims twice in ten minutes what it has allocated beyond the ends of files
+    /// (fs.xfs.speculative_prealloc_lifetime).
+    pub trimmed: Duration,
 }
 
 impl Default for Rules {
     fn default() -> Rules {
-        Rules { rested: Duration::from_secs(10) }
+        let [rested, written_back, trimmed] = [10, 60, 660].map(Duration::from_secs);
+        Rules { rested, written_back, trimmed }
     }
 }
 
@@ -319,10 +326,15 @@ impl Catalogue {
     }
 
     /// Returns until when attributes that were seen now are known; `None` if they are not to be learnt. `rested`: for how many
-    /// seconds the file has not changed.
-    pub(crate) fn lasting(&self, rested: i64) -> Option<i64> {
-        let least = self.with(|state| state.rules.rested.as_secs().cast_signed())?;
-        (rested >= least).then(|| seconds() + rested.max(LEAST))
+    /// seconds the file has not changed. `data_on`: the type of the filesystem that its data are on, if it has any.
+    pub(crate) fn lasting(&self, rested: i64, data_on: Option<u64>) -> Option<i64> {
+        let rules = self.with(|state| state.rules)?;
+        let least = match data_on {
+            None => rules.rested,
+            Some(magic::XFS) => rules.trimmed,
+            Some(_) => rules.written_back,
+        };
+        (rested >= least.as_secs().cast_signed()).then(|| seconds() + rested.max(LEAST))
     }
 }
 
@@ -793,6 +805,24 @@ mod tests {
         assert_eq!(is_there(&catalogue, "", "f1"), None);
         catalogue.allow(true);
         assert_eq!(is_there(&catalogue, "", "f1"), None);
+    }
+
+    #[test]
+    fn attributes_are_learnt_when_no_more_blocks_come_or_go_unseen() {
+        let catalogue = open(1 << 20);
+        for (rested, data_on, learnt) in [
+            (9, None, false),
+            (10, None, true),
+            (59, Some(magic::EXT), false),
+            (60, Some(magic::BTRFS), true),
+            (659, Some(magic::XFS), false),
+            (660, Some(magic::XFS), true),
+            (-1, None, false),
+        ] {
+            assert_eq!(catalogue.lasting(rested, data_on).is_some(), learnt, "{rested} {data_on:?}");
+        }
+        catalogue.allow(false);
+        assert_eq!(catalogue.lasting(10_000, None), None);
     }
 
     /// With more rows than are kept unpacked, and more than the store has room for: what was used last is known, and what is

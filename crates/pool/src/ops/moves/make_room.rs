@@ -335,6 +335,7 @@ fn choose_target(
                 // Read now: the cached value may be from before the branch filled up.
                 space: Space::of(branch.root()).ok().map(|space| trash::counted(op, branch, needed, space)),
                 outside: false,
+                asleep: false,
             }
         };
         let mut views: Vec<BranchView> = op.branches.iter().enumerate().map(view).collect();

@@ -22,6 +22,7 @@ use canopy_branch::fs::beneath;
 use canopy_branch::fs::stat::{self, Attr, S_IFDIR, Time};
 use canopy_sys::file_handle;
 use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::FileType;
 use rustix::time::{ClockId, clock_gettime};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -282,7 +283,11 @@ fn make(op: &Op<'_>, node: &Node, copies: SmallVec<[Copy; 1]>, attr: Attr) -> Op
     let until = if attr.is_dir() {
         i64::MAX
     } else {
-        op.catalogue.lasting(clock_gettime(ClockId::Realtime).tv_sec - attr.ctime.sec)?
+        let is_file = FileType::from_raw_mode(attr.mode) == FileType::RegularFile;
+        let branch = || op.branches.by_id(copies.first()?.branch);
+        let data_on =
+            (is_file && attr.size + attr.blocks > 0).then(|| branch().map_or(0, |branch| branch.kind));
+        op.catalogue.lasting(clock_gettime(ClockId::Realtime).tv_sec - attr.ctime.sec, data_on)?
     };
     let number = if attr.is_dir() { 0 } else { node.kept_number() };
     Some(Facts { since: op.since, until, attr, copies, number, link: None, is_plain: false })

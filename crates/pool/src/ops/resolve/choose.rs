@@ -7,7 +7,7 @@ use crate::ops::trash;
 use crate::pool::Op;
 use canopy_base::error::{Error, Result};
 use canopy_branch::branch::list::Mode;
-use canopy_branch::branch::{Branch, Branches};
+use canopy_branch::branch::{Branch, Branches, rest};
 use canopy_branch::fs::magic;
 use canopy_branch::fs::stat::{self, Attr};
 use canopy_policy::placement::{Set, confine};
@@ -86,6 +86,7 @@ fn view(op: &Op<'_>, branch: &Branch, present: Option<&Attr>, space: SpaceNeed) 
         mtime: present.map_or(0, |attr| attr.mtime.sec),
         space,
         outside: false,
+        asleep: false,
     }
 }
 
@@ -206,6 +207,10 @@ pub(crate) fn choose_for_create_seen(
         }
         if let Some(set) = set {
             confine(policy, &mut views, |index| set.holds(&dirs.branches.as_slice()[index].path));
+        }
+        if op.config.prefer_awake {
+            let sleeps = |index: usize| rest::may_sleep(dirs.branches.as_slice()[index].id);
+            policy::prefer_awake(policy, &mut views, sleeps);
         }
         see(at, &views, set);
         Ok(views)
