@@ -194,6 +194,9 @@ pub struct PoolReport {
     /// What is known of the branches without reading them; `None` if nothing is kept.
     #[serde(default)]
     pub catalogue: Option<CatalogueReport>,
+    /// Programs that have removed or overwritten more than a rule of the trash allows.
+    #[serde(default)]
+    pub trash_alarms: Vec<TrashAlarm>,
 }
 
 /// Requests that wait for one kind of cause.
@@ -290,6 +293,58 @@ impl UnprovedReport {
             ("it could not be tried whether ", "mount the pool again, and see the log for why it fails")
         };
         (format!("{whether}the kernel {}: {}", self.fault, self.follows), fix.into())
+    }
+}
+
+/// A program that has removed or overwritten more than a rule of the trash allows.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TrashAlarm {
+    /// `None` if it is not known.
+    pub user: Option<u32>,
+    /// The name of the program; empty if it is not known.
+    pub program: OsText,
+    /// How many files it has removed or overwritten, and how often it was stopped.
+    pub files: u64,
+    pub refused: u64,
+    /// The directory of the pool that is above all of them.
+    pub path: OsText,
+    /// In seconds since the epoch.
+    pub since: u64,
+    /// It gets an error until somebody lets it go.
+    pub frozen: bool,
+}
+
+impl TrashAlarm {
+    /// Returns a sentence for people, and what to do, given the mountpoint.
+    #[must_use]
+    pub fn advice(&self, pool: &OsText) -> (String, String) {
+        let (program, path, pool) = (self.program.one_line(), self.path.one_line(), pool.one_line());
+        let (program, filter) = if program.is_empty() {
+            ("a program that is not known".to_owned(), String::new())
+        } else {
+            (program.clone(), format!(" --program {program}"))
+        };
+        let user = self.user.map_or_else(String::new, |user| format!(" of user {user}"));
+        let by_user = self.user.map_or_else(String::new, |user| format!(" --user {user}"));
+        let below = if path.is_empty() { String::new() } else { format!(" below {path}") };
+        let since = canopy_base::text::date(i64::try_from(self.since).unwrap_or(i64::MAX));
+        let stopped = if self.frozen {
+            format!("; it is stopped, and was {} times", self.refused)
+        } else {
+            String::new()
+        };
+        let text = format!(
+            "{program}{user} has removed or overwritten {} files{below}, too many since {since}{stopped}",
+            self.files
+        );
+        let ends = if self.frozen { "lets it go on" } else { "ends the alarm" };
+        (
+            text,
+            format!(
+                "canopy trash list {pool}{by_user}{filter} shows what it has removed, and restore brings it back; canopy trash \
+                 thaw {pool} {ends}"
+            ),
+        )
     }
 }
 

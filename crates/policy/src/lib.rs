@@ -11,6 +11,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod action;
+pub mod brake;
 mod create;
 mod explain;
 pub mod layout;

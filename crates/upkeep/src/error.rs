@@ -79,6 +79,10 @@ pub enum Error {
     NotWithoutPool(PathBuf),
     #[error("the trash of {pool} holds nothing of that (canopy trash list {pool})", pool = .0.shown())]
     NotInTrash(PathBuf),
+    #[error("thaw is for all programs: give no path, user, program or time")]
+    ThawsAll,
+    #[error("{}: {why}", .pool.shown())]
+    NotThawed { pool: PathBuf, why: String },
     #[error("not all was done: {0}")]
     NotRestored(u64),
     #[error("{} is not a directory", .0.shown())]

@@ -239,7 +239,7 @@ impl RemovedDir<'_> {
 
 /// Says that something went without being kept. A client that frees a disk must not fail because that is full, nor one that
 /// removes what is on a filesystem below the branch.
-fn not_kept(branch: &Branch, path: &[u8], errno: Errno) {
+pub(super) fn not_kept(branch: &Branch, path: &[u8], errno: Errno) {
     use canopy_sys::shown::Show as _;
     tracing::warn!(
         "{}: removed without being kept in the trash of {}: {errno}",
@@ -260,7 +260,7 @@ impl OnBranch {
 
     /// Calls `act` with the directory of the trash for a path, until it succeeds. It says `EXIST` where its name is taken, and
     /// `AGAIN` where the directory is gone. Returns the directory.
-    fn at_place(
+    pub(super) fn at_place(
         &self,
         trash: &Trash,
         branch: &Branch,

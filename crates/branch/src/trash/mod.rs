@@ -9,12 +9,14 @@
 //! of what the pool still shows would change what is kept.
 
 pub mod batch;
+mod copy;
 mod holds;
 mod keep;
 mod mirror;
 pub mod sweep;
 
 pub use batch::{Batch, Who};
+pub use copy::Copied;
 pub use holds::holds;
 pub use keep::{Gone, Linked, RemovedDir};
 
@@ -110,6 +112,11 @@ impl Trash {
     fn count(&self, known: &OnBranch, blocks: u64) {
         known.bytes.fetch_add(blocks * 512, Ordering::Relaxed);
         self.any.store(true, Ordering::Relaxed);
+    }
+
+    fn discount(&self, known: &OnBranch, blocks: u64) {
+        let less = |bytes: u64| Some(bytes.saturating_sub(blocks * 512));
+        let _ = known.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
     /// Removes the oldest trash of a branch until so many bytes are available there, or all of it is gone. Returns whether

@@ -96,7 +96,7 @@ pub(super) const ROWS: &[Row] = &[
             let done = live.pool.command(["trash".as_ref(), "list".as_ref(), live.pool.path().as_os_str()]);
             done.stdout.matches("rubbish").count()
         };
-        for (value, expected) in [("", 0), ("**=1 day|except *.tmp", 1), ("", 1)] {
+        for (value, expected) in [("", 0), ("**=1 day|except *.tmp|alarm 1000 in a minute", 1), ("", 1)] {
             live.pool.set("trash", value);
             fs::write(live.at("rubbish"), "text").expect("a file");
             fs::remove_file(live.at("rubbish")).expect("removed");

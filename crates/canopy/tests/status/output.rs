@@ -70,6 +70,7 @@ fn a_healthy_pool_is_described_without_warnings() {
         "threads",
         "tiering",
         "transport",
+        "trash_alarms",
         "version",
         "warnings",
     ];

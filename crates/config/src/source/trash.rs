@@ -4,9 +4,10 @@ use crate::options::closest;
 use crate::placement::quote;
 use crate::trash;
 use canopy_policy::placement::Pattern;
+use canopy_policy::trash::Keep;
 use toml_edit::{Array, Item, Table, TableLike, Value};
 
-const PARTS: [&str; 4] = ["path", "except", "keep", "overwritten"];
+const PARTS: [&str; 7] = ["path", "except", "keep", "until", "overwritten", "alarm", "freeze"];
 
 /// Returns a table in the syntax of `-o`.
 ///
@@ -20,18 +21,22 @@ pub(super) fn of_table(table: &dyn TableLike) -> Result<String, String> {
     }
     let path = table.get("path").ok_or("the trash needs a path (path = \"**\" is all)")?;
     let path = path.as_str().ok_or("path of the trash must be a string")?;
-    let keep = match table.get("keep") {
-        None => trash::USUAL,
-        Some(item) => {
-            item.as_str().ok_or_else(|| format!("trash {path}: keep must be a string, such as '30 days'"))?
-        }
+    let text = |key: &str, such: &str| {
+        let wrong = || format!("trash {path}: {key} must be a string, such as '{such}'");
+        table.get(key).map(|item| item.as_str().ok_or_else(wrong)).transpose()
     };
-    let overwritten = match table.get("overwritten") {
-        None => false,
-        Some(item) => {
-            item.as_bool().ok_or_else(|| format!("trash {path}: overwritten must be true or false"))?
-        }
+    let keep = match (text("keep", trash::USUAL)?, text("until", trash::SYNC)?) {
+        (Some(_), Some(_)) => return Err(format!("trash {path}: give keep or until, not both")),
+        (None, Some(until)) => format!("until {until}"),
+        (keep, None) => keep.unwrap_or(trash::USUAL).to_owned(),
     };
+    let flag = |key: &str| {
+        let wrong = || format!("trash {path}: {key} must be true or false");
+        table.get(key).map_or(Ok(false), |item| item.as_bool().ok_or_else(wrong))
+    };
+    let alarm =
+        text("alarm", "1000 in a minute")?.map_or_else(String::new, |alarm| format!("|alarm {alarm}"));
+    let freeze = if flag("freeze")? { "|freeze" } else { "" };
     let wrong = || format!("trash {path}: except must be a string or a list of strings");
     let except: Vec<&str> = match table.get("except") {
         None => Vec::new(),
@@ -43,8 +48,8 @@ pub(super) fn of_table(table: &dyn TableLike) -> Result<String, String> {
     };
     let globs = except.iter().map(|glob| quote(glob)).collect::<Vec<_>>().join(":");
     let except = if globs.is_empty() { String::new() } else { format!("|except {globs}") };
-    let overwritten = if overwritten { "|overwritten" } else { "" };
-    let text = format!("{}={keep}{except}{overwritten}", quote(path));
+    let overwritten = if flag("overwritten")? { "|overwritten" } else { "" };
+    let text = format!("{}={keep}{except}{overwritten}{alarm}{freeze}", quote(path));
     trash::parse_rule(&text)?;
     Ok(text)
 }
@@ -58,9 +63,18 @@ pub(super) fn to_tables(text: &str) -> Result<Vec<Table>, String> {
             let globs: Array = rule.except.iter().map(Pattern::as_str).collect();
             table.insert("except", Item::Value(globs.into()));
         }
-        table.insert("keep", Item::Value(crate::units::format_time(rule.keep).into()));
+        match rule.keep {
+            Keep::For(time) => table.insert("keep", Item::Value(crate::units::format_time(time).into())),
+            Keep::UntilSync => table.insert("until", Item::Value(trash::SYNC.into())),
+        };
         if rule.overwritten {
             table.insert("overwritten", Item::Value(true.into()));
+        }
+        if let Some(alarm) = &rule.alarm {
+            table.insert("alarm", Item::Value(trash::format_alarm(alarm).into()));
+            if alarm.freeze {
+                table.insert("freeze", Item::Value(true.into()));
+            }
         }
         table
     };

@@ -287,6 +287,7 @@ mod tests {
             survival: None,
             disks: vec![],
             catalogue: None,
+            trash_alarms: Vec::new(),
         };
         let metrics = MetricsReport {
             operations,

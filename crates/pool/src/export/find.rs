@@ -83,7 +83,7 @@ fn is_at(branch: &Branch, path: &[u8], attr: &Attr) -> bool {
 }
 
 /// Returns the path beneath the root under which the kernel has the file in its cache of names, if there is one.
-fn known_path(branch: &Branch, file: BorrowedFd<'_>, attr: &Attr) -> Option<PoolPath> {
+pub(crate) fn known_path(branch: &Branch, file: BorrowedFd<'_>, attr: &Attr) -> Option<PoolPath> {
     let path = |fd: BorrowedFd<'_>| {
         rustix::fs::readlinkat(rustix::fs::CWD, ProcPath::of(fd).as_bytes(), Vec::new()).ok()
     };

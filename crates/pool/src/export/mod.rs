@@ -22,7 +22,7 @@ mod inode_search;
 mod node_id;
 mod tick_guard;
 
-pub(crate) use find::{FoundById, find, reopen};
+pub(crate) use find::{FoundById, find, known_path, reopen};
 pub(crate) use inode_search::InodeSearch;
 pub(crate) use node_id::{StableId, StableTarget};
 pub(crate) use tick_guard::TickGuard;

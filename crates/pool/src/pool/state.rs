@@ -24,7 +24,7 @@ use crate::paths::clones::CloneLocks;
 use arc_swap::ArcSwap;
 use canopy_base::ids::{BranchId, NodeId};
 use canopy_base::lock::rank;
-use canopy_base::lock::ranked::RwLock;
+use canopy_base::lock::ranked::{Mutex, RwLock};
 use canopy_branch::branch::figures::PoolFigures;
 use canopy_branch::branch::headroom::Headroom;
 use canopy_branch::branch::nested::NestedFilesystems;
@@ -35,7 +35,8 @@ use canopy_branch::journal::Journals;
 use canopy_branch::relocate::Unfinished;
 use canopy_branch::relocate::closed::ClosedFiles;
 use canopy_branch::relocate::moved::Moved;
-use canopy_branch::trash::Trash;
+use canopy_branch::trash::{Trash, Who};
+use canopy_policy::brake::Brake;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::sync::atomic::AtomicBool;
@@ -79,6 +80,8 @@ pub struct State {
     /// What clients have removed.
     pub(crate) trash: Trash,
     pub(crate) removers: Removers,
+    /// What programs remove, by rule of the trash.
+    pub(crate) brakes: Mutex<Brake<(Who, usize)>, rank::Leaf>,
     pub(crate) moved: Moved,
     pub(crate) closed: ClosedFiles,
     pub(crate) rights: Rights,
@@ -128,6 +131,7 @@ impl State {
             last_opens: LastOpens::default(),
             trash: Trash::default(),
             removers: Removers::default(),
+            brakes: Mutex::default(),
             moved: Moved::default(),
             closed: ClosedFiles::default(),
             rights: Rights::default(),

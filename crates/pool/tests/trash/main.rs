@@ -9,7 +9,7 @@ use canopy_base::ids::NodeId;
 use canopy_branch::branch::Mode::Rw;
 use canopy_branch::trash::sweep::{Verdict, sweep};
 use canopy_policy::placement::{Pattern, Placement, Rule, Target};
-use canopy_policy::trash::{TrashRule, TrashRules};
+use canopy_policy::trash::{Keep, TrashRule, TrashRules};
 use canopy_pool::config::Config;
 use canopy_pool::ops;
 use canopy_pool::ops::names::rename::RenameKind;
@@ -24,8 +24,9 @@ fn rules(except: &[&str], overwritten: bool) -> TrashRules {
     TrashRules(vec![TrashRule {
         path: Pattern::new("**").unwrap(),
         except: except.iter().map(|glob| Pattern::new(glob).unwrap()).collect(),
-        keep: Duration::from_secs(3600),
+        keep: Keep::For(Duration::from_secs(3600)),
         overwritten,
+        alarm: None,
     }])
 }
 

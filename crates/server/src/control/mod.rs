@@ -443,6 +443,7 @@ impl Control {
         match command {
             // There are no caches to trim: memory is freed as nodes and buffers go.
             b"gc" | b"gc1" => ops::trash::recount(&self.pool),
+            b"trash-thaw" => ops::names::brake::thaw(&self.pool),
             b"invalidate-all-nodes" => self.coherence.invalidate_names(),
             b"upgrade" => self.hand_over()?,
             _ => return Err(Errno::NODATA),

@@ -16,8 +16,8 @@ use canopy_config::Config;
 use canopy_config::options;
 use canopy_control::{
     BranchReport, BranchVerdict, EXPLAIN, ExplainError, ExplainReport, IllnessReport, KernelReport, OsText,
-    ParkedReport, PlacementReport, PoolReport, SecurityReport, SetReport, SurvivalReport, Verdict,
-    WaitReport,
+    ParkedReport, PlacementReport, PoolReport, SecurityReport, SetReport, SurvivalReport, TrashAlarm,
+    Verdict, WaitReport,
 };
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::transport::{LowWorkers, Pause, ServedRequests};
@@ -25,6 +25,7 @@ use canopy_fuse::{Agreed, Transport, abi};
 use canopy_policy::Exclusion;
 use canopy_pool::config::Func;
 use canopy_pool::ops;
+use canopy_pool::ops::names::brake::Alarmed;
 use canopy_pool::{Explained, Placed, PlacedSet, Pool, SetAnswer};
 use rustix::io::Errno;
 use serde::Serialize;
@@ -50,6 +51,18 @@ pub(crate) struct Connection {
     pub(crate) ledger: Option<Ledger>,
     /// What keeps requests from beginning when another program takes over.
     pub(crate) pause: Arc<Pause>,
+}
+
+fn trash_alarm(alarmed: Alarmed) -> TrashAlarm {
+    TrashAlarm {
+        user: alarmed.who.uid,
+        program: OsText::from(OsStr::from_bytes(&alarmed.who.program)),
+        files: alarmed.files,
+        refused: alarmed.refused,
+        path: OsText::from(OsStr::from_bytes(&alarmed.path)),
+        since: alarmed.since.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+        frozen: alarmed.frozen,
+    }
 }
 
 /// Returns why nothing is kept in the trash of a branch.
@@ -160,6 +173,7 @@ pub(crate) fn status(
             unheeded_acls: ops::resolve::acl::has_unheeded_acls(pool),
             ..connection.security.clone()
         },
+        trash_alarms: ops::names::brake::alarms(pool).into_iter().map(trash_alarm).collect(),
         survival: connection.ledger.as_ref().map(survival_report),
         disks: rest::without_names(rest::disks(&in_force)),
         catalogue: rest::catalogue(pool, config),

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 #[derive(Args, Debug)]
 #[command(after_help = NOTES)]
 pub struct TrashArgs {
-    /// list, restore, empty (remove for good) or du (bytes on each branch)
+    /// list, restore, empty, du or thaw
     #[arg(value_enum, hide_possible_values = true)]
     pub action: Action,
     /// The pool's mountpoint or name; or the directory of a branch
@@ -60,14 +60,16 @@ pub enum Action {
     Restore,
     Empty,
     Du,
+    Thaw,
 }
 
 const NOTES: &str = "\
 A TIME is an age (2h, 3d), a time of the last 24 hours (14:00), or a date in
 UTC (2026-11-27, 2026-11-27T14:00). A PATH also stands for all below it.
 Restoring overwrites nothing: what has its name in the pool by now stays there.
-Of several files of one path, the one that was removed last comes back. Only
-root may look into the trash.
+Of several files of one path, the one that was removed last comes back. empty
+removes for good, du shows the bytes on each branch, and thaw lets programs go
+on that an alarm has stopped. Only root may look into the trash.
 
 Examples:
   canopy trash list /mnt/pool
@@ -86,6 +88,9 @@ pub fn trash(args: &TrashArgs) -> Result<()> {
         return Err(Error::OnlyRestoring("--into"));
     }
     let home = Home::of(&args.pool)?;
+    if args.action == Action::Thaw {
+        return thaw(args, &home);
+    }
     if let Some(pool) = &home.pool {
         report_missing(pool);
     }
@@ -95,6 +100,7 @@ pub fn trash(args: &TrashArgs) -> Result<()> {
         Action::List => report::list(&home, &items, (args.json, chosen.is_all())),
         Action::Du => report::du(&home, &items, args.json),
         Action::Empty => empty(args, &home, &items)?,
+        Action::Thaw => {}
         Action::Restore => match &home.pool {
             Some(_) if items.is_empty() && failed == 0 && !chosen.is_all() => {
                 return Err(Error::NotInTrash(args.pool.clone()));
@@ -107,6 +113,16 @@ pub fn trash(args: &TrashArgs) -> Result<()> {
         0 => Ok(()),
         failed => Err(Error::Incomplete { failed, all: home.branches().len() as u64 }),
     }
+}
+
+/// Lets programs go on that were stopped for what they have removed.
+fn thaw(args: &TrashArgs, home: &Home) -> Result<()> {
+    let pool = home.pool.as_ref().ok_or_else(|| Error::NotWithoutPool(args.pool.clone()))?;
+    if !Chosen::of(args, None)?.is_all() {
+        return Err(Error::ThawsAll);
+    }
+    let told = pool.daemon.set(&format!("{COMMAND}trash-thaw"), OsStr::new(""));
+    told.map_err(|why| Error::NotThawed { pool: args.pool.clone(), why: os_error(why) })
 }
 
 /// Where the trash is: the branches of a pool, or one branch of a pool that need not be mounted.

@@ -3,7 +3,7 @@
 use crate::commands::probe::BranchFacts;
 use canopy_control::{
     CatalogueReport, IllnessReport, KernelReport, OsText, ParkedReport, SecurityReport, SurvivalReport,
-    WaitReport,
+    TrashAlarm, WaitReport,
 };
 use canopy_monitor::disks::DiskHealth;
 use canopy_monitor::sleep::DiskSleep;
@@ -51,8 +51,8 @@ impl WarningCode {
         match self {
             PoolDoesNotAnswer | PoolEnded | PoolUnreachable | BranchDoesNotAnswer | BranchMissing
             | BranchUnreachable | BranchReplaced | BranchReadOnly | BranchErrors | BranchNotMounted
-            | BranchFailing | BranchGone | DiskFailing | MoveUnfinished | CannotCreate | NoBranch
-            | Nullrw => true,
+            | BranchFailing | BranchGone | DiskFailing | TrashAlarm | MoveUnfinished | CannotCreate
+            | NoBranch | Nullrw => true,
             PoolMute
             | BranchLags
             | DiskWorn
@@ -98,6 +98,8 @@ pub struct PoolStatus {
     pub security: Option<SecurityReport>,
     /// Null without `survive`, too.
     pub survival: Option<SurvivalReport>,
+    /// Programs that remove or overwrite too much.
+    pub trash_alarms: Option<Vec<TrashAlarm>>,
     pub branches: Vec<BranchStatus>,
     /// The disks below them.
     pub disks: Vec<DiskHealth>,
@@ -254,6 +256,8 @@ codes! {
         "the mount of a branch or its disk is missing, or its root cannot be read: the pool runs without it until it is back",
     BranchNotWatched = "branch-not-watched":
         "changes on a branch cannot be watched, so much of what the kernel caches of the pool expires after a second",
+    TrashAlarm = "trash-alarm":
+        "a program has removed or overwritten more files than an alarm of the trash allows",
     TrashUnusable = "trash-unusable":
         "nothing is kept in the trash of a branch, because its .canopy-trash cannot be used",
     DiskFailing = "disk-failing":

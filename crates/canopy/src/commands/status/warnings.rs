@@ -33,6 +33,10 @@ pub(super) fn warnings(
     found.extend(pool.branches.iter().filter_map(|branch| unwatched_warning(pool, branch)));
     found.extend(pool.branches.iter().filter_map(unfinished_warning));
     found.extend(pool.branches.iter().filter_map(trash_warning));
+    found.extend(pool.trash_alarms.iter().flatten().map(|alarm| {
+        let (text, fix) = alarm.advice(&pool.mountpoint);
+        Warning { code: WarningCode::TrashAlarm, branch: None, text, fix }
+    }));
     found.extend(no_branch_warning(pool));
     let is_empty = found.last().is_some_and(|warning| warning.code == WarningCode::NoBranch);
     found.extend(pool.branches.iter().filter_map(lossy_warning));

@@ -82,7 +82,14 @@ pub fn setattr(
         resolve::generations::must_be_current(op, &node, trust)?;
     }
     let attr = |op: &mut Op<'_>| set_attributes(op, caller, &node, trust, handle.as_deref(), set, with_data);
-    match set.size {
+    // Before room is made for the caller, with no more rights to it than he has.
+    let kept = if set.size == Some(0) && !node.is_dir() {
+        let _held = op.using(Uses::node(node.id));
+        names::keep::keep_emptied(op, &node, || open_or_own(op, &node, handle.as_deref()))?
+    } else {
+        None
+    };
+    let changed = match set.size {
         // The name leads to another node now.
         Some(_) if handle.is_none() && node.opened().is_some_and(|open| open.is_detached()) => {
             Err(Error::Stale)
@@ -96,7 +103,11 @@ pub fn setattr(
             })
         }
         _ => attr(op),
+    };
+    if let (Err(_), Some(kept)) = (&changed, kept) {
+        kept.take_back(op);
     }
+    changed
 }
 
 fn set_attributes(

@@ -7,12 +7,16 @@ use super::rename::{RenameKind, Side};
 use crate::config::Func;
 use crate::dir::merged::{Copies, MergedDir};
 use crate::door::program_of;
-use crate::ops::resolve;
+use crate::export;
+use crate::node::Node;
+use crate::ops::resolve::{self, Place};
 use crate::pool::Op;
-use canopy_base::path::join;
+use canopy_base::error::Result;
+use canopy_base::path::{join, split};
 use canopy_branch::branch::Branch;
 use canopy_branch::fs::stat::Attr;
-use canopy_branch::trash::{Gone, Linked, RemovedDir, Who};
+use canopy_branch::trash::{Copied, Gone, Linked, RemovedDir, Who};
+use rustix::fd::AsFd;
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -24,9 +28,14 @@ pub(crate) fn keeper(op: &Op<'_>, path: &[u8], name: &[u8], overwritten: bool) -
         return None;
     }
     rules.rule(&join(path, name)).filter(|rule| rule.overwritten || !overwritten)?;
+    Some(remover(op))
+}
+
+/// Returns who makes the request that the calling thread serves.
+pub(crate) fn remover(op: &Op<'_>) -> Who {
     let kernel = op.kernel.load();
     let (pid, uid) = (kernel.caller_thread(), kernel.caller_uid());
-    Some(op.removers.find(pid, uid, program_of))
+    op.removers.find(pid, uid, program_of)
 }
 
 /// Removes one copy of a file. Returns whether it is kept. `who` removes it, if it is to be kept.
@@ -78,6 +87,45 @@ impl Going<'_> {
     pub(crate) fn gone(&self, op: &Op<'_>, path: &[u8], name: &[u8]) {
         op.trash.keep_dir(self.branch, (path, name), &self.dir, &self.who);
     }
+}
+
+/// What a file held that is about to be emptied, and that is in the trash already.
+pub(crate) struct Emptied {
+    branch: Arc<Branch>,
+    copied: Copied,
+}
+
+impl Emptied {
+    /// Comes if the file was not emptied.
+    pub(crate) fn take_back(self, op: &Op<'_>) {
+        op.trash.take_back(&self.branch, &self.copied);
+    }
+}
+
+/// Keeps what a file holds that is about to be emptied, if a rule says so. `own` finds it on its branch.
+///
+/// Errors: `EROFS` for a program that is to be stopped.
+pub(crate) fn keep_emptied(
+    op: &Op<'_>,
+    node: &Node,
+    own: impl FnOnce() -> Result<Place>,
+) -> Result<Option<Emptied>> {
+    let rules = &op.config.trash;
+    if !(rules.keep_overwritten() || rules.has_alarms()) {
+        return Ok(None);
+    }
+    // Where it cannot be found, it cannot be emptied either.
+    let Some(own) = own().ok().filter(|own| own.attr.is_regular() && own.attr.size > 0) else {
+        return Ok(None);
+    };
+    // The process before this one may have opened it. One that has no name any more is nobody's.
+    let by_branch = || export::known_path(&own.branch, own.fd.as_fd(), &own.attr);
+    let Some(path) = resolve::a_path(op, node).or_else(by_branch) else { return Ok(None) };
+    let (dir, name) = split(&path);
+    super::brake::check(op, dir, name)?;
+    let Some(who) = keeper(op, dir, name, true) else { return Ok(None) };
+    let copied = op.trash.copy(&own.branch, own.fd.as_fd(), (dir, name), &own.attr, &who);
+    Ok(copied.map(|copied| Emptied { branch: own.branch, copied }))
 }
 
 /// A file that a rename is about to replace, and that is in the trash already.

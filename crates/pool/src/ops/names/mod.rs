@@ -1,5 +1,6 @@
 //! Operations on names: lookup, creation, links, renames and removal.
 
+pub mod brake;
 pub mod create;
 pub(crate) mod exdev;
 pub mod explain;

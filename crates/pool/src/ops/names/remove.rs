@@ -57,6 +57,7 @@ pub fn unlink(pool: &Pool, parent: NodeId, name: &[u8]) -> Result<()> {
         chosen.retain(|index| !is_brought(op, caller, &dirs, name, &copies, *index));
     }
     resolve::choose::all_removable(op, std::iter::once(&copies))?;
+    names::brake::check(op, &path, name)?;
     let victim = victim(op, (parent, name), &copies, |at, _| pins.into_iter().nth(at));
     if victim.is_none() {
         // Otherwise the file that the kernel knows is among the copies.
@@ -160,6 +161,7 @@ pub fn rmdir(pool: &Pool, parent: NodeId, name: &[u8]) -> Result<()> {
     if !sole || keeps {
         all_empty(&dirs, &copies, name)?;
     }
+    names::brake::check(op, &path, name)?;
     let going = names::keep::going(op, &dirs, shown, (&path, name));
     let remove = |index: usize| {
         // Of a followed symlink, the link itself is removed.

@@ -197,6 +197,9 @@ pub fn rename_noted(
     } else {
         Some(Vec::new())
     };
+    if kind.replaces() && old.copies.any() && new.copies.any() {
+        names::brake::check(op, &new.path, new.name)?;
+    }
     let kept = names::keep::keep_replaced(op, &old, &new, kind);
     let result = match kind {
         RenameKind::Exchange => exchange(op, &mut old, &mut new, log),

@@ -2,6 +2,9 @@
 
 #![forbid(unsafe_code)]
 
+mod brake;
+mod emptied;
+
 use canopy_testkit::cmd::{Finished, json, run_within, wait_until};
 use canopy_testkit::{DirBed as Rig, LoopFs, PATIENCE, Pool, PoolBed, as_user};
 use rustix::io::Errno;
