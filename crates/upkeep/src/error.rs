@@ -79,8 +79,10 @@ pub enum Error {
     NotWithoutPool(PathBuf),
     #[error("the trash of {pool} holds nothing of that (canopy trash list {pool})", pool = .0.shown())]
     NotInTrash(PathBuf),
-    #[error("thaw is for all programs: give no path, user, program or time")]
-    ThawsAll,
+    #[error("{0} is for all: give no path, user, program or time")]
+    OnlyFiltering(&'static str),
+    #[error("{0}: what waits for the sync stays in the trash")]
+    NotSynced(String),
     #[error("{}: {why}", .pool.shown())]
     NotThawed { pool: PathBuf, why: String },
     #[error("not all was done: {0}")]

@@ -4,6 +4,7 @@
 
 mod brake;
 mod emptied;
+mod snapraid;
 
 use canopy_testkit::cmd::{Finished, json, run_within, wait_until};
 use canopy_testkit::{DirBed as Rig, LoopFs, PATIENCE, Pool, PoolBed, as_user};

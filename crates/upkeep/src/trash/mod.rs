@@ -3,6 +3,7 @@
 mod find;
 mod report;
 mod restore;
+mod sync;
 
 use crate::consent::{Alone, Consent, ConsentArgs};
 use crate::error::{Error, Result};
@@ -21,10 +22,10 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 /// List, restore or remove what the trash of a pool keeps
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[command(after_help = NOTES)]
 pub struct TrashArgs {
-    /// list, restore, empty, du or thaw
+    /// list, restore, empty, du, thaw or sync
     #[arg(value_enum, hide_possible_values = true)]
     pub action: Action,
     /// The pool's mountpoint or name; or the directory of a branch
@@ -61,6 +62,7 @@ pub enum Action {
     Empty,
     Du,
     Thaw,
+    Sync,
 }
 
 const NOTES: &str = "\
@@ -69,7 +71,8 @@ UTC (2026-11-27, 2026-11-27T14:00). A PATH also stands for all below it.
 Restoring overwrites nothing: what has its name in the pool by now stays there.
 Of several files of one path, the one that was removed last comes back. empty
 removes for good, du shows the bytes on each branch, and thaw lets programs go
-on that an alarm has stopped. Only root may look into the trash.
+on that an alarm has stopped. sync runs snapraid sync, with the options after
+--, and removes what waited for it. Only root may look into the trash.
 
 Examples:
   canopy trash list /mnt/pool
@@ -77,7 +80,7 @@ Examples:
   canopy trash restore /mnt/pool 'photos/**' --user 1000
   canopy trash restore /mnt/pool films/a.mkv --into /mnt/pool/rescued
   canopy trash empty /mnt/pool --before 7d
-  canopy trash du /mnt/disk1";
+  canopy trash sync /mnt/pool -- -c /etc/snapraid.conf";
 
 /// Runs the command.
 pub fn trash(args: &TrashArgs) -> Result<()> {
@@ -88,8 +91,10 @@ pub fn trash(args: &TrashArgs) -> Result<()> {
         return Err(Error::OnlyRestoring("--into"));
     }
     let home = Home::of(&args.pool)?;
-    if args.action == Action::Thaw {
-        return thaw(args, &home);
+    match args.action {
+        Action::Thaw => return thaw(args, &home),
+        Action::Sync => return sync::sync(args, &home),
+        _ => {}
     }
     if let Some(pool) = &home.pool {
         report_missing(pool);
@@ -100,7 +105,7 @@ pub fn trash(args: &TrashArgs) -> Result<()> {
         Action::List => report::list(&home, &items, (args.json, chosen.is_all())),
         Action::Du => report::du(&home, &items, args.json),
         Action::Empty => empty(args, &home, &items)?,
-        Action::Thaw => {}
+        Action::Thaw | Action::Sync => {}
         Action::Restore => match &home.pool {
             Some(_) if items.is_empty() && failed == 0 && !chosen.is_all() => {
                 return Err(Error::NotInTrash(args.pool.clone()));
@@ -119,7 +124,7 @@ pub fn trash(args: &TrashArgs) -> Result<()> {
 fn thaw(args: &TrashArgs, home: &Home) -> Result<()> {
     let pool = home.pool.as_ref().ok_or_else(|| Error::NotWithoutPool(args.pool.clone()))?;
     if !Chosen::of(args, None)?.is_all() {
-        return Err(Error::ThawsAll);
+        return Err(Error::OnlyFiltering("thaw"));
     }
     let told = pool.daemon.set(&format!("{COMMAND}trash-thaw"), OsStr::new(""));
     told.map_err(|why| Error::NotThawed { pool: args.pool.clone(), why: os_error(why) })
