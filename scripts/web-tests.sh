@@ -45,6 +45,7 @@ finish() {
     local disk
     [[ -z $screen ]] || kill "$screen" 2>/dev/null || true
     "$build/canopy" umount --lazy "$work/media" 2>/dev/null || true
+    "$build/canopy" umount --lazy "$work/second" 2>/dev/null || true
     for disk in "$work"/disk*/; do
         umount -l "$disk" 2>/dev/null || true
     done
@@ -58,7 +59,7 @@ for number in 1 2 3 4; do
     mkdir "$work/disk$number"
     mount -o loop "$work/image$number" "$work/disk$number"
 done
-mkdir "$work/media" "$work/etc"
+mkdir "$work/media" "$work/etc" "$work/new1" "$work/new2"
 export CANOPY_CONFIG_DIR=$work/etc
 cat >"$work/etc/media.toml" <<EOF
 mountpoint = "$work/media"

@@ -30,6 +30,7 @@ docs/web.md says what can be done there, and who else could get in.
   --name NAME      a name by which browsers reach it, as that of a proxy
   --group GROUP    the group that may connect to the socket
   --without-tls    listen where others on the network can read along
+  --user-header NAME   where a proxy names its user (on a socket)
   --read-only      let nobody change anything
   --no-token       print no address that lets somebody in
   --state DIR      where tokens are kept [default: /run/canopy-web]

@@ -6,6 +6,7 @@ use crate::entry::attempts::Attempts;
 use crate::entry::sessions::Sessions;
 use crate::entry::tokens::Tokens;
 use crate::hosts::Hosts;
+use hyper::header::HeaderName;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
@@ -17,6 +18,8 @@ pub struct App {
     pub data: Data,
     /// What was asked for, and runs.
     pub runs: Arc<Runs>,
+    /// The header by which a proxy says who somebody is: on a socket only.
+    pub user_header: Option<HeaderName>,
     /// Nobody may change anything.
     pub read_only: bool,
     pub tokens: Tokens,
@@ -35,6 +38,7 @@ impl App {
         App {
             data,
             runs,
+            user_header: None,
             read_only: false,
             tokens,
             sessions: Sessions::default(),

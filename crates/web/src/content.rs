@@ -4,11 +4,13 @@ use crate::actions::build::Known;
 use crate::actions::kinds::{Input, Kind, Scope};
 use crate::app::App;
 use crate::data::command::Failure;
+use crate::data::du::Counted;
 use crate::data::model::Pool;
 use crate::entry::sessions::Session;
 use crate::pages::files::{self, Found};
 use crate::pages::frame::Page;
-use crate::pages::{act, doctor, jobs, log, options, overview, pool, run, trash, warnings};
+use crate::pages::watch::{activity, map};
+use crate::pages::{act, doctor, jobs, log, options, overview, pool, run, setup, trash, warnings};
 use crate::request::{Fields, within};
 use canopy_sys::shown::Show as _;
 use std::path::Path;
@@ -27,8 +29,11 @@ pub async fn page(app: &App, session: &Session, path: &str, query: &Fields) -> O
         "/log" => ("Log", "/log"),
         "/actions" => ("Actions", "/actions"),
         "/do" => ("Action", "/actions"),
+        "/new" => ("Make a pool", "/actions"),
         "/run" => ("Action", "/actions"),
         "/trash" => ("Trash", "/trash"),
+        "/activity" => ("Activity", "/activity"),
+        "/map" => ("Map", "/map"),
         "/jobs" => ("Schedule", "/jobs"),
         "/doctor" => ("Doctor", "/doctor"),
         _ => return None,
@@ -37,7 +42,7 @@ pub async fn page(app: &App, session: &Session, path: &str, query: &Fields) -> O
         Ok(page) => page,
         Err(failure) => {
             let failed = Page::failed(title, place, &failure);
-            Some(if matches!(path, "/" | "/pool" | "/warnings" | "/actions") {
+            Some(if matches!(path, "/" | "/pool" | "/warnings" | "/actions" | "/activity") {
                 failed.live()
             } else {
                 failed
@@ -63,8 +68,8 @@ async fn found(app: &App, session: &Session, path: &str, query: &Fields) -> Resu
         return Err(Failure(format!("no pool is mounted at {}", at.shown())));
     }
     Ok(match path {
-        "/" => Some(overview::page(&status)),
-        "/warnings" => Some(warnings::page(&status)),
+        "/" => Some(overview::page(&status, session)),
+        "/warnings" => Some(warnings::page(&status, session)),
         "/pool" => chosen.map(|chosen| pool::page(chosen, session)),
         "/options" => {
             let chosen = chosen.or(status.pools.first());
@@ -78,6 +83,22 @@ async fn found(app: &App, session: &Session, path: &str, query: &Fields) -> Resu
             }
             let known = known(app, kind, chosen).await?;
             Some(act::form(kind, &known, session, query, &Fields::default(), None))
+        }
+        "/activity" => Some(activity::page(&status, &*app.data.activity().await?, &app.runs.list())),
+        "/map" => {
+            let mountpoint = chosen.or(status.pools.first()).map(|pool| pool.mountpoint.to_path());
+            let named = query.path("path");
+            let place = mountpoint.as_deref().map(|pool| within(pool, query.bytes("path")));
+            let counted = match place {
+                None => Counted::Nothing,
+                Some(None) => Counted::Failed(Failure("this path leads out of the pool".into())),
+                Some(Some(place)) => app.data.counted(&place),
+            };
+            Some(map::page(&status, mountpoint.as_deref(), &named, &counted))
+        }
+        "/new" => {
+            let (proposal, disks) = app.data.proposal().await;
+            Some(setup::page(&status, &disks, proposal.as_ref(), session))
         }
         "/trash" => {
             let chosen = chosen.or(status.pools.first());

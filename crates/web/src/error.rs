@@ -18,6 +18,12 @@ pub enum Error {
     Listen { place: String, why: io::Error },
     #[error("there is no group {0} (--group takes the name of one)")]
     NoGroup(String),
+    #[error(
+        "--user-header only goes with --listen unix:PATH (any program of this machine could send it to an address)"
+    )]
+    HeaderWithoutSocket,
+    #[error("--user-header {0}: this is no name of a header that a proxy sets, such as X-Remote-User")]
+    Header(String),
     #[error("--group only goes with --listen unix:PATH")]
     GroupWithoutSocket,
     #[error("{}: {why} (others could let themselves in; choose another directory with --state)", .path.shown())]

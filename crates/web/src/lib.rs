@@ -29,6 +29,7 @@ use entry::Role;
 use entry::tokens::{Tokens, VALID};
 use error::{Error, Result};
 use hosts::Hosts;
+use hyper::header::HeaderName;
 use listen::{Listener, Place};
 use rustix::process::geteuid;
 use std::ffi::OsString;
@@ -64,6 +65,9 @@ struct ServeArgs {
     /// The group that may connect to the socket
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
+    /// Where a proxy names its user (on a socket)
+    #[arg(long, value_name = "NAME")]
+    user_header: Option<String>,
     /// Print no address that lets somebody in
     #[arg(long)]
     no_token: bool,
@@ -164,6 +168,7 @@ fn invitation(address: &str, token: &str) -> String {
 
 fn serve(args: &ServeArgs, state: &Path) -> Result<()> {
     let place = Place::parse(&args.listen, args.without_tls)?;
+    let user_header = user_header(args.user_header.as_deref(), &place)?;
     let tokens = Tokens::open(state)?;
     let own = std::env::current_exe().ok();
     let program = args.canopy.clone().unwrap_or_else(|| Program::beside(own.as_deref()));
@@ -184,6 +189,7 @@ fn serve(args: &ServeArgs, state: &Path) -> Result<()> {
         let data = Data::new(Program::new(program));
         let mut app = App::new(data, Arc::clone(&runs), tokens.clone(), hosts, cookie);
         app.read_only = args.read_only;
+        app.user_header = user_header;
         let app = Arc::new(app);
         let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
             .map_err(Error::Runtime)?;
@@ -200,6 +206,22 @@ fn serve(args: &ServeArgs, state: &Path) -> Result<()> {
         runs.end_all().await;
         Ok(())
     })
+}
+
+/// Others than the proxy could send the header to an address: every program of the machine can connect there.
+fn user_header(name: Option<&str>, place: &Place) -> Result<Option<HeaderName>> {
+    let Some(name) = name else { return Ok(None) };
+    if !matches!(place, Place::Unix(_)) {
+        return Err(Error::HeaderWithoutSocket);
+    }
+    let found = HeaderName::from_bytes(name.as_bytes()).ok();
+    // Every browser sends these.
+    let is_theirs =
+        ["host", "cookie", "origin", "referer", "user-agent", "accept", "content-type", "content-length"];
+    found
+        .filter(|found| !is_theirs.contains(&found.as_str()))
+        .map(Some)
+        .ok_or_else(|| Error::Header(name.to_owned()))
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use crate::acting;
 use crate::answer::{self, Answer};
 use crate::app::App;
 use crate::content;
-use crate::entry::digest;
 use crate::entry::sessions::{LONGEST, Session};
+use crate::entry::{Role, digest};
 use crate::live;
 use crate::pages::entry;
 use crate::pages::frame::{self, ICON, SCRIPT, STYLE};
@@ -31,6 +31,17 @@ pub async fn answer(app: Arc<App>, request: Request<Incoming>) -> Answer {
     let path = head.uri.path();
     let query = Fields::parse(head.uri.query().unwrap_or_default().as_bytes());
     let session = cookie(&head.headers, &app.cookie).and_then(|value| app.sessions.of(value));
+    let session = match named(&app, &head.headers) {
+        // A session that the proxy began is no other's.
+        None => session.filter(|session| session.user.is_none()),
+        // Who leaves at the proxy and comes as another is another.
+        Some(user) if session.as_ref().is_some_and(|session| session.user.as_ref() == Some(&user)) => session,
+        // A form of a session that has ended is not taken: its page is loaded again, with a new one.
+        Some(user) if matches!(head.method, Method::GET | Method::HEAD) && path != "/live" => {
+            return by_proxy(&app, &head.headers, user);
+        }
+        Some(_) => None,
+    };
     match head.method {
         Method::GET | Method::HEAD => {
             if let Some(asset) = [&STYLE, &SCRIPT, &ICON].into_iter().find(|asset| asset.address == path) {
@@ -108,7 +119,23 @@ fn enter(app: &App, headers: &HeaderMap, token: &str) -> Answer {
         return answer::page(StatusCode::FORBIDDEN, entry::ask(Some(line)));
     };
     let role = if app.read_only { role.reading() } else { role };
-    let value = app.sessions.begin(role);
+    let value = app.sessions.begin(role, None);
+    set_cookie(app, headers, &value, LONGEST.as_secs(), answer::page(StatusCode::OK, entry::welcome()))
+}
+
+/// Returns whom the proxy names. It is one line of visible characters.
+fn named(app: &App, headers: &HeaderMap) -> Option<String> {
+    let mut values = headers.get_all(app.user_header.as_ref()?).into_iter();
+    let name =
+        values.next().and_then(|value| value.to_str().ok()).map(str::trim).filter(|name| !name.is_empty())?;
+    // Twice: one of them is not the proxy's.
+    values.next().is_none().then(|| name.chars().take(64).collect())
+}
+
+/// Begins a session for whom the proxy names.
+fn by_proxy(app: &App, headers: &HeaderMap, user: String) -> Answer {
+    let role = if app.read_only { Role::Reader } else { Role::Full };
+    let value = app.sessions.begin(role, Some(user));
     set_cookie(app, headers, &value, LONGEST.as_secs(), answer::page(StatusCode::OK, entry::welcome()))
 }
 

@@ -3,7 +3,7 @@
 use super::Action;
 use super::kinds::{Field, Goes, Input, Kind, Plan, Scope};
 use crate::data::model::{OptionHelp, Pool};
-use crate::request::{Fields, within};
+use crate::request::{Fields, link, within};
 use canopy_sys::shown::Show as _;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -72,8 +72,27 @@ pub fn action(kind: &'static Kind, given: &Fields, known: &Known<'_>) -> Result<
         plan,
         difference,
         argv: line(true),
+        next: next(kind, given, known),
         pool: pool.clone(),
     })
+}
+
+/// What is done next, with those values that it needs as well.
+fn next(kind: &Kind, given: &Fields, known: &Known<'_>) -> Option<(&'static str, String)> {
+    let next = Kind::named(kind.next?)?;
+    // The command may do both: drain removes as well, if asked.
+    if given.has(next.name) {
+        return None;
+    }
+    let pool = known.pool.map(|pool| pool.mountpoint.to_os_string()).filter(|_| next.scope == Scope::Pool);
+    let mut fields = vec![("what", OsStr::new(next.name))];
+    fields.extend(pool.as_deref().map(|pool| ("at", pool)));
+    let same = next
+        .fields
+        .iter()
+        .filter(|field| field.required && kind.fields.iter().any(|own| own.name == field.name));
+    fields.extend(same.map(|field| (field.name, OsStr::from_bytes(given.bytes(field.name)))));
+    Some((next.title, link("/do", &fields)))
 }
 
 fn joined(key: &OsStr, value: &OsStr) -> OsString {

@@ -83,6 +83,8 @@ pub struct Kind {
     /// Words behind the pool.
     pub after: &'static [&'static str],
     pub fields: &'static [Field],
+    /// The action that is mostly done next.
+    pub next: Option<&'static str>,
     /// The heading below which it is listed; empty where a page of its own leads there.
     pub group: &'static str,
 }
@@ -154,6 +156,7 @@ pub static KINDS: &[Kind] = &[
             helped(free("mode", "Mode", MODES, Goes::With("--mode")), "What the pool may do there."),
             NO_PERSIST,
         ],
+        next: Some("balance"),
         group: DISKS,
     },
     Kind {
@@ -174,6 +177,7 @@ pub static KINDS: &[Kind] = &[
             ),
             NO_PERSIST,
         ],
+        next: None,
         group: DISKS,
     },
     Kind {
@@ -190,6 +194,7 @@ pub static KINDS: &[Kind] = &[
             free("remove", "Then remove it from the pool", Input::Yes, Goes::Flag("--remove")),
             LIMIT,
         ],
+        next: Some("remove"),
         group: DISKS,
     },
     Kind {
@@ -203,6 +208,7 @@ pub static KINDS: &[Kind] = &[
         plan: Plan::DryRun,
         after: &[],
         fields: &[BRANCH, NO_PERSIST],
+        next: None,
         group: DISKS,
     },
     Kind {
@@ -215,6 +221,7 @@ pub static KINDS: &[Kind] = &[
         plan: Plan::DryRun,
         after: &[],
         fields: &[BRANCH, field("mode", "Mode", MODES, Goes::Last), NO_PERSIST],
+        next: None,
         group: DISKS,
     },
     Kind {
@@ -236,6 +243,7 @@ pub static KINDS: &[Kind] = &[
                 Goes::Flag("--persist"),
             ),
         ],
+        next: None,
         group: "",
     },
     Kind {
@@ -254,6 +262,7 @@ pub static KINDS: &[Kind] = &[
             ),
             LIMIT,
         ],
+        next: None,
         group: FILES,
     },
     Kind {
@@ -266,6 +275,7 @@ pub static KINDS: &[Kind] = &[
         plan: Plan::DryRun,
         after: &[],
         fields: &[free("now", "At any time of the day", Input::Yes, Goes::Flag("--now")), LIMIT],
+        next: None,
         group: FILES,
     },
     Kind {
@@ -285,6 +295,7 @@ pub static KINDS: &[Kind] = &[
             ),
             LIMIT,
         ],
+        next: None,
         group: FILES,
     },
     Kind {
@@ -303,6 +314,7 @@ pub static KINDS: &[Kind] = &[
                 "Empty for 1.",
             ),
         ],
+        next: None,
         group: FILES,
     },
     Kind {
@@ -320,6 +332,7 @@ pub static KINDS: &[Kind] = &[
             free("repair", "Store checksums, and repair what is damaged", Input::Yes, Goes::Flag("--yes")),
             LIMIT,
         ],
+        next: None,
         group: FILES,
     },
     Kind {
@@ -335,6 +348,7 @@ pub static KINDS: &[Kind] = &[
             free("path", "What", Input::Kept, Goes::Last),
             "A path of the pool, or a pattern such as photos/**; empty for all.",
         )],
+        next: None,
         group: "",
     },
     Kind {
@@ -356,6 +370,7 @@ pub static KINDS: &[Kind] = &[
                 "An age such as 7d; empty for all.",
             ),
         ],
+        next: None,
         group: "",
     },
     Kind {
@@ -368,6 +383,7 @@ pub static KINDS: &[Kind] = &[
         plan: Plan::None,
         after: &["run"],
         fields: &[field("job", "Job", Input::Job, Goes::Last)],
+        next: None,
         group: "",
     },
     Kind {
@@ -380,6 +396,7 @@ pub static KINDS: &[Kind] = &[
         plan: Plan::None,
         after: &[],
         fields: &[field("code", "Finding", Input::Finding, Goes::With("--fix"))],
+        next: None,
         group: "",
     },
     Kind {
@@ -392,6 +409,7 @@ pub static KINDS: &[Kind] = &[
         plan: Plan::None,
         after: &["test"],
         fields: &[],
+        next: None,
         group: "",
     },
     Kind {
@@ -404,6 +422,7 @@ pub static KINDS: &[Kind] = &[
         plan: Plan::None,
         after: &[],
         fields: &[],
+        next: None,
         group: "Pool",
     },
     Kind {
@@ -432,6 +451,7 @@ pub static KINDS: &[Kind] = &[
             free("way", "New files go", WAYS, Goes::With("--way")),
             free("boot", "At boot it is mounted by", BOOTS, Goes::With("--boot")),
         ],
+        next: Some("mount"),
         group: "",
     },
     Kind {
@@ -444,6 +464,7 @@ pub static KINDS: &[Kind] = &[
         plan: Plan::None,
         after: &[],
         fields: &[field("name", "Name", Input::Name, Goes::Last)],
+        next: None,
         group: "",
     },
 ];
@@ -457,6 +478,7 @@ mod tests {
         for (index, kind) in KINDS.iter().enumerate() {
             assert!(KINDS[..index].iter().all(|other| other.name != kind.name), "{}", kind.name);
             assert!(!kind.words.is_empty() && kind.words.ends_with('.'), "{}", kind.name);
+            assert!(kind.next.is_none_or(|next| Kind::named(next).is_some()), "{}", kind.name);
             if let Undo::By(why) | Undo::Never(why) = kind.undo {
                 assert!(!why.is_empty(), "{}", kind.name);
             }

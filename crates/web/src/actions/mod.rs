@@ -35,4 +35,6 @@ pub struct Action {
     pub difference: Vec<String>,
     /// The command line that does it.
     pub argv: Vec<OsString>,
+    /// What is done next: its title, and the address of its form.
+    pub next: Option<(&'static str, String)>,
 }

@@ -66,6 +66,18 @@ impl Program {
         &self,
         arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
     ) -> Result<Output, Failure> {
+        self.run_within(arguments, self.deadline).await
+    }
+
+    /// The same with another deadline.
+    ///
+    /// # Errors
+    /// If it cannot be started, takes too long or prints too much.
+    pub async fn run_within(
+        &self,
+        arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
+        deadline: Duration,
+    ) -> Result<Output, Failure> {
         let arguments: Vec<OsString> = arguments.into_iter().map(|word| word.as_ref().to_owned()).collect();
         let line = command_line(&arguments);
         // Nobody closes it.
@@ -79,9 +91,9 @@ impl Program {
         let mut child = command.spawn().map_err(cannot)?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let read = async { tokio::join!(all(stdout), all(stderr)) };
-        let Ok((stdout, stderr)) = tokio::time::timeout(self.deadline, read).await else {
+        let Ok((stdout, stderr)) = tokio::time::timeout(deadline, read).await else {
             // It is killed, and not waited for: it may wait for a disk.
-            return Err(Failure(format!("{line} takes longer than {} s", self.deadline.as_secs())));
+            return Err(Failure(format!("{line} takes longer than {} s", deadline.as_secs())));
         };
         if stdout.len() as u64 > LARGEST_OUTPUT {
             return Err(Failure(format!("{line} prints more than {} MiB", LARGEST_OUTPUT >> 20)));

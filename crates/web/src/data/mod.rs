@@ -1,10 +1,14 @@
 //! What the pages show. All of it comes from `canopy COMMAND --json`: the commands alone judge what is well.
 
 pub mod command;
+pub mod du;
+pub mod metrics;
 pub mod model;
 
 use command::{Failure, Output, Program};
-use model::{Doctor, Jobs, Listing, Log, OptionHelp, Pool, Status, Trash, Which};
+use du::{Counted, Counts};
+use metrics::{Activity, Look};
+use model::{Doctor, Jobs, Listing, Log, OptionHelp, Pool, Proposal, Status, Trash, Which};
 use serde::de::DeserializeOwned;
 use std::ffi::OsStr;
 use std::path::Path;
@@ -14,19 +18,29 @@ use tokio::sync::{Mutex, OnceCell};
 
 /// Within this time, all who look see the same.
 const FRESH: Duration = Duration::from_millis(900);
+/// A look that is older tells nothing of now.
+const LONGEST_LOOK: Duration = Duration::from_secs(10);
 /// How many lines of the log a page has.
 const LOG_LINES: &str = "200";
 
 #[derive(Debug)]
 pub struct Data {
-    program: Program,
+    program: Arc<Program>,
+    looks: Mutex<Option<(Look, Arc<Activity>)>>,
+    counts: Counts,
     status: Mutex<Option<(Instant, Arc<Status>)>>,
     options: OnceCell<Vec<OptionHelp>>,
 }
 
 impl Data {
     pub fn new(program: Program) -> Data {
-        Data { program, status: Mutex::new(None), options: OnceCell::new() }
+        Data {
+            program: Arc::new(program),
+            looks: Mutex::new(None),
+            counts: Counts::default(),
+            status: Mutex::new(None),
+            options: OnceCell::new(),
+        }
     }
 
     /// Returns the state of all pools. Who asks while it is being found out gets the same.
@@ -104,6 +118,56 @@ impl Data {
     /// If the command fails.
     pub async fn doctor(&self) -> Result<Doctor, Failure> {
         self.ask(["doctor", "--json"]).await
+    }
+
+    /// Returns what `canopy init` would take, and what it says of the disks of this machine.
+    pub async fn proposal(&self) -> (Result<Proposal, Failure>, String) {
+        let (proposal, said) =
+            tokio::join!(self.ask(["init", "--dry-run", "--json"]), self.program.run(["init", "--dry-run"]));
+        let said =
+            said.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+        // What it would write is of the plan.
+        let disks = said.split("\n\n").find(|part| part.starts_with("Disks")).unwrap_or_default().to_owned();
+        (proposal, disks)
+    }
+
+    /// Returns what pools do, since somebody has looked before, or in the last second.
+    ///
+    /// # Errors
+    /// If the command fails.
+    pub async fn activity(&self) -> Result<Arc<Activity>, Failure> {
+        let mut kept = self.looks.lock().await;
+        let before = match kept.take() {
+            Some((look, activity)) if look.at.elapsed() < FRESH => {
+                let same = Arc::clone(&activity);
+                *kept = Some((look, activity));
+                return Ok(same);
+            }
+            Some((look, _)) if look.at.elapsed() < LONGEST_LOOK => look,
+            _ => {
+                let look = self.look().await?;
+                tokio::time::sleep(FRESH).await;
+                look
+            }
+        };
+        let now = self.look().await?;
+        let activity = Arc::new(Activity::between(&before, &now));
+        *kept = Some((now, Arc::clone(&activity)));
+        Ok(activity)
+    }
+
+    async fn look(&self) -> Result<Look, Failure> {
+        let output = self.program.run(["metrics"]).await?;
+        let numbers = metrics::parse(&String::from_utf8_lossy(&output.stdout));
+        if numbers.is_empty() {
+            return Err(output.failure(|| "tells nothing".into()));
+        }
+        Ok(Look { at: Instant::now(), numbers })
+    }
+
+    /// Returns what is known of the room that a directory takes, which is counted meanwhile.
+    pub fn counted(&self, path: &Path) -> Counted {
+        self.counts.look(&self.program, path)
     }
 
     async fn ask<T: DeserializeOwned>(

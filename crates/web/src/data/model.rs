@@ -309,3 +309,24 @@ pub struct Finding {
     #[serde(default)]
     pub fixable: bool,
 }
+
+/// What `canopy init` would do.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Proposal {
+    pub branches: Vec<String>,
+    #[serde(default)]
+    pub warnings: Vec<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Du {
+    pub branches: Vec<OsText>,
+    pub directories: Vec<DuDirectory>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct DuDirectory {
+    pub path: OsText,
+    pub total: u64,
+    pub by_branch: Vec<u64>,
+}

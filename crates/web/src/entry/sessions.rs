@@ -15,6 +15,8 @@ const MOST: usize = 64;
 #[derive(Clone, Debug)]
 pub struct Session {
     pub role: Role,
+    /// Whom a proxy has named.
+    pub user: Option<String>,
     /// What each form of this session has in it, and no other site knows.
     pub form_secret: String,
     id: blake3::Hash,
@@ -23,7 +25,8 @@ pub struct Session {
 impl Session {
     /// Returns what tells it from others in a record, and lets nobody in.
     pub fn name(&self) -> String {
-        self.id.to_hex()[..12].to_owned()
+        let id = &self.id.to_hex()[..12];
+        self.user.as_ref().map_or_else(|| id.to_owned(), |user| format!("{user}-{id}"))
     }
 }
 
@@ -45,15 +48,15 @@ impl Entry {
 pub struct Sessions(Mutex<HashMap<blake3::Hash, Entry>>);
 
 impl Sessions {
-    /// Begins a session and returns what its cookie has.
-    pub fn begin(&self, role: Role) -> String {
-        self.begin_at(role, Instant::now())
+    /// Begins a session and returns what its cookie has. `user` is whom a proxy has named.
+    pub fn begin(&self, role: Role, user: Option<String>) -> String {
+        self.begin_at(role, user, Instant::now())
     }
 
-    fn begin_at(&self, role: Role, now: Instant) -> String {
+    fn begin_at(&self, role: Role, user: Option<String>, now: Instant) -> String {
         let cookie = secret();
         let id = digest(&cookie);
-        let session = Session { role, form_secret: secret(), id };
+        let session = Session { role, user, form_secret: secret(), id };
         let mut sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         sessions.retain(|_, entry| !entry.is_over(now));
         if sessions.len() >= MOST
@@ -94,20 +97,20 @@ mod tests {
     #[test]
     fn sessions_end() {
         let (sessions, start) = (Sessions::default(), Instant::now());
-        let cookie = sessions.begin_at(Role::Health, start);
+        let cookie = sessions.begin_at(Role::Health, None, start);
         let at = |hours: u64| sessions.of_at(&digest(&cookie), start + Duration::from_secs(hours * 3600));
         assert_eq!(at(1).map(|session| session.role), Some(Role::Health));
         // Each use counts, but for no longer than a week.
         assert!((1..=16).all(|times| at(times * 10).is_some()));
         assert!(at(7 * 24 + 1).is_none());
-        let cookie = sessions.begin_at(Role::Full, start);
+        let cookie = sessions.begin_at(Role::Full, None, start);
         assert!(sessions.of_at(&digest(&cookie), start + Duration::from_secs(13 * 3600)).is_none());
     }
 
     #[test]
     fn a_guess_or_an_ended_session_lets_nobody_in() {
         let sessions = Sessions::default();
-        let cookie = sessions.begin(Role::Full);
+        let cookie = sessions.begin(Role::Full, None);
         assert!(sessions.of("").is_none() && sessions.of("guess").is_none());
         let session = sessions.of(&cookie).unwrap();
         assert_ne!(session.form_secret, cookie);
@@ -120,7 +123,7 @@ mod tests {
     fn the_number_of_sessions_is_bounded() {
         let (sessions, start) = (Sessions::default(), Instant::now());
         let cookies: Vec<String> = (0..MOST as u64 + 3)
-            .map(|n| sessions.begin_at(Role::Full, start + Duration::from_secs(n)))
+            .map(|n| sessions.begin_at(Role::Full, None, start + Duration::from_secs(n)))
             .collect();
         let alive = cookies.iter().filter(|cookie| sessions.of(cookie).is_some()).count();
         assert!(alive == MOST && sessions.of(&cookies[2]).is_none() && sessions.of(&cookies[3]).is_some());

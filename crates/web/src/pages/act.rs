@@ -176,6 +176,7 @@ pub fn list(status: &Status, runs: &[Run], record: &[Line], session: &Session) -
                 h2 { "This machine" }
                 ul .actions {
                     li { a href="/new" { "Make a pool" } }
+                    li { a href=(form_link("mount", None, &[])) { "Mount a pool" } }
                     li { a href=(form_link("notify", None, &[])) { "Send a trial message" } }
                     li { a href="/doctor" { "Look what is wrong" } }
                 }

@@ -32,11 +32,13 @@ pub static ICON: LazyLock<Asset> =
     LazyLock::new(|| Asset::new("icon.svg", "image/svg+xml", include_str!("../../assets/icon.svg")));
 
 /// The pages that the menu names.
-const MENU: [(&str, &str); 9] = [
+const MENU: [(&str, &str); 11] = [
     ("/", "Pools"),
     ("/warnings", "Warnings"),
     ("/actions", "Actions"),
+    ("/activity", "Activity"),
     ("/files", "Files"),
+    ("/map", "Map"),
     ("/trash", "Trash"),
     ("/jobs", "Schedule"),
     ("/doctor", "Doctor"),

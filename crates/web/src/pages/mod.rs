@@ -13,5 +13,7 @@ pub mod overview;
 pub mod parts;
 pub mod pool;
 pub mod run;
+pub mod setup;
 pub mod trash;
 pub mod warnings;
+pub mod watch;

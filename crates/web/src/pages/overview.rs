@@ -1,19 +1,27 @@
 //! All pools at a glance.
 
+use super::act::form_link;
 use super::frame::Page;
 use super::parts::{badge, bar, path, pool_link, shown, size};
 use crate::data::model::{Health, Pool, Status, Unmounted};
+use crate::entry::sessions::Session;
 use maud::{Markup, html};
+use std::ffi::OsStr;
 
-pub fn page(status: &Status) -> Page {
+pub fn page(status: &Status, session: &Session) -> Page {
+    let may = session.role.may_act();
     let content = html! {
         h1 { "Pools" }
         @if status.pools.is_empty() && status.unmounted.is_empty() {
-            p .notice { "There is no pool yet. In a terminal, " code { "canopy init" } " looks for disks and makes one." }
+            @if may {
+                p .notice { "There is no pool yet. " a href="/new" { "Make one from the disks of this machine" } }
+            } @else {
+                p .notice { "There is no pool yet. In a terminal, " code { "canopy init" } " looks for disks and makes one." }
+            }
         }
         ul .cards {
             @for pool in &status.pools { li .card { (card(pool)) } }
-            @for pool in &status.unmounted { li .card { (unmounted(pool)) } }
+            @for pool in &status.unmounted { li .card { (unmounted(pool, may)) } }
         }
     };
     Page::new("Pools", "/", content).live()
@@ -51,7 +59,7 @@ pub fn space(pool: &Pool) -> Markup {
     }
 }
 
-fn unmounted(pool: &Unmounted) -> Markup {
+fn unmounted(pool: &Unmounted, may: bool) -> Markup {
     html! {
         h2 {
             @match (&pool.mountpoint, &pool.name) {
@@ -63,5 +71,8 @@ fn unmounted(pool: &Unmounted) -> Markup {
         }
         p { "Described in " (path(&pool.described_in)) "." }
         p .fix { strong { "What to do: " } code { (shown(&pool.fix)) } }
+        @if let Some(name) = pool.name.as_ref().filter(|_| may) {
+            p { a href=(form_link("mount", None, &[("name", OsStr::new(name))])) { "Mount it" span .unseen { ": " (shown(name)) } } }
+        }
     }
 }

@@ -43,7 +43,12 @@ pub fn page(run: &Run, session: &Session) -> Page {
         @if let State::Over(well, words) = &run.state {
             div .notice.(if *well { "good" } else { "problem" }) { p { "It has ended: " (shown(words)) ", after " (run.seconds()) " s." } }
         }
-        @if may { (buttons(run, session)) }
+        @if may {
+            (buttons(run, session))
+            @if let (State::Over(true, _), Some((title, address))) = (&run.state, &action.next) {
+                p { "Next: " a href=(address) { (title) } }
+            }
+        }
         p { a href="/actions" { "All actions" } }
     };
     let page = Page::new(&action.title, "/actions", content);

@@ -1,6 +1,6 @@
 //! Where the program listens.
 
-use crate::rig::{Screen, command, connect_unix, exchange, request, scratch};
+use crate::rig::{FORM, Screen, command, connect_unix, cookie_of, exchange, request, scratch, secret_of};
 use canopy_testkit::PATIENCE;
 use canopy_testkit::cmd::run_within;
 use std::fs;
@@ -30,6 +30,12 @@ fn mistakes_are_named_in_one_line() {
         ),
         (&["--listen", "127.0.0.1:0", "--group", "root"], "--group only goes with --listen unix:PATH"),
         (&["--listen", "unix:/tmp/x", "--group", "no-such-group"], "there is no group no-such-group"),
+        (
+            &["--listen", "127.0.0.1:0", "--user-header", "X-User"],
+            "--user-header only goes with --listen unix:PATH",
+        ),
+        (&["--listen", "unix:/tmp/x", "--user-header", "Cookie"], "no name of a header that a proxy sets"),
+        (&["--listen", "unix:/tmp/x", "--user-header", "a b"], "no name of a header that a proxy sets"),
         (&["--lisen", "x"], "(canopy web --help)"),
         (&["token"], "canopy-web does not run here"),
     ] {
@@ -83,4 +89,49 @@ fn a_group_may_be_let_in() {
     let found = fs::metadata(&path).unwrap();
     assert_eq!(found.permissions().mode() & 0o777, 0o660);
     assert_eq!(std::os::unix::fs::MetadataExt::gid(&found), 1);
+}
+
+#[test]
+fn a_proxy_says_who_somebody_is() {
+    let scratch = scratch();
+    let path = scratch.path("socket");
+    let place = format!("unix:{}", path.to_str().unwrap());
+    let screen = Screen::start_in(
+        scratch,
+        &["--listen", &place, "--no-token", "--user-header", "X-Remote-User", "--name", "nas"],
+    );
+    let ask = |method: &str, address: &str, headers: &[&str], body: &str| {
+        exchange(connect_unix(path.clone()), &request("nas", method, address, headers, body))
+    };
+    assert_eq!(ask("GET", "/", &[], "").status, 303);
+    assert_eq!(ask("GET", "/", &["X-Remote-User: "], "").status, 303);
+    // The proxy's own line, and one that a browser has added.
+    assert_eq!(ask("GET", "/", &["X-Remote-User: root", "X-Remote-User: eve"], "").status, 303);
+    let anna = "X-Remote-User: anna";
+    let got = ask("GET", "/", &[anna], "");
+    assert!(got.status == 200 && got.header("set-cookie").contains("HttpOnly"), "{got:?}");
+    let cookie = format!("Cookie: {}", cookie_of(&got));
+    let page = ask("GET", "/warnings", &[anna, &cookie], "");
+    assert!(page.body.contains("Nothing is wrong"), "{}", page.body);
+    // The session is hers: neither another's nor one without a name.
+    let other = ask("GET", "/warnings", &["X-Remote-User: eve", &cookie], "");
+    assert!(
+        other.header("set-cookie").contains("canopy-socket=") && !other.body.contains("Nothing is wrong"),
+        "{other:?}"
+    );
+    assert_eq!(ask("GET", "/warnings", &[&cookie], "").status, 303);
+    let form = format!("secret={}", secret_of(&page));
+    let address = "/do?what=verify&at=/mnt/media";
+    assert_eq!(
+        ask("POST", address, &["X-Remote-User: eve", &cookie, FORM], &form).header("location"),
+        "/enter"
+    );
+    assert_eq!(ask("POST", address, &[anna, FORM], &form).header("location"), "/enter");
+    assert_eq!(ask("POST", address, &[anna, &cookie, FORM], "secret=guess").status, 403);
+    let asked = ask("POST", address, &[anna, &cookie, FORM], &form);
+    let id = asked.header("location").split_once("id=").expect("a number").1.to_owned();
+    assert_eq!(ask("POST", "/run/start", &[anna, &cookie, FORM], &format!("{form}&id={id}")).status, 303);
+    let record = ask("GET", "/actions", &[anna, &cookie], "");
+    assert!(record.body.contains("session anna-"), "{}", record.body);
+    drop(screen);
 }

@@ -103,6 +103,7 @@ fn what_is_wrong_comes_with_what_to_do_and_the_worst_first() {
     assert!(!overview.contains("it fills up") && !overview.contains("healthy"));
     let all = screen.get(&cookie, "/warnings").body;
     assert!(all.find("it is gone") < all.find("it fills up") && all.contains("add a disk"), "{all}");
+    assert!(all.contains("/do?what=replace&amp;at=/mnt/media&amp;branch=/mnt/disk1"), "{all}");
     let pool = screen.get(&cookie, "/pool?at=/mnt/media").body;
     assert!(pool.contains("</span> gone</span>") && pool.contains("</span> attention</span>"), "{pool}");
 }
@@ -179,4 +180,90 @@ fn where_a_file_is() {
     }
     assert!(got.body.len() < 200_000, "{} bytes", got.body.len());
     assert!(screen.asked().contains(&"ls --json -- /mnt/media/films".to_owned()), "{:?}", screen.asked());
+}
+
+#[test]
+fn what_pools_do_and_what_is_where() {
+    let screen = Screen::start(&[]);
+    let cookie = screen.enter();
+    screen.says(
+        "metrics",
+        "# TYPE x counter\ncanopy_operations_total{pool=\"/mnt/media\",operation=\"<b>look\"} 7\n\
+         canopy_open_files{pool=\"/mnt/media\"} 3\ncanopy_open_files{pool=\"/mnt/other\"} 9\n\
+         canopy_disk_read_bytes_total{pool=\"/mnt/media\",branch=\"/mnt/disk1\",disk=\"sda\"} 4096\n",
+    );
+    let got = screen.get(&cookie, "/activity");
+    for words in ["Open files</dt><dd>3<", "&lt;b&gt;look", "/mnt/disk2"] {
+        assert!(got.body.contains(words), "{words}: {}", got.body);
+    }
+    screen.says("du", "broken");
+    screen.wait_for(&cookie, "/map?at=/mnt/media&path=films", "cannot count /mnt/media/films");
+    screen.says(
+        "du",
+        r#"{"branches":["/mnt/disk1","/mnt/disk2"],"directories":[
+        {"path":[255,60,98,62],"total":2048,"by_branch":[1024,1024]},{"path":".","total":3072,"by_branch":[2048,1024]}]}"#,
+    );
+    let got = screen.wait_for(&cookie, "/map?at=/mnt/media", "Counted 0 min ago.");
+    for words in ["path=%FF%3Cb%3E", "files here, and smaller directories", "<svg class=\"map\"", "2.0 KiB"] {
+        assert!(got.body.contains(words), "{words}: {}", got.body);
+    }
+    let count = || screen.asked().iter().filter(|line| line.starts_with("du ")).count();
+    assert_eq!(
+        (count(), screen.get(&cookie, "/map?at=/mnt/media").status, count()),
+        (2, 200, 2),
+        "it is counted once"
+    );
+    let got = screen.get(&cookie, "/map?at=/mnt/media&path=../..");
+    assert!(got.body.contains("leads out of the pool") && count() == 2, "{}", got.body);
+}
+
+#[test]
+fn a_count_that_takes_long_is_waited_for_and_one_runs_at_a_time() {
+    let screen = Screen::start(&[]);
+    let cookie = screen.enter();
+    screen.does("du", "sleep 1");
+    screen.says("du", r#"{"branches":[],"directories":[]}"#);
+    let start = std::time::Instant::now();
+    assert!(screen.get(&cookie, "/map?at=/mnt/media&path=a").body.contains("It is being counted"));
+    assert!(
+        screen.get(&cookie, "/map?at=/mnt/media&path=b").body.contains("Other directories are being counted")
+    );
+    assert!(start.elapsed().as_millis() < 900, "a page waits for a count");
+    screen.wait_for(&cookie, "/map?at=/mnt/media&path=a", "Counted 0 min ago.");
+    screen.wait_for(&cookie, "/map?at=/mnt/media&path=b", "Counted 0 min ago.");
+}
+
+#[test]
+fn the_start_without_a_pool_leads_to_one() {
+    let screen = Screen::start(&[]);
+    let cookie = screen.enter();
+    screen.says("status", r#"{"pools":[],"unmounted":[{"name":"old","mountpoint":"/mnt/old","described_in":"/etc/canopy/old.toml","fix":"canopy mount old"}]}"#);
+    screen.does("init", "case \"$*\" in *--json*) ;; *) printf 'Disks that are mounted\\n  /mnt/<disk1>  4T\\n\\nTo be written\\n'; exit 0;; esac");
+    screen.says("init", r#"{"branches":["/mnt/<disk1>","/mnt/disk2"],"warnings":["<i>careful</i>"]}"#);
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let body = screen.get(&cookie, "/").body;
+    assert!(body.contains("/do?what=mount&amp;name=old"), "{body}");
+    let got = screen.get(&cookie, "/new");
+    for words in [
+        "  /mnt/&lt;disk1&gt;  4T",
+        "value=\"/mnt/disk2\" checked",
+        "&lt;i&gt;careful",
+        "name=\"boot\"",
+        "emptier",
+    ] {
+        assert!(got.body.contains(words), "{words}: {}", got.body);
+    }
+    assert!(!got.body.contains("To be written"));
+    let secret = crate::rig::secret_of(&got);
+    screen.does("init", "case \"$*\" in *--dry-run*) echo 'To be written';; esac; exit 0");
+    let form = format!(
+        "secret={secret}&name=films&branch=/mnt/disk1&branch=/mnt/disk2%0d%0a&way=fill&boot=nothing&mountpoint="
+    );
+    let got = screen.post(&cookie, "/do?what=init", &form);
+    let page = got.header("location").to_owned();
+    let line = "canopy init --yes --branch=/mnt/disk1 --branch=/mnt/disk2 --way=fill --boot=nothing -- films";
+    let body = screen.wait_for(&cookie, &page, "Do it").body;
+    assert!(body.contains(line) && body.contains("To be written"), "{body}");
+    screen.post(&cookie, "/run/start", &format!("secret={secret}&{}", page.split_once('?').unwrap().1));
+    screen.wait_for(&cookie, &page, "Next: <a href=\"/do?what=mount&amp;name=films\"");
 }

@@ -1,0 +1,4 @@
+//! Pages that look on: what pools do, and what is where.
+
+pub mod activity;
+pub mod map;
