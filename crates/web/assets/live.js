@@ -15,7 +15,8 @@
       });
       line.after(button);
     }
-    for (const output of document.querySelectorAll(".output")) output.scrollTop = output.scrollHeight;
+    // The newest line is the last; a plan is read from its beginning.
+    for (const output of document.querySelectorAll(".output.newest")) output.scrollTop = output.scrollHeight;
   };
   finish();
   const main = document.querySelector("main[data-live]");

@@ -30,14 +30,14 @@ pub fn page(run: &Run, session: &Session) -> Page {
         @if action.plan.is_some() {
             h2 { "Plan" }
             @if run.state == State::Planning { p { "It is being made. Nothing is changed." } }
-            (said(&run.plan, "Plan"))
+            (said(&run.plan, "Plan", false))
             @if run.state != State::Planning && run.plan.count == 0 { p { "The command has nothing to say of it." } }
         }
         @if let State::Impossible(why) = &run.state { p .notice.problem { "It is not possible: " (shown(why)) } }
         @if run.state == State::Dropped { p .notice { "It was given up. Nothing was changed." } }
         @if run.state.acts() || matches!(run.state, State::Over(..)) {
             h2 { "What it says" }
-            (said(&run.output, "Output"))
+            (said(&run.output, "Output", true))
             @if run.output.count == 0 { p { (if run.state.acts() { "Nothing yet." } else { "Nothing." }) } }
         }
         @if let State::Over(well, words) = &run.state {
@@ -96,11 +96,11 @@ fn buttons(run: &Run, session: &Session) -> Markup {
     }
 }
 
-fn said(said: &Said, label: &str) -> Markup {
+fn said(said: &Said, label: &str, newest: bool) -> Markup {
     html! {
         @if said.count > 0 {
             @if said.count > said.lines.len() as u64 { p .quiet { "The last " (said.lines.len()) " of " (said.count) " lines:" } }
-            pre .output tabindex="0" aria-label=(label) { @for line in &said.lines { (shown(line)) "\n" } }
+            pre .output .newest[newest] tabindex="0" aria-label=(label) { @for line in &said.lines { (shown(line)) "\n" } }
         }
     }
 }
