@@ -83,6 +83,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             canopy_bench::floor::serve(&mountpoint, io_uring, existing.as_deref()).map_err(Into::into)
         }
         Command::Which(args) => canopy_upkeep::which(&args).map_err(Into::into),
+        Command::Lost(args) => canopy_upkeep::lost(&args).map_err(Into::into),
+        Command::Forget(args) => canopy_upkeep::forget(&args).map_err(Into::into),
         Command::Ls(args) => canopy_upkeep::ls(&args).map_err(Into::into),
         Command::Du(args) => canopy_upkeep::du(&args).map_err(Into::into),
         Command::Tool(command) => canopy_upkeep::run_tool(&command).map_err(Into::into),

@@ -5,8 +5,8 @@ use canopy_base::inode_number::InodeCalc;
 use canopy_base::size::{SizeError, parse_size};
 use canopy_policy::Policy;
 use canopy_pool::config::{
-    CacheFiles, FlushOnClose, FollowSymlinks, LinkExdev, MemoryBound, MoveWhenFull, NfsOpenHack,
-    PassthroughIo, ReaddirMode, RenameExdev, StatfsIgnore, StatfsMode, XattrMode,
+    CacheFiles, FlushOnClose, FollowSymlinks, LinkExdev, MemoryBound, MissingNames, MoveWhenFull,
+    NfsOpenHack, PassthroughIo, ReaddirMode, RenameExdev, StatfsIgnore, StatfsMode, XattrMode,
 };
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -428,6 +428,7 @@ named! {
     StatfsMode => one_of(StatfsMode::WORDS);
     StatfsIgnore => one_of(StatfsIgnore::WORDS);
     XattrMode => one_of(XattrMode::WORDS);
+    MissingNames => one_of(MissingNames::WORDS);
     FollowSymlinks => one_of(FollowSymlinks::WORDS);
     NfsOpenHack => one_of(NfsOpenHack::WORDS);
     LinkExdev => one_of(LinkExdev::WORDS);

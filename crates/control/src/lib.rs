@@ -381,6 +381,42 @@ pub struct BranchReport {
     /// The branch does not exist yet and joins the pool when it appears.
     #[serde(default)]
     pub awaited: bool,
+    /// What is remembered of it (`missing=remember`).
+    #[serde(default)]
+    pub remembered: Option<RememberedReport>,
+}
+
+/// What is known of a branch for the time when it is missing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RememberedReport {
+    /// Directories that were read, names in them, and directories of which it is unknown what they hold now.
+    pub directories: u64,
+    pub names: u64,
+    pub unknown: u64,
+    /// All of it has been read.
+    pub whole: bool,
+    /// It is missing, and its names are shown.
+    pub shown: bool,
+    /// The file in which it is.
+    pub file: OsText,
+}
+
+impl RememberedReport {
+    /// Says how it ends that the names of a missing branch are shown; nothing of one that is there.
+    #[must_use]
+    pub fn ends(&self, pool: &str, branch: &str) -> String {
+        if !self.shown {
+            String::new()
+        } else if self.directories == 0 {
+            format!(
+                "; what it holds was never read, so listings end with an error (canopy forget {pool} {branch} ends that)"
+            )
+        } else {
+            format!(
+                "; canopy lost {pool} {branch} lists its names, which stay until it is back or canopy forget {pool} {branch}"
+            )
+        }
+    }
 }
 
 /// Why a pool does not rely on a branch.

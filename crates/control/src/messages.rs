@@ -39,13 +39,15 @@ pub enum Query {
         value: OsText,
     },
     Command(String),
+    /// Forget what a missing branch held.
+    Forget(OsText),
 }
 
 impl Query {
     /// Returns whether it may change the pool, so that it must not be asked twice.
     #[must_use]
     pub fn changes(&self) -> bool {
-        matches!(self, Query::Set { .. } | Query::Command(_))
+        matches!(self, Query::Set { .. } | Query::Command(_) | Query::Forget(_))
     }
 
     /// Returns whether only administrators get an answer.

@@ -99,6 +99,16 @@ words! {
 }
 
 words! {
+    /// What becomes of the names of a branch that is missing.
+    MissingNames {
+        /// They stay, and what was behind them cannot be used.
+        Remember = "remember",
+        /// They are gone, as if the branch had been removed from the pool.
+        Hide = "hide",
+    }
+}
+
+words! {
     /// Which symlinks of the branches are shown as their targets.
     FollowSymlinks {
         Never = "never",
@@ -345,6 +355,8 @@ pub struct Config {
     pub move_when_full: MoveWhenFull,
     /// What is new goes to a disk that is awake, if the policy accepts one.
     pub prefer_awake: bool,
+    /// What becomes of the names of a branch that is missing.
+    pub missing: MissingNames,
     /// How long an operation waits for a branch; zero is without limit. `None` for the default of the branch's
     /// filesystem.
     pub branch_timeout: Option<Duration>,
@@ -391,6 +403,7 @@ impl Default for Config {
             link_cow: false,
             move_when_full: MoveWhenFull::USUAL,
             prefer_awake: false,
+            missing: MissingNames::Hide,
             branch_timeout: None,
             names_only: false,
             mountpoint: PathBuf::new(),

@@ -13,6 +13,8 @@ canopy_base::lock_ranks! {
     AccessTimes = 30;
     /// Expiring all names. Taken by one thread at a time.
     Invalidation = 40;
+    /// The records of what branches hold. Held to begin and to load them.
+    Remembered = 50;
     /// Leaving a branch out that does not answer, or taking it back.
     Settling = 60;
 }

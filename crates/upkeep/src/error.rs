@@ -25,6 +25,12 @@ pub enum Error {
     OtherPool { path: PathBuf, pool: PathBuf },
     #[error("{branch} is not a branch of pool {pool} (canopy get {pool} branches shows them)", branch = .branch.shown(), pool = .pool.shown())]
     NoBranch { branch: PathBuf, pool: PathBuf },
+    #[error("{} is not missing: canopy remove takes a branch out of the pool that is there", .0.shown())]
+    NotMissing(PathBuf),
+    #[error("what was on {branch} cannot be forgotten: {why}", branch = .branch.shown())]
+    Forget { branch: PathBuf, why: io::Error },
+    #[error("nothing is remembered of {}: the pool has to be mounted with missing=remember", .0.shown())]
+    NothingRemembered(PathBuf),
     #[error("branch {branch} cannot be used: {why}", branch = .branch.shown())]
     Branch { branch: PathBuf, why: &'static str },
     #[error("branches of pool {} cannot be changed: {why}", .pool.shown())]

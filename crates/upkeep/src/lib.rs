@@ -37,7 +37,7 @@ pub use copies::{CopiesArgs, DedupArgs, DupArgs, VerifyArgs, copies, dedup, dup,
 pub use error::{Error, Result};
 pub use filter::{Filter, FilterArgs};
 pub use fsck::{FixSource, FsckArgs, fsck};
-pub use look::{DuArgs, LsArgs, WhichArgs, du, ls, which};
+pub use look::{DuArgs, ForgetArgs, LostArgs, LsArgs, WhichArgs, du, forget, lost, ls, which};
 pub use manners::ThrottleArgs;
 pub use only_there::{OnlyThere, only_there};
 pub use relocate::{

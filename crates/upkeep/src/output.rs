@@ -20,7 +20,11 @@ pub(crate) fn shown(path: &Path) -> String {
 
 /// Reports the branches that are left out.
 pub(crate) fn report_missing(pool: &PoolLink) {
-    for path in pool.missing() {
+    for link in pool.branches.iter().filter(|link| link.is_missing) {
+        complain(&format!("{} is missing; its names stay (canopy lost)", link.path.shown()));
+    }
+    let stays = |path: &Path| pool.branches.iter().any(|link| link.is_missing && link.path == path);
+    for path in pool.missing().filter(|path| !stays(path)) {
         complain(&format!("{} is gone or failing, so it was skipped (canopy status)", path.shown()));
     }
 }

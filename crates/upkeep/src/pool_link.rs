@@ -34,6 +34,10 @@ pub(crate) struct BranchLink {
     pub(crate) loses: Option<Loses>,
     /// The user has named it as the place for files. The daemon then judges each file by itself.
     pub(crate) is_named: bool,
+    /// The file of what is remembered of it, if anything is.
+    pub(crate) record: Option<PathBuf>,
+    /// It is missing, and its names are shown.
+    pub(crate) is_missing: bool,
     /// `None` for a branch that cannot be looked at: it is awaited, or has failed.
     root: Option<OwnedFd>,
 }
@@ -176,6 +180,8 @@ impl PoolLink {
                 is_well: branch.illness.is_none() && !branch.awaited,
                 loses: Loses::of(&mounts, branch, root.as_ref()),
                 is_named: false,
+                record: branch.remembered.as_ref().map(|known| known.file.to_path()),
+                is_missing: branch.remembered.as_ref().is_some_and(|known| known.shown),
                 root,
             }
         };
@@ -261,7 +267,17 @@ impl BranchLink {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = Some(rustix::fs::open(path, flags, Mode::empty())?);
         let (path, mode) = (path.to_owned(), "RW".to_owned());
-        Ok(BranchLink { path, mode, min_free: 0, is_well: true, loses: None, is_named: false, root })
+        Ok(BranchLink {
+            path,
+            mode,
+            min_free: 0,
+            is_well: true,
+            loses: None,
+            is_named: false,
+            record: None,
+            is_missing: false,
+            root,
+        })
     }
 
     /// Files may move away from it.

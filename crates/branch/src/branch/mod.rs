@@ -23,6 +23,7 @@ use crate::fs::filesystem_id::FilesystemId;
 use crate::fs::magic;
 use crate::fs::magic::{closes_quietly, has_stable_inodes, is_remote};
 use crate::fs::{acl, stat};
+use crate::remember::Missing;
 use access_times::{AtimePolicy, Times, on_copy};
 use canopy_base::inode_number::BranchSeed;
 use canopy_base::lock::rank;
@@ -231,12 +232,14 @@ pub struct Branches {
     list: Arc<[Arc<Branch>]>,
     /// All of them, if some are left out because they do not answer.
     with_silent: Option<Arc<[Arc<Branch>]>>,
+    /// Those of the pool that are missing, if their names are to stay.
+    missing: Missing,
 }
 
 impl Branches {
     /// Opens every root. Fails with the error of the first that cannot be opened.
     pub fn open(list: &BranchList) -> Result<Branches, BranchError> {
-        Branches { list: Arc::new([]), with_silent: None }.update(list)
+        Branches { list: Arc::new([]), with_silent: None, missing: Missing::default() }.update(list)
     }
 
     /// Opens `list`. A branch that stays (same path, and still the same directory) keeps its id.
@@ -262,7 +265,8 @@ impl Branches {
             }
             Ok(Arc::new(branch))
         };
-        Ok(Branches { list: list.iter().map(open).collect::<Result<_, _>>()?, with_silent: None })
+        let list = list.iter().map(open).collect::<Result<_, _>>()?;
+        Ok(Branches { list, with_silent: None, missing: self.missing.clone() })
     }
 
     /// Returns the branches that answer.
@@ -271,7 +275,7 @@ impl Branches {
             return self.clone();
         }
         let list = self.iter().filter(|branch| !branch.is_silent()).cloned().collect();
-        Branches { list, with_silent: Some(Arc::clone(&self.list)) }
+        Branches { list, with_silent: Some(Arc::clone(&self.list)), missing: self.missing.clone() }
     }
 
     /// Returns `ETIMEDOUT` where branches were left out because they do not answer: a name that the others do not
@@ -283,14 +287,26 @@ impl Branches {
     /// Returns the same branches and those that were left out because they do not answer.
     pub fn whole(&self) -> Branches {
         let list = self.with_silent.as_ref().unwrap_or(&self.list);
-        Branches { list: Arc::clone(list), with_silent: None }
+        Branches { list: Arc::clone(list), with_silent: None, missing: self.missing.clone() }
     }
 
     /// Returns the snapshot without the given branches. Opens nothing.
     pub fn without(&self, others: &[Arc<Branch>]) -> Branches {
         let stays = |branch: &&Arc<Branch>| !others.iter().any(|other| other.id == branch.id);
         let rest = |list: &[Arc<Branch>]| list.iter().filter(stays).cloned().collect();
-        Branches { list: rest(&self.list), with_silent: self.with_silent.as_deref().map(rest) }
+        let with_silent = self.with_silent.as_deref().map(rest);
+        Branches { list: rest(&self.list), with_silent, missing: self.missing.clone() }
+    }
+
+    /// Returns the snapshot with other missing branches.
+    #[must_use]
+    pub fn with_missing(self, missing: Missing) -> Branches {
+        Branches { missing, ..self }
+    }
+
+    /// Returns the branches of the pool that are missing, if their names are to stay.
+    pub fn missing(&self) -> &Missing {
+        &self.missing
     }
 
     /// Returns the branch list that describes this snapshot.
@@ -370,6 +386,8 @@ pub struct LiveBranches {
     current: RwLock<Arc<Branches>, rank::Leaf>,
     /// A branch does not answer. Changes with `current`.
     any_silent: AtomicBool,
+    /// A branch is missing whose names stay. Changes with `current`.
+    any_missing: AtomicBool,
     /// How often `current` was replaced. Changes while that is locked.
     version: AtomicU64,
     /// All branches.
@@ -382,6 +400,7 @@ impl LiveBranches {
         LiveBranches {
             current: RwLock::new(Arc::clone(&all)),
             any_silent: AtomicBool::new(false),
+            any_missing: AtomicBool::new(!all.missing.is_empty()),
             version: AtomicU64::new(0),
             changing: Mutex::new(all),
         }
@@ -408,10 +427,16 @@ impl LiveBranches {
         self.any_silent.load(Ordering::Relaxed)
     }
 
+    /// Returns whether any branch is missing whose names stay. Costs one load.
+    pub fn any_missing(&self) -> bool {
+        self.any_missing.load(Ordering::Relaxed)
+    }
+
     fn replace(&self, all: &Branches) {
         let mut current = self.current.write();
         *current = Arc::new(all.answering());
         self.any_silent.store(current.with_silent.is_some(), Ordering::Relaxed);
+        self.any_missing.store(!current.missing.is_empty(), Ordering::Relaxed);
         self.version.fetch_add(1, Ordering::Release);
     }
 

@@ -31,8 +31,8 @@ use canopy_setup::commands::init::InitArgs;
 use canopy_setup::commands::migrate::MigrateArgs;
 use canopy_setup::complete::CompleteArgs;
 use canopy_upkeep::{
-    BalanceArgs, ConsolidateArgs, CopiesArgs, DedupArgs, DrainArgs, DuArgs, DupArgs, FsckArgs, LsArgs,
-    MoveArgs, TierArgs, Tool, ToolCommand, TrashArgs, VerifyArgs, WhichArgs,
+    BalanceArgs, ConsolidateArgs, CopiesArgs, DedupArgs, DrainArgs, DuArgs, DupArgs, ForgetArgs, FsckArgs,
+    LostArgs, LsArgs, MoveArgs, TierArgs, Tool, ToolCommand, TrashArgs, VerifyArgs, WhichArgs,
 };
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -82,6 +82,10 @@ pub enum Command {
     Migrate(MigrateArgs),
     Doctor(DoctorArgs),
     Which(WhichArgs),
+    #[command(hide = true)]
+    Lost(LostArgs),
+    #[command(hide = true)]
+    Forget(ForgetArgs),
     Ls(LsArgs),
     Du(DuArgs),
     Move(MoveArgs),

@@ -56,6 +56,7 @@ pub(super) const ROWS: &[Row] = &[
     (&["landlock"], "a branch outside those of the mount is accepted, or refused", landlock),
     (&["survive"], "an open file outlives the process that serves, or not", survive),
     (&["catalogue", "catalogue-size"], "a file without a name is open in the directory, or not", catalogue),
+    (&["missing"], "a listing is not whole without a branch that was never read, or is", missing),
     (&["worker-priority"], "whether workers run only on idle processors", worker_priority),
     (&["scheduling-priority"], "the nice value of the threads", scheduling_priority),
     (&["allow_other"], "other users may enter a mount of a user", allow_other),
@@ -445,6 +446,22 @@ fn catalogue() {
             |link: PathBuf| link.starts_with(&store) && link.to_string_lossy().ends_with(" (deleted)");
         let kept = open.flatten().any(|entry| fs::read_link(entry.path()).is_ok_and(in_store));
         assert_eq!(kept, keeps, "{options}");
+        pool.umount();
+    }
+}
+
+fn missing() {
+    let dirs = Dirs::new();
+    for (value, whole) in [("remember", false), ("hide", true)] {
+        let never = dirs.text("never");
+        let options = format!("allow-missing-branches=true,missing={value},catalogue={}", dirs.text("store"));
+        let pool = Pool::builder(env!("CARGO_BIN_EXE_canopy"))
+            .option(options)
+            .branch(dirs.text("a"))
+            .branch(&never)
+            .mount();
+        let whole_listing = fs::read_dir(pool.path()).expect("a directory").all(|entry| entry.is_ok());
+        assert_eq!(whole_listing, whole, "{value}");
         pool.umount();
     }
 }

@@ -98,6 +98,7 @@ fn a_healthy_pool_is_described_without_warnings() {
         "passes_through",
         "path",
         "read_only",
+        "remembered",
         "size",
         "source",
         "trash",

@@ -212,6 +212,8 @@ fn caching() -> Vec<Spec> {
         spec("catalogue-size", field!(catalogue_size), "the most bytes of the catalogue; 0: none")
             .unlisted()
             .since("6.0"),
+        spec("missing", field!(pool.missing), "whether the names of a branch that is missing stay, or are hidden")
+            .unlisted(),
         spec("cache.attr", field!(timeouts.attr), "seconds the kernel may cache attributes").live(),
         spec("cache.entry", field!(timeouts.entry), "seconds the kernel may cache names").live(),
         spec(

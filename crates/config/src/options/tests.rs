@@ -75,6 +75,7 @@ const ROWS: &[Row] = &[
         ],
         &["x", "maybe"],
     ),
+    ("missing", &[("remember", None), ("hide", None)], &["", "true", "show"]),
     ("nfsopenhack", &[("off", None), ("git", None), ("all", None)], &["", "true", "on"]),
     (
         "link-exdev",
@@ -252,6 +253,7 @@ fn defaults_match_the_table() {
         ("async-read", "true"),
         ("catalogue", "off"),
         ("catalogue-size", "268435456"),
+        ("missing", "hide"),
         ("cache.attr", "1"),
         ("cache.entry", "1"),
         ("cache.negative-entry", "0"),

@@ -317,7 +317,7 @@ impl Nodes {
             }
         }
         let mut freed = Vec::new();
-        let node = self.file_under(&mut self.table.write(), parent, name, branch, shown, &mut freed);
+        let node = self.file_under(&mut self.table.write(), parent, name, Some(branch), shown, &mut freed);
         // Outside the lock, because dropping a node closes descriptors.
         drop(freed);
         node
@@ -330,7 +330,7 @@ impl Nodes {
         table: &mut Table,
         parent: NodeId,
         name: &[u8],
-        branch: &Branch,
+        branch: Option<&Branch>,
         shown: ShownFile,
         freed: &mut Vec<Record>,
     ) -> Result<Arc<Node>> {
@@ -351,10 +351,21 @@ impl Nodes {
         Ok(node)
     }
 
+    /// As `hand_out_file`, for a file on a branch that is missing.
+    pub(crate) fn hand_out_remembered(&self, parent: NodeId, name: &[u8], key: FileKey) -> Result<Arc<Node>> {
+        let mut freed = Vec::new();
+        let node = {
+            let mut table = self.table.write();
+            self.file_under(&mut table, parent, name, None, (key, false), &mut freed)
+        };
+        drop(freed);
+        node
+    }
+
     /// Hands a reference to the kernel for a file that never had a name (`O_TMPFILE`).
     pub(crate) fn hand_out_nameless(&self, branch: &Branch, key: FileKey) -> Arc<Node> {
         let mut table = self.table.write();
-        let node = self.new_file(&table, branch, (key, false));
+        let node = self.new_file(&table, Some(branch), (key, false));
         let slot = table.insert_nameless(&node);
         table.insert_file(slot);
         node
@@ -628,12 +639,12 @@ impl Nodes {
     pub(crate) fn new_file(
         &self,
         table: &Table,
-        branch: &Branch,
+        branch: Option<&Branch>,
         (key, symlinkified): ShownFile,
     ) -> Arc<Node> {
         // A file and the symlink that it is shown as are two nodes; only one can have the id by which the file is
         // found.
-        let stable = if symlinkified { None } else { StableId::of(branch, key) };
+        let stable = branch.filter(|_| !symlinkified).and_then(|branch| StableId::of(branch, key));
         self.new_node(table, Identity::File(key), symlinkified, stable)
     }
 

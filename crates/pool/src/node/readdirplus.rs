@@ -32,7 +32,7 @@ impl Nodes {
             let mut table = self.table.write();
             for (at, (name, branch, key, symlinkified)) in files.by_ref().take(BATCH) {
                 let shown = (key, symlinkified);
-                if let Ok(node) = self.file_under(&mut table, parent, name, branch, shown, &mut freed) {
+                if let Ok(node) = self.file_under(&mut table, parent, name, Some(branch), shown, &mut freed) {
                     nodes.push((at, node));
                 }
             }

@@ -6,6 +6,7 @@ use crate::node::known_tree::KnownTree;
 use crate::paths::Uses;
 use crate::pool::{Pool, State};
 use canopy_base::ids::NodeId;
+use canopy_branch::remember::Record;
 use std::sync::Arc;
 
 /// Tells of a change, after it was made on a branch and before the kernel learns of it.
@@ -54,6 +55,16 @@ fn forget_what_changed(pool: &Pool, change: Change<'_>) {
 /// Returns what is known of the branches.
 pub fn catalogue(pool: &Pool) -> &Catalogue {
     &pool.catalogue
+}
+
+/// Has events be told to these records from now on.
+pub fn keep_records(pool: &Pool, records: Vec<Arc<Record>>) {
+    pool.records.store(Arc::new(records));
+}
+
+/// Returns the records of the branches that are there.
+pub fn records(pool: &Pool) -> Arc<Vec<Arc<Record>>> {
+    pool.records.load_full()
 }
 
 /// Returns what has changed so far.

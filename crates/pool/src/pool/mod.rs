@@ -70,6 +70,11 @@ impl Pool {
         self.branches.set_silent(id, silent).then(|| [before, self.branches.load()])
     }
 
+    /// Returns whether a branch is missing whose names stay. Costs one load.
+    pub fn any_missing(&self) -> bool {
+        self.branches.any_missing()
+    }
+
     pub(crate) fn any_silent(&self) -> bool {
         self.branches.any_silent()
     }

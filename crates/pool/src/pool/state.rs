@@ -35,6 +35,7 @@ use canopy_branch::journal::Journals;
 use canopy_branch::relocate::Unfinished;
 use canopy_branch::relocate::closed::ClosedFiles;
 use canopy_branch::relocate::moved::Moved;
+use canopy_branch::remember::Record;
 use canopy_branch::trash::{Trash, Who};
 use canopy_policy::brake::Brake;
 use rustix::io::Errno;
@@ -62,6 +63,8 @@ pub struct State {
     pub(crate) succeeds: AtomicBool,
     pub(crate) changes: Arc<Changes>,
     pub(crate) catalogue: Catalogue,
+    /// What the branches hold that are there, for the time when they are missing.
+    pub(crate) records: ArcSwap<Vec<Arc<Record>>>,
     pub(crate) cursors: Cursors,
     pub(crate) paths: Paths,
     pub(crate) clone_locks: CloneLocks,
@@ -116,6 +119,7 @@ impl State {
             dir_cache: DirCache::new(Arc::clone(&changes)),
             changes,
             catalogue: Catalogue::default(),
+            records: ArcSwap::default(),
             cursors: Cursors::default(),
             paths: Paths::default(),
             clone_locks: CloneLocks::default(),

@@ -7,6 +7,7 @@
 //! open. It stays in the configured list, and this module remembers it until it is back.
 
 use super::access_times::AccessTimes;
+use super::remembered::Remembered;
 use crate::coherence::Coherence;
 use crate::lock_rank as rank;
 use crate::settings::Settings;
@@ -14,8 +15,10 @@ use crate::watch::Watch;
 use canopy_base::lock::ranked::Mutex;
 use canopy_branch::branch::health::{BranchHealth, Health, HealthReport};
 use canopy_branch::branch::{Branch, BranchId, BranchList, BranchSpec, Branches};
+use canopy_branch::remember::Record;
 use canopy_config::{Config, fstab, overlap, pool_loops};
 use canopy_pool::Pool;
+use canopy_pool::config::MissingNames;
 use canopy_pool::ops;
 use canopy_sys::mountinfo::{self, MountEntry};
 use canopy_sys::shown::Show as _;
@@ -24,6 +27,9 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
+
+/// How often events are processed before a branch is let go.
+const CATCH_UP: usize = 64;
 
 pub(crate) struct Topology {
     pub(crate) pool: Arc<Pool>,
@@ -36,6 +42,7 @@ pub(crate) struct Topology {
     /// Branches that were removed because they are gone, by path. A branch is added here before it is removed from
     /// the branches in force, and removed here after it is in force again, so it is never missing from both.
     gone: Mutex<HashMap<PathBuf, GoneBranch>, rank::Leaf>,
+    remembered: Remembered,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -86,9 +93,11 @@ impl Topology {
             access_times: AccessTimes::default(),
             mounts: Mutex::default(),
             gone: Mutex::default(),
+            remembered: Remembered::default(),
         };
         let before = topology.settings.mountpoints_before();
         topology.record_mounts(&ops::settings::branches(&topology.pool), &before);
+        topology.arrange_missing();
         topology
     }
 
@@ -194,23 +203,78 @@ impl Topology {
 
     /// Puts these branches in force.
     pub(crate) fn put_in_force(&self, config: &Config, list: BranchList) -> Result<(), Errno> {
-        let branches = ops::settings::branches(&self.pool).update(&list).map_err(|error| {
+        self.put_opened_in_force(config, self.open(&list)?);
+        Ok(())
+    }
+
+    fn open(&self, list: &BranchList) -> Result<Branches, Errno> {
+        ops::settings::branches(&self.pool).update(list).map_err(|error| {
             tracing::warn!("{error}");
             error.errno()
-        })?;
+        })
+    }
+
+    fn put_opened_in_force(&self, config: &Config, branches: Branches) {
         // Before they are in force: what is on them must be watched once the kernel caches it.
         self.watch.reconfigure(config, &branches);
         self.apply_access_times(config, &branches);
         self.record_mounts(&branches, &[]);
-        ops::settings::set_branches(&self.pool, branches);
+        self.enforce(config, branches);
+    }
+
+    /// Puts branches in force that are watched, with the names of those that are missing.
+    fn enforce(&self, config: &Config, branches: Branches) {
+        let at = (&*self.pool, &*self.watch);
+        let missing = self.remembered.arrange(config, &self.settings, at, &branches);
+        ops::settings::set_branches(&self.pool, branches.with_missing(missing));
+    }
+
+    /// Has the names of missing branches be those that are remembered by now.
+    fn arrange_missing(&self) {
+        let config = self.settings.config();
+        if config.pool.missing == MissingNames::Remember {
+            self.enforce(&config, (*ops::settings::branches(&self.pool)).clone());
+        }
+    }
+
+    /// Forgets what a missing branch held.
+    ///
+    /// Errors: `NOENT` if there is no such branch, `BUSY` if it is not missing, and those of writing its record.
+    pub(crate) fn forget_names(&self, path: &Path) -> Result<(), Errno> {
+        let config = self.settings.config();
+        if !config.branches.iter().any(|spec| spec.path == path) {
+            return Err(Errno::NOENT);
+        }
+        if ops::settings::branches(&self.pool).iter().any(|branch| branch.path == path) {
+            return Err(Errno::BUSY);
+        }
+        self.remembered.forget(&config, &self.settings, path)?;
+        self.arrange_missing();
+        self.coherence.invalidate_names();
         Ok(())
+    }
+
+    /// Returns what is remembered of a branch.
+    pub(crate) fn record(&self, path: &Path) -> Option<Arc<Record>> {
+        self.remembered.of(path)
     }
 
     /// Puts a gone branch in force again.
     pub(crate) fn restore(&self, path: &Path) -> Result<(), Errno> {
         let config = self.settings.config();
         let wanted = |spec: &&BranchSpec| spec.path == path || self.is_branch(spec);
-        self.put_in_force(&config, config.branches.iter().filter(wanted).cloned().collect())
+        let branches = self.open(&config.branches.iter().filter(wanted).cloned().collect())?;
+        let mountpoint = self.gone.lock().get(path).map(|gone| gone.mountpoint.clone());
+        if let Some(mountpoint) = mountpoint
+            && branches
+                .iter()
+                .filter(|branch| branch.path == path)
+                .any(|branch| is_beside(branch, &mountpoint))
+        {
+            return Err(Errno::NODEV);
+        }
+        self.put_opened_in_force(&config, branches);
+        Ok(())
     }
 
     /// Forgets a gone branch, which is in force again.
@@ -248,8 +312,13 @@ impl Topology {
             self.gone.lock().insert(path, gone);
         }
         let rest = branches.without(&going);
+        // What has happened until now is remembered, or known to be unknown.
+        let caught_up = (0..CATCH_UP).any(|_| self.watch.caught_up());
+        if !caught_up {
+            ops::external_changes::records(&self.pool).iter().for_each(|record| record.missed_events());
+        }
         self.watch.reconfigure(&self.settings.config(), &rest);
-        ops::settings::set_branches(&self.pool, rest);
+        self.enforce(&self.settings.config(), rest);
         lines.iter().for_each(|line| tracing::warn!("{line}"));
         true
     }
@@ -307,6 +376,15 @@ impl Topology {
     pub(crate) fn gone_branches(&self) -> Vec<(PathBuf, GoneBranch)> {
         self.gone.lock().clone().into_iter().collect()
     }
+}
+
+/// Returns true if a branch was opened that is not on the mount there. It has been unmounted since it was looked for, so what was
+/// opened is the directory below.
+fn is_beside(branch: &Branch, mountpoint: &Path) -> bool {
+    let mounted = mountinfo::id_of(branch.root()).ok().zip(mountinfo::list().ok());
+    mounted.is_some_and(|(id, listed)| {
+        listed.iter().any(|mounted| mounted.id == id && !mounted.mountpoint.starts_with(mountpoint))
+    })
 }
 
 /// Returns true, with a warning, if the disk of a branch is not mounted.

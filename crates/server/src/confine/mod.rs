@@ -6,8 +6,9 @@
 mod witness;
 
 use canopy_branch::branch::Branches;
-use canopy_config::Config;
+use canopy_config::{Config, state};
 use canopy_control::SecurityReport;
+use canopy_pool::config::MissingNames;
 use canopy_pool::door::Look;
 use landlock::{
     ABI, Access as _, AccessFs, CompatLevel, Compatible as _, PathBeneath, Ruleset, RulesetAttr as _,
@@ -225,6 +226,10 @@ fn rules(config: &Config, branches: &Branches) -> Result<RulesetCreated, Ruleset
     let beside = |path: &Path| path.parent().map(Path::to_owned);
     // Appended to, never read.
     let log = make_bitflags!(AccessFs::{WriteFile | MakeReg});
+    let remembered = (config.pool.missing == MissingNames::Remember)
+        .then(|| config.catalogue.dir().map_or_else(state::directory, Path::to_owned));
+    let access_to_records =
+        read | make_bitflags!(AccessFs::{WriteFile | MakeReg | MakeDir | RemoveFile | Refer | Truncate});
     let others = [
         // To learn about the callers.
         (Some(PathBuf::from("/proc")), read),
@@ -235,6 +240,8 @@ fn rules(config: &Config, branches: &Branches) -> Result<RulesetCreated, Ruleset
         // Log rotation moves the file away, so that it must be created again.
         (beside(&config.log_file), log),
         (config.file.path.as_deref().and_then(beside), read),
+        // The records of what branches hold.
+        (remembered, access_to_records),
     ];
     for (path, access) in others {
         let Some(path) = path.filter(|path| !path.as_os_str().is_empty()) else { continue };

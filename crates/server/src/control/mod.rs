@@ -202,6 +202,12 @@ impl Control {
                 self.command(name.as_bytes())?;
                 Answer::Done
             }
+            Query::Forget(branch) => {
+                admits(Act::Configure)?;
+                let _changing = self.settings.lock_changes();
+                self.topology.forget_names(&branch.to_path())?;
+                Answer::Done
+            }
         })
     }
 

@@ -12,18 +12,19 @@ use canopy_base::error::Error;
 use canopy_base::ids::NodeId;
 use canopy_branch::branch::BranchSpec;
 use canopy_branch::branch::health::HealthReport;
+use canopy_branch::remember::Extent;
 use canopy_config::Config;
 use canopy_config::options;
 use canopy_control::{
     BranchReport, BranchVerdict, EXPLAIN, ExplainError, ExplainReport, IllnessReport, KernelReport, OsText,
-    ParkedReport, PlacementReport, PoolReport, SecurityReport, SetReport, SurvivalReport, TrashAlarm,
-    Verdict, WaitReport,
+    ParkedReport, PlacementReport, PoolReport, RememberedReport, SecurityReport, SetReport, SurvivalReport,
+    TrashAlarm, Verdict, WaitReport,
 };
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::transport::{LowWorkers, Pause, ServedRequests};
 use canopy_fuse::{Agreed, Transport, abi};
 use canopy_policy::Exclusion;
-use canopy_pool::config::Func;
+use canopy_pool::config::{Func, MissingNames};
 use canopy_pool::ops;
 use canopy_pool::ops::names::brake::Alarmed;
 use canopy_pool::{Explained, Placed, PlacedSet, Pool, SetAnswer};
@@ -31,6 +32,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -116,6 +118,7 @@ pub(crate) fn status(
         trash: ops::trash::bytes(pool, branch),
         trash_unusable: ops::trash::unusable(pool, branch).map(trash_error),
         awaited: false,
+        remembered: remembered_report(topology, &branch.path, false),
     };
     // A consistent snapshot, although branches may come and go meanwhile.
     let mut in_force = ops::settings::branches(pool);
@@ -142,6 +145,7 @@ pub(crate) fn status(
             unfinished_moves: Vec::new(),
             trash: 0,
             trash_unusable: None,
+            remembered: remembered_report(topology, &spec.path, true),
         })
     };
     // FAN_MARK_IGNORE (docs/decisions/coherence.md#411)
@@ -196,6 +200,29 @@ fn survival_report(ledger: &Ledger) -> SurvivalReport {
         form: FORM,
         directory: ledger.directory().map(|path| OsText::from(path.as_path())),
     }
+}
+
+/// Returns what is remembered of a branch; nothing if it was forgotten.
+fn remembered_report(topology: &Topology, path: &Path, shown: bool) -> Option<RememberedReport> {
+    let Some(record) = topology.record(path) else {
+        // Of one that was never read, nothing is known.
+        let never = RememberedReport {
+            directories: 0,
+            names: 0,
+            unknown: 0,
+            whole: false,
+            shown,
+            file: OsText::from(Path::new("")),
+        };
+        let remembers = topology.settings.config().pool.missing == MissingNames::Remember;
+        return (shown && remembers).then_some(never);
+    };
+    if record.is_forgotten() {
+        return None;
+    }
+    let Extent { directories, names, stale, whole } = record.extent();
+    let file = OsText::from(record.file());
+    Some(RememberedReport { directories, names, unknown: stale, whole, shown, file })
 }
 
 fn illness_report(illness: &HealthReport) -> IllnessReport {

@@ -6,6 +6,7 @@
 mod attributes;
 mod data;
 mod directories;
+mod missing;
 mod names;
 mod replay;
 mod wakes;
@@ -24,6 +25,7 @@ use canopy_fuse::request::Header;
 use canopy_fuse::{Handler, Op, Replied, Reply, Request, Undelivered};
 use canopy_pool::coherence::changes::Change;
 use canopy_pool::ops;
+use canopy_pool::ops::names::missing::Verdict;
 use canopy_pool::{Caller, Pool};
 use canopy_sys::thread::ioprio;
 use rustix::io::Errno;
@@ -87,7 +89,11 @@ impl Handler for Dispatch {
         let node = convert::node(request.header.node);
         let name = wakes::name(&request.op);
         let mut call = Call { node, header: &request.header, answer, noted, begun };
-        let replied = self.carry_out(&call, request.op, reply);
+        let replied = match self.judge_missing(&call, &request.op) {
+            Verdict::Pass => self.carry_out(&call, request.op, reply),
+            Verdict::Refuse(errno) => reply.error(errno.raw_os_error()),
+            Verdict::Done => self.removed(&call, reply, Ok(())),
+        };
         wakes::tell(&self.pool, node, name.as_deref());
         if replied.is_later() {
             self.waits(&mut call);

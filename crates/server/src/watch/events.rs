@@ -162,6 +162,7 @@ impl Translator<'_> {
         let dir_moved = event.mask & fanotify::ONDIR != 0 && event.mask & MOVED != 0;
         let writing = self.writing(event);
         self.tell_catalogue(event, &writing);
+        self.tell_records(event);
         // Others may write it as well, or have written it, and nothing tells of that.
         let is_own = event.pid == self.own_pid && matches!(writing, Writing::Reported);
         if is_own && !dir_moved && !self.branches_overlap() {
@@ -233,6 +234,18 @@ impl Translator<'_> {
             names: event.mask & NAMES != 0,
             on_dir: event.mask & fanotify::ONDIR != 0,
         });
+    }
+
+    /// Tells what is remembered of the branches. What the pool does itself counts as well.
+    fn tell_records(&self, event: &Event<'_>) {
+        let records = ops::external_changes::records(self.pool);
+        for record in records.iter() {
+            if event.mask & fanotify::OVERFLOW != 0 {
+                record.missed_events();
+            } else if let Some(place) = event.entry {
+                record.changed(place.dir, event.mask & fanotify::ONDIR != 0 && event.mask & NAMES != 0);
+            }
+        }
     }
 
     /// Finds out what an event says of a file that is being written.

@@ -40,6 +40,7 @@ use rustix::io::{Errno, ioctl_fionread};
 use rustix::time::Timespec;
 use std::fs::File;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -137,6 +138,14 @@ impl Watch {
     /// Returns the branches that are not watched although they seem to be able to, or although that was asked for.
     pub(crate) fn unwatched(&self) -> Arc<Vec<Unwatched>> {
         self.pending_events.unwatched.load_full()
+    }
+
+    /// Returns whether changes on a branch are watched. May wait for a disk.
+    pub(crate) fn is_watched(&self, branch: &Path) -> bool {
+        let state = self.state.lock();
+        state.config.coherence != Mode::Timeout
+            && state.filesystems.group().is_some()
+            && state.filesystems.unwatched().iter().all(|one| one.branch != branch)
     }
 
     /// Returns whether changes on all branches are watched, so that much may be cached.
@@ -254,6 +263,7 @@ impl Watch {
         let mut state = self.state.lock();
         state.reader.forget_writers(None);
         state.filesystems.stop_watching(errno);
+        ops::external_changes::records(&self.pool).iter().for_each(|record| record.distrust());
         self.apply(&mut state);
         drop(state);
         self.coherence.invalidate_everything();

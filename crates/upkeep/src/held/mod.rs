@@ -25,6 +25,12 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+/// Returns the digest that a stored checksum has, if it was taken of a file of this size and time.
+pub(crate) fn digest(stored: &[u8], size: u64, modified: i128) -> Option<String> {
+    let checksum = checksum::Checksum::parse(stored)?;
+    ((checksum.size, checksum.modified) == (size, modified)).then(|| checksum.digest.to_string())
+}
+
 /// Bytes that are compared at once, and between two looks at signals and leases.
 pub(crate) const CHUNK: usize = 1 << 20;
 

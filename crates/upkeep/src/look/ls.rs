@@ -1,5 +1,6 @@
 //! `canopy ls`: the entries of a directory, and the branches of each.
 
+use super::lost::missing_names;
 use super::{Failures, differences, directory, kind_word, seconds};
 use crate::columns::{Side, columns};
 use crate::error::{Error, Result};
@@ -9,7 +10,9 @@ use crate::survey::{Entry, list, walk};
 use canopy_base::text::bytes;
 use canopy_control::OsText;
 use clap::Args;
+use rustix::fs::FileType;
 use serde::Serialize;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 /// List a directory with the branches that hold each entry
@@ -29,7 +32,8 @@ pub struct LsArgs {
 
 const NOTES: &str = "\
 BRANCHES has the numbers of the branches, which are explained first. ! marks an
-entry whose copies differ in type, size, time, mode or owner (canopy which).
+entry whose copies differ in type, size, time, mode or owner (canopy which);
+missing is one that only branches hold which are missing.
 
 Example:
   canopy ls /mnt/pool/films";
@@ -52,6 +56,8 @@ struct EntryReport {
     /// Indices of the branches.
     branches: Vec<usize>,
     differ: Vec<&'static str>,
+    /// It is on branches that are missing only.
+    missing: bool,
 }
 
 /// Runs the command.
@@ -68,6 +74,7 @@ pub fn ls(args: &LsArgs) -> Result<()> {
     } else {
         entries = list(&pool, &dir, &mut failed).iter().map(|entry| report(&dir, entry)).collect();
     }
+    add_missing(&pool, &dir, args.recursive, &mut entries);
     let all = entries.len() as u64 + failures.0;
     if args.json {
         let branches = pool.branches.iter().map(|branch| OsText::from(branch.path.as_path())).collect();
@@ -87,7 +94,34 @@ fn report(dir: &Path, entry: &Entry) -> EntryReport {
         mtime: first.stat.st_mtime,
         branches: entry.copies.iter().map(|copy| copy.branch).collect(),
         differ: differences(&entry.copies),
+        missing: false,
     }
+}
+
+/// Adds what missing branches held.
+fn add_missing(pool: &PoolLink, dir: &Path, recursive: bool, entries: &mut Vec<EntryReport>) {
+    let known = missing_names(pool, dir, recursive);
+    if known.is_empty() {
+        return;
+    }
+    let mut there: HashMap<PathBuf, usize> =
+        entries.iter().enumerate().map(|(at, entry)| (entry.name.to_path(), at)).collect();
+    for (path, (branches, row)) in known {
+        let name = path.strip_prefix(dir).unwrap_or(&path);
+        match there.remove(name) {
+            Some(at) => entries[at].branches.extend(branches),
+            None => entries.push(EntryReport {
+                name: OsText::from(name),
+                kind: kind_word(FileType::from_raw_mode(row.attr.mode)),
+                size: row.attr.size,
+                mtime: row.attr.mtime.sec,
+                branches,
+                differ: Vec::new(),
+                missing: true,
+            }),
+        }
+    }
+    entries.sort_by_key(|entry| entry.name.to_path());
 }
 
 fn render(pool: &PoolLink, entries: &[EntryReport]) -> String {
@@ -98,7 +132,9 @@ fn render(pool: &PoolLink, entries: &[EntryReport]) -> String {
         rows.push(vec![
             if is_dir { "-".into() } else { bytes(entry.size) },
             seconds(entry.mtime),
-            numbers.join(",") + if entry.differ.is_empty() { "" } else { " !" },
+            numbers.join(",")
+                + if entry.missing { " missing" } else { "" }
+                + if entry.differ.is_empty() { "" } else { " !" },
             shown(&entry.name.to_path()) + if is_dir { "/" } else { "" },
         ]);
     }

@@ -1,11 +1,13 @@
-//! Where files are: `canopy which`, `canopy ls` and `canopy du`.
+//! Where files are: `canopy which`, `canopy ls` and `canopy du`; and where they were: `canopy lost`.
 
 mod du;
+mod lost;
 mod ls;
 mod which;
 
 use canopy_sys::shown::Show as _;
 pub use du::{DuArgs, du};
+pub use lost::{ForgetArgs, LostArgs, forget, lost};
 pub use ls::{LsArgs, ls};
 pub use which::{WhichArgs, which};
 

@@ -1,5 +1,6 @@
 //! `canopy which`: the copies of files, and how they differ.
 
+use super::lost::missing_path;
 use super::{Failures, differences, kind_word, seconds};
 use crate::columns::{Side, columns};
 use crate::error::{Error, Result};
@@ -45,6 +46,8 @@ struct PathReport {
     copies: Vec<CopyReport>,
     /// Empty if there is one copy, or if they are alike.
     differ: Vec<&'static str>,
+    /// The branches that held it and are missing.
+    missing: Vec<OsText>,
 }
 
 #[derive(Serialize)]
@@ -90,14 +93,19 @@ pub fn which(args: &WhichArgs) -> Result<()> {
             let at = branch.map_or(&pool.mountpoint, |branch| &pool.branches[branch].path);
             failures.add(&at.join(&inside), errno);
         }
-        match copies.first() {
+        let known = missing_path(&pool, &inside);
+        let kind = copies.first().map(FileCopy::kind);
+        let kind = kind.or_else(|| Some(FileType::from_raw_mode(known.as_ref()?.1.attr.mode)));
+        let missing = known.map_or_else(Vec::new, |(branches, _)| branches);
+        match kind {
             None if failed.is_empty() => failures.add(path, Errno::NOENT),
             None => {}
-            Some(first) => reports.push(PathReport {
+            Some(kind) => reports.push(PathReport {
                 path: OsText::from(path.as_path()),
-                kind: kind_word(first.kind()),
+                kind: kind_word(kind),
                 differ: differences(&copies),
                 copies: copy_reports(&pool, &inside, &copies),
+                missing: missing.iter().map(|at| OsText::from(pool.branches[*at].path.as_path())).collect(),
             }),
         }
     }
@@ -115,7 +123,8 @@ pub fn which(args: &WhichArgs) -> Result<()> {
 
 fn copy_reports(pool: &PoolLink, inside: &Path, copies: &[FileCopy]) -> Vec<CopyReport> {
     // The kernel allows no user attributes of symlinks and devices, and reading one would follow a symlink.
-    let asked = matches!(copies[0].kind(), FileType::RegularFile | FileType::Directory);
+    let asked =
+        copies.first().is_some_and(|copy| matches!(copy.kind(), FileType::RegularFile | FileType::Directory));
     let shown = asked.then(|| canopy_control::read(&pool.mountpoint.join(inside), BASEPATH).ok()).flatten();
     let shown = shown.map(|path| PathBuf::from(OsString::from_vec(path)));
     let current = current(pool, inside, copies);
@@ -143,16 +152,23 @@ fn copy_reports(pool: &PoolLink, inside: &Path, copies: &[FileCopy]) -> Vec<Copy
 
 fn render(report: &PathReport) -> String {
     let count = match report.copies.len() {
+        0 => "no copy that can be used".to_owned(),
         1 => "1 copy".to_owned(),
         count => format!("{count} copies"),
     };
     let differ = match (report.copies.len(), report.differ.as_slice()) {
-        (1, _) => String::new(),
+        (0 | 1, _) => String::new(),
         (_, []) => ", alike".into(),
         (_, words) => format!(", which differ in {}", words.join(", ")),
     };
     let path = shown(&report.path.to_path());
     let mut text = format!("{path}: {}, {count}{differ}\n", report.kind);
+    for branch in &report.missing {
+        text += &format!("on {}, which is missing\n", shown(&branch.to_path()));
+    }
+    if report.copies.is_empty() {
+        return text;
+    }
     let mut rows = vec![row(["", "SIZE", "USED", "MODE", "OWNER", "LINKS", "MODIFIED", "BRANCH"])];
     for copy in &report.copies {
         let mark = match copy.shown {

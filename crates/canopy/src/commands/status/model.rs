@@ -2,8 +2,8 @@
 
 use crate::commands::probe::BranchFacts;
 use canopy_control::{
-    CatalogueReport, IllnessReport, KernelReport, OsText, ParkedReport, SecurityReport, SurvivalReport,
-    TrashAlarm, WaitReport,
+    CatalogueReport, IllnessReport, KernelReport, OsText, ParkedReport, RememberedReport, SecurityReport,
+    SurvivalReport, TrashAlarm, WaitReport,
 };
 use canopy_monitor::disks::DiskHealth;
 use canopy_monitor::sleep::DiskSleep;
@@ -149,6 +149,8 @@ pub struct BranchStatus {
     pub trash: Option<u64>,
     /// Why nothing is kept in it.
     pub trash_unusable: Option<String>,
+    /// What is remembered of it; null if nothing is.
+    pub remembered: Option<RememberedReport>,
     /// Missing if the query of the branch failed.
     #[serde(flatten)]
     pub facts: Option<BranchFacts>,
@@ -170,6 +172,7 @@ impl BranchStatus {
             unfinished_moves: Vec::new(),
             trash: None,
             trash_unusable: None,
+            remembered: None,
             facts: None,
         }
     }

@@ -107,7 +107,8 @@ fn gone(branch: &BranchStatus, path: &str, take_out: &str, anew: &str) -> (Warni
     } else {
         "look at the disk (dmesg | tail), and mount it again: the pool then uses it again".to_owned()
     };
-    let text = format!("{path} is gone ({cause}): its files are not shown, and nothing is created there");
+    let shown = if is_remembered(branch) { "names stay, but cannot be used" } else { "files are not shown" };
+    let text = format!("{path} is gone ({cause}): its {shown}, and nothing is created there");
     (WarningCode::BranchGone, text, format!("{fix}; {take_out}"))
 }
 
@@ -224,7 +225,12 @@ fn branch_health_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<War
             ),
         ),
     };
+    let fix = fix + &branch.remembered.as_ref().map_or_else(String::new, |it| it.ends(&mount, &path));
     Some(Warning { code, branch: Some(branch.path.clone()), text, fix })
+}
+
+fn is_remembered(branch: &BranchStatus) -> bool {
+    branch.remembered.as_ref().is_some_and(|known| known.shown)
 }
 
 /// Says of a branch that does not exist yet, or whose disk is not mounted, what the pool does.

@@ -14,6 +14,7 @@ use canopy_base::inode_number::DirentInodes;
 use canopy_branch::branch::{Branch, Branches};
 use rapidhash::fast::RandomState;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
 use std::collections::HashSet;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
 use std::sync::{Arc, LazyLock};
@@ -43,6 +44,11 @@ pub(crate) struct Cursor {
     pub(crate) sorted: Option<Sorted>,
     /// The position of the first item.
     pub(crate) start: u64,
+    /// The names on branches that are missing, which come after the others.
+    pub(crate) remembered: Vec<RememberedName>,
+    /// Why names may be missing, which is said after those that are known: the names of a missing branch are to stay, and
+    /// cannot all be told.
+    pub(crate) lacks: Option<Errno>,
     /// The names read so far, as hashes; from the moment when a name can occur twice, because more than one branch
     /// has names or time has passed.
     pub(crate) seen: Option<HashSet<u128, BuildHasherDefault<Hashed>>>,
@@ -56,6 +62,15 @@ pub(crate) struct Cursor {
     pub(crate) follow: Symlinks,
     pub(crate) following: bool,
     pub(crate) may_show_symlinks: bool,
+}
+
+/// A name on a branch that is missing. The one with the largest hash comes first, to be taken last.
+pub(crate) struct RememberedName {
+    /// The hash of the name, which is its place in the listing.
+    pub(crate) place: u64,
+    pub(crate) name: Box<[u8]>,
+    pub(crate) kind: u8,
+    pub(crate) ino: u64,
 }
 
 /// What a listing has found so far, if it is going to be known.
@@ -184,7 +199,7 @@ impl Cursor {
 
     /// Returns true if the listing ends after so many items.
     pub(crate) fn is_over(&self, given: usize) -> bool {
-        self.ended && given >= self.items.len()
+        self.ended && given >= self.items.len() && self.lacks.is_none()
     }
 
     /// Prepares for the time until the next answer.
@@ -204,6 +219,7 @@ impl Cursor {
         let sorted = self.sorted.as_ref().map_or(0, |sorted| sorted.size());
         let learnt = self.learning.as_ref().map_or(0, |learning| learning.listed.rows.capacity() * ROW);
         size_of::<Cursor>()
+            + self.remembered.capacity() * (size_of::<RememberedName>() + 24)
             + sorted
             + learnt
             + self.names.capacity()

@@ -57,6 +57,9 @@ pub(crate) enum Position {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BranchMark(u16);
 
+/// All branches that are missing: a mark that is never assigned.
+pub(crate) const REMEMBERED: BranchMark = BranchMark((1 << BRANCH_BITS) - 1);
+
 /// A place on a branch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum BranchPosition {
@@ -201,6 +204,8 @@ mod tests {
             assert_eq!(Position::from_u64(start as u64), Position::Start(start));
         }
         assert_eq!(Position::from_u64(Position::End.to_u64()), Position::End);
+        let last = Position::new(0, REMEMBERED, BranchPosition::Offset((1 << VALUE_BITS) - 1));
+        assert_eq!(Position::from_u64(last.to_u64()), last);
         for narrow in [4, 5000, NARROW_END - 1] {
             assert_eq!(Position::from_u64(narrow.into()), Position::Narrow(narrow));
             assert_eq!(Position::Narrow(narrow).to_u64(), narrow.into());

@@ -301,7 +301,7 @@ pub(crate) fn page(
     trust: Trust,
     room: impl FnMut(&[u8]) -> bool,
 ) -> Option<Page> {
-    if !may_ask(op, trust) {
+    if !may_ask(op, trust) || !op.branches.missing().is_empty() {
         return None;
     }
     op.catalogue.page(&op.nodes.dir_path(dir.id).ok()?, position, room)
@@ -314,7 +314,10 @@ pub(crate) fn row_entry(op: &Op<'_>, dir: NodeId, row: &Row) -> Option<(Entry, A
 
 /// Begins to record a listing that begins at the start.
 pub(crate) fn begin_listing(op: &Op<'_>, path: &[u8], cursor: &Cursor) -> Option<Box<Learning>> {
-    let is_whole = op.catalogue.is_on() && !cursor.incomplete && op.branches.timeout_error().is_none();
+    let is_whole = op.catalogue.is_on()
+        && !cursor.incomplete
+        && op.branches.timeout_error().is_none()
+        && op.branches.missing().is_empty();
     if !is_whole || !cursor.follow.is_plain() {
         return None;
     }

@@ -58,11 +58,11 @@ pub fn lookup(pool: &Pool, parent: NodeId, name: &[u8]) -> Result<Entry> {
     let trust = resolve::dirs::cache_trust(op);
     let _held = op.using(Uses::name(parent, name));
     let (dir, path) = op.nodes.dir(parent)?;
-    if let Some(known) = names::known::lookup(op, (parent, &path), name, trust) {
-        return known;
-    }
-    let dirs = resolve::dirs::dirs_of(op, dir, &path, trust);
-    enter(op, parent, &path, &dirs, name)
+    let found = names::known::lookup(op, (parent, &path), name, trust).unwrap_or_else(|| {
+        let dirs = resolve::dirs::dirs_of(op, dir, &path, trust);
+        enter(op, parent, &path, &dirs, name)
+    });
+    names::missing::or_entry(op, (parent, &path), name, found)
 }
 
 fn lookup_again(pool: &Pool, id: NodeId) -> Result<Entry> {
@@ -229,13 +229,14 @@ pub fn getattr(pool: &Pool, id: NodeId, handle: Option<HandleId>) -> Result<Attr
     if let Some(attr) = names::known::attr(op, &node, known) {
         return Ok(attr);
     }
-    if node.is_dir() {
+    let found = if node.is_dir() {
         dir_attr(op, &node, trust, exact.is_some())
     } else {
         data::mapped::look_for_mapping(op, &node);
         let found = file_attr(op, &node);
         resolve::generations::or_elsewhere(op, &node, found)
-    }
+    };
+    names::missing::or_attr(op, &node, found)
 }
 
 /// Returns the attributes of a file that is not open, if its cached directory leads to it.
@@ -315,7 +316,7 @@ pub fn readlink(pool: &Pool, id: NodeId) -> Result<Vec<u8>> {
     let trust = resolve::places::trust_to_choose(op, Func::Readlink, &node);
     let known = trust.or_else(|| names::known::trust(op));
     let _held = op.using(Uses::node(id));
-    if let Some(target) = names::known::link(op, &node, known) {
+    if let Some(target) = names::known::link(op, &node, known).or_else(|| names::missing::link(op, &node)) {
         return Ok(target);
     }
     if !node.is_symlinkified() && resolve::acts_on_own_file(op, Func::Readlink) {

@@ -11,6 +11,7 @@ pub(crate) mod left;
 pub mod link;
 pub mod locate;
 pub mod lookup;
+pub mod missing;
 pub mod remove;
 pub mod rename;
 pub(crate) mod rename_copies;

@@ -12,6 +12,7 @@ use crate::export::StableId;
 use crate::node::Node;
 use crate::ops::names;
 use crate::ops::readdir;
+use crate::ops::readdir::remembered;
 use crate::ops::resolve;
 use crate::ops::resolve::dirs::KnownCopies;
 use crate::pool::Op;
@@ -47,9 +48,10 @@ impl Cursor {
         let opened = readdir::open_on_branches(op, path, known.as_ref(), from_start);
         let mut failed = op.branches.timeout_error().filter(|_| !is_whole);
         let sources = sources(op, opened, &mut failed)?;
+        let remembered = remembered::Part::of(op, node, path, at, failed)?;
         let (config, follow) = (&op.config, resolve::dirs::follow(op));
         let mut cursor = Cursor {
-            ended: sources.is_empty(),
+            ended: sources.is_empty() && remembered.names.is_empty(),
             branches: Arc::clone(&op.branches),
             sources,
             reading: 0,
@@ -57,12 +59,14 @@ impl Cursor {
             first: 0,
             since,
             begun,
-            incomplete: failed.is_some(),
+            incomplete: failed.is_some() || remembered.counts,
             lasts: false,
             names: Vec::new(),
             items: Vec::new(),
             sorted: None,
             start: 0,
+            remembered: remembered.names,
+            lacks: remembered.lacks,
             seen: None,
             asks: false,
             meets_known: node.has_relied_on_entries(),
@@ -73,7 +77,7 @@ impl Cursor {
             may_show_symlinks: follow.may_show_symlinks(),
         };
         match failed {
-            _ if !cursor.sources.is_empty() => {}
+            _ if !cursor.sources.is_empty() || remembered.exists => {}
             Some(errno) => return Err(Error::Branch(errno)),
             None if node.id != NodeId::ROOT => return Err(Error::Absent),
             None => {}
@@ -108,7 +112,7 @@ impl Cursor {
         let above = above.map_or(own, |parent| resolve::dir_number::number_of(op, &parent));
         self.push(b".", DT_DIR, own, Position::Start(1));
         self.push(b"..", DT_DIR, above, Position::Start(2));
-        if self.sources.is_empty() {
+        if self.sources.is_empty() && self.remembered.is_empty() {
             let message = b"error: no valid canopy branch found, check config";
             self.push(message, DT_UNKNOWN, 0, Position::Start(3));
         }
@@ -117,6 +121,10 @@ impl Cursor {
     /// Moves to a position that another cursor returned.
     fn go_on(&mut self, op: &Op<'_>, pass: u8, mark: position::BranchMark, place: BranchPosition) {
         (self.pass, self.lasts, self.asks, self.seen) = (pass, true, true, Some(HashSet::default()));
+        if mark == position::REMEMBERED {
+            self.reading = self.sources.len();
+            return;
+        }
         let all = op.branches.whole();
         let Some(at) = position::marks(&all).iter().position(|&(_, known)| known == mark) else {
             // The branch was removed, so the branches after it are unknown: starts from the first.
@@ -230,22 +238,28 @@ impl Cursor {
     /// Ends a pass, and begins another one if names may have been missed. A name is missed if it moves, during the
     /// pass, from a branch that has not been read yet to one that has. The next pass returns only new names.
     fn end_pass(&mut self, op: &Op<'_>, node: &Node) {
-        self.ended = true;
+        if self.pass_ended(op, node) {
+            self.ended = !self.add_remembered();
+        }
+    }
+
+    /// Returns whether all that the branches hold has been read. Otherwise another pass has begun.
+    fn pass_ended(&mut self, op: &Op<'_>, node: &Node) -> bool {
         // A cursor that began in the middle does not know which names were returned before.
         if !self.lasts || self.asks || self.pass + 1 >= PASSES || !self.may_have_missed(op, node) {
-            return;
+            return true;
         }
-        let Ok(path) = op.nodes.dir_path(node.id) else { return };
+        let Ok(path) = op.nodes.dir_path(node.id) else { return true };
         let since = ListingVersion::now(op, node);
         let opened = readdir::open_on_branches(op, &path, None, false);
-        let Ok(again) = sources(op, opened, &mut None) else { return };
+        let Ok(again) = sources(op, opened, &mut None) else { return true };
         (self.since, self.branches) = (since, Arc::clone(&op.branches));
         // Items still in the cursor refer to the old sources, so the new ones are appended.
         self.first = self.sources.len();
         self.sources.extend(again);
         self.pass += 1;
-        self.ended = false;
         self.inodes = DirentInodes::new(op.config.inode, &path);
+        false
     }
 
     /// Returns true if a name may have moved between branches since the pass began. Names that the pool itself creates

@@ -6,6 +6,7 @@
 //! for some seconds (`dir::listing::cursor`, `dir::listing::parked`).
 
 mod fill;
+mod remembered;
 
 use crate::coherence::catalogue::{Page, Row};
 use crate::coherence::changes::{Item, Ticket};
@@ -72,6 +73,7 @@ pub fn readdir(
         }
         given += 1;
     }
+    remembered::check_end(&cursor, given)?;
     names::known::learn_listed(op, &mut cursor, position, given, &[]);
     Ok(park(op, &node, cursor, given))
 }
@@ -109,6 +111,7 @@ pub fn readdirplus(
     while cursor.entry(op, &dir, given).is_some_and(|entry| room(entry.name)) {
         given += 1;
     }
+    remembered::check_end(&cursor, given)?;
     let names = (0..given).filter_map(|at| Some(cursor.given(at)?.name));
     let mut known = if known { op.nodes.are_relied_on(id, names) } else { Vec::new() };
     if let Some(one) = known.iter_mut().find(|known| **known) {
@@ -189,6 +192,7 @@ fn cursor(
     trust: Trust,
 ) -> Result<Option<Box<Cursor>>> {
     let at = Position::from_u64(position);
+    remembered::check_branches(op, at, parked.as_deref())?;
     if parked.is_some() || at == Position::End {
         return Ok(parked);
     }

@@ -1,0 +1,192 @@
+//! The records of what branches hold, from which the names of those are shown that are missing.
+//!
+//! They are in `/var/lib/canopy`, or where the catalogue is, in a directory of this pool: a file for each branch. A branch that is
+//! there has its record begun anew whenever it comes, because nobody has told what happened to it before.
+
+use crate::lock_rank as rank;
+use crate::settings::Settings;
+use crate::watch::Watch;
+use canopy_base::lock::ranked::Mutex;
+use canopy_branch::branch::{BranchId, BranchSpec, Branches};
+use canopy_branch::remember::{Missing, MissingBranch, Record};
+use canopy_config::{Config, state};
+use canopy_pool::Pool;
+use canopy_pool::config::MissingNames;
+use canopy_pool::ops;
+use canopy_sys::glob::is_pattern;
+use canopy_sys::shown::Show as _;
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The longest name of a file that most filesystems take, less what is added to it.
+const LONGEST: usize = 240;
+
+/// A record, with the id of its branch if that is there.
+type Kept = (Option<BranchId>, Arc<Record>);
+
+#[derive(Default)]
+pub(crate) struct Remembered {
+    /// By the path of the branch.
+    records: Mutex<HashMap<PathBuf, Kept>, rank::Remembered>,
+}
+
+impl Remembered {
+    /// Begins the records of branches that have come, leaves those as they are whose branches have gone, and returns which are
+    /// missing. The branches are watched already.
+    pub(crate) fn arrange(
+        &self,
+        config: &Config,
+        settings: &Settings,
+        (pool, watch): (&Pool, &Watch),
+        branches: &Branches,
+    ) -> Missing {
+        let file = |path: &Path| record_file(config, settings.mountpoint(), path);
+        if config.pool.missing == MissingNames::Hide {
+            // What is not kept current would be wrong when it is wanted.
+            config.branches.iter().for_each(|spec| drop(fs::remove_file(file(&spec.path))));
+            return Missing::default();
+        }
+        // Before the lock, for which the status waits: a disk may hang.
+        let watched: Vec<bool> = branches.iter().map(|branch| watch.is_watched(&branch.path)).collect();
+        let before = ops::settings::branches(pool);
+        let mut records = self.records.lock();
+        for (path, (there, record)) in records.iter_mut() {
+            let is_there = branches.iter().any(|branch| branch.path == *path && Some(branch.id) == *there);
+            if there.is_some() && !is_there {
+                record.freeze();
+                *there = None;
+            }
+        }
+        let is_wanted = |path: &PathBuf| config.branches.iter().any(|spec| spec.path == *path);
+        records.retain(|path, _| {
+            let wanted = is_wanted(path) || branches.iter().any(|branch| branch.path == *path);
+            if !wanted {
+                let _ = fs::remove_file(file(path));
+            }
+            wanted
+        });
+        for (branch, is_watched) in branches.iter().zip(watched) {
+            let known = records.get(&branch.path);
+            if known.is_some_and(|(there, _)| *there == Some(branch.id)) {
+                if !is_watched {
+                    known.iter().for_each(|(_, record)| record.distrust());
+                }
+                continue;
+            }
+            let record = begin(&file(&branch.path), branch, is_watched);
+            records.insert(branch.path.clone(), (Some(branch.id), record));
+        }
+        let is_missing = |spec: &&BranchSpec| {
+            !is_pattern(spec.path.as_os_str()) && branches.iter().all(|branch| branch.path != spec.path)
+        };
+        let mut missing = Vec::new();
+        for spec in config.branches.iter().filter(is_missing) {
+            let known = records.get(&spec.path).map(|(_, record)| Arc::clone(record));
+            let record = known.or_else(|| {
+                let record = Arc::new(Record::load(&file(&spec.path), &spec.path)?);
+                records.insert(spec.path.clone(), (None, Arc::clone(&record)));
+                Some(record)
+            });
+            if record.is_none() {
+                let path = spec.path.shown();
+                tracing::warn!(
+                    "branch {path} is missing, and was never read, so no listing is whole (canopy forget ends that)"
+                );
+            }
+            if !record.as_ref().is_some_and(|record| record.is_forgotten()) {
+                missing.push(MissingBranch::new(&spec.path, record));
+            }
+        }
+        let kept =
+            records.values().filter(|(there, _)| there.is_some()).map(|(_, record)| Arc::clone(record));
+        ops::external_changes::keep_records(pool, kept.collect());
+        Missing::new(missing, before.missing())
+    }
+
+    /// Returns the record of a branch.
+    pub(crate) fn of(&self, path: &Path) -> Option<Arc<Record>> {
+        self.records.lock().get(path).map(|(_, record)| Arc::clone(record))
+    }
+
+    /// Has a branch that is missing not be missed any more. Afterwards the branches have to be put in force again.
+    ///
+    /// Errors: those of writing its record.
+    pub(crate) fn forget(&self, config: &Config, settings: &Settings, path: &Path) -> Result<(), Errno> {
+        let file = record_file(config, settings.mountpoint(), path);
+        let forgotten = match self.of(path) {
+            Some(record) => record.forget(),
+            // There is none to be forgotten: one is made that says so.
+            None => Record::begin(&file, path).and_then(|record| {
+                record.forget()?;
+                self.records.lock().insert(path.to_owned(), (None, Arc::new(record)));
+                Ok(())
+            }),
+        };
+        forgotten.map_err(|why| Errno::from_io_error(&why).unwrap_or(Errno::IO))
+    }
+}
+
+/// Begins the record of a branch that is there. One whose changes nobody tells says nothing.
+fn begin(file: &Path, branch: &canopy_branch::branch::Branch, is_watched: bool) -> Arc<Record> {
+    let path = branch.path.shown();
+    let begun = Record::begin(file, &branch.path).map(Arc::new).and_then(|record| {
+        if is_watched {
+            record.keep(rustix::io::fcntl_dupfd_cloexec(&branch.root, 0)?)?;
+        } else {
+            tracing::warn!("branch {path} is not watched, so it is unknown what it holds once it is missing");
+            record.distrust();
+        }
+        Ok(record)
+    });
+    begun.unwrap_or_else(|why: io::Error| {
+        tracing::warn!("missing: {} cannot be made, so {path} is not remembered: {why}", file.shown());
+        let _ = fs::remove_file(file);
+        Arc::new(Record::unknown(file, &branch.path))
+    })
+}
+
+/// Returns where the record of a branch is.
+fn record_file(config: &Config, mountpoint: &Path, branch: &Path) -> PathBuf {
+    let dir = config.catalogue.dir().map_or_else(state::directory, Path::to_owned);
+    dir.join(file_name(mountpoint)).join(file_name(branch) + ".names")
+}
+
+/// Returns a name for the file of a path, of which a long one has only the end, and a hash of the whole.
+fn file_name(path: &Path) -> String {
+    let name = state::name_of(path);
+    if name.len() <= LONGEST {
+        return name;
+    }
+    let hash = canopy_base::hash::keyed(0, path.as_os_str().as_bytes());
+    format!("{hash:016x}{}", &name[name.len() - LONGEST + 16..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_branch_of_each_pool_has_a_file_of_its_own() {
+        let config = Config::default();
+        let file = |pool: &str, branch: &str| record_file(&config, Path::new(pool), Path::new(branch));
+        let long = "/long".repeat(100);
+        let files = [
+            file("/pool", "/mnt/disk1"),
+            file("/pool", "/mnt-disk1"),
+            file("/pool/mnt", "/disk1"),
+            file("/pool", &long),
+            file("/pool", &format!("/x{long}")),
+        ];
+        for (at, one) in files.iter().enumerate() {
+            assert!(files[at + 1..].iter().all(|other| other != one), "{}", one.shown());
+            assert!(
+                one.file_name().is_some_and(|name| name.len() < 255 && name.as_bytes().ends_with(b".names"))
+            );
+        }
+    }
+}
