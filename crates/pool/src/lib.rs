@@ -30,7 +30,7 @@ pub use ops::attrs::ioctl::IoctlAnswer;
 pub use ops::attrs::setattr::{SetAttr, SetTime};
 pub use ops::data::io::{Via, Whence, WriteKind};
 pub use ops::data::open::Opened;
-pub use ops::names::explain::{Explained, Placed, PlacedSet, SetAnswer};
+pub use ops::explain::{Explained, Placed, PlacedSet, SetAnswer};
 pub use ops::names::locate::Located;
 pub use ops::names::lookup::Entry;
 pub use ops::names::rename::RenameKind;

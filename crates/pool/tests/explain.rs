@@ -24,7 +24,7 @@ fn a_new_name_is_created_where_explain_predicts() {
         fs::create_dir_all(made.on(2, "x/y")).unwrap();
         let x = ops::names::lookup::lookup(&made.pool, NodeId::ROOT, b"x").unwrap().node;
         let y = ops::names::lookup::lookup(&made.pool, x, b"y").unwrap().node;
-        let explained = ops::names::explain::explain(&made.pool, Func::Mkdir, y, Some(b"f")).unwrap();
+        let explained = ops::explain::explain(&made.pool, Func::Mkdir, y, Some(b"f")).unwrap();
         let done = ops::names::create::mkdir(&made.pool, &common::ROOT, y, b"f", 0o755);
         assert_eq!(explained.policy, policy);
         let on: Vec<usize> = (0..4).filter(|&branch| made.on(branch, "x/y/f").exists()).collect();
@@ -46,7 +46,7 @@ fn explain_names_the_path_and_the_reason_for_a_failure() {
     fs::write(made.on(1, "r/s/f"), "").unwrap();
     let r = ops::names::lookup::lookup(&made.pool, NodeId::ROOT, b"r").unwrap().node;
     let s = ops::names::lookup::lookup(&made.pool, r, b"s").unwrap().node;
-    let explain = |func, node, name| ops::names::explain::explain(&made.pool, func, node, name).unwrap();
+    let explain = |func, node, name| ops::explain::explain(&made.pool, func, node, name).unwrap();
     let explained = explain(Func::Create, s, Some(b"new"));
     assert_eq!(
         (explained.looked_at.as_slice(), explained.outcome.unwrap().to_vec()),
@@ -68,16 +68,13 @@ fn explain_names_the_path_and_the_reason_for_a_failure() {
     let f = ops::names::lookup::lookup(&made.pool, s, b"f").unwrap().node;
     assert_eq!(explain(Func::Open, f, None).looked_at, b"r/s/f");
     assert_eq!(
-        ops::names::explain::explain(&made.pool, Func::Open, f, Some(b"x")).unwrap_err(),
+        ops::explain::explain(&made.pool, Func::Open, f, Some(b"x")).unwrap_err(),
         Error::NotDirectory
     );
-    assert_eq!(
-        ops::names::explain::explain(&made.pool, Func::Create, f, None).unwrap_err(),
-        Error::NotDirectory
-    );
+    assert_eq!(ops::explain::explain(&made.pool, Func::Create, f, None).unwrap_err(), Error::NotDirectory);
     for name in [&b""[..], b".", b"..", b"s/f", b"../../etc"] {
         assert_eq!(
-            ops::names::explain::explain(&made.pool, Func::Getattr, r, Some(name)).unwrap_err(),
+            ops::explain::explain(&made.pool, Func::Getattr, r, Some(name)).unwrap_err(),
             Error::Invalid
         );
     }

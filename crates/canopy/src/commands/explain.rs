@@ -70,13 +70,8 @@ pub fn run(args: &ExplainArgs) -> Result<(), Error> {
 
 /// Returns the function that is asked about. A lone word of func.* lacks its path, unless it is written as one (`./create`).
 fn asked(op: Option<&str>, path: &Path) -> Result<Func, Error> {
-    match op {
-        Some(op) => func(op),
-        None if path.to_str().is_some_and(|word| func(word).is_ok()) => {
-            Err(Error::NoPathToExplain(path.to_owned()))
-        }
-        None => Ok(Func::Create),
-    }
+    let lacks_path = op.is_none() && path.to_str().is_some_and(|word| func(word).is_ok());
+    if lacks_path { Err(Error::NoPathToExplain(path.to_owned())) } else { func(op.unwrap_or("create")) }
 }
 
 fn func(word: &str) -> Result<Func, Error> {
@@ -253,11 +248,9 @@ mod tests {
 
     #[test]
     fn without_a_function_it_is_create() {
-        assert_eq!(asked(None, Path::new("/pool/new")).unwrap(), Func::Create);
-        assert_eq!(asked(None, Path::new("./create")).unwrap(), Func::Create);
-        assert_eq!(asked(Some("unlink"), Path::new("create")).unwrap(), Func::Unlink);
-        let line = asked(None, Path::new("create")).unwrap_err().line();
-        assert_eq!(line, "no path given: canopy explain create PATH");
+        let ask = |op, path| asked(op, Path::new(path)).map_err(|error| error.line());
+        assert_eq!([ask(None, "./create"), ask(Some("unlink"), "a")], [Ok(Func::Create), Ok(Func::Unlink)]);
+        assert_eq!(ask(None, "create"), Err("no path given: canopy explain create PATH".into()));
     }
 
     #[test]

@@ -5,6 +5,7 @@ pub mod aggregate;
 pub mod attrs;
 pub mod branch_deadlines;
 pub mod data;
+pub mod explain;
 pub mod external_changes;
 pub(crate) mod freed;
 pub(crate) mod moves;

@@ -265,7 +265,7 @@ pub(crate) fn explain(pool: &Pool, id: NodeId, key: &[u8]) -> Option<Result<Vec<
     };
     let func = Func::ALL.into_iter().find(|known| known.word().as_bytes() == func);
     let answer = func.ok_or(Error::NoAttribute).and_then(|func| {
-        let explained = ops::names::explain::explain(pool, func, id, name)?;
+        let explained = ops::explain::explain(pool, func, id, name)?;
         Ok(json(&explain_report(func, &explained)))
     });
     Some(answer)

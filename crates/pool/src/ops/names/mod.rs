@@ -3,7 +3,6 @@
 pub mod brake;
 pub mod create;
 pub(crate) mod exdev;
-pub mod explain;
 pub(crate) mod export;
 pub(crate) mod keep;
 pub(crate) mod known;

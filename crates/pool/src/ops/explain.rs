@@ -1,10 +1,10 @@
 //! Explains which branches a policy would choose now, and why.
 
-use super::create::must_be_new;
 use crate::config::Func;
 use crate::dir::merged::MergedDir;
 use crate::dir::symlinks::Symlinks;
 use crate::ops::names;
+use crate::ops::names::create::must_be_new;
 use crate::ops::resolve;
 use crate::ops::resolve::choose::SpaceNeed;
 use crate::paths::Uses;
