@@ -12,8 +12,8 @@ const GROUPS: &[(&str, &[&str])] = &[
         "Look",
         &["status", "disks", "top", "metrics", "notify", "log", "web", "explain", "bench", "collect-info"],
     ),
-    ("Change", &["add", "remove", "replace", "mode", "set", "get", "list", "options"]),
-    ("Files", &["which", "ls", "du", "trash", "move", "balance", "drain", "consolidate", "tier"]),
+    ("Change", &["add", "remove", "replace", "forget", "mode", "set", "get", "list", "options"]),
+    ("Files", &["which", "ls", "du", "lost", "trash", "move", "balance", "drain", "consolidate", "tier"]),
     ("Copies and checks", &["copies", "dup", "dedup", "verify", "fsck", "jobs"]),
 ];
 

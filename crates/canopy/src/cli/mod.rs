@@ -82,9 +82,7 @@ pub enum Command {
     Migrate(MigrateArgs),
     Doctor(DoctorArgs),
     Which(WhichArgs),
-    #[command(hide = true)]
     Lost(LostArgs),
-    #[command(hide = true)]
     Forget(ForgetArgs),
     Ls(LsArgs),
     Du(DuArgs),
@@ -346,7 +344,7 @@ mod tests {
         let shown = whole.get_subcommands().filter(|command| !command.is_hide_set());
         let of_commands = shown.map(|command| (format!("canopy {} --help", command.get_name()), 44));
         let of_all =
-            ["canopy", "canopy --help", "canopy -h", "canopy help"].map(|words| (words.to_owned(), 60));
+            ["canopy", "canopy --help", "canopy -h", "canopy help"].map(|words| (words.to_owned(), 62));
         for (words, most) in of_commands.chain(of_all) {
             match parse_words(&words) {
                 Err(EarlyExit::Print(text)) => {

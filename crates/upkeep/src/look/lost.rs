@@ -39,7 +39,7 @@ which a copy is on another branch are listed as well, with that branch. The
 names come from what the pool remembers (missing=remember).
 
 Example:
-  canopy lost media /mnt/disk2 > lost.txt";
+  canopy lost media /mnt/disk2";
 
 /// Stop showing what was on a branch that is missing
 #[derive(Args, Debug)]
