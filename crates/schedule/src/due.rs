@@ -55,12 +55,13 @@ pub(crate) fn decide(job: &Job, record: Option<&Record>, now: &Zoned, was_due: b
 
 /// Returns since when a job should have run, if that is too long ago. Its file has told of it since `known`.
 pub(crate) fn overdue(job: &Job, record: Option<&Record>, now: &Zoned, known: i64) -> Option<i64> {
-    let latest = job.when.latest(now)?.timestamp().as_second();
     let record = record.filter(|record| record.when == job.when.to_string());
-    let dealt_with = record.map_or(known, |record| record.due);
+    let dealt_with = Timestamp::from_second(record.map_or(known, |record| record.due)).ok()?;
+    // The first that was missed: the latest is never old where a job has missed many.
+    let missed = job.when.next(&dealt_with.to_zoned(now.time_zone().clone()))?.timestamp().as_second();
     let half = i64::try_from(job.when.interval(now).as_secs() / 2).unwrap_or(MOST);
     let grace = half.clamp(LEAST, MOST);
-    (latest > dealt_with && now.timestamp().as_second() - latest > grace).then_some(latest)
+    (now.timestamp().as_second() - missed > grace).then_some(missed)
 }
 
 /// Returns up to which time a run that has ended now has dealt with: what came meanwhile is not run behind it.
@@ -180,8 +181,13 @@ mod tests {
         let tonight = Some(seconds("2026-11-29T03:00"));
         assert_eq!(overdue(Some(&ran), "2026-11-29T14:00", "2026-11-01T00:00"), None);
         assert_eq!(overdue(Some(&ran), "2026-11-29T16:00", "2026-11-01T00:00"), tonight);
+        // At any time of day, if it has missed several.
+        for hour in ["04:00", "14:00", "16:00"] {
+            assert_eq!(overdue(Some(&ran), &format!("2026-12-01T{hour}"), "2026-11-01T00:00"), tonight);
+        }
         // Nobody has ever run it.
-        assert_eq!(overdue(None, "2026-11-29T16:00", "2026-11-01T00:00"), tonight);
+        let first = Some(seconds("2026-11-01T03:00"));
+        assert_eq!(overdue(None, "2026-11-29T16:00", "2026-11-01T00:00"), first);
         assert_eq!(overdue(None, "2026-11-29T16:00", "2026-11-29T12:00"), None);
     }
 
