@@ -25,7 +25,7 @@ pub enum Error {
     OtherPool { path: PathBuf, pool: PathBuf },
     #[error("{branch} is not a branch of pool {pool} (canopy get {pool} branches shows them)", branch = .branch.shown(), pool = .pool.shown())]
     NoBranch { branch: PathBuf, pool: PathBuf },
-    #[error("{} is not missing: canopy remove takes a branch out of the pool that is there", .0.shown())]
+    #[error("{} is not missing: to take it out of the pool: canopy remove", .0.shown())]
     NotMissing(PathBuf),
     #[error("what was on {branch} cannot be forgotten: {why}", branch = .branch.shown())]
     Forget { branch: PathBuf, why: io::Error },
