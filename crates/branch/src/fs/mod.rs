@@ -7,6 +7,7 @@ pub mod disk;
 pub mod filesystem_id;
 pub mod generation;
 pub mod magic;
+pub mod packed;
 pub mod pinned;
 pub mod reserved;
 pub mod stat;

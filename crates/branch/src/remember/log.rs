@@ -1,7 +1,8 @@
 //! The file of a record: a head that names the branch, and frames, each with a checksum. Only the last frame can be cut off by a
 //! kill; any other damage makes the whole file unusable.
 
-use super::rows::{In, Listing, Out};
+use super::rows::Listing;
+use crate::fs::packed::{Packer, Unpacker};
 use canopy_base::hash;
 use std::fs::File;
 use std::io;
@@ -49,7 +50,7 @@ impl Frame {
 
     /// Returns the bytes of the frame.
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut out = Out(vec![0; PREFIX]);
+        let mut out = Packer(vec![0; PREFIX]);
         match self {
             Frame::Dir { path, handle, listing } => {
                 out.bytes(path);
@@ -73,7 +74,7 @@ impl Frame {
     }
 
     fn decode(kind: u8, payload: &[u8]) -> Option<Frame> {
-        let mut from = In(payload);
+        let mut from = Unpacker(payload);
         let frame = match kind {
             DIR => {
                 let (path, handle) = (from.bytes()?.into(), from.bytes()?.into());
@@ -95,7 +96,7 @@ const DIR: u8 = 1;
 
 /// Returns the head of the record of a branch.
 pub(super) fn head(branch: &[u8]) -> Vec<u8> {
-    let mut out = Out(MAGIC.to_vec());
+    let mut out = Packer(MAGIC.to_vec());
     out.bytes(branch);
     out.0
 }

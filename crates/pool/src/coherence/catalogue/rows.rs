@@ -2,7 +2,8 @@
 
 use canopy_base::hash::{self, Hashed};
 use canopy_base::ids::BranchId;
-use canopy_branch::fs::stat::{Attr, FileKey, Time};
+use canopy_branch::fs::packed::{Packer, Unpacker};
+use canopy_branch::fs::stat::{Attr, FileKey};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -91,7 +92,7 @@ impl Rows {
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Out(Vec::with_capacity(self.list.len() * 96));
+        let mut out = Packer(Vec::with_capacity(self.list.len() * 96));
         out.number(self.list.len() as u64);
         for row in &self.list {
             out.bytes(&row.name);
@@ -108,7 +109,7 @@ impl Rows {
 
     /// Returns `None` for what is not the whole of what [`Rows::encode`] has written.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Rows> {
-        let mut from = In(bytes);
+        let mut from = Unpacker(bytes);
         let count = from.number()?;
         let mut list = Vec::with_capacity(usize::try_from(count).ok()?.min(bytes.len()));
         for _ in 0..count {
@@ -127,19 +128,13 @@ const LINK: u64 = 2;
 const PLAIN: u64 = 4;
 
 impl Facts {
-    fn encode(&self, out: &mut Out) {
+    fn encode(&self, out: &mut Packer) {
         let parts = [(THERE, true), (LINK, self.link.is_some()), (PLAIN, self.is_plain)];
         out.number(parts.iter().filter(|(_, there)| *there).map(|(part, _)| part).sum());
         out.number(self.since);
         out.signed(self.until);
-        let Attr { ino, size, blocks, atime, mtime, ctime, btime, mode, nlink, uid, gid, rdev, dev, .. } =
-            self.attr;
-        [ino, size, blocks, u64::from(mode), u64::from(nlink), u64::from(uid), u64::from(gid), dev]
-            .into_iter()
-            .chain([u64::from(rdev.0), u64::from(rdev.1), u64::from(self.attr.blksize)])
-            .chain([self.attr.attributes, self.attr.attributes_mask, u64::from(self.attr.mask), self.number])
-            .for_each(|number| out.number(number));
-        [atime, mtime, ctime, btime].into_iter().for_each(|time| out.time((time.sec, time.nsec)));
+        out.attr(&self.attr);
+        out.number(self.number);
         out.number(self.copies.len() as u64);
         for copy in &self.copies {
             out.number(u64::from(copy.branch.0));
@@ -153,62 +148,16 @@ impl Facts {
         }
     }
 
-    fn decode(from: &mut In<'_>) -> Option<Option<Box<Facts>>> {
+    fn decode(from: &mut Unpacker<'_>) -> Option<Option<Box<Facts>>> {
         let parts = from.number()?;
         if parts & THERE == 0 {
             return Some(None);
         }
         let (since, until) = (from.number()?, from.signed()?);
-        let mut numbers = [0; 15];
-        for number in &mut numbers {
-            *number = from.number()?;
-        }
-        let [
-            ino,
-            size,
-            blocks,
-            mode,
-            nlink,
-            uid,
-            gid,
-            dev,
-            major,
-            minor,
-            blksize,
-            attributes,
-            attributes_mask,
-            mask,
-            number,
-        ] = numbers;
-        let mut times = [Time::default(); 4];
-        for time in &mut times {
-            let (sec, nsec) = from.time()?;
-            *time = Time { sec, nsec };
-        }
-        let [atime, mtime, ctime, btime] = times;
-        let short = |number: u64| u32::try_from(number).ok();
-        let attr = Attr {
-            ino,
-            size,
-            blocks,
-            atime,
-            mtime,
-            ctime,
-            btime,
-            mode: short(mode)?,
-            nlink: short(nlink)?,
-            uid: short(uid)?,
-            gid: short(gid)?,
-            rdev: (short(major)?, short(minor)?),
-            dev,
-            blksize: short(blksize)?,
-            attributes,
-            attributes_mask,
-            mask: short(mask)?,
-        };
+        let (attr, number) = (from.attr()?, from.number()?);
         let mut copies = SmallVec::new();
         for _ in 0..from.number()? {
-            let branch = BranchId(short(from.number()?)?);
+            let branch = BranchId(u32::try_from(from.number()?).ok()?);
             let key = FileKey { dev: from.number()?, ino: from.number()?, birth: from.time()? };
             copies.push(Copy { branch, key, handle: u64::from_le_bytes(from.take()?) });
         }
@@ -218,74 +167,10 @@ impl Facts {
     }
 }
 
-/// Numbers are stored in as many groups of seven bits as they need.
-struct Out(Vec<u8>);
-
-impl Out {
-    fn number(&mut self, mut number: u64) {
-        while number >= 0x80 {
-            self.0.push(number as u8 | 0x80);
-            number >>= 7;
-        }
-        self.0.push(number as u8);
-    }
-
-    fn signed(&mut self, number: i64) {
-        self.number(((number << 1) ^ (number >> 63)).cast_unsigned());
-    }
-
-    fn time(&mut self, (sec, nsec): (i64, u32)) {
-        self.signed(sec);
-        self.number(u64::from(nsec));
-    }
-
-    fn bytes(&mut self, bytes: &[u8]) {
-        self.number(bytes.len() as u64);
-        self.0.extend(bytes);
-    }
-}
-
-struct In<'a>(&'a [u8]);
-
-impl<'a> In<'a> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (taken, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(*taken)
-    }
-
-    fn number(&mut self) -> Option<u64> {
-        let mut number = 0;
-        for shift in (0..64).step_by(7) {
-            let [byte] = self.take()?;
-            number |= u64::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                return Some(number);
-            }
-        }
-        None
-    }
-
-    fn signed(&mut self) -> Option<i64> {
-        let number = self.number()?;
-        Some((number >> 1).cast_signed() ^ -((number & 1).cast_signed()))
-    }
-
-    fn time(&mut self) -> Option<(i64, u32)> {
-        Some((self.signed()?, u32::try_from(self.number()?).ok()?))
-    }
-
-    fn bytes(&mut self) -> Option<&'a [u8]> {
-        let length = usize::try_from(self.number()?).ok()?;
-        let (taken, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        Some(taken)
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use canopy_branch::fs::stat::Time;
 
     pub(crate) fn row(name: &str, next: u64, since: u64, handles: &[u64]) -> Row {
         let key = |ino| FileKey { dev: 66, ino, birth: (-5, 999_999_999) };
