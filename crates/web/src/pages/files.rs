@@ -29,7 +29,7 @@ pub fn page(status: &Status, mountpoint: Option<&Path>, named: &Path, found: &Fo
     let content = html! {
         h1 { "Files" }
         form .search method="get" action="/files" {
-            (pool_choice(status.pools.iter().map(|pool| &pool.mountpoint), chosen.as_ref(), false))
+            (pool_choice(status, chosen.as_ref(), false))
             label for="path" { "Path of a file or directory" }
             input #path type="search" name="path" value=(named.to_str().unwrap_or_default()) placeholder="films/one.mkv" spellcheck="false";
             button { "Find" }

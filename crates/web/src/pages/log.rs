@@ -12,7 +12,7 @@ pub fn page(status: &Status, chosen: Option<&OsText>, log: Result<&Log, &Failure
     let content = html! {
         h1 { "Log" }
         form .search method="get" action="/log" {
-            (pool_choice(status.pools.iter().map(|pool| &pool.mountpoint), chosen, true))
+            (pool_choice(status, chosen, true))
             button { "Show" }
         }
         @match log {

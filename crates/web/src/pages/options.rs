@@ -2,7 +2,7 @@
 
 use super::act::form_link;
 use super::frame::Page;
-use super::parts::{pool_choice, shown};
+use super::parts::{search, shown};
 use crate::data::model::{OptionHelp, Pool, Status};
 use crate::entry::sessions::Session;
 use maud::{Markup, html};
@@ -22,12 +22,7 @@ pub fn page(
     let found: Vec<&OptionHelp> = options.iter().filter(matches).collect();
     let content = html! {
         h1 { "Options" }
-        form .search method="get" action="/options" {
-            (pool_choice(status.pools.iter().map(|pool| &pool.mountpoint), pool.map(|pool| &pool.mountpoint), false))
-            label for="q" { "Name or help contains" }
-            input #q type="search" name="q" value=(sought);
-            button { "Show" }
-        }
+        (search("/options", status, pool, "Name or help contains", sought))
         @if let Some(pool) = pool { p { "Values are those of " (super::parts::pool_link(&pool.mountpoint)) "." } }
         @if found.is_empty() { p { "No option contains “" (shown(sought)) "”." } }
         @for option in found { (one(option, pool, session.role.may_act())) }

@@ -1,6 +1,6 @@
 //! Parts of pages.
 
-use crate::data::model::{Health, Warning};
+use crate::data::model::{Health, Pool, Status, Warning};
 use crate::request::link;
 use canopy_control::OsText;
 use canopy_sys::shown::Show as _;
@@ -90,18 +90,26 @@ pub fn pool_link(mountpoint: &OsText) -> Markup {
     html! { a href=(link("/pool", &[("at", &mountpoint.to_os_string())])) { (path(mountpoint)) } }
 }
 
+/// A form that leads to a page of a pool, with what to look for there.
+pub fn search(page: &str, status: &Status, pool: Option<&Pool>, label: &str, sought: &str) -> Markup {
+    html! {
+        form .search method="get" action=(page) {
+            (pool_choice(status, pool.map(|pool| &pool.mountpoint), false))
+            label for="q" { (label) }
+            input #q type="search" name="q" value=(sought);
+            button { "Show" }
+        }
+    }
+}
+
 /// A choice among pools, for a form.
-pub fn pool_choice<'p>(
-    pools: impl Iterator<Item = &'p OsText> + Clone,
-    chosen: Option<&OsText>,
-    all: bool,
-) -> Markup {
+pub fn pool_choice(status: &Status, chosen: Option<&OsText>, all: bool) -> Markup {
     html! {
         label for="at" { "Pool" }
         select #at name="at" {
             @if all { option value="" { "all" } }
             // A name that is no text cannot be the value of a field: its page has the link.
-            @for pool in pools {
+            @for pool in status.pools.iter().map(|pool| &pool.mountpoint) {
                 @if let OsText::Text(text) = pool {
                     option value=(text) selected[chosen == Some(pool)] { (pool.one_line()) }
                 }

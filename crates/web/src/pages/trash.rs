@@ -2,7 +2,7 @@
 
 use super::act::form_link;
 use super::frame::Page;
-use super::parts::{path, pool_choice, shown, size};
+use super::parts::{path, search, shown, size};
 use crate::data::command::Failure;
 use crate::data::model::{Kept, Pool, Status, Trash};
 use crate::entry::sessions::Session;
@@ -25,12 +25,7 @@ pub fn page(
 ) -> Page {
     let content = html! {
         h1 { "Trash" }
-        form .search method="get" action="/trash" {
-            (pool_choice(status.pools.iter().map(|pool| &pool.mountpoint), pool.map(|pool| &pool.mountpoint), false))
-            label for="q" { "Path contains" }
-            input #q type="search" name="q" value=(sought);
-            button { "Show" }
-        }
+        (search("/trash", status, pool, "Path contains", sought))
         @match (pool, trash) {
             (None, _) | (_, None) => p { "There is no pool." },
             (_, Some(Err(failure))) => p .notice.attention { (shown(&failure.0)) },

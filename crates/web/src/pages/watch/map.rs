@@ -22,7 +22,7 @@ pub fn page(status: &Status, mountpoint: Option<&Path>, named: &Path, counted: &
     let content = html! {
         h1 { "Map" }
         form .search method="get" action="/map" {
-            (pool_choice(status.pools.iter().map(|pool| &pool.mountpoint), chosen.as_ref(), false))
+            (pool_choice(status, chosen.as_ref(), false))
             label for="path" { "Directory" }
             input #path type="search" name="path" value=(named.to_str().unwrap_or_default()) spellcheck="false";
             button { "Show" }
