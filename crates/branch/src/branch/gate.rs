@@ -31,15 +31,7 @@ impl Branch {
 
     /// Runs calls whose failure tells nothing yet: who gets nothing asks in another way, which then records the error.
     pub fn tries<T>(&self, calls: impl FnOnce() -> Option<T>) -> Option<T> {
-        let arrived = rest::arrive(self.id);
-        let done = {
-            let _here = Mark::set(self.id);
-            calls()
-        };
-        if let Some(arrived) = arrived {
-            arrived.leave(false);
-        }
-        done
+        marked(self.id, OpKind::Read, calls)
     }
 
     fn runs<T, E: Failure>(&self, act: OpKind, calls: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
@@ -59,14 +51,8 @@ impl Branch {
     }
 }
 
-/// As [`Branch::reads`] or [`Branch::changes`], for who has the branch at hand only after an error: `with` calls what it gets
-/// with the branch.
-pub fn run<T, E: Failure>(
-    branch: BranchId,
-    act: OpKind,
-    calls: impl FnOnce() -> Result<T, E>,
-    with: impl FnOnce(&dyn Fn(&Branch)),
-) -> Result<T, E> {
+/// Runs calls while it can be seen that the thread is on the branch.
+fn marked<T>(branch: BranchId, act: OpKind, calls: impl FnOnce() -> T) -> T {
     let arrived = rest::arrive(branch);
     let done = {
         let _here = Mark::set(branch);
@@ -75,7 +61,18 @@ pub fn run<T, E: Failure>(
     if let Some(arrived) = arrived {
         arrived.leave(act == OpKind::Change);
     }
-    done.inspect_err(|error| {
+    done
+}
+
+/// As [`Branch::reads`] or [`Branch::changes`], for who has the branch at hand only after an error: `with` calls what it gets
+/// with the branch.
+pub fn run<T, E: Failure>(
+    branch: BranchId,
+    act: OpKind,
+    calls: impl FnOnce() -> Result<T, E>,
+    with: impl FnOnce(&dyn Fn(&Branch)),
+) -> Result<T, E> {
+    marked(branch, act, calls).inspect_err(|error| {
         let errno = error.errno();
         with(&|branch| branch.record_error(errno, act));
     })

@@ -1,10 +1,10 @@
 //! Disks that have had nothing to do for so long that they may sleep, and who wakes them.
 //!
-//! A disk that turns rests if the block layer has completed no request of it for a while, whoever made it: its counters are looked at now and
-//! then ([`look`]), without touching the disk. While a branch is on a disk that rests, whoever gets onto the branch looks, after
-//! calls that took long, whether the disk has done something meanwhile: then these calls have woken it. What was only
-//! changed, opened, or read from memory (which sets a time), may reach the disk later, and is found with the next look. Where it finds nobody, a program past the pool has
-//! woken the disk, or one that has had a file open for long.
+//! A disk that turns rests if the block layer has completed no request of it for a while, whoever made it: its counters are looked
+//! at now and then ([`look`]), without touching the disk. While a branch is on a disk that rests, whoever gets onto the branch looks,
+//! after calls that took long, whether the disk has done something meanwhile: then these calls have woken it. What was only changed,
+//! opened, or read from memory (which sets a time), may reach the disk later, and is found with the next look. Where it finds nobody,
+//! a program past the pool has woken the disk, or one that has had a file open for long.
 //!
 //! While no disk rests, all this costs one relaxed load.
 
