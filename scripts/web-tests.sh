@@ -42,13 +42,15 @@ cp scripts/web/package.json scripts/web/package-lock.json target/web/
 work=$(mktemp -d "${TMPDIR:-/tmp}/canopy-web-tests-XXXXXX")
 screen=
 finish() {
-    local disk
+    local disk record=${work//-/%2d}
     [[ -z $screen ]] || kill "$screen" 2>/dev/null || true
     "$build/canopy" umount --lazy "$work/media" 2>/dev/null || true
     "$build/canopy" umount --lazy "$work/second" 2>/dev/null || true
     for disk in "$work"/disk*/; do
         umount -l "$disk" 2>/dev/null || true
     done
+    # Where movers of the pool have said how they go.
+    rm -f "/run/canopy/tier${record//\//-}-media.json"
     rm -rf --one-file-system "$work"
 }
 trap finish EXIT
@@ -60,7 +62,7 @@ for number in 1 2 3 4; do
     mount -o loop "$work/image$number" "$work/disk$number"
 done
 mkdir "$work/media" "$work/etc" "$work/new1" "$work/new2"
-export CANOPY_CONFIG_DIR=$work/etc
+export CANOPY_CONFIG_DIR=$work/etc CANOPY_STATE_DIR=$work/lib
 cat >"$work/etc/media.toml" <<EOF
 mountpoint = "$work/media"
 branches = ["$work/disk1", "$work/disk2", "$work/disk3"]
