@@ -2,29 +2,48 @@
 
 use crate::messages::{Answer, PlacementReport, Query};
 use crate::metrics::MetricsReport;
-use crate::{CLOSED, COMMAND, COPIES, CopiesReport, LARGEST_VALUE, METRICS, OsText, PREFIX, PoolReport};
-use crate::{STATUS, attribute, control_file, read, socket};
+use crate::mount::{Mount, Mounted};
+use crate::{CLOSED, COMMAND, CONTROL_FILE, COPIES, CopiesReport, METRICS, OsText, PREFIX, PoolReport};
+use crate::{STATUS, attribute, socket};
 use canopy_sys::mountinfo::MountEntry;
-use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use std::sync::Arc;
 
-/// The daemon of a mounted pool.
+/// The daemon of a pool.
 #[derive(Clone, Debug)]
-pub struct Daemon(MountEntry);
+pub struct Daemon {
+    /// By whose device the socket is found, if there may be one.
+    mounted: Option<MountEntry>,
+    mount: Arc<dyn Mount>,
+}
 
 impl Daemon {
     #[must_use]
     pub fn of(mounted: &MountEntry) -> Daemon {
-        Daemon(mounted.clone())
+        Daemon { mounted: Some(mounted.clone()), mount: Arc::new(Mounted(mounted.mountpoint.clone())) }
+    }
+
+    /// One that is reached through its pool alone.
+    #[must_use]
+    pub fn behind(mount: Arc<dyn Mount>) -> Daemon {
+        Daemon { mounted: None, mount }
+    }
+
+    /// The mount of its pool.
+    #[must_use]
+    pub fn mount(&self) -> &dyn Mount {
+        &*self.mount
     }
 
     /// # Errors
     /// Those of the control file: `NODATA` for a key that the daemon does not know, or an answer that is not understood.
     pub fn ask(&self, query: &Query) -> Result<Answer, Errno> {
-        socket::ask(&self.0, query).unwrap_or_else(|| self.ask_by_file(query))
+        let answer = self.mounted.as_ref().and_then(|mounted| socket::ask(mounted, query));
+        answer.unwrap_or_else(|| self.ask_by_file(query))
     }
 
     /// # Errors
@@ -77,7 +96,7 @@ impl Daemon {
     /// Returns the tiers and rules; `None` of a daemon that has them only as text, as the values of these options.
     #[must_use]
     pub fn placement(&self) -> Option<PlacementReport> {
-        match socket::ask(&self.0, &Query::Placement)? {
+        match socket::ask(self.mounted.as_ref()?, &Query::Placement)? {
             Ok(Answer::Placement(report)) => Some(report),
             _ => None,
         }
@@ -113,24 +132,23 @@ impl Daemon {
     }
 
     fn ask_by_file(&self, query: &Query) -> Result<Answer, Errno> {
-        let file = control_file(&self.0.mountpoint);
+        let file = Path::new(CONTROL_FILE);
         let set = |key: &str, value: &[u8]| {
-            rustix::fs::setxattr(&file, attribute(key), value, XattrFlags::empty()).map(|()| Answer::Done)
+            self.mount.setxattr(file, &attribute(key), value).map(|()| Answer::Done)
         };
-        let value = |key: &str| read(&file, key);
+        let value = |key: &str| self.mount.getxattr(file, &attribute(key));
         Ok(match query {
             Query::Status => Answer::Status(parsed(&value(STATUS)?)?),
             Query::Metrics => Answer::Metrics(parsed(&value(METRICS)?)?),
             Query::Closed(after) => Answer::Closed(parsed(&value(&format!("{CLOSED}{after}"))?)?),
             // As any file has them, so that whoever may read the file may know.
             Query::Copies(paths) => {
-                let ask = |path: &OsText| parsed(&read(&self.0.mountpoint.join(path.to_path()), COPIES)?);
+                let ask = |path: &OsText| parsed(&self.mount.getxattr(&path.to_path(), &attribute(COPIES))?);
                 Answer::Copies(paths.iter().map(ask).collect::<Result<_, _>>()?)
             }
             Query::Keys => {
-                let mut buffer = vec![0; LARGEST_VALUE];
-                let length = rustix::fs::listxattr(&file, buffer.as_mut_slice())?;
-                let names = buffer[..length].split(|&byte| byte == 0);
+                let list = self.mount.listxattr(file)?;
+                let names = list.split(|&byte| byte == 0);
                 let names = names.filter_map(|name| std::str::from_utf8(name).ok()?.strip_prefix(PREFIX));
                 Answer::Keys(names.map(str::to_owned).collect())
             }

@@ -11,6 +11,7 @@ pub mod calm;
 pub mod daemon;
 pub mod messages;
 pub mod metrics;
+pub mod mount;
 pub mod socket;
 
 use canopy_sys::shown::Show as _;

@@ -11,6 +11,8 @@
 mod columns;
 mod consent;
 mod copies;
+#[cfg(test)]
+mod double;
 mod error;
 mod filter;
 mod fsck;
@@ -29,6 +31,8 @@ mod progress;
 mod relocate;
 mod stop;
 mod survey;
+#[cfg(test)]
+mod tests;
 mod tools;
 mod trash;
 

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::keep::Keep;
+use canopy_branch::fs::beneath;
 use canopy_branch::fs::filesystem_id::FilesystemId;
 use canopy_branch::fs::reserved::is_reserved;
 use canopy_config::source::{self, named};
@@ -11,10 +12,11 @@ use canopy_control::messages::{Answer, Query};
 use canopy_control::{self, BranchReport, CONTROL_FILE, ClosedReport};
 use canopy_policy::placement::Placement;
 use canopy_sys::mountinfo::{self, MountEntry};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// The prefix of what the daemon has under construction on a branch.
@@ -87,6 +89,13 @@ pub(crate) struct PoolLink {
 impl PoolLink {
     /// Finds the pool that holds a path, and returns the path relative to the pool's root.
     pub(crate) fn holding(path: &Path) -> Result<(PoolLink, PathBuf)> {
+        #[cfg(test)]
+        if let Some((mountpoint, daemon)) =
+            path.ancestors().find_map(|at| Some((at, served_here::daemon(at)?)))
+        {
+            let inside = path.strip_prefix(mountpoint).expect("an ancestor").to_owned();
+            return Ok((PoolLink::with(mountpoint.to_owned(), daemon, false)?, inside));
+        }
         let failed = |why| Error::Path { path: path.to_owned(), why };
         // The last component may be a symlink, which is looked at itself.
         let absolute = std::path::absolute(path).map_err(failed)?;
@@ -104,6 +113,10 @@ impl PoolLink {
 
     /// Finds a pool by its mountpoint or name.
     pub(crate) fn named(word: &Path) -> Result<PoolLink> {
+        #[cfg(test)]
+        if let Some(daemon) = served_here::daemon(word) {
+            return PoolLink::with(word.to_owned(), daemon, false);
+        }
         let path = named::mountpoint(word)?;
         let mountpoint = mountinfo::listed_path(&path).map_err(|why| match why.kind() {
             io::ErrorKind::NotConnected => Error::PoolDead(path.clone()),
@@ -150,7 +163,7 @@ impl PoolLink {
         let below = self.mountpoint.join(path);
         let path = match path.symlink_metadata() {
             Ok(_) => path,
-            Err(_) if below.symlink_metadata().is_ok() => &below,
+            Err(_) if self.daemon.mount().look_up(path).is_ok() => &below,
             Err(why) => return Err(Error::Path { path: path.to_owned(), why }),
         };
         let (other, inside) = PoolLink::holding(path)?;
@@ -162,12 +175,14 @@ impl PoolLink {
     }
 
     fn of(mounted: &MountEntry) -> Result<PoolLink> {
-        let daemon = Daemon::of(mounted);
+        let is_read_only = mounted.options.split(',').any(|option| option == "ro");
+        PoolLink::with(mounted.mountpoint.clone(), Daemon::of(mounted), is_read_only)
+    }
+
+    fn with(mountpoint: PathBuf, daemon: Daemon, is_read_only: bool) -> Result<PoolLink> {
         let report = daemon.status().map_err(|errno| match errno {
-            Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED => {
-                Error::PoolDead(mounted.mountpoint.clone())
-            }
-            _ => Error::NotCanopy(mounted.mountpoint.clone()),
+            Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED => Error::PoolDead(mountpoint.clone()),
+            _ => Error::NotCanopy(mountpoint.clone()),
         })?;
         let mounts = mountinfo::list().unwrap_or_default();
         let link = |branch: &BranchReport| {
@@ -186,7 +201,6 @@ impl PoolLink {
             }
         };
         let branches = report.branches.iter().map(link);
-        let is_read_only = mounted.options.split(',').any(|option| option == "ro");
         let mut branches: Vec<BranchLink> = branches.collect();
         if branches.iter().all(|branch| branch.loses.is_some()) {
             // There is nothing to lose.
@@ -194,14 +208,7 @@ impl PoolLink {
         }
         let option = report.options.get("keep").map_or("", String::as_str);
         let keep = Keep::of(option, branches.iter().map(|branch| branch.path.as_path()))?;
-        Ok(PoolLink {
-            mountpoint: mounted.mountpoint.clone(),
-            daemon,
-            is_read_only,
-            branches,
-            keep,
-            accepts_losses: false,
-        })
+        Ok(PoolLink { mountpoint, daemon, is_read_only, branches, keep, accepts_losses: false })
     }
 
     /// Lets branches take files that lose something there, if the user says so.
@@ -304,39 +311,54 @@ impl BranchLink {
         self.root.as_ref().map(AsFd::as_fd).ok_or(Errno::NODEV)
     }
 
+    /// Opens what the branch holds at a path. Symlinks are not followed anywhere in it.
+    pub(crate) fn open(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+        beneath::open(self.root()?, path.as_os_str().as_bytes(), flags | OFlags::NOFOLLOW)
+    }
+
     /// Opens a directory of the branch for reading. Symlinks are not followed anywhere in its path.
     pub(crate) fn dir(&self, path: &Path) -> Result<OwnedFd, Errno> {
-        open_beneath(self.root()?, path, OFlags::RDONLY | OFlags::DIRECTORY)
+        self.open(path, OFlags::RDONLY | OFlags::DIRECTORY)
     }
 
     /// Returns the attributes of what the branch holds at a path.
     pub(crate) fn stat(&self, path: &Path) -> Result<Stat, Errno> {
-        let file = open_beneath(self.root()?, path, OFlags::PATH | OFlags::NOFOLLOW)?;
+        let file = self.open(path, OFlags::PATH)?;
         rustix::fs::statat(&file, "", AtFlags::EMPTY_PATH)
     }
-}
-
-/// Opens a path below a directory. Symlinks are not followed anywhere in it.
-pub(crate) fn open_beneath(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
-    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    match rustix::fs::openat2(root, path, flags, Mode::empty(), resolve) {
-        // Before Linux 5.6: one component at a time.
-        Err(Errno::NOSYS) => {}
-        other => return other,
-    }
-    let (dir, name) = (path.parent().unwrap_or(Path::new("")), path.file_name());
-    let Some(name) = name else { return rustix::fs::openat(root, path, flags, Mode::empty()) };
-    let mut at: Option<OwnedFd> = None;
-    for part in dir {
-        let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        at = Some(rustix::fs::openat(at.as_ref().map_or(root, AsFd::as_fd), part, step, Mode::empty())?);
-    }
-    rustix::fs::openat(at.as_ref().map_or(root, AsFd::as_fd), name, flags, Mode::empty())
 }
 
 /// Returns whether the pool hides a name: its control file, and what the daemon has under construction.
 pub(crate) fn is_hidden(dir: &Path, name: &[u8]) -> bool {
     is_reserved(name) || (dir.as_os_str().is_empty() && name == CONTROL_FILE.as_bytes())
+}
+
+/// The pools that tests serve in this process, by their mountpoints.
+#[cfg(test)]
+pub(crate) mod served_here {
+    use canopy_control::daemon::Daemon;
+    use canopy_control::mount::Mount;
+    use std::collections::HashMap;
+    use std::path::{Path, PathBuf};
+    use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+    type Pools = HashMap<PathBuf, Weak<dyn Mount>>;
+
+    static POOLS: Mutex<Option<Pools>> = Mutex::new(None);
+
+    fn pools() -> MutexGuard<'static, Option<Pools>> {
+        POOLS.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn add(mountpoint: &Path, mount: &Arc<dyn Mount>) {
+        pools().get_or_insert_default().insert(mountpoint.to_owned(), Arc::downgrade(mount));
+    }
+
+    pub(crate) fn remove(mountpoint: &Path) {
+        pools().get_or_insert_default().remove(mountpoint);
+    }
+
+    pub(super) fn daemon(mountpoint: &Path) -> Option<Daemon> {
+        Some(Daemon::behind(pools().as_ref()?.get(mountpoint)?.upgrade()?))
+    }
 }

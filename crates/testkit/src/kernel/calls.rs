@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use canopy_fuse::Opcode;
 use canopy_fuse::abi::{
-    Attr, AttrOut, CreateIn, DirentPlus, EntryOut, GetattrIn, GetxattrIn, GetxattrOut, LinkIn, MkdirIn,
-    OpenIn, OpenOut, ReadIn, ReleaseIn, Rename2In, SetattrIn, SetxattrIn, WriteIn, WriteOut, record_align,
+    Attr, AttrOut, CreateIn, DirentPlus, EntryOut, GetattrIn, GetxattrIn, GetxattrOut, IoctlIn, IoctlOut,
+    LinkIn, MkdirIn, OpenIn, OpenOut, ReadIn, ReleaseIn, Rename2In, SetattrIn, SetxattrIn, WriteIn, WriteOut,
+    record_align,
 };
 use canopy_fuse::flags::FattrFlags;
 use rustix::io::Errno;
@@ -289,7 +290,38 @@ impl Kernel {
             self.ask(Opcode::Getxattr, node, &[body.as_bytes(), &named(name.as_bytes())])
         };
         let (out, _) = take::<GetxattrOut>(&ask(0)?);
-        ask(out.size)
+        // What is empty needs no second request, which would ask for the length again.
+        if out.size == 0 { Ok(Vec::new()) } else { ask(out.size) }
+    }
+
+    /// listxattr(2): names that each end with NUL.
+    ///
+    /// # Errors
+    /// What the server answers.
+    pub fn xattrs(&self, path: &str) -> Result<Vec<u8>, Errno> {
+        let node = self.walk(path)?;
+        let ask = |size| self.ask(Opcode::Listxattr, node, &[GetxattrIn { size, padding: 0 }.as_bytes()]);
+        let (out, _) = take::<GetxattrOut>(&ask(0)?);
+        // What is empty needs no second request, which would ask for the length again.
+        if out.size == 0 { Ok(Vec::new()) } else { ask(out.size) }
+    }
+
+    /// ioctl(2) of a directory, with an argument that the server only reads.
+    ///
+    /// # Errors
+    /// What the server answers.
+    pub fn ioctl(&self, path: &str, cmd: u32, argument: &[u8]) -> Result<i32, Errno> {
+        let node = self.walk(path)?;
+        let (opened, _) =
+            take::<OpenOut>(&self.ask(Opcode::Opendir, node, &[OpenIn::default().as_bytes()])?);
+        let in_size = u32::try_from(argument.len()).expect("a short argument");
+        // FUSE_IOCTL_DIR
+        let body = IoctlIn { fh: opened.fh, flags: 1 << 4, cmd, arg: 0, in_size, out_size: 0 };
+        let answer = self.ask(Opcode::Ioctl, node, &[body.as_bytes(), argument]);
+        let release = ReleaseIn { fh: opened.fh, ..ReleaseIn::default() };
+        self.ask(Opcode::Releasedir, node, &[release.as_bytes()])?;
+        let (out, _) = take::<IoctlOut>(&answer?);
+        Ok(out.result)
     }
 
     /// open(2) with `O_CREAT`, of a file that may exist.

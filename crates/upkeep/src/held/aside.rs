@@ -4,7 +4,7 @@
 //! The name has a digest of the copy's own name, for which there may be no room in it, and the copy's size and time. By
 //! these a copy shows whether a client has written it meanwhile, which had found it before it was set aside.
 
-use crate::pool_link::{BranchLink, PoolLink, UNDER_CONSTRUCTION, open_beneath};
+use crate::pool_link::{BranchLink, PoolLink, UNDER_CONSTRUCTION};
 use crate::survey::{Entry, FileCopy, list};
 use canopy_sys::lease;
 use rustix::fs::{AtFlags, Dir, FileType, OFlags, RenameFlags, Stat, Timespec, Timestamps};
@@ -135,7 +135,7 @@ impl Aside {
         }
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW;
         // Also the command that has set it aside has it open, as long as that runs.
-        let file = open_beneath(branch.root()?, &self.path(), flags)?;
+        let file = branch.open(&self.path(), flags)?;
         lease::take_alone(file.as_fd())?;
         let now = rustix::fs::fstat(&file)?;
         if (now.st_ino, state(&now)) != (self.copy.stat.st_ino, state(&self.copy.stat)) || now.st_nlink != 1 {

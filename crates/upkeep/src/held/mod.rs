@@ -8,7 +8,7 @@ pub(crate) mod aside;
 pub(crate) mod checksum;
 
 use crate::pace::Pace;
-use crate::pool_link::{BranchLink, PoolLink, open_beneath};
+use crate::pool_link::{BranchLink, PoolLink};
 use crate::progress::Progress;
 use crate::stop::Stop;
 use crate::survey::FileCopy;
@@ -93,8 +93,8 @@ impl<'b> HeldCopy<'b> {
         lease: Lease,
     ) -> Result<HeldCopy<'b>, Errno> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-        let file = match open_beneath(branch.root()?, path, flags | OFlags::NOATIME) {
-            Err(Errno::PERM) => open_beneath(branch.root()?, path, flags),
+        let file = match branch.open(path, flags | OFlags::NOATIME) {
+            Err(Errno::PERM) => branch.open(path, flags),
             other => other,
         };
         let file = file.map_err(|errno| if errno == Errno::AGAIN { Errno::NOLCK } else { errno })?;

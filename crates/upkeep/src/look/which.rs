@@ -8,7 +8,7 @@ use crate::output::{print, print_json, report_missing, shown};
 use crate::pool_link::PoolLink;
 use crate::survey::{FileCopy, current, judge, look};
 use canopy_base::text::bytes;
-use canopy_control::{BASEPATH, OsText};
+use canopy_control::{BASEPATH, OsText, attribute};
 use clap::Args;
 use rustix::fs::FileType;
 use rustix::io::Errno;
@@ -125,7 +125,7 @@ fn copy_reports(pool: &PoolLink, inside: &Path, copies: &[FileCopy]) -> Vec<Copy
     // The kernel allows no user attributes of symlinks and devices, and reading one would follow a symlink.
     let asked =
         copies.first().is_some_and(|copy| matches!(copy.kind(), FileType::RegularFile | FileType::Directory));
-    let shown = asked.then(|| canopy_control::read(&pool.mountpoint.join(inside), BASEPATH).ok()).flatten();
+    let shown = asked.then(|| pool.daemon.mount().getxattr(inside, &attribute(BASEPATH)).ok()).flatten();
     let shown = shown.map(|path| PathBuf::from(OsString::from_vec(path)));
     let current = current(pool, inside, copies);
     let report = |copy: &FileCopy| {

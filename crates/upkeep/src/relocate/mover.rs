@@ -6,15 +6,14 @@ use super::job::{Found, Stays};
 use crate::error::{Error, Result};
 use crate::held::{Kept, LEASED};
 use crate::output::{complain, shown};
-use crate::pool_link::{PoolLink, UNDER_CONSTRUCTION, open_beneath};
+use crate::pool_link::{PoolLink, UNDER_CONSTRUCTION};
 use crate::progress::Progress;
 use crate::stop::Stop;
 use crate::survey::FileCopy;
 use canopy_base::text::{bytes, os_error};
 use canopy_policy::layout::Step;
-use canopy_sys::ioctl::relocate::{Relocation, What, relocate};
-use rustix::fd::AsFd;
-use rustix::fs::{AtFlags, Mode, OFlags};
+use canopy_sys::ioctl::relocate::{Relocation, What};
+use rustix::fs::AtFlags;
 use rustix::io::Errno;
 use std::ops::Add;
 use std::os::unix::ffi::OsStrExt;
@@ -444,7 +443,7 @@ impl<'p> Mover<'p> {
     fn transfer(&self, task: &Task, between: (usize, usize), what: What) -> Result<(), NotMoved> {
         // The daemon then knows these names, and need not look for them on the whole branch.
         for name in task.names.iter().skip(1) {
-            let _ = self.pool.mountpoint.join(name).symlink_metadata();
+            let _ = self.pool.daemon.mount().look_up(name);
         }
         let mut attempts = 0;
         loop {
@@ -462,10 +461,6 @@ impl<'p> Mover<'p> {
 
     fn relocate(&self, task: &Task, (from, to): (usize, usize), what: What) -> Result<(), Errno> {
         let path = &task.names[0];
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let root = rustix::fs::open(&self.pool.mountpoint, flags | OFlags::CLOEXEC, Mode::empty())?;
-        // Users may put a symlink in place of a directory meanwhile.
-        let dir = open_beneath(root.as_fd(), path.parent().unwrap_or(Path::new("")), flags)?;
         let branch = |index: usize| self.pool.branches[index].path.as_os_str().as_bytes();
         let relocation = Relocation {
             name: path.file_name().unwrap_or_default().as_bytes(),
@@ -476,7 +471,7 @@ impl<'p> Mover<'p> {
             lossy: self.pool.accepts_losses,
             what,
         };
-        relocate(dir.as_fd(), &relocation)
+        self.pool.daemon.mount().relocate(path.parent().unwrap_or(Path::new("")), &relocation)
     }
 
     fn reason(&self, errno: Errno, to: usize, what: What) -> NotMoved {

@@ -8,7 +8,7 @@ use super::journal::{BLOCK, Block, Head, Journal};
 use crate::held::checksum::Checksum;
 use crate::held::{CHUNK, HeldCopy, Kept, Lease, read_exactly, write_exactly};
 use crate::pace::Pace;
-use crate::pool_link::{BranchLink, PoolLink, open_beneath};
+use crate::pool_link::{BranchLink, PoolLink};
 use crate::stop::Stop;
 use crate::survey::FileCopy;
 use blake3::Hasher;
@@ -80,7 +80,7 @@ pub(super) fn fix(
     }
     let path = &damaged.names[0];
     let flags = OFlags::RDWR | OFlags::NONBLOCK;
-    let alone = Alone::of(open_beneath(to.root()?, path, flags)?)?;
+    let alone = Alone::of(to.open(path, flags)?)?;
     let now = FileCopy { branch: damaged.copy.branch, stat: alone.stat };
     let changed = |stat: &Stat| (stat.st_ctime, stat.st_ctime_nsec);
     if now.key() != damaged.copy.key() || changed(&now.stat) != changed(&damaged.copy.stat) {
@@ -214,7 +214,7 @@ pub(super) fn resume(branch: &BranchLink, journal: &Journal, head: &Head) -> Res
 /// Opens the file of a journal, also under another name.
 fn open(branch: &BranchLink, head: &Head) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK;
-    let by_name = open_beneath(branch.root()?, &head.path, flags | OFlags::NOFOLLOW);
+    let by_name = branch.open(&head.path, flags | OFlags::NOFOLLOW);
     if let Ok(file) = by_name
         && rustix::fs::fstat(&file)?.st_ino == head.ino
     {
