@@ -1,6 +1,7 @@
 //! Comparing the pool, the plain directory and the disks.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use canopy_testkit::model::{Subject, is_explicit};
@@ -39,18 +40,23 @@ pub(crate) fn pool(world: &mut World, hidden: &Paths) -> Result<(), String> {
 fn where_are(world: &World, plain: &Tree, pool: &Tree) -> String {
     let all: BTreeSet<&Vec<u8>> = plain.entries.keys().chain(pool.entries.keys()).collect();
     let differ = all.into_iter().filter(|path| plain.get(path) != pool.get(path));
-    let told = differ.take(12).map(|path| {
-        let name = String::from_utf8_lossy(path).into_owned();
-        let on: Vec<String> = (0..world.disks.len())
-            .filter_map(|disk| {
-                let meta = world.on(disk, &name).symlink_metadata().ok()?;
-                let state = if world.present().contains(&disk) { "" } else { " (away)" };
-                Some(format!("disk{disk}{state} {:?} {} bytes", meta.file_type(), meta.len()))
-            })
-            .collect();
-        format!("  {name}: {}\n", on.join(", "))
-    });
-    told.collect()
+    let differ: Vec<String> =
+        differ.take(12).map(|path| String::from_utf8_lossy(path).into_owned()).collect();
+    // What a directory is on each disk decides about what is made in it.
+    let parents = differ.iter().filter_map(|path| Some(path.rsplit_once('/')?.0.to_owned()));
+    let told: BTreeSet<String> = parents.chain(differ.iter().cloned()).collect();
+    told.iter().map(|path| format!("  {path}: {}\n", on_each(world, path))).collect()
+}
+
+/// Tells what each disk holds under a path.
+fn on_each(world: &World, path: &str) -> String {
+    let copy = |disk: usize| {
+        let meta = world.on(disk, path).symlink_metadata().ok()?;
+        let state = if world.present().contains(&disk) { "" } else { " (away)" };
+        let (mode, uid, gid, len) = (meta.mode(), meta.uid(), meta.gid(), meta.len());
+        Some(format!("disk{disk}{state} mode {mode:o} owner {uid}:{gid} {len} bytes"))
+    };
+    (0..world.disks.len()).filter_map(copy).collect::<Vec<String>>().join(", ")
 }
 
 /// What is on a disk, without what clients do not see.

@@ -339,8 +339,10 @@ impl Mirror {
     ) -> Result<EntryOut, Errno> {
         let made =
             rustix::fs::statat(dir, name.as_cstr(), AtFlags::SYMLINK_NOFOLLOW).ok().map(|it| it.st_mode);
-        let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-        rustix::fs::chownat(dir, name.as_cstr(), Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+        // What is made in a setgid directory has the group of that.
+        let inherits = Mode::from_raw_mode(rustix::fs::fstat(dir)?.st_mode).contains(Mode::SGID);
+        let (uid, gid) = (Uid::from_raw(uid), (!inherits).then(|| Gid::from_raw(gid)));
+        rustix::fs::chownat(dir, name.as_cstr(), Some(uid), gid, AtFlags::SYMLINK_NOFOLLOW)?;
         if let Some(rights) = rights {
             // A directory has inherited setgid, which a change of its owner may have cleared.
             let inherited = made.filter(|made| FileType::from_raw_mode(*made) == FileType::Directory);
