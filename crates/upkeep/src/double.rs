@@ -7,7 +7,9 @@ use crate::pool_link::served_here;
 use canopy_config::Config;
 use canopy_config::resolve::resolve;
 use canopy_config::source::command_line::{Arg, apply};
+use canopy_config::state::name_of;
 use canopy_control::mount::Mount;
+use canopy_control::socket::directory;
 use canopy_fuse::flags::InitFlags;
 use canopy_server::{Serving, serve_device};
 use canopy_sys::ioctl::relocate::{RELOCATE, Relocation};
@@ -126,6 +128,9 @@ impl TestPool {
 impl Drop for TestPool {
     fn drop(&mut self) {
         served_here::remove(&self.mountpoint());
+        // What the mover has told of itself.
+        let record = format!("tier{}.json", name_of(&self.mountpoint()));
+        let _ = fs::remove_file(directory(rustix::process::geteuid().as_raw()).join(record));
         // The connection ends first, as by an unmount.
         drop(self.double.take());
         if let Some(serving) = self.serving.take() {
