@@ -72,9 +72,73 @@ exports.run = async ({ browser, state, check, axe, watch, origin, pool }) => {
   await check("action: an option that is wrong says why", async () => {
     await page.goto(`${origin}/do?what=set&at=${at}&option=minfreespace`);
     await page.getByLabel("New value").fill("-x <b>");
+    await page.getByRole("button", { name: "Show what it would do" }).click();
+    await page.getByText(/It is not possible: .*minfreespace/).waitFor();
+    assert.strictEqual(await page.getByRole("button", { name: "Do it" }).count(), 0);
+  });
+  const file = () => fs.readFileSync(`${WORK}/etc/media.toml`, "utf8");
+  await check("action: rules are edited, with the difference and what would move", async () => {
+    await page.goto(`${origin}/pool?at=${at}`);
+    await page.getByRole("link", { name: "Change rules" }).click();
+    const row = page.locator("fieldset", { hasText: "New" }).first();
+    await row.getByLabel("Files").fill("films/two*");
+    await row.getByLabel("Or branches").fill(`${WORK}/disk3`);
+    await axe(page);
     await plan(page);
-    await finish(page, /It has ended: exit status/);
-    assert.ok((await page.locator("pre.output").innerText()).includes("minfreespace"));
+    await page.screenshot({ path: `${SHOTS}/rules-plan.png`, fullPage: true });
+    const shown = await page.locator("pre[aria-label=Plan]").innerText();
+    for (const part of ["+ rules = films/two*=", "media.toml:", "+ [[rule]]", '+ path = "films/two*"', "films/two.mkv"]) {
+      assert.ok(shown.includes(part), `${part}: ${shown}`);
+    }
+    assert.ok(!file().includes("[[rule]]"), "nothing is written yet");
+    await finish(page);
+    assert.ok(file().includes('[[rule]]\npath = "films/two*"'));
+    // It goes again: its row is emptied.
+    await page.goto(`${origin}/do?what=rules&at=${at}`);
+    const old = page.locator("fieldset", { hasText: "Rule 1" });
+    await old.getByLabel("Files").fill("");
+    await old.getByLabel("Or branches").fill("");
+    await plan(page);
+    await finish(page);
+    assert.ok(!file().includes("[[rule]]"));
+  });
+  await check("action: tiers and what the trash keeps are edited", async () => {
+    await page.goto(`${origin}/do?what=tiers&at=${at}`);
+    await page.locator("fieldset", { hasText: "Tier 1" }).getByLabel("Files leave it").fill("fuller than 75 %");
+    await plan(page);
+    await finish(page);
+    assert.ok(canopy("get", pool, "tiers").startsWith(`fast=${WORK}/disk1|fuller than 75%;large=`));
+    await page.goto(`${origin}/trash?at=${at}`);
+    await page.getByRole("link", { name: "Change what it keeps" }).click();
+    await page.locator("fieldset", { hasText: "Rule of the trash 1" }).getByLabel("Kept for").fill("4 days");
+    await plan(page);
+    await finish(page);
+    assert.ok(file().includes('keep = "4 days"'));
+  });
+  await check("action: a job is scheduled, changed and taken off", async () => {
+    await page.goto(`${origin}/jobs`);
+    await page.getByRole("link", { name: "Schedule a job" }).click();
+    await page.getByLabel("Name").fill("even-out");
+    await page.getByLabel("Command").fill("balance --to 5");
+    await page.getByLabel("When", { exact: true }).fill("every Sunday at 04:00");
+    await axe(page);
+    await plan(page);
+    await page.getByText(/even-out runs every Sunday at 04:00 next: /).waitFor();
+    await page.screenshot({ path: `${SHOTS}/schedule-plan.png`, fullPage: true });
+    await finish(page);
+    await page.goto(`${origin}/jobs`);
+    await page.getByRole("link", { name: "Change: even-out" }).click();
+    assert.strictEqual(await page.getByLabel("Command").inputValue(), "balance --to 5");
+    await page.getByLabel("When", { exact: true }).fill("every month");
+    await plan(page);
+    await finish(page);
+    assert.ok(file().includes('when = "every month"'));
+    await page.goto(`${origin}/jobs`);
+    await page.screenshot({ path: `${SHOTS}/jobs-two.png`, fullPage: true });
+    await page.getByRole("link", { name: "Take off: even-out" }).click();
+    await plan(page);
+    await finish(page);
+    assert.ok(!file().includes("even-out"));
   });
   await check("action: a file comes back from the trash", async () => {
     await page.goto(`${origin}/trash?at=${at}&q=b]`);

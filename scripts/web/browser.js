@@ -28,6 +28,10 @@ const PAGES = {
   doctor: "/doctor",
   form: `/do?what=drain&at=${at}&branch=${encodeURIComponent(`${WORK}/disk2`)}`,
   "form-free": `/do?what=add&at=${at}`,
+  "form-rules": `/do?what=rules&at=${at}`,
+  "form-tiers": `/do?what=tiers&at=${at}`,
+  "form-keep": `/do?what=keep&at=${at}`,
+  "form-schedule": `/do?what=schedule&at=${at}&job=verify`,
   "form-option": `/do?what=set&at=${at}&option=minfreespace`,
 };
 let passed = 0;

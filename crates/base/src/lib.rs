@@ -7,10 +7,12 @@
 #[macro_use]
 pub mod lock;
 
+pub mod difference;
 pub mod error;
 pub mod hash;
 pub mod ids;
 pub mod inode_number;
 pub mod path;
+pub mod separated;
 pub mod size;
 pub mod text;

@@ -403,6 +403,49 @@ fn a_mistake_names_its_line_and_nothing_runs() {
     }
 }
 
+#[test]
+fn a_job_is_made_changed_and_taken_off_by_a_command() {
+    let bed = Bed::mounted("# mine\n[[schedule]]\ndo = 'verify' # all\nwhen = 'every month'\n");
+    let file = || fs::read_to_string(bed.scratch.path("etc/media.toml")).unwrap();
+    let before = file();
+    let set =
+        ["jobs", "media", "set", "even-out", "do=balance --to 5", "when=every Sunday at 04:00", "idle=true"];
+    let shown = bed.run(&[&set[..], &["--dry-run"]].concat());
+    assert!(shown.success() && shown.stdout.contains("+ do = \"balance --to 5\"\n"), "{}", shown.describe());
+    assert!(shown.stdout.contains("even-out runs every Sunday at 04:00 next: "), "{}", shown.describe());
+    assert_eq!(file(), before);
+    assert!(bed.run(&set).success());
+    let job = bed.job("even-out");
+    assert_eq!(
+        (&job["when"], &job["says"]["idle"]),
+        (&"every Sunday at 04:00".into(), &"true".into()),
+        "{job:#}"
+    );
+    assert!(file().starts_with(&before), "{}", file());
+    assert!(bed.run(&["jobs", "media", "set", "verify", "when=every week", "nice=19"]).success());
+    let text = file();
+    assert!(
+        text.contains("# mine\n[[schedule]]\ndo = 'verify' # all\nwhen = \"every week\"\nnice = 19\n"),
+        "{text}"
+    );
+    assert!(bed.run(&["jobs", "drop", "even-out"]).success());
+    assert!(bed.job("even-out").is_null() && !bed.job("verify").is_null(), "{}", file());
+    let before = file();
+    for (words, part) in [
+        (&["jobs", "media", "set", "verify", "when=sometimes"][..], "'sometimes' is not understood"),
+        (&["jobs", "media", "set", "verify", "do=umount"], "umount"),
+        (&["jobs", "media", "set", "verify", "frob"], "'frob' is not KEY=VALUE"),
+        (&["jobs", "media", "set", "other", "do=verify"], "needs when"),
+        (&["jobs", "media", "drop", "other"], "no job is called 'other' (there is: verify)"),
+        (&["jobs", "media", "set", "verify"], "is not understood (write canopy jobs [POOL]"),
+    ] {
+        let done = bed.run(words);
+        assert!(!done.success() && done.describe().contains(part), "{part}: {}", done.describe());
+        assert_eq!(done.stderr.lines().count(), 1, "{}", done.describe());
+    }
+    assert_eq!(file(), before);
+}
+
 /// The example of docs/schedule.md is one.
 #[test]
 fn the_example_of_the_manual_is_understood() {

@@ -4,38 +4,12 @@
 //! `PATH=copies N`. Several are joined by semicolons. A backslash quotes a separator, and stays in the glob, where it quotes as well.
 
 use crate::units;
+use canopy_base::separated::split;
 use canopy_base::size::format_size;
 use canopy_policy::placement::{MoveWhen, Pattern, Placement, Rule, Target, Tier};
 
 /// How far a tier is emptied that is fuller than its mark, in points below it.
 const BELOW: u8 = 20;
-
-/// Splits a text at the separators that are not quoted, and trims the parts.
-pub(crate) fn split(text: &str, separator: char) -> Vec<&str> {
-    let (mut parts, mut start, mut quoted) = (Vec::new(), 0, false);
-    for (at, c) in text.char_indices() {
-        if c == separator && !quoted {
-            parts.push(text[start..at].trim());
-            start = at + separator.len_utf8();
-        }
-        quoted = c == '\\' && !quoted;
-    }
-    parts.push(text[start..].trim());
-    parts
-}
-
-/// Quotes the separators of a text that are not quoted yet.
-pub fn quote(text: &str) -> String {
-    let (mut all, mut quoted) = (String::new(), false);
-    for c in text.chars() {
-        if !quoted && ";:=|".contains(c) {
-            all.push('\\');
-        }
-        quoted = c == '\\' && !quoted;
-        all.push(c);
-    }
-    all
-}
 
 /// Splits a text at its first `=`.
 pub(crate) fn pair<'t>(text: &'t str, form: &str) -> Result<(&'t str, &'t str), String> {
@@ -321,8 +295,9 @@ mod tests {
         for (text, expected) in table {
             assert_eq!(format_rules(&parse_rules(text).unwrap()), expected, "{text}");
         }
-        assert_eq!(quote(r"a=b;c\;d:e|f"), r"a\=b\;c\;d\:e\|f");
-        assert!(parse_rule(&format!("{}=x", quote("a=b"))).unwrap().path.matches(b"a=b"));
+        assert!(
+            parse_rule(&format!("{}=x", canopy_base::separated::quote("a=b"))).unwrap().path.matches(b"a=b")
+        );
     }
 
     #[test]

@@ -3,8 +3,9 @@
 //! A rule is `PATH=TIME[|except GLOB[:GLOB...]][|overwritten][|alarm NUMBER in TIME[|freeze]]`, such as
 //! `**=30 days|except *.tmp:cache/**`. Instead of a time it may be `until snapraid sync`. Several are joined by semicolons. Separators are quoted as in [`placement`](crate::placement).
 
-use crate::placement::{join, list, pair, pattern, split};
+use crate::placement::{join, list, pair, pattern};
 use crate::units;
+use canopy_base::separated::split;
 use canopy_policy::brake::Alarm;
 use canopy_policy::trash::{Keep, TrashRule, TrashRules};
 use std::time::Duration;

@@ -8,6 +8,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod due;
+mod edit;
 mod error;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -33,6 +34,7 @@ pub use table::Check;
 use canopy_config::source::named::{self, NamedPool};
 use canopy_config::state::DISKS;
 use clap::Args;
+use edit::Change;
 use list::{Listed, PoolJobs};
 use place::Place;
 use run::Asked;
@@ -44,12 +46,15 @@ use std::time::Duration;
 #[derive(Args, Debug)]
 #[command(after_help = NOTES)]
 pub struct JobsArgs {
-    /// A pool, and: list (default), run NAME or log NAME; or watch
-    #[arg(value_name = "POOL|ACTION", num_args = 0..=3)]
+    /// A pool, and: list (default), run, log, set or drop NAME; or watch
+    #[arg(value_name = "POOL|ACTION", num_args = 0..)]
     pub words: Vec<String>,
     /// Print JSON, for programs
     #[arg(long)]
     pub json: bool,
+    /// Only show what set or drop would change
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
     /// How often 'watch' looks what is due
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub every: u32,
@@ -63,7 +68,8 @@ pub struct JobsArgs {
 
 const NOTES: &str = "\
 'list' shows the jobs, when they run next and what became of them, 'run' runs
-one now, 'log' shows what it has said. 'watch' runs them at their times until it
+one now, 'log' shows what it has said. 'set' and 'drop' change what the pool's file
+says of a job; set makes a new one, too, and KEY= takes a key away. 'watch' runs them at their times until it
 is stopped, as canopy-jobs.service does. docs/schedule.md explains it all.
 
 In the file of a pool, /etc/canopy/NAME.toml:
@@ -81,6 +87,7 @@ Examples:
   canopy jobs
   canopy jobs media run verify
   canopy jobs log verify
+  canopy jobs media set verify do=verify 'when=every month'
   systemctl enable --now canopy-jobs";
 
 /// What is asked for.
@@ -90,6 +97,7 @@ enum Action {
     Watch,
     Run(String),
     Log(String),
+    Change(String, Change),
 }
 
 /// Runs the command. `check` says whether the program takes a command line, `eyes` looks at a pool and its disks.
@@ -109,6 +117,10 @@ pub fn jobs(args: &JobsArgs, check: Check<'_>, eyes: Eyes<'_>) -> Result<()> {
             let pool = pool_of(pool.as_deref(), &name, "log", check)?;
             show_log(&pool, &name, args.json)
         }
+        Action::Change(name, change) => {
+            let pool = pool_of(pool.as_deref(), &name, "drop", check)?;
+            edit::change(&pool, &name, &change, args.dry_run, check)
+        }
     }
 }
 
@@ -120,12 +132,18 @@ fn parse(words: &[String]) -> Result<(Option<String>, Action)> {
         ["watch"] => (None, Action::Watch),
         ["run", job] => (None, Action::Run(name(job))),
         ["log", job] => (None, Action::Log(name(job))),
-        [pool] if !["run", "log"].contains(&pool) => (Some(name(pool)), Action::List),
+        ["drop", job] => (None, Action::Change(name(job), Change::Drop)),
+        [pool, "drop", job] => (Some(name(pool)), Action::Change(name(job), Change::Drop)),
+        [pool, "set", job, ref pairs @ ..] if !pairs.is_empty() => {
+            let pairs = pairs.iter().map(|word| Change::pair(word)).collect::<Result<_>>()?;
+            (Some(name(pool)), Action::Change(name(job), Change::Set(pairs)))
+        }
+        [pool] if !["run", "log", "set", "drop"].contains(&pool) => (Some(name(pool)), Action::List),
         [pool, "list"] => (Some(name(pool)), Action::List),
         [pool, "run", job] => (Some(name(pool)), Action::Run(name(job))),
         [pool, "log", job] => (Some(name(pool)), Action::Log(name(job))),
         _ => {
-            let known = "write canopy jobs [POOL] [list], canopy jobs [POOL] run NAME, canopy jobs [POOL] log NAME or canopy jobs watch";
+            let known = "write canopy jobs [POOL] [list], canopy jobs [POOL] run NAME, canopy jobs [POOL] log NAME, canopy jobs POOL set NAME KEY=VALUE..., canopy jobs [POOL] drop NAME or canopy jobs watch";
             return Err(Error::Usage(format!("'{}' is not understood ({known})", words.join(" "))));
         }
     })
@@ -245,10 +263,30 @@ mod tests {
             ("media run verify", (media.clone(), Action::Run(verify.clone()))),
             ("/mnt/media log verify", (Some("/mnt/media".into()), Action::Log(verify.clone()))),
             ("watch", (None, Action::Watch)),
+            ("drop verify", (None, Action::Change(verify.clone(), Change::Drop))),
+            (
+                "media set verify when=x idle=",
+                (
+                    media.clone(),
+                    Action::Change(
+                        verify.clone(),
+                        Change::Set(vec![("when".into(), "x".into()), ("idle".into(), String::new())]),
+                    ),
+                ),
+            ),
         ] {
             assert_eq!(parsed(text), Ok(expected), "{text}");
         }
-        for text in ["run", "log", "media run", "media frob verify", "watch media", "a b c"] {
+        for text in [
+            "run",
+            "log",
+            "media run",
+            "media frob verify",
+            "watch media",
+            "a b c",
+            "media set",
+            "media set verify",
+        ] {
             assert!(
                 parsed(text).unwrap_err().contains("is not understood (write canopy jobs [POOL]"),
                 "{text}"

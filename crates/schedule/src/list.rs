@@ -12,6 +12,7 @@ use canopy_config::source::named::NamedPool;
 use canopy_terminal::{BAD, BOLD, WARNING, paragraph, styled, table};
 use jiff::Zoned;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
@@ -44,6 +45,8 @@ pub struct JobReport {
     pub last: Option<Run>,
     /// How often it was done.
     pub done: u64,
+    /// What the file says of it, as text by key.
+    pub says: BTreeMap<String, String>,
 }
 
 /// The jobs of a pool.
@@ -196,6 +199,7 @@ fn of(place: &Place, job: &Job, pool: &Path, now: &Zoned, known: i64) -> Option<
     Some(JobReport {
         when: Some(job.when.to_string()),
         command: job.work.shown(pool),
+        says: job.says.clone(),
         overdue: late,
         next: job.when.next(now).map(|next| next.timestamp().as_second()),
         ..report(job.name.clone(), record, runs)
@@ -229,6 +233,7 @@ fn report(name: String, record: Record, runs: bool) -> JobReport {
         next: None,
         last,
         done: record.done,
+        says: BTreeMap::new(),
     }
 }
 

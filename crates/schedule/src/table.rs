@@ -7,10 +7,11 @@ use canopy_config::options::closest;
 use canopy_config::source::named::{self, NamedPool};
 use canopy_config::source::toml;
 use canopy_config::units;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
-use toml_edit::{Item, TableLike};
+use toml_edit::{Item, TableLike, Value};
 
 const KEYS: [&str; 9] =
     ["name", "do", "when", "idle", "awake-only", "missed", "deletions", "nice", "at-most"];
@@ -39,6 +40,8 @@ pub(crate) struct Job {
     pub(crate) nice: u8,
     /// How long it may run.
     pub(crate) at_most: Option<Duration>,
+    /// What the file says of it, as text by key.
+    pub(crate) says: BTreeMap<String, String>,
 }
 
 impl Job {
@@ -54,6 +57,7 @@ impl Job {
             deletions: None,
             nice: NICE,
             at_most: None,
+            says: BTreeMap::new(),
         }
     }
 }
@@ -202,7 +206,17 @@ fn job(table: &dyn TableLike, check: Check<'_>) -> Result<Job, String> {
         at_most,
         name,
         work,
+        says: table.iter().map(|(key, item)| (key.to_owned(), text_of(item))).collect(),
     })
+}
+
+/// Returns a value as text; of a list, its words.
+fn text_of(item: &Item) -> String {
+    match (item.as_str(), item.as_array()) {
+        (Some(text), _) => text.to_owned(),
+        (_, Some(list)) => list.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "),
+        _ => item.to_string().trim().to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -230,6 +244,10 @@ mod tests {
         assert_eq!((&*verify.name, verify.nice, verify.deletions), ("verify", 0, None));
         assert!(verify.idle && verify.awake_only && !verify.catches_up);
         assert_eq!(verify.at_most, None);
+        assert_eq!(
+            (&*verify.says["idle"], &*verify.says["nice"], &*verify.says["do"]),
+            ("true", "0", "verify")
+        );
         assert_eq!(verify.work.shown(Path::new("/p")), "canopy verify /p --yes --resume --for=18000s");
         assert_eq!((&*parity.name, parity.nice, parity.deletions), ("parity", NICE, Some(DELETIONS)));
         assert!(!parity.idle && !parity.awake_only && parity.catches_up);

@@ -45,6 +45,8 @@ pub enum Error {
     PoolReadOnly(PathBuf),
     #[error("pool {path} has neither tiers nor rules (canopy set {path} tiers=..., or docs/tiers.md)", path = .0.shown())]
     NoTiers(PathBuf),
+    #[error("{0} does not decide what moves (--as-if tiers=... or --as-if rules=...)")]
+    AsIf(String),
     #[error("another canopy tier works on pool {} (canopy status shows it)", .0.shown())]
     AnotherMover(PathBuf),
     #[error("--json cannot ask which copy is right (--fix newest, largest or nonroot)")]

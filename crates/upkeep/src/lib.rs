@@ -46,7 +46,7 @@ pub use manners::ThrottleArgs;
 pub use only_there::{OnlyThere, only_there};
 pub use relocate::{
     BalanceArgs, BranchSpace, ConsolidateArgs, DrainArgs, MoveArgs, Remove, TierArgs, TierStatus, balance,
-    consolidate, drain, move_files, tier,
+    consolidate, drain, move_files, preview, tier,
 };
 pub use tools::{OldFix, OldFsck, Tool, ToolCommand, parse_tool, run_tool};
 pub use trash::{TrashArgs, trash};

@@ -6,7 +6,7 @@ use canopy_branch::fs::beneath;
 use canopy_branch::fs::filesystem_id::FilesystemId;
 use canopy_branch::fs::reserved::is_reserved;
 use canopy_config::source::{self, named};
-use canopy_config::{Config, lossy, placement_report};
+use canopy_config::{Config, lossy, options, placement_report};
 use canopy_control::daemon::Daemon;
 use canopy_control::messages::{Answer, Query};
 use canopy_control::{self, BranchReport, CONTROL_FILE, ClosedReport};
@@ -14,6 +14,7 @@ use canopy_policy::placement::Placement;
 use canopy_sys::mountinfo::{self, MountEntry};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -147,6 +148,21 @@ impl PoolLink {
             let value = self.daemon.get(key).map_err(failed)?;
             source::set(&mut config, key, &value).map_err(canopy_config::Error::from)?;
         }
+        Ok(config.pool.placement)
+    }
+
+    /// Returns the tiers and rules as they would be if these options, each with its value, were set.
+    pub(crate) fn placement_as_if(&self, pairs: &[OsString]) -> Result<Placement> {
+        let mut config = Config::default();
+        config.pool.placement = self.placement()?;
+        for pair in pairs {
+            let (key, value) = options::split(pair);
+            if !matches!(key.as_ref(), "tiers" | "rules") {
+                return Err(Error::AsIf(key));
+            }
+            source::set(&mut config, &key, &value).map_err(canopy_config::Error::from)?;
+        }
+        canopy_config::resolve::check(&config).map_err(canopy_config::Error::from)?;
         Ok(config.pool.placement)
     }
 

@@ -82,7 +82,8 @@ async fn found(app: &App, session: &Session, path: &str, query: &Fields) -> Resu
                 return Ok(Some(act::which_pool(kind, &status)));
             }
             let known = known(app, kind, chosen).await?;
-            Some(act::form(kind, &known, session, query, &Fields::default(), None))
+            let as_it_is = act::as_it_is(kind, &known, query);
+            Some(act::form(kind, &known, session, query, &as_it_is, None))
         }
         "/activity" => Some(activity::page(&status, &*app.data.activity().await?, &app.runs.list())),
         "/map" => {
@@ -144,9 +145,9 @@ pub async fn known<'k>(app: &'k App, kind: &Kind, pool: Option<&'k Pool>) -> Res
     if needs(Input::Option) {
         known.options = app.data.options().await?;
     }
-    if let Some(pool) = pool.filter(|_| needs(Input::Job)) {
+    if let Some(pool) = pool.filter(|_| needs(Input::Job) || needs(Input::JobName)) {
         let jobs = app.data.jobs(&pool.mountpoint.to_path()).await?;
-        known.jobs = jobs.pools.into_iter().flat_map(|pool| pool.jobs).map(|job| job.name).collect();
+        known.jobs = jobs.pools.into_iter().flat_map(|pool| pool.jobs).collect();
     }
     if needs(Input::Finding) {
         let found = app.data.doctor().await?.findings.into_iter().filter(|finding| finding.fixable);

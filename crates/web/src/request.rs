@@ -25,6 +25,10 @@ impl Fields {
         Fields(pairs.collect())
     }
 
+    pub fn of(fields: impl IntoIterator<Item = (String, String)>) -> Fields {
+        Fields(fields.into_iter().map(|(name, value)| (name.into_bytes(), value.into_bytes())).collect())
+    }
+
     /// Returns the first value of this name; empty if there is none.
     pub fn bytes(&self, name: &str) -> &[u8] {
         let found = self.0.iter().find(|(field, _)| field == name.as_bytes());

@@ -7,7 +7,7 @@ pub mod explain;
 pub mod get;
 pub mod list;
 pub mod mount;
-pub mod options;
+pub use canopy_setup::commands::options;
 pub mod probe;
 pub mod remount;
 pub mod set;

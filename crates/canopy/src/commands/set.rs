@@ -3,6 +3,9 @@
 use super::mount::MountArgs;
 use crate::control_client::ControlClient;
 use crate::error::Error;
+use crate::terminal::print;
+use canopy_base::difference::difference;
+use canopy_base::text::one_line;
 use canopy_branch::branch::BranchList;
 use canopy_config::Config;
 use canopy_config::options::{self, Changes, Spec};
@@ -12,6 +15,7 @@ use canopy_control::COMMAND;
 use canopy_sys::shown::Show as _;
 use clap::Args;
 use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -32,6 +36,9 @@ pub struct SetArgs {
     /// Accept a list of branches that lacks some of the present ones
     #[arg(short, long)]
     pub yes: bool,
+    /// Show what would change in the pool and its file, and what would move
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
 }
 
 const NOTES: &str = "\
@@ -47,7 +54,8 @@ Commands: cmd.gc, cmd.gc1, cmd.invalidate-all-nodes.
 
 Examples:
   canopy set /pool category.create=mfs
-  canopy set media cache.files=off --persist";
+  canopy set media cache.files=off --persist
+  canopy set media 'rules=photos/**=copies 2' --dry-run";
 
 /// `parse_cmdline` reads the command line of the process that serves the pool, as /proc has it.
 pub fn run(args: &SetArgs, parse_cmdline: fn(&[u8]) -> Option<MountArgs>) -> Result<(), Error> {
@@ -64,6 +72,9 @@ pub fn run(args: &SetArgs, parse_cmdline: fn(&[u8]) -> Option<MountArgs>) -> Res
     let value = OsStr::from_bytes(value.get(1..).unwrap_or_default().trim_ascii());
     if key == BRANCHES && !args.yes {
         refuse_removal(&pool, value)?;
+    }
+    if args.dry_run {
+        return plan(&pool, args, &key, value, parse_cmdline);
     }
     if args.persist { persist(&pool, &args.mount, &key, value, parse_cmdline) } else { pool.set(&key, value) }
 }
@@ -115,6 +126,89 @@ fn refuse_removal(pool: &ControlClient, value: &OsStr) -> Result<(), Error> {
     Err(Error::WouldRemove { going, added, pool: pool.mountpoint().to_owned() })
 }
 
+/// Shows what a change would be, and does nothing.
+fn plan(
+    pool: &ControlClient,
+    args: &SetArgs,
+    key: &str,
+    value: &OsStr,
+    parse_cmdline: fn(&[u8]) -> Option<MountArgs>,
+) -> Result<(), Error> {
+    let before = pool.get(key)?;
+    let mut config = Config::default();
+    canopy_config::source::set(&mut config, key, value)?;
+    let get = |key: &str| pool.get(key).unwrap_or_default();
+    canopy_config::resolve::check_beside(&mut config, key, get)?;
+    let mut text = difference(
+        &format!("{key} = {}\n", one_line(&before.to_string_lossy())),
+        &format!("{key} = {}\n", one_line(&value.to_string_lossy())),
+    );
+    if args.persist {
+        let edited = Edited::of(pool, &args.mount, key, value, parse_cmdline)?;
+        let [old, new] = [&edited.before, &edited.after].map(|text| String::from_utf8_lossy(text));
+        let _ = write!(text, "{}:\n{}", edited.file.shown(), difference(&old, &new));
+    }
+    print(&text);
+    if matches!(key, "tiers" | "rules") {
+        Ok(canopy_upkeep::preview(&args.mount, &args.pair)?)
+    } else {
+        Ok(())
+    }
+}
+
+/// A change of the config file that is ready to be made. The file is locked meanwhile.
+struct Edited {
+    file: PathBuf,
+    rewrite: Rewrite,
+    before: Vec<u8>,
+    after: Vec<u8>,
+    spec: &'static Spec,
+    value: OsString,
+}
+
+impl Edited {
+    fn of(
+        pool: &ControlClient,
+        mount: &Path,
+        key: &str,
+        value: &OsStr,
+        parse_cmdline: fn(&[u8]) -> Option<MountArgs>,
+    ) -> Result<Edited, Error> {
+        let spec = options::find(key).filter(|spec| spec.key);
+        let kept = spec.filter(|spec| spec.changes == Changes::Live && !spec.hidden && spec.name != "config");
+        let spec = kept.ok_or_else(|| Error::NotPersistent { key: key.to_owned() })?;
+        let file = PathBuf::from(pool.get("config")?);
+        if file.as_os_str().is_empty() {
+            return Err(Error::NoConfigFile(mount.to_owned()));
+        }
+        let origin = parse_cmdline(&pool.server_cmdline()?).and_then(|mut mount| {
+            if mount.by_mount {
+                // At boot, the current directory is the root.
+                restore_names(&mut mount.in_order, Path::new("/"), |word| file.file_stem() == Some(word));
+            }
+            Origin::of(mount.in_order, mount.sloppy, file.clone())
+        });
+        let origin = origin.ok_or_else(|| Error::OtherConfigFile {
+            key: spec.name.to_string(),
+            file: file.clone(),
+            path: mount.to_owned(),
+        })?;
+        let (rewrite, before) = Rewrite::begin(&file).map_err(|why| not_kept(&file, &why))?;
+        let value = if spec.name == "branches" {
+            let none = || not_kept(&file, &io::Error::other("no branch would be left"));
+            whole_list(pool, value)?.ok_or_else(none)?
+        } else {
+            value.to_owned()
+        };
+        let after = origin.edited(&before, spec, &value)?;
+        Ok(Edited { file, rewrite, before, after, spec, value })
+    }
+}
+
+fn not_kept(file: &Path, why: &io::Error) -> canopy_config::Error {
+    canopy_config::Error::Persist { file: file.to_owned(), why: why.to_string() }
+}
+
 fn persist(
     pool: &ControlClient,
     mount: &Path,
@@ -123,44 +217,18 @@ fn persist(
     parse_cmdline: fn(&[u8]) -> Option<MountArgs>,
 ) -> Result<(), Error> {
     let spec = options::find(key).filter(|spec| spec.key);
-    let kept = spec.filter(|spec| spec.changes == Changes::Live && !spec.hidden && spec.name != "config");
-    let Some(spec) = kept else {
+    if spec.is_none_or(|spec| spec.changes != Changes::Live) && !key.starts_with(COMMAND) {
         // Returns the error for a key that cannot be set at all.
-        if spec.is_none_or(|spec| spec.changes != Changes::Live) && !key.starts_with(COMMAND) {
-            return pool.set(key, value);
-        }
-        return Err(Error::NotPersistent { key: key.to_owned() });
-    };
-    let file = PathBuf::from(pool.get("config")?);
-    if file.as_os_str().is_empty() {
-        return Err(Error::NoConfigFile(mount.to_owned()));
+        return pool.set(key, value);
     }
-    let origin = parse_cmdline(&pool.server_cmdline()?).and_then(|mut mount| {
-        if mount.by_mount {
-            // At boot, the current directory is the root.
-            restore_names(&mut mount.in_order, Path::new("/"), |word| file.file_stem() == Some(word));
-        }
-        Origin::of(mount.in_order, mount.sloppy, file.clone())
-    });
-    let origin = origin.ok_or_else(|| Error::OtherConfigFile {
-        key: spec.name.to_string(),
-        file: file.clone(),
-        path: mount.to_owned(),
-    })?;
-    let failed = |why: io::Error| canopy_config::Error::Persist { file: file.clone(), why: why.to_string() };
-    let (mut rewrite, text) = Rewrite::begin(&file).map_err(failed)?;
-    let value = if spec.name == "branches" {
-        whole_list(pool, value)?.ok_or_else(|| failed(io::Error::other("no branch would be left")))?
-    } else {
-        value.to_owned()
-    };
-    let edited = origin.edited(&text, spec, &value)?;
-    rewrite.write_new(&edited).map_err(failed)?;
+    let Edited { file, mut rewrite, after, spec, value, .. } =
+        Edited::of(pool, mount, key, value, parse_cmdline)?;
+    rewrite.write_new(&after).map_err(|why| not_kept(&file, &why))?;
     // After this, only the rename of the file can fail.
     let before = values(pool)?;
     pool.set(&spec.name, &value)?;
     rewrite.commit().map_err(|why| match set_back(pool, &before) {
-        Ok(()) => failed(why).into(),
+        Ok(()) => not_kept(&file, &why).into(),
         Err(kept) => Error::HalfPersisted { file: file.clone(), why: why.to_string(), kept: kept.line() },
     })
 }

@@ -113,3 +113,50 @@ fn a_glob_without_a_branch_is_a_warning() {
     assert!(bed.shorten(&done.stderr).contains("tier ssd: no branch matches @sdd"), "{}", done.describe());
     bed.umount("@p");
 }
+
+/// Neither the pool nor its file changes, and the plan has the difference of both and what would move.
+#[test]
+fn a_change_is_shown_with_what_would_move_before_it_is_made() {
+    let bed = bed(FILE);
+    bed.ok("mount media");
+    fs::create_dir(bed.path("p/music")).unwrap();
+    fs::write(bed.path("p/music/x"), "one").unwrap();
+    assert!(bed.path("b/music/x").exists());
+    let text = files::text(bed.path("etc/media.toml"));
+    let shown = bed.stdout("set --dry-run --persist @p rules=music/**=@a");
+    for part in [
+        "- rules = films/**=@a\n+ rules = music/**=@a\n",
+        "@etc/media.toml:\n- path = 'films/**'\n+ path = \"music/**\"\n",
+        "music/x",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    // Of the pool alone, and as one command that only looks.
+    let shown = bed.stdout("set -n @p rules=music/**=@a");
+    assert!(shown.contains("+ rules = ") && !shown.contains("media.toml"), "{shown}");
+    let looked = bed.stdout("tier --once --now --dry-run --as-if rules=music/**=@a @p");
+    assert!(looked.contains("music/x"), "{looked}");
+    let shown = bed.stdout("set -n @p tiers=");
+    assert!(!shown.contains("music/x"), "{shown}");
+    assert!(
+        bed.stdout("set -n -p @p cache.attr=7")
+            .contains("+ cache.attr = 7\n@etc/media.toml:\n+ cache.attr = 7")
+    );
+    for (line, part) in [
+        ("set -n @p rules=x=none", "no tier is called 'none' (there are: ssd)"),
+        ("set -n @p tiers=ssd=b", "'b' is not a branch"),
+        ("set -n -p @p rules=[", "'[' is not a rule"),
+        ("set -n @p nosuch=1", "nosuch"),
+        ("tier --once --dry-run --as-if cache.attr=1 @p", "does not decide what moves"),
+        ("tier --once --as-if rules= @p", "--dry-run"),
+    ] {
+        let error = bed.error(line);
+        assert!(error.contains(part) && error.lines().count() == 1, "{line}: {error}");
+    }
+    assert_eq!(
+        (bed.stdout("get @p rules"), files::text(bed.path("etc/media.toml"))),
+        ("films/**=@a".into(), text)
+    );
+    assert!(bed.path("b/music/x").exists() && !bed.path("a/music/x").exists());
+    bed.umount("@p");
+}

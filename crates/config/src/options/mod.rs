@@ -27,7 +27,7 @@ pub fn find(key: &str) -> Option<&'static Spec> {
 }
 
 /// Splits at the first `=` and trims both sides. Without `=`, the value is empty.
-pub(crate) fn split(pair: &OsStr) -> (String, OsString) {
+pub fn split(pair: &OsStr) -> (String, OsString) {
     use std::os::unix::ffi::OsStrExt;
     let bytes = pair.as_bytes();
     let at = bytes.iter().position(|&byte| byte == b'=');

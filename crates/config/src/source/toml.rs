@@ -7,7 +7,8 @@
 use super::entry::Entry;
 use super::trash;
 use crate::options::{self, closest};
-use crate::placement::{self, quote};
+use crate::placement;
+use canopy_base::separated::quote;
 use std::ffi::OsString;
 use toml_edit::{Document, Item, TableLike, Value};
 

@@ -1,8 +1,8 @@
 //! Rules of the trash as tables of a TOML file.
 
 use crate::options::closest;
-use crate::placement::quote;
 use crate::trash;
+use canopy_base::separated::quote;
 use canopy_policy::placement::Pattern;
 use canopy_policy::trash::Keep;
 use toml_edit::{Array, Item, Table, TableLike, Value};

@@ -18,7 +18,7 @@ mod transfer;
 pub use balance::{BalanceArgs, balance};
 pub use consolidate::{ConsolidateArgs, consolidate};
 pub use drain::{DrainArgs, Remove, drain};
-pub use tier::{BranchSpace, TierArgs, TierStatus, tier};
+pub use tier::{BranchSpace, TierArgs, TierStatus, preview, tier};
 pub use transfer::{MoveArgs, move_files};
 
 use crate::consent::{Alone, Consent, ConsentArgs};

@@ -2,9 +2,10 @@
 
 use super::Action;
 use super::kinds::{Field, Goes, Input, Kind, Plan, Scope};
-use crate::data::model::{OptionHelp, Pool};
+use crate::data::model::{Job, OptionHelp, Pool};
 use crate::request::{Fields, link, within};
 use canopy_sys::shown::Show as _;
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::Path;
@@ -19,8 +20,21 @@ const MOST: usize = 64;
 pub struct Known<'k> {
     pub pool: Option<&'k Pool>,
     pub options: &'k [OptionHelp],
-    pub jobs: Vec<String>,
+    pub jobs: Vec<Job>,
     pub findings: Vec<String>,
+}
+
+impl Known<'_> {
+    /// What the pool's file says of a job; nothing of one that there is not.
+    pub fn says(&self, job: &str) -> BTreeMap<String, String> {
+        self.jobs.iter().find(|known| known.name == job).map(|known| known.says.clone()).unwrap_or_default()
+    }
+
+    /// Returns an option as the pool has it.
+    pub fn option(&self, name: &str) -> &str {
+        let options = self.pool.and_then(|pool| pool.options.as_ref());
+        options.and_then(|options| options.get(name)).map_or("", String::as_str)
+    }
 }
 
 /// Returns the action that a form asks for.
@@ -36,26 +50,36 @@ pub fn action(kind: &'static Kind, given: &Fields, known: &Known<'_>) -> Result<
     let mut options = Vec::new();
     let mut last: Vec<OsString> = Vec::new();
     let mut key = OsString::new();
-    let mut difference = Vec::new();
+    let says = known.says(given.text("job"));
     for field in kind.fields {
+        if let Input::Rows(rows) = field.input {
+            last.push(joined(rows.option().as_ref(), rows.value(given)?.as_ref()));
+            continue;
+        }
+        if let Goes::Pair(key) = field.goes {
+            let value = values(field, given, known)?.pop().unwrap_or_default();
+            let before = says.get(key).map_or("", String::as_str);
+            if value != before {
+                last.push(joined(key.as_ref(), &value));
+            }
+            continue;
+        }
         for value in values(field, given, known)? {
             match field.goes {
                 Goes::Flag(option) => options.push(option.into()),
                 Goes::With(option) => options.push(joined(option.as_ref(), &value)),
                 Goes::Last => last.push(value),
                 Goes::Key => key = value,
-                Goes::Value => {
-                    difference = changed(&key, &value, known);
-                    last.push(joined(&key, &value));
-                }
+                Goes::Value => last.push(joined(&key, &value)),
+                Goes::Pair(_) => {}
             }
         }
     }
     let line = |acts: bool| {
         let word = match (kind.plan, acts) {
             (Plan::DryRun, true) => Some("--yes"),
-            (Plan::DryRun, false) => Some("--dry-run"),
-            (Plan::None, _) => None,
+            (Plan::DryRun | Plan::Shown, false) => Some("--dry-run"),
+            (Plan::Shown, true) | (Plan::None, _) => None,
         };
         let command = kind.command.iter().copied().chain(word).map(OsString::from);
         let behind = pool.iter().map(|pool| pool.clone().into_os_string());
@@ -64,13 +88,12 @@ pub fn action(kind: &'static Kind, given: &Fields, known: &Known<'_>) -> Result<
         let end = behind.peek().is_some().then(|| OsString::from("--"));
         command.chain(options.iter().cloned()).chain(end).chain(behind).collect::<Vec<_>>()
     };
-    let plan = (kind.plan == Plan::DryRun).then(|| line(false));
+    let plan = (kind.plan != Plan::None).then(|| line(false));
     Ok(Action {
         title: kind.title.to_owned(),
         words: kind.words.to_owned(),
         undo: kind.undo,
         plan,
-        difference,
         argv: line(true),
         next: next(kind, given, known),
         pool: pool.clone(),
@@ -164,8 +187,17 @@ fn checked(field: &Field, value: &OsStr, known: &Known<'_>) -> Result<OsString, 
                 known.options.iter().filter(|option| option.runtime).map(|option| option.name.as_str());
             one_of(&mut changeable, "is no option that a running pool can change")
         }
-        Input::Value => Ok(value.to_owned()),
-        Input::Job => one_of(&mut known.jobs.iter().map(String::as_str), "is no job of this pool"),
+        Input::Value | Input::Rows(_) => Ok(value.to_owned()),
+        Input::Job => one_of(&mut known.jobs.iter().map(|job| job.name.as_str()), "is no job of this pool"),
+        Input::JobName => {
+            let is_name = |text: &str| {
+                text.starts_with(|c: char| c.is_ascii_alphanumeric())
+                    && text.len() <= 60
+                    && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+            };
+            let is_one = text.is_some_and(is_name);
+            if is_one { Ok(value.to_owned()) } else { wrong("is no name: letters, digits, -, _ and dots") }
+        }
         Input::Finding => one_of(&mut known.findings.iter().map(String::as_str), "is not found now"),
         Input::Name => {
             let is_name = |text: &str| {
@@ -198,15 +230,6 @@ fn checked(field: &Field, value: &OsStr, known: &Known<'_>) -> Result<OsString, 
     }
 }
 
-/// What a new value of an option changes, as lines behind `-` and `+`.
-fn changed(key: &OsStr, value: &OsStr, known: &Known<'_>) -> Vec<String> {
-    let key = key.to_string_lossy();
-    let options = known.pool.and_then(|pool| pool.options.as_ref());
-    let before = options.and_then(|options| options.get(key.as_ref()));
-    let old = before.map(|before| format!("- {key} = {}", before.shown()));
-    old.into_iter().chain([format!("+ {key} = {}", value.shown())]).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -222,14 +245,15 @@ mod tests {
         serde_json::from_str(r#"[{"name":"minfreespace","runtime":true},{"name":"threads"}]"#).unwrap()
     }
 
+    fn jobs() -> Vec<Job> {
+        let text = r#"[{"name":"verify","command":"","state":"rests","says":{"do":"verify","when":"every day","idle":"true"}}]"#;
+        serde_json::from_str(text).unwrap()
+    }
+
     fn built(name: &str, form: &str) -> Result<Vec<String>, String> {
         let (pool, options) = (pool(), options());
-        let known = Known {
-            pool: Some(&pool),
-            options: &options,
-            jobs: vec!["verify".into()],
-            findings: vec!["x-y".into()],
-        };
+        let known =
+            Known { pool: Some(&pool), options: &options, jobs: jobs(), findings: vec!["x-y".into()] };
         let action = action(Kind::named(name).unwrap(), &Fields::parse(form.as_bytes()), &known)?;
         Ok(action.argv.iter().map(|word| word.to_string_lossy().into_owned()).collect())
     }
@@ -254,6 +278,21 @@ mod tests {
             ("verify", "path=--help&repair=yes", "verify --yes -- /mnt/-media /mnt/-media/--help"),
             ("restore", "path=--into", "trash restore --yes -- /mnt/-media --into"),
             ("job", "job=verify", "jobs -- /mnt/-media run verify"),
+            (
+                "schedule",
+                "job=verify&do=verify&when=every+week&idle=&nice=3",
+                "jobs -- /mnt/-media set verify when=every week idle= nice=3",
+            ),
+            ("schedule", "job=new&do=--help&when=-n", "jobs -- /mnt/-media set new do=--help when=-n"),
+            ("unschedule", "job=verify", "jobs -- /mnt/-media drop verify"),
+            (
+                "rules",
+                "path.0=--yes&copies.0=2&persist=yes",
+                "set --persist -- /mnt/-media rules=--yes=copies 2",
+            ),
+            ("rules", "path.0=", "set -- /mnt/-media rules="),
+            ("tiers", "name.0=a&branches.0=/b", "set -- /mnt/-media tiers=a=/b"),
+            ("keep", "path.0=**&keep.0=1 day", "set -- /mnt/-media trash=**=1 day"),
             ("fix", "code=x-y", "doctor --yes --fix=x-y"),
             ("notify", "", "notify -- test"),
             (
@@ -283,6 +322,12 @@ mod tests {
             ("verify", "path=../../etc"),
             ("restore", "path=../x"),
             ("job", "job=--json"),
+            ("unschedule", "job=other"),
+            ("schedule", "job=--json&do=verify&when=every day"),
+            ("schedule", "job=a/b&do=verify&when=every day"),
+            ("schedule", "job=new&do=verify"),
+            ("rules", "path.0=a"),
+            ("keep", "path.0=a&keep.0=1 day;**=1 s"),
             ("fix", "code=x-y,other"),
             ("init", "name=--undo&branch=/x"),
             ("init", "name=a/../b&branch=/x"),
@@ -316,21 +361,20 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_does_not_act_and_a_difference_is_told() {
+    fn a_plan_does_not_act() {
         let (pool, options) = (pool(), options());
-        let known = Known { pool: Some(&pool), options: &options, ..Known::default() };
+        let known = Known { pool: Some(&pool), options: &options, jobs: jobs(), ..Known::default() };
         let of = |name, form: &str| {
             action(Kind::named(name).unwrap(), &Fields::parse(form.as_bytes()), &known).unwrap()
         };
-        for kind in KINDS.iter().filter(|kind| kind.plan == Plan::DryRun) {
-            let form = "dir=/x&branch=/mnt/disk1&mode=RW&path=x&name=x";
+        for kind in KINDS.iter().filter(|kind| kind.plan != Plan::None) {
+            let form = "dir=/x&branch=/mnt/disk1&mode=RW&path=x&name=x&option=minfreespace&value=2&job=verify&do=x&when=y";
             let action = of(kind.name, form);
             let plan = action.plan.unwrap();
             assert!(plan.contains(&"--dry-run".into()) && !plan.contains(&"--yes".into()), "{plan:?}");
-            assert!(action.argv.contains(&"--yes".into()));
+            assert_eq!(action.argv.contains(&"--yes".into()), kind.plan == Plan::DryRun);
+            assert!(!action.argv.contains(&"--dry-run".into()));
         }
-        let set = of("set", "option=minfreespace&value=2");
-        assert_eq!(set.difference, ["- minfreespace = 1", "+ minfreespace = 2"]);
         let raw = of("drain", "branch=/m%0a%ff");
         assert_eq!(raw.argv.last().unwrap().as_bytes(), b"/m\n\xff");
     }

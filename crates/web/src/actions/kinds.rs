@@ -1,6 +1,7 @@
 //! The one table of what pages can do.
 
 use super::Undo;
+use super::rows::Rows;
 
 /// What an action is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +36,10 @@ pub enum Input {
     /// A number with a unit, as 20M, 5% or 3d.
     Quantity,
     Yes,
+    /// The name of a job, also of a new one.
+    JobName,
+    /// All rows of an option that is a list.
+    Rows(Rows),
     Choice(&'static [(&'static str, &'static str)]),
 }
 
@@ -50,6 +55,8 @@ pub enum Goes {
     /// As the left and the right half of `key=value`.
     Key,
     Value,
+    /// As `key=value`, if the job does not say so already.
+    Pair(&'static str),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +74,8 @@ pub struct Field {
 pub enum Plan {
     /// The command has `--dry-run`; it acts with `--yes`.
     DryRun,
+    /// The command has `--dry-run`, and acts without it.
+    Shown,
     /// There is none beyond the words.
     None,
 }
@@ -126,6 +135,8 @@ const NO_PERSIST: Field = free(
     Input::Yes,
     Goes::Flag("--no-persist"),
 );
+const PERSIST: Field =
+    free("persist", "Also in the file of the pool, for the next mount", Input::Yes, Goes::Flag("--persist"));
 const LIMIT: Field = helped(
     free("bwlimit", "At most, a second", Input::Quantity, Goes::With("--bwlimit")),
     "Such as 20M; empty for no limit.",
@@ -137,6 +148,37 @@ const HERE: Field = helped(
 const BACK: Undo = Undo::By("files stay as they are in the pool, and can be moved again");
 const DISKS: &str = "Disks";
 const FILES: &str = "Files";
+const ORDER: &str = "What goes where";
+const OLD_VALUE: Undo = Undo::By("the old value can be set again: the plan has it");
+
+/// An action that changes all rows of an option.
+const fn list(
+    name: &'static str,
+    title: &'static str,
+    words: &'static str,
+    fields: &'static [Field],
+    next: Option<&'static str>,
+) -> Kind {
+    Kind {
+        name,
+        title,
+        words,
+        undo: OLD_VALUE,
+        scope: Scope::Pool,
+        command: &["set"],
+        plan: Plan::Shown,
+        after: &[],
+        fields,
+        next,
+        group: ORDER,
+    }
+}
+
+const fn rows(rows: Rows) -> Field {
+    free("rows", "", Input::Rows(rows), Goes::Value)
+}
+
+const WHEN_TO_RUN: Input = Input::Choice(&[("true", "yes")]);
 
 pub static KINDS: &[Kind] = &[
     Kind {
@@ -231,17 +273,12 @@ pub static KINDS: &[Kind] = &[
         undo: Undo::By("the old value can be set again"),
         scope: Scope::Pool,
         command: &["set"],
-        plan: Plan::None,
+        plan: Plan::Shown,
         after: &[],
         fields: &[
             field("option", "Option", Input::Option, Goes::Key),
             free("value", "New value", Input::Value, Goes::Value),
-            free(
-                "persist",
-                "Also in the file of the pool, for the next mount",
-                Input::Yes,
-                Goes::Flag("--persist"),
-            ),
+            PERSIST,
         ],
         next: None,
         group: "",
@@ -334,6 +371,90 @@ pub static KINDS: &[Kind] = &[
         ],
         next: None,
         group: FILES,
+    },
+    list(
+        "rules",
+        "Change rules",
+        "A rule says on which disks files of a path belong, and how many copies there are to be. Nothing moves until tiers and rules \
+         are applied; new files are placed by them at once.",
+        &[rows(Rows::Rules), PERSIST],
+        Some("tier"),
+    ),
+    list(
+        "tiers",
+        "Change tiers",
+        "A tier is a group of disks that gets new files before others. Files leave it when it says so.",
+        &[rows(Rows::Tiers), PERSIST],
+        Some("tier"),
+    ),
+    list(
+        "keep",
+        "Change what the trash keeps",
+        "What is removed from the pool is kept for a while. What the trash holds and no row keeps any more stays until it is emptied; \
+         what is kept for a shorter time goes within the hour.",
+        &[rows(Rows::Trash), PERSIST],
+        None,
+    ),
+    Kind {
+        name: "schedule",
+        title: "Schedule a job",
+        words: "A command is run again and again, by the service canopy-jobs. The file of the pool says so.",
+        undo: Undo::By("the job can be changed again, or taken off the schedule"),
+        scope: Scope::Pool,
+        command: &["jobs"],
+        plan: Plan::Shown,
+        after: &["set"],
+        fields: &[
+            helped(
+                field("job", "Name", Input::JobName, Goes::Last),
+                "Letters, digits, -, _ and dots, such as verify.",
+            ),
+            helped(
+                field("do", "Command", Input::Value, Goes::Pair("do")),
+                "Without the pool: verify, balance --to 5, tier, dedup, snapraid sync, or another one.",
+            ),
+            helped(
+                field("when", "When", Input::Value, Goes::Pair("when")),
+                "Such as every Sunday at 01:00, every night at 03:00, every month, every 6 hours.",
+            ),
+            free("idle", "Begin only while clients leave the pool alone", WHEN_TO_RUN, Goes::Pair("idle")),
+            free("awake-only", "Begin only while no disk sleeps", WHEN_TO_RUN, Goes::Pair("awake-only")),
+            free(
+                "missed",
+                "If the machine was off at that time",
+                Input::Choice(&[("catch up", "run as soon as it can"), ("skip", "wait for the next time")]),
+                Goes::Pair("missed"),
+            ),
+            helped(
+                free("at-most", "Stop after", Input::Value, Goes::Pair("at-most")),
+                "Such as 6 hours; empty for no limit.",
+            ),
+            helped(
+                free(
+                    "deletions",
+                    "Do not sync if more files are gone",
+                    Input::Quantity,
+                    Goes::Pair("deletions"),
+                ),
+                "A number; only of snapraid sync.",
+            ),
+            helped(free("nice", "Nice", Input::Quantity, Goes::Pair("nice")), "0 to 19; empty for 10."),
+        ],
+        next: Some("job"),
+        group: ORDER,
+    },
+    Kind {
+        name: "unschedule",
+        title: "Take a job off the schedule",
+        words: "The file of the pool no longer has the job. What it has done stays, and so does its log.",
+        undo: Undo::By("it can be scheduled again: the plan has what it said"),
+        scope: Scope::Pool,
+        command: &["jobs"],
+        plan: Plan::Shown,
+        after: &["drop"],
+        fields: &[field("job", "Job", Input::Job, Goes::Last)],
+        next: None,
+        group: "",
     },
     Kind {
         name: "restore",
@@ -494,7 +615,7 @@ mod tests {
                     Goes::Flag(option) | Goes::With(option) => {
                         assert!(option.starts_with("--"), "{}", kind.name)
                     }
-                    Goes::Last | Goes::Key | Goes::Value => {}
+                    Goes::Last | Goes::Key | Goes::Value | Goes::Pair(_) => {}
                 }
                 assert_eq!(field.input == Input::Yes, matches!(field.goes, Goes::Flag(_)), "{}", kind.name);
             }

@@ -5,6 +5,7 @@ pub mod build;
 pub mod child;
 pub mod kinds;
 pub mod record;
+pub mod rows;
 pub mod runs;
 
 use std::ffi::OsString;
@@ -31,8 +32,6 @@ pub struct Action {
     pub undo: Undo,
     /// The command line that shows what would be done, without doing it.
     pub plan: Option<Vec<OsString>>,
-    /// What is known to change without a command: lines behind `-` and `+`.
-    pub difference: Vec<String>,
     /// The command line that does it.
     pub argv: Vec<OsString>,
     /// What is done next: its title, and the address of its form.

@@ -284,6 +284,9 @@ pub struct Job {
     pub overdue: Option<i64>,
     pub next: Option<i64>,
     pub last: Option<LastJob>,
+    /// What the file says of it, by key.
+    #[serde(default)]
+    pub says: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug, Deserialize)]

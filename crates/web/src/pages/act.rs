@@ -5,6 +5,7 @@ use super::parts::{path, pool_link, shown};
 use crate::actions::build::Known;
 use crate::actions::kinds::{Field, Input, KINDS, Kind, Scope};
 use crate::actions::record::Line;
+use crate::actions::rows::{self, Rows, YES};
 use crate::actions::runs::Run;
 use crate::data::model::{Pool, Status};
 use crate::entry::sessions::Session;
@@ -43,10 +44,11 @@ pub fn form(
             (hidden(session))
             @if let Some(pool) = known.pool { dl { dt { "Pool" } dd { (pool_link(&pool.mountpoint)) } } }
             @for field in kind.fields {
-                @match given(field, fixed) {
+                @if let Input::Rows(all) = field.input { (rows(all, known, typed)) }
+                @else { @match given(field, fixed) {
                     Some(value) => dl { dt { (field.label) } dd { span .path { (value.shown()) } } },
                     None => (entry(field, known, typed)),
-                }
+                } }
             }
             @if kind.name == "set" { (option_help(fixed, known)) }
             p .buttons { button .main { "Show what it would do" } " " a href=(back(pool.as_deref())) { "Back" } }
@@ -54,6 +56,54 @@ pub fn form(
         p .quiet { "Nothing is done yet: the next page shows the plan and asks." }
     };
     Page::new(kind.title, "/actions", content)
+}
+
+/// What a form has before somebody has typed: what a job says now, and that a change is kept where there is a file for it.
+pub fn as_it_is(kind: &Kind, known: &Known<'_>, fixed: &Fields) -> Fields {
+    let mut fields: Vec<(String, String)> = Vec::new();
+    if kind.name == "schedule" {
+        fields.extend(known.says(fixed.text("job")));
+    }
+    let has_rows = kind.fields.iter().any(|field| matches!(field.input, Input::Rows(_)));
+    if has_rows && !known.option("config").is_empty() {
+        fields.push(("persist".into(), YES.into()));
+    }
+    Fields::of(fields)
+}
+
+/// All rows of an option, one below the other: a number decides where each goes, and an empty row is none.
+fn rows(rows: Rows, known: &Known<'_>, typed: &Fields) -> Markup {
+    let all = rows.shown(typed, known.option(rows.option()));
+    let mut helped = false;
+    html! {
+        p .quiet { "Numbers say in which order they come, and what is emptied goes." }
+        @for (index, row) in all.iter().enumerate() {
+            @let is_new = row.iter().all(String::is_empty);
+            @let first = !std::mem::replace(&mut helped, true);
+            fieldset .row {
+                legend { @if is_new { "New" } @else { (rows.one()) " " (index + 1) } }
+                div .field .place {
+                    @let id = rows::field(rows::PLACE, index);
+                    label for=(id) { "Number" }
+                    input id=(id) name=(id) type="text" inputmode="numeric" value=(index + 1);
+                }
+                @for (column, value) in rows.columns().iter().zip(row) {
+                    @let id = rows::field(column.name, index);
+                    @let help = format!("h-{}", column.name);
+                    div .field {
+                        @if column.is_check {
+                            label .check { input id=(id) type="checkbox" name=(id) value=(YES) checked[value == YES]; " " (column.label) }
+                        } @else {
+                            label for=(id) { (column.label) }
+                            input id=(id) type="text" name=(id) value=(value) aria-describedby=[(!column.help.is_empty()).then_some(&help)]
+                                autocomplete="off" autocapitalize="off" spellcheck="false";
+                            @if first && !column.help.is_empty() { p .quiet id=(help) { (column.help) } }
+                        }
+                    }
+                }
+            }
+        }
+    }
 }
 
 fn given<'f>(field: &Field, fixed: &'f Fields) -> Option<&'f OsStr> {
@@ -95,7 +145,7 @@ fn entry(field: &Field, known: &Known<'_>, typed: &Fields) -> Markup {
                         let words = if word.chars().all(char::is_uppercase) { format!("{word}: {words}") } else { (*words).to_owned() };
                         ((*word).to_owned(), words)
                     }).collect())),
-                    Input::Job => (choose(same(known.jobs.clone()))),
+                    Input::Job => (choose(same(known.jobs.iter().map(|job| job.name.clone()).collect()))),
                     Input::Finding => (choose(same(known.findings.clone()))),
                     Input::Option => (choose(same(known.options.iter().filter(|option| option.runtime).map(|option| option.name.clone()).collect()))),
                     Input::Directories => textarea id=(id) name=(field.name) rows="4" required[field.required] aria-describedby=[described] { (was) },

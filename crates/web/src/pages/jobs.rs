@@ -18,8 +18,7 @@ pub fn page(all: &[(&OsText, Result<Jobs, Failure>)], session: &Session) -> Page
     let content = html! {
         h1 { "Schedule" }
         @if none {
-            p .notice { "Nothing is scheduled. In the file of a pool, " code { "[[schedule]]" } " says what is done when: "
-                code { "canopy jobs --help" } " shows how." }
+            p .notice { "Nothing is scheduled." }
         } @else if known().any(|jobs| !jobs.watched) {
             p .notice.attention { "Nothing runs at its time now: " code { "systemctl enable --now canopy-jobs" } "." }
         }
@@ -31,6 +30,7 @@ pub fn page(all: &[(&OsText, Result<Jobs, Failure>)], session: &Session) -> Page
                     Err(failure) => p .notice.attention { (shown(&failure.0)) },
                     Ok(jobs) => @for pool in &jobs.pools {
                         @if let Some(mistake) = &pool.mistake { p .notice.problem { (shown(mistake)) } }
+                        @if session.role.may_act() { p .links { a href=(form_link("schedule", Some(&at), &[])) { "Schedule a job" } } }
                         ul .cards { @for job in &pool.jobs { li .card { (card(job, session.role.may_act().then_some(&*at))) } } }
                     },
                 }
@@ -64,7 +64,13 @@ fn card(job: &Job, pool: Option<&Path>) -> Markup {
             }
         }
         @if let Some(pool) = pool.filter(|_| job.state != "runs") {
-            p { a href=(form_link("job", Some(pool), &[("job", OsStr::new(&job.name))])) { "Run now" span .unseen { ": " (shown(&job.name)) } } }
+            @let kinds = [("job", "Run now"), ("schedule", "Change"), ("unschedule", "Take off")];
+            @let of_file = if job.says.is_empty() { 1 } else { kinds.len() };
+            ul .actions {
+                @for (kind, words) in &kinds[..of_file] {
+                    li { a href=(form_link(kind, Some(pool), &[("job", OsStr::new(&job.name))])) { (words) span .unseen { ": " (shown(&job.name)) } } }
+                }
+            }
         }
     }
 }

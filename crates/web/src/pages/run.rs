@@ -23,10 +23,6 @@ pub fn page(run: &Run, session: &Session) -> Page {
         }
         h2 { "The command that does the same" }
         pre .command tabindex="0" aria-label="Command" data-copy { (run.command()) }
-        @if !action.difference.is_empty() {
-            h2 { "What changes" }
-            pre tabindex="0" aria-label="What changes" { @for line in &action.difference { (shown(line)) "\n" } }
-        }
         @if action.plan.is_some() {
             h2 { "Plan" }
             @if run.state == State::Planning { p { "It is being made. Nothing is changed." } }

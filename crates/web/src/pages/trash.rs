@@ -42,6 +42,7 @@ fn kept(pool: &Path, trash: &Trash, sought: &str, may: bool) -> Markup {
     found.sort_by_key(|kept| std::cmp::Reverse(kept.removed));
     let used: u64 = found.iter().map(|kept| kept.used).sum();
     html! {
+        @if may { p .links { a href=(form_link("keep", Some(pool), &[])) { "Change what it keeps" } } }
         @if found.is_empty() {
             p { @if sought.is_empty() { "It is empty." } @else { "Nothing in it contains “" (shown(sought)) "”." } }
         } @else {

@@ -412,3 +412,74 @@ fn pages_lead_to_actions() {
         assert!(!got.body.contains("code=old") && !got.body.contains("option=threads"), "{}", got.body);
     }
 }
+
+#[test]
+fn lists_are_edited_in_rows_and_jobs_in_fields() {
+    let screen = Screen::start(&[]);
+    let visitor = Visitor::of(&screen, &[]);
+    let rules = "a/**=/mnt/disk1;<b>=ssd|copies 2";
+    let options = format!("\"options\":{{\"config\":\"/etc/canopy/media.toml\",\"rules\":\"{rules}\",");
+    screen.says("status", &HEALTHY.replace("\"options\":{", &options));
+    screen.says(
+        "jobs",
+        r#"{"watched":true,"pools":[{"pool":"media","jobs":[{"name":"verify","command":"canopy verify","state":"rests",
+            "says":{"do":"verify","when":"every <i>day</i>","idle":"true"}}]}]}"#,
+    );
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    for command in ["set", "jobs"] {
+        screen.does(
+            command,
+            "case \"$*\" in *--json*) ;; *--dry-run*) echo '+ new'; exit 0;; *) exit 0;; esac\n",
+        );
+    }
+    let form = visitor.get("/do?what=rules&at=/mnt/media").body;
+    for part in [
+        "value=\"a/**\"",
+        "value=\"/mnt/disk1\"",
+        "value=\"&lt;b&gt;\"",
+        "Rule 2</legend>",
+        "<legend>New",
+        "name=\"persist\" value=\"yes\" checked",
+    ] {
+        assert!(form.contains(part), "{part}: {form}");
+    }
+    let id = visitor.ready(
+        "/do?what=rules&at=/mnt/media",
+        "path.0=a/**&branches.0=/mnt/disk1&place.0=2&path.1=b;c&tier.1=ssd&place.1=1&persist=yes",
+    );
+    let page = visitor.get(&format!("/run?id={id}")).body;
+    assert!(page.contains("+ new") && page.contains("b\\;c=ssd;a/**=/mnt/disk1"), "{page}");
+    assert_eq!(acted(&screen), [""; 0]);
+    assert_eq!(visitor.start(&id).status, 303);
+    visitor.wait_for(&format!("/run?id={id}"), "It has ended: done");
+    // What is wrong is said, and what was typed stays.
+    let got = visitor.post("/do?what=rules&at=/mnt/media", "path.0=typed&tier.0=a&branches.0=/b");
+    assert!(
+        got.status == 422 && got.body.contains("not both") && got.body.contains("value=\"typed\""),
+        "{got:?}"
+    );
+    let form = visitor.get("/do?what=schedule&at=/mnt/media&job=verify").body;
+    assert!(form.contains("value=\"every &lt;i&gt;day&lt;/i&gt;\"") && !form.contains("<i>day"), "{form}");
+    let id =
+        visitor.ready("/do?what=schedule&at=/mnt/media&job=verify", "do=verify&when=every+week&idle=&nice=3");
+    assert_eq!(visitor.start(&id).status, 303);
+    visitor.wait_for(&format!("/run?id={id}"), "It has ended: done");
+    let id = visitor.ready("/do?what=unschedule&at=/mnt/media&job=verify", "");
+    assert_eq!(visitor.start(&id).status, 303);
+    visitor.wait_for(&format!("/run?id={id}"), "It has ended: done");
+    assert_eq!(
+        acted(&screen),
+        [
+            "set --persist -- /mnt/media rules=b\\;c=ssd;a/**=/mnt/disk1",
+            "jobs -- /mnt/media set verify when=every week idle= nice=3",
+            "jobs -- /mnt/media drop verify"
+        ]
+    );
+    // A form that somebody else has made.
+    for form in ["path.0=a%0ab&tier.0=x", "path.0=a&tier.0=x;y", "path.0=a%5C&tier.0=x"] {
+        assert_eq!(visitor.post("/do?what=rules&at=/mnt/media", form).status, 422, "{form}");
+    }
+    for form in ["job=--yes&do=verify&when=x", "job=a/b&do=verify&when=x", "job=new&do=verify"] {
+        assert_eq!(visitor.post("/do?what=schedule&at=/mnt/media", form).status, 422, "{form}");
+    }
+}

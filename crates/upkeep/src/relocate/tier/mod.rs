@@ -12,7 +12,9 @@ use super::job::{Found, Stays, collect};
 use super::layout::NoRoom;
 use super::mover::{Action, Outcome, Task};
 use super::{Bound, Run, RunArgs, Told, file, layout};
+use crate::consent::ConsentArgs;
 use crate::error::{Error, Result};
+use crate::output::print;
 use crate::pool_link::PoolLink;
 use crate::stop::Stop;
 use canopy_policy::layout::{Now, is_time};
@@ -24,7 +26,8 @@ use pause::IdleGate;
 use record::Record;
 use std::cell::RefCell;
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 /// Move files between tiers, and apply rules: places and copies
@@ -39,6 +42,9 @@ pub struct TierArgs {
     /// At any time of the day, whatever the tiers say
     #[arg(long)]
     pub now: bool,
+    /// As if these were set: tiers=... or rules=... (with --dry-run)
+    #[arg(long, value_name = "KEY=VALUE", requires = "dry_run")]
+    pub as_if: Vec<OsString>,
     #[command(flatten)]
     pub run: RunArgs,
 }
@@ -46,7 +52,7 @@ pub struct TierArgs {
 const NOTES: &str = "\
 Without --once it stays, and looks each minute (canopy-tier@.service). Moves
 wait while clients keep the pool busy, and on battery, unless --eager is given.
-Example: canopy tier /mnt/pool --once --dry-run";
+Example: canopy tier /mnt/pool --once --dry-run --as-if 'rules=films/=slow'";
 
 /// How often a mover that stays looks how full the tiers are.
 const LOOK: Duration = Duration::from_secs(60);
@@ -61,7 +67,7 @@ pub fn tier(args: &TierArgs) -> Result<()> {
     let args = &args;
     let stop = Stop::on_signals()?;
     let pool = PoolLink::named(&args.pool)?.accepting_losses(args.run.lossy);
-    let placement = pool.placement()?;
+    let placement = pool.placement_as_if(&args.as_if)?;
     if placement.is_empty() {
         return Err(Error::NoTiers(pool.mountpoint));
     }
@@ -77,6 +83,25 @@ pub fn tier(args: &TierArgs) -> Result<()> {
     // The branches are let go between two looks, so that their disks can be unmounted.
     drop(pool);
     mover.stay()
+}
+
+/// Shows what would move if `pair` were set, which gives tiers or rules.
+///
+/// # Errors
+/// As [`tier`]; none if nothing can move, because there are neither tiers nor rules.
+pub fn preview(pool: &Path, pair: &OsStr) -> Result<()> {
+    let consent = ConsentArgs { dry_run: true, yes: false };
+    let run = RunArgs { consent, ..RunArgs::default() };
+    let as_if = vec![pair.to_owned()];
+    match tier(&TierArgs { pool: pool.to_owned(), once: true, now: true, as_if, run }) {
+        Err(Error::NoTiers(_)) => {
+            print("Without tiers and rules, nothing moves.\n");
+            Ok(())
+        }
+        // It is told.
+        Err(Error::Left(..) | Error::NotCopied(_)) => Ok(()),
+        done => done,
+    }
 }
 
 /// What has become of a round.

@@ -1,8 +1,8 @@
 //! `canopy options`: prints the table of options, for people and programs.
 
-use crate::terminal::{self, paragraph};
 use canopy_config::options::{Changes, Spec, table};
 use canopy_config::{Config, resolve};
+use canopy_terminal::{self as terminal, paragraph};
 use clap::Args;
 use serde::Serialize;
 
