@@ -29,6 +29,7 @@ docs/web.md says what can be done there, and who else could get in.
   --listen PLACE   ADDRESS:PORT or unix:PATH [default: 127.0.0.1:7373]
   --name NAME      a name by which browsers reach it, as that of a proxy
   --group GROUP    the group that may connect to the socket
+  --certificate FILE, --key FILE   with TLS: of the address, in PEM
   --without-tls    listen where others on the network can read along
   --user-header NAME   where a proxy names its user (on a socket)
   --read-only      let nobody change anything

@@ -22,6 +22,8 @@ pub struct App {
     pub user_header: Option<HeaderName>,
     /// Nobody may change anything.
     pub read_only: bool,
+    /// It is listened on with TLS.
+    pub is_secret: bool,
     pub tokens: Tokens,
     pub sessions: Sessions,
     pub attempts: Attempts,
@@ -40,6 +42,7 @@ impl App {
             runs,
             user_header: None,
             read_only: false,
+            is_secret: false,
             tokens,
             sessions: Sessions::default(),
             attempts: Attempts::default(),

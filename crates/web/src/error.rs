@@ -10,8 +10,9 @@ pub enum Error {
     #[error("--listen {text}: {why}")]
     Address { text: String, why: &'static str },
     #[error(
-        "--listen {0}: others on the network could read along and act as you, because there is no TLS (listen on \
-         127.0.0.1 or unix:PATH, and reach it by ssh -L or through a proxy with TLS; or say --without-tls)"
+        "--listen {0}: others on the network could read along and act as you, because there is no TLS (give \
+         --certificate and --key; or listen on 127.0.0.1 or unix:PATH, and reach it by ssh -L or through a proxy with TLS; or say \
+         --without-tls)"
     )]
     OpenAddress(String),
     #[error("cannot listen on {place}: {}{}", os_error(.why), if .why.kind() == io::ErrorKind::AddrInUse { " (another program does; choose another port with --listen)" } else { "" })]
@@ -24,6 +25,12 @@ pub enum Error {
     HeaderWithoutSocket,
     #[error("--user-header {0}: this is no name of a header that a proxy sets, such as X-Remote-User")]
     Header(String),
+    #[error("{}: {why}", .path.shown())]
+    Tls { path: PathBuf, why: String },
+    #[error(
+        "--certificate and --key go with an address, not with a socket (what leads to the socket has TLS)"
+    )]
+    TlsOnSocket,
     #[error("--group only goes with --listen unix:PATH")]
     GroupWithoutSocket,
     #[error("{}: {why} (others could let themselves in; choose another directory with --state)", .path.shown())]

@@ -18,6 +18,7 @@ pub mod live;
 pub mod pages;
 pub mod request;
 pub mod routes;
+pub mod tls;
 
 use actions::runs::Runs;
 use app::App;
@@ -56,8 +57,14 @@ struct ServeArgs {
     /// ADDRESS:PORT or unix:PATH
     #[arg(long, value_name = "PLACE", default_value = "127.0.0.1:7373")]
     listen: String,
+    /// With TLS: its certificate, and those above, in PEM
+    #[arg(long, value_name = "FILE", requires = "key")]
+    certificate: Option<PathBuf>,
+    /// The private key of the certificate, in PEM
+    #[arg(long, value_name = "FILE", requires = "certificate")]
+    key: Option<PathBuf>,
     /// Listen where others on the network read along
-    #[arg(long)]
+    #[arg(long, conflicts_with = "certificate")]
     without_tls: bool,
     /// A name by which browsers reach it, as a proxy's
     #[arg(long, value_name = "NAME")]
@@ -105,6 +112,9 @@ const USAGE: u8 = 2;
 
 /// Runs the program. Every error is one line on stderr.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let help =
+        if args.get(1).is_some_and(|word| word == "token") { "canopy web token" } else { "canopy web" };
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) if !error.use_stderr() => {
@@ -115,7 +125,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             let text = error.render().to_string();
             let first = text.split("\n\n").next().unwrap_or_default();
             let line = first.split_whitespace().collect::<Vec<_>>().join(" ");
-            eprintln!("canopy-web: {} (canopy web --help)", one_line(line.trim_start_matches("error: ")));
+            eprintln!("canopy-web: {} ({help} --help)", one_line(line.trim_start_matches("error: ")));
             return ExitCode::from(USAGE);
         }
     };
@@ -167,17 +177,20 @@ fn invitation(address: &str, token: &str) -> String {
 }
 
 fn serve(args: &ServeArgs, state: &Path) -> Result<()> {
-    let place = Place::parse(&args.listen, args.without_tls)?;
+    let files = args.certificate.clone().zip(args.key.clone());
+    let tls = files.map(|(certificate, key)| tls::Files { certificate, key }.acceptor()).transpose()?;
+    let (is_secret, is_open) = (tls.is_some(), tls.is_some() || args.without_tls);
+    let place = Place::parse(&args.listen, is_open)?;
     let user_header = user_header(args.user_header.as_deref(), &place)?;
     let tokens = Tokens::open(state)?;
     let own = std::env::current_exe().ok();
     let program = args.canopy.clone().unwrap_or_else(|| Program::beside(own.as_deref()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(Error::Runtime)?.block_on(async {
-        let listener = Listener::bind(&place, args.group.as_deref()).await?;
+        let listener = Listener::bind(&place, args.group.as_deref(), tls).await?;
         let address = listener.address();
         tokens.set_address(&address)?;
-        let listens = match (&place, args.without_tls) {
+        let listens = match (&place, is_open) {
             // Its own address is a name of it.
             (Place::Tcp(address), true) => Some(address.ip().to_string()),
             _ => None,
@@ -189,6 +202,7 @@ fn serve(args: &ServeArgs, state: &Path) -> Result<()> {
         let data = Data::new(Program::new(program));
         let mut app = App::new(data, Arc::clone(&runs), tokens.clone(), hosts, cookie);
         app.read_only = args.read_only;
+        app.is_secret = is_secret;
         app.user_header = user_header;
         let app = Arc::new(app);
         let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())

@@ -19,8 +19,9 @@ use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::TlsAcceptor;
 
 const CONNECTIONS: usize = 128;
 /// How long a request line with its headers may take, and how long a connection may be idle.
@@ -36,8 +37,8 @@ pub enum Place {
 
 impl Place {
     /// # Errors
-    /// If it is no address, or one that others on the network reach, and nobody has said that there need be no TLS.
-    pub fn parse(text: &str, without_tls: bool) -> Result<Place> {
+    /// If it is no address, or one that others on the network reach while there is neither TLS nor a word that there need be none.
+    pub fn parse(text: &str, may_be_open: bool) -> Result<Place> {
         if let Some(path) = text.strip_prefix("unix:") {
             let why = "a socket needs an absolute path, as unix:/run/canopy-web/socket";
             let is_absolute = path.starts_with('/');
@@ -49,7 +50,7 @@ impl Place {
         }
         let why = "is no address: say ADDRESS:PORT, as 127.0.0.1:7373 or [::1]:7373, or unix:PATH";
         let address: SocketAddr = text.parse().map_err(|_| Error::Address { text: text.into(), why })?;
-        if address.ip().is_loopback() || without_tls {
+        if address.ip().is_loopback() || may_be_open {
             Ok(Place::Tcp(address))
         } else {
             Err(Error::OpenAddress(text.into()))
@@ -58,9 +59,8 @@ impl Place {
 }
 
 /// What listens.
-#[derive(Debug)]
 pub enum Listener {
-    Tcp(TcpListener),
+    Tcp(TcpListener, Option<TlsAcceptor>),
     Unix(UnixListener, PathBuf),
 }
 
@@ -69,12 +69,15 @@ impl Listener {
     ///
     /// # Errors
     /// If the address is in use or not allowed.
-    pub async fn bind(place: &Place, group: Option<&str>) -> Result<Listener> {
+    pub async fn bind(place: &Place, group: Option<&str>, tls: Option<TlsAcceptor>) -> Result<Listener> {
         match (place, group) {
             (Place::Tcp(_), Some(_)) => Err(Error::GroupWithoutSocket),
+            (Place::Unix(_), _) if tls.is_some() => Err(Error::TlsOnSocket),
             (Place::Tcp(address), None) => {
                 let bound = TcpListener::bind(address).await;
-                bound.map(Listener::Tcp).map_err(|why| Error::Listen { place: address.to_string(), why })
+                bound
+                    .map(|bound| Listener::Tcp(bound, tls))
+                    .map_err(|why| Error::Listen { place: address.to_string(), why })
             }
             (Place::Unix(path), group) => unix(path, group).await,
         }
@@ -84,8 +87,11 @@ impl Listener {
     #[must_use]
     pub fn address(&self) -> String {
         match self {
-            Listener::Tcp(listener) => {
-                listener.local_addr().map_or_else(|_| String::new(), |address| format!("http://{address}"))
+            Listener::Tcp(listener, tls) => {
+                let scheme = if tls.is_some() { "https" } else { "http" };
+                listener
+                    .local_addr()
+                    .map_or_else(|_| String::new(), |address| format!("{scheme}://{address}"))
             }
             Listener::Unix(_, path) => format!("unix:{}", path.shown()),
         }
@@ -99,9 +105,14 @@ impl Listener {
             let Ok(turn) = Arc::clone(&turns).acquire_owned().await else { return };
             let app = Arc::clone(app);
             match self {
-                Listener::Tcp(listener) => match listener.accept().await {
-                    Ok((stream, _)) => drop(tokio::spawn(connection(TokioIo::new(stream), app, turn))),
-                    Err(_) => pause().await,
+                Listener::Tcp(listener, tls) => match (listener.accept().await, tls) {
+                    (Ok((stream, _)), None) => {
+                        drop(tokio::spawn(connection(TokioIo::new(stream), app, turn)));
+                    }
+                    (Ok((stream, _)), Some(tls)) => {
+                        drop(tokio::spawn(secret_connection(tls.clone(), stream, app, turn)));
+                    }
+                    (Err(_), _) => pause().await,
                 },
                 Listener::Unix(listener, _) => match listener.accept().await {
                     Ok((stream, _)) => drop(tokio::spawn(connection(TokioIo::new(stream), app, turn))),
@@ -151,6 +162,13 @@ async fn unix(path: &Path, group: Option<&str>) -> Result<Listener> {
         fs::set_permissions(path, fs::Permissions::from_mode(0o660)).map_err(failed)?;
     }
     Ok(listener)
+}
+
+/// As `connection`, behind TLS. Who does not finish the handshake holds a connection no longer than who sends no request.
+async fn secret_connection(tls: TlsAcceptor, stream: TcpStream, app: Arc<App>, turn: OwnedSemaphorePermit) {
+    if let Ok(Ok(stream)) = tokio::time::timeout(HEAD_DEADLINE, tls.accept(stream)).await {
+        connection(TokioIo::new(stream), app, turn).await;
+    }
 }
 
 async fn connection<S: Read + Write + Unpin>(stream: S, app: Arc<App>, _turn: OwnedSemaphorePermit) {

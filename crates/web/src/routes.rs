@@ -147,7 +147,7 @@ fn leave(app: &App, session: &Session) -> Answer {
 fn set_cookie(app: &App, headers: &HeaderMap, value: &str, seconds: u64, to: Answer) -> Answer {
     // A proxy with TLS is before us.
     let is_secret = headers.get("x-forwarded-proto").is_some_and(|scheme| scheme.as_bytes() == b"https");
-    let secure = if is_secret { "; Secure" } else { "" };
+    let secure = if is_secret || app.is_secret { "; Secure" } else { "" };
     let text =
         format!("{}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}", app.cookie);
     answer::with_header(to, header::SET_COOKIE, &text)

@@ -37,6 +37,7 @@ fn mistakes_are_named_in_one_line() {
         (&["--listen", "unix:/tmp/x", "--user-header", "Cookie"], "no name of a header that a proxy sets"),
         (&["--listen", "unix:/tmp/x", "--user-header", "a b"], "no name of a header that a proxy sets"),
         (&["--lisen", "x"], "(canopy web --help)"),
+        (&["token", "--bogus"], "(canopy web token --help)"),
         (&["token"], "canopy-web does not run here"),
     ] {
         let line = fails(args);

@@ -9,3 +9,4 @@ mod limits;
 mod listening;
 mod pages;
 mod rig;
+mod tls;
