@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tries the screen in the browser in headless Chromium, against a pool of loop devices: each page at three widths and in both
-# colours, with and without JavaScript, by keyboard, with axe, and a disk pulled while its page is open.
+# colours, with and without JavaScript, by keyboard, with axe, a disk pulled while its page is open, and a life of a pool without
+# a terminal.
 #   web-tests.sh [--pictures] [FILTER]    only what has FILTER in its name; --pictures also writes docs/images/web.png
 # BUILD names a directory with a built canopy and canopy-web (by default they are built).
 # Needs root, chromium, node and npm (apt-get install chromium nodejs npm), and the registry of npm for the two packages in
@@ -46,11 +47,12 @@ finish() {
     [[ -z $screen ]] || kill "$screen" 2>/dev/null || true
     "$build/canopy" umount --lazy "$work/media" 2>/dev/null || true
     "$build/canopy" umount --lazy "$work/second" 2>/dev/null || true
-    for disk in "$work"/disk*/; do
+    "$build/canopy" umount --lazy "$work/life" 2>/dev/null || true
+    for disk in "$work"/disk*/ "$work"/life?/; do
         umount -l "$disk" 2>/dev/null || true
     done
     # Where movers of the pool have said how they go.
-    rm -f "/run/canopy/tier${record//\//-}-media.json"
+    rm -f "/run/canopy/tier${record//\//-}"-{media,life}.json
     rm -rf --one-file-system "$work"
 }
 trap finish EXIT

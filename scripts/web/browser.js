@@ -15,6 +15,8 @@ const PAGES = {
   pools: "/",
   pool: `/pool?at=${at}`,
   warnings: "/warnings",
+  events: "/events",
+  search: `/files?at=${at}&name=mkv`,
   options: `/options?at=${at}`,
   files: `/files?at=${at}&path=films`,
   file: `/files?at=${at}&path=films%2Fone.mkv`,
@@ -200,6 +202,8 @@ async function axe(page) {
     await page.waitForFunction((before) => !document.body.innerText.includes(before), before, { timeout: 30000 });
   });
   await require("./actions.js").run({ browser, state, check, axe, watch, origin, pool });
+  await require("./life.js").run({ browser, state, check, axe, watch, origin });
+  await require("./cockpit.js").run({ browser, check, axe, pool });
   await check("leaving ends the session in every window", async () => {
     const other = await first.newPage();
     await other.goto(origin);

@@ -236,6 +236,40 @@ fn a_message_that_cannot_be_sent_waits() {
     assert!(fs::read_to_string(&state).expect("a state").contains("pool-not-mounted"));
 }
 
+/// Whether or not anybody is told: what has happened stays to be seen.
+#[test]
+fn what_happened_is_kept() {
+    let scratch = ScratchDir::new("canopy-notify", &["etc", "bin"]);
+    let state = scratch.path("state/told.json");
+    let events = |json: &[&str]| {
+        run_within(canopy(&scratch).arg("events").args(json).arg("--state").arg(&state), PATIENCE)
+    };
+    let none = events(&[]);
+    assert!(none.success() && none.stdout.contains("Nothing has happened"), "{}", none.describe());
+    let pool = scratch.path("etc/media.toml");
+    fs::write(&pool, format!("branches = ['{0}']\nmountpoint = '{0}/none'\n", scratch.dir().display()))
+        .unwrap();
+    let mut command = canopy(&scratch);
+    command.args(["run", "--gather", "1", "--state"]).arg(&state).stderr(Stdio::null());
+    let mut child = spawn(&mut command).expect("a process");
+    let begun = wait_until(PATIENCE, || events(&[]).stdout.contains("begins: the pool that"));
+    fs::remove_file(&pool).unwrap();
+    let over = wait_until(PATIENCE, || events(&[]).stdout.contains("is over: the pool that"));
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("it runs");
+    assert!(wait_within(&mut child, PATIENCE).is_some_and(|status| status.success()));
+    let shown = events(&["--json"]);
+    assert!(begun && over, "{}", shown.describe());
+    let report: serde_json::Value = serde_json::from_str(&shown.stdout).expect("JSON");
+    let phases: Vec<&str> =
+        report["events"].as_array().unwrap().iter().filter_map(|it| it["phase"].as_str()).collect();
+    assert_eq!(phases, ["begins", "ends"], "{report:#}");
+    assert_eq!(report["events"][0]["subject"]["code"], "pool-not-mounted");
+    assert!(
+        report["events"][0]["fix"].as_str().is_some_and(|fix| fix.contains("canopy mount")),
+        "{report:#}"
+    );
+}
+
 #[test]
 fn mistakes_are_told() {
     let scratch = ScratchDir::new("canopy-notify", &["etc", "bin"]);

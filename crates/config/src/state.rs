@@ -11,8 +11,8 @@ use tempfile::NamedTempFile;
 pub const DIR: &str = "/var/lib/canopy";
 /// What disks have told of themselves, by default.
 pub const DISKS: &str = "/var/lib/canopy/disks.json";
-/// What has been told of pools, by default.
-pub const TOLD: &str = "/var/lib/canopy/notify.json";
+/// The file of what has been told of pools.
+pub const TOLD: &str = "notify.json";
 
 /// Where else is kept what commands remember.
 const DIRECTORY: &str = "/var/lib/canopy";

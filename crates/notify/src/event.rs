@@ -73,6 +73,23 @@ pub enum Phase {
     Happened,
 }
 
+impl Phase {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Phase::Begins => "begins",
+            Phase::Lasts => "lasts",
+            Phase::Ends => "is over",
+            Phase::Brief => "was brief",
+            Phase::Happened => "has happened",
+        }
+    }
+
+    /// There is still something to do.
+    pub(crate) fn needs_fix(self) -> bool {
+        matches!(self, Phase::Begins | Phase::Lasts)
+    }
+}
+
 /// One thing that a message tells.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Event {

@@ -9,6 +9,7 @@
 mod deliver;
 mod error;
 pub mod event;
+mod history;
 mod mail;
 mod message;
 mod outbox;
@@ -18,7 +19,7 @@ mod tracker;
 
 pub use error::{Error, Result};
 
-use canopy_config::state::{DISKS, TOLD};
+use canopy_config::state::{self, DISKS};
 use clap::{Args, ValueEnum};
 use event::Seen;
 use std::path::PathBuf;
@@ -28,22 +29,20 @@ use std::path::PathBuf;
 #[command(after_help = NOTES)]
 pub struct NotifyArgs {
     /// What to do
-    #[arg(value_enum, value_name = "run|test", hide_possible_values = true)]
+    #[arg(value_enum, value_name = "run|test|events", hide_possible_values = true)]
     pub action: Action,
     /// Who is told [default: /etc/canopy/notify.toml]
     #[arg(long, value_name = "FILE", default_value = "/etc/canopy/notify.toml", hide_default_value = true)]
     pub file: PathBuf,
     /// What was told [default: /var/lib/canopy/notify.json]
-    #[arg(
-        long,
-        value_name = "FILE",
-        default_value = TOLD,
-        hide_default_value = true
-    )]
-    pub state: PathBuf,
+    #[arg(long, value_name = "FILE")]
+    pub state: Option<PathBuf>,
     /// How long events gather into one message
     #[arg(long, value_name = "SECONDS", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub gather: u32,
+    /// Print events as JSON, for programs
+    #[arg(long)]
+    pub json: bool,
     /// The fstab to look at
     #[arg(long, value_name = "FILE", default_value = "/etc/fstab")]
     pub fstab_file: PathBuf,
@@ -58,12 +57,15 @@ pub enum Action {
     Run,
     /// Send a message to everybody who is told, to try it.
     Test,
+    /// Show what has happened.
+    Events,
 }
 
 const NOTES: &str = "\
 'run' looks at all pools until it is stopped, as canopy-notify.service does, and
 sends what 'canopy status' warns of: once when it begins, once when it is over.
-'test' sends a trial to everybody. docs/messages.md explains it all.
+'test' sends a trial to everybody. 'events' shows the last 1,000 that 'run' has
+seen. docs/messages.md explains it all.
 
 /etc/canopy/notify.toml (or the file of a pool, for that pool alone):
   [[notify]]
@@ -75,6 +77,7 @@ sends what 'canopy status' warns of: once when it begins, once when it is over.
 
 Examples:
   canopy notify test
+  canopy notify events
   systemctl enable --now canopy-notify";
 
 /// Runs the command. `look` looks at all pools.
@@ -82,9 +85,21 @@ Examples:
 /// # Errors
 /// A mistake in a file; if nobody is to be told; if a test message could not be sent.
 pub fn notify(args: &NotifyArgs, look: &dyn Fn() -> Result<Seen, String>) -> Result<()> {
-    let targets = target::all(&args.file);
+    let state = args.state.clone().unwrap_or_else(|| state::directory().join(state::TOLD));
+    let targets = || target::all(&args.file);
     match args.action {
-        Action::Run => run::watch(&targets?, &args.state, i64::from(args.gather), look),
-        Action::Test => run::test(&targets?),
+        Action::Run => {
+            // What happens is kept, even if nobody is told.
+            let targets = match targets() {
+                Err(Error::NoTargets(_)) => Vec::new(),
+                found => found?,
+            };
+            run::watch(&targets, &state, i64::from(args.gather), look)
+        }
+        Action::Test => run::test(&targets()?),
+        Action::Events => {
+            let failed = |why| Error::File { file: state.clone(), why };
+            history::History::beside(&state).show(args.json).map_err(failed)
+        }
     }
 }

@@ -3,6 +3,7 @@
 use crate::deliver;
 use crate::error::{Error, Result};
 use crate::event::{Condition, Event, Phase, Seen, Severity, Subject};
+use crate::history::History;
 use crate::message::Message;
 use crate::outbox::Outbox;
 use crate::target::Target;
@@ -37,6 +38,10 @@ pub(crate) fn watch(
 ) -> Result<()> {
     let ended = canopy_terminal::ends().map_err(Error::system("cannot wait for signals"))?;
     let mut memory = recall(state);
+    let mut history = History::beside(state);
+    if targets.is_empty() {
+        say(Severity::Notice, "nobody is told of anything; canopy notify events shows what happens");
+    }
     memory.outbox.keep(|name| targets.iter().any(|target| target.name() == name));
     let every = Duration::from_secs((gather / LOOKS).clamp(1, APART).unsigned_abs());
     let mut blind = false;
@@ -47,6 +52,9 @@ pub(crate) fn watch(
                 blind = false;
                 let events = memory.tracker.observe(now, seen, gather);
                 events.iter().for_each(log);
+                if let Err(why) = history.add(now, &events) {
+                    say(Severity::Warning, &format!("events cannot be kept: {}", os_error(&why)));
+                }
                 for target in targets {
                     if let Some(message) = message_for(target, now, &events) {
                         memory.outbox.put(&target.name(), message);

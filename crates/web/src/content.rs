@@ -3,17 +3,20 @@
 use crate::actions::build::Known;
 use crate::actions::kinds::{Input, Kind, Scope};
 use crate::app::App;
+use crate::data::background;
 use crate::data::command::Failure;
-use crate::data::du::Counted;
 use crate::data::model::Pool;
 use crate::entry::sessions::Session;
 use crate::pages::files::{self, Found};
 use crate::pages::frame::Page;
-use crate::pages::watch::{activity, map};
+use crate::pages::watch::{activity, events, map};
 use crate::pages::{act, doctor, jobs, log, options, overview, pool, run, setup, trash, warnings};
 use crate::request::{Fields, within};
 use canopy_sys::shown::Show as _;
 use std::path::Path;
+
+/// A name has at most so many bytes.
+const LONGEST_NAME: usize = 255;
 
 /// Returns a page; `None` if there is no such page for this role.
 pub async fn page(app: &App, session: &Session, path: &str, query: &Fields) -> Option<Page> {
@@ -33,6 +36,7 @@ pub async fn page(app: &App, session: &Session, path: &str, query: &Fields) -> O
         "/run" => ("Action", "/actions"),
         "/trash" => ("Trash", "/trash"),
         "/activity" => ("Activity", "/activity"),
+        "/events" => ("Events", "/events"),
         "/map" => ("Map", "/map"),
         "/jobs" => ("Schedule", "/jobs"),
         "/doctor" => ("Doctor", "/doctor"),
@@ -42,7 +46,7 @@ pub async fn page(app: &App, session: &Session, path: &str, query: &Fields) -> O
         Ok(page) => page,
         Err(failure) => {
             let failed = Page::failed(title, place, &failure);
-            Some(if matches!(path, "/" | "/pool" | "/warnings" | "/actions" | "/activity") {
+            Some(if matches!(path, "/" | "/pool" | "/warnings" | "/actions" | "/activity" | "/events") {
                 failed.live()
             } else {
                 failed
@@ -58,10 +62,11 @@ async fn found(app: &App, session: &Session, path: &str, query: &Fields) -> Resu
             let found = query.text("id").parse().ok().and_then(|id| app.runs.get(id));
             return Ok(Some(found.map_or_else(run::unknown, |found| run::page(&found, session))));
         }
+        "/events" => return Ok(Some(events::page(app.data.events().await.as_ref(), query.text("q")))),
         "/doctor" => return Ok(Some(doctor::page(&app.data.doctor().await?, session))),
         _ => {}
     }
-    let status = app.data.status().await?;
+    let status = if path == "/do" { app.data.status_now().await? } else { app.data.status().await? };
     let at = query.path("at");
     let chosen = status.pool(&at);
     if chosen.is_none() && !at.as_os_str().is_empty() && path != "/" {
@@ -91,8 +96,8 @@ async fn found(app: &App, session: &Session, path: &str, query: &Fields) -> Resu
             let named = query.path("path");
             let place = mountpoint.as_deref().map(|pool| within(pool, query.bytes("path")));
             let counted = match place {
-                None => Counted::Nothing,
-                Some(None) => Counted::Failed(Failure("this path leads out of the pool".into())),
+                None => background::Found::Nothing,
+                Some(None) => background::Found::Failed(Failure("this path leads out of the pool".into())),
                 Some(Some(place)) => app.data.counted(&place),
             };
             Some(map::page(&status, mountpoint.as_deref(), &named, &counted))
@@ -119,12 +124,19 @@ async fn found(app: &App, session: &Session, path: &str, query: &Fields) -> Resu
         }
         "/files" => {
             let mountpoint = chosen.or(status.pools.first()).map(|pool| pool.mountpoint.to_path());
-            let named = query.path("path");
+            let (named, sought) = (query.path("path"), query.text("name").trim());
             let found = match &mountpoint {
+                Some(mountpoint) if !sought.is_empty() => match within(mountpoint, query.bytes("path")) {
+                    None => Found::OutOfPool,
+                    Some(_) if sought.len() > LONGEST_NAME || sought.chars().any(char::is_control) => {
+                        Found::Failed(Failure("no name is so long, or has control characters".into()))
+                    }
+                    Some(place) => Found::Search(app.data.searched(&place, sought)),
+                },
                 Some(mountpoint) if query.has("path") => place(app, mountpoint, query.bytes("path")).await,
                 _ => Found::Nothing,
             };
-            Some(files::page(&status, mountpoint.as_deref(), &named, &found))
+            Some(files::page(&status, mountpoint.as_deref(), &named, sought, &found))
         }
         "/log" => {
             let mountpoint = chosen.map(|pool| pool.mountpoint.to_path());

@@ -126,7 +126,7 @@ fn a_change_is_shown_with_what_would_move_before_it_is_made() {
     let shown = bed.stdout("set --dry-run --persist @p rules=music/**=@a");
     for part in [
         "- rules = films/**=@a\n+ rules = music/**=@a\n",
-        "@etc/media.toml:\n- path = 'films/**'\n+ path = \"music/**\"\n",
+        "@etc/media.toml:\n- path = 'films/**'\n- branches = ['@a']\n+ path = \"music/**\"\n+ branches = [\"@a\"]\n",
         "music/x",
     ] {
         assert!(shown.contains(part), "{part}: {shown}");

@@ -68,6 +68,38 @@ fn which_shows_copies_and_how_they_differ() {
 }
 
 #[test]
+fn ls_finds_names_below_a_directory() {
+    let rig = films();
+    rig.put("a", "films/old/Twice upon", "x");
+    rig.put("b", "twice.txt", "x");
+    rig.put("b", "films/it's <b>\n*twice*", "x");
+    let found = |more: &[&str]| {
+        let mut command = vec!["ls".into(), "--json".into(), "--named".into(), "TWICE".into()];
+        command.extend(more.iter().map(std::path::PathBuf::from));
+        let report = json(&canopy(command));
+        let entries = report["entries"].as_array().expect("entries");
+        let mut names: Vec<String> =
+            entries.iter().map(|entry| entry["name"].as_str().unwrap_or_default().to_owned()).collect();
+        names.sort();
+        (names, report["more"].as_bool())
+    };
+    let (root, films) = (rig.at(""), rig.at("films"));
+    let [root, films] = [&root, &films].map(|path| path.to_str().expect("text"));
+    let all = ["films/it's <b>\n*twice*", "films/old/Twice upon", "films/twice", "twice.txt"];
+    assert_eq!(found(&[root]), (all.map(str::to_owned).to_vec(), Some(false)));
+    assert_eq!(found(&[films]).0, ["it's <b>\n*twice*", "old/Twice upon", "twice"]);
+    let (some, more) = found(&["--most", "2", root]);
+    assert_eq!((some.len(), more), (2, Some(true)));
+    assert_eq!(found(&["--most", "4", root]), (all.map(str::to_owned).to_vec(), Some(false)));
+    let text =
+        canopy(["ls".into(), "--named".into(), "twice".into(), "--most".into(), "1".into(), rig.at("")]);
+    assert!(text.stdout.contains("There is more: only 1 are shown"), "{}", text.describe());
+    let none = canopy(["ls".into(), "--named".into(), "*".into(), rig.at("films/old")]);
+    assert!(none.success() && !none.stdout.contains("Twice"), "{}", none.describe());
+    rig.pool.umount();
+}
+
+#[test]
 fn which_looks_at_symlinks_themselves_and_tells_what_is_missing() {
     let rig = films();
     symlink("films/twice", rig.on("a", "link")).expect("symlink");

@@ -25,6 +25,12 @@ pub struct LsArgs {
     /// List what is below it as well
     #[arg(short = 'R', long)]
     pub recursive: bool,
+    /// Search what is below it: names that contain TEXT, in any case
+    #[arg(long, value_name = "TEXT")]
+    pub named: Option<String>,
+    /// Stop searching when so many are found
+    #[arg(long, value_name = "NUMBER", requires = "named")]
+    pub most: Option<usize>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -35,14 +41,17 @@ BRANCHES has the numbers of the branches, which are explained first. ! marks an
 entry whose copies differ in type, size, time, mode or owner (canopy which);
 missing is one that only branches hold which are missing.
 
-Example:
-  canopy ls /mnt/pool/films";
+Examples:
+  canopy ls /mnt/pool/films
+  canopy ls --named beach --most 50 /mnt/pool";
 
 #[derive(Serialize)]
 struct Listing {
     path: OsText,
     branches: Vec<OsText>,
     entries: Vec<EntryReport>,
+    /// The search has ended before it has seen all.
+    more: bool,
 }
 
 #[derive(Serialize)]
@@ -64,25 +73,42 @@ struct EntryReport {
 pub fn ls(args: &LsArgs) -> Result<()> {
     let (pool, dir) = directory(&args.path)?;
     report_missing(&pool);
-    let (mut entries, mut failures) = (Vec::new(), Failures::default());
+    let (mut entries, mut failures, mut more) = (Vec::new(), Failures::default(), false);
+    let most = args.most.unwrap_or(usize::MAX);
     let mut failed = |path: PathBuf, errno| failures.add(&path, errno);
-    if args.recursive {
+    let sought = args.named.as_ref().map(|text| text.to_lowercase());
+    if args.recursive || sought.is_some() {
         walk(&pool, &dir, &mut failed, &mut |entry| {
-            entries.push(report(&dir, entry));
-            true
+            more |= entries.len() >= most;
+            if !more && has_name(&entry.path, sought.as_deref()) {
+                entries.push(report(&dir, entry));
+            }
+            // Nothing more is read.
+            !more
         });
     } else {
         entries = list(&pool, &dir, &mut failed).iter().map(|entry| report(&dir, entry)).collect();
     }
-    add_missing(&pool, &dir, args.recursive, &mut entries);
+    add_missing(&pool, &dir, (args.recursive, sought.as_deref()), &mut entries);
+    more |= entries.len() > most;
+    entries.truncate(most);
     let all = entries.len() as u64 + failures.0;
     if args.json {
         let branches = pool.branches.iter().map(|branch| OsText::from(branch.path.as_path())).collect();
-        print_json(&Listing { path: OsText::from(args.path.as_path()), branches, entries });
+        print_json(&Listing { path: OsText::from(args.path.as_path()), branches, entries, more });
     } else {
         print(&render(&pool, &entries));
+        if more {
+            print(&format!("There is more: only {most} are shown (--most).\n"));
+        }
     }
     if failures.0 == 0 { Ok(()) } else { Err(Error::Incomplete { failed: failures.0, all }) }
+}
+
+/// Returns whether the last component of a path contains what is sought, whatever the case.
+fn has_name(path: &Path, sought: Option<&str>) -> bool {
+    let name = || path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+    sought.is_none_or(|sought| name().contains(sought))
 }
 
 fn report(dir: &Path, entry: &Entry) -> EntryReport {
@@ -99,8 +125,14 @@ fn report(dir: &Path, entry: &Entry) -> EntryReport {
 }
 
 /// Adds what missing branches held.
-fn add_missing(pool: &PoolLink, dir: &Path, recursive: bool, entries: &mut Vec<EntryReport>) {
-    let known = missing_names(pool, dir, recursive);
+fn add_missing(
+    pool: &PoolLink,
+    dir: &Path,
+    (recursive, sought): (bool, Option<&str>),
+    entries: &mut Vec<EntryReport>,
+) {
+    let mut known = missing_names(pool, dir, recursive || sought.is_some());
+    known.retain(|path, _| has_name(path, sought));
     if known.is_empty() {
         return;
     }

@@ -219,7 +219,7 @@ pub static KINDS: &[Kind] = &[
             ),
             NO_PERSIST,
         ],
-        next: None,
+        next: Some("tier"),
         group: DISKS,
     },
     Kind {

@@ -1,14 +1,14 @@
 //! What the pages show. All of it comes from `canopy COMMAND --json`: the commands alone judge what is well.
 
+pub mod background;
 pub mod command;
-pub mod du;
 pub mod metrics;
 pub mod model;
 
+use background::{Background, Found};
 use command::{Failure, Output, Program};
-use du::{Counted, Counts};
 use metrics::{Activity, Look};
-use model::{Doctor, Jobs, Listing, Log, OptionHelp, Pool, Proposal, Status, Trash, Which};
+use model::{Doctor, Du, Events, Jobs, Listing, Log, OptionHelp, Pool, Proposal, Status, Trash, Which};
 use serde::de::DeserializeOwned;
 use std::ffi::OsStr;
 use std::path::Path;
@@ -22,12 +22,15 @@ const FRESH: Duration = Duration::from_millis(900);
 const LONGEST_LOOK: Duration = Duration::from_secs(10);
 /// How many lines of the log a page has.
 const LOG_LINES: &str = "200";
+/// How many names a search ends with: a page has no more.
+const MOST_FOUND: usize = 300;
 
 #[derive(Debug)]
 pub struct Data {
     program: Arc<Program>,
     looks: Mutex<Option<(Look, Arc<Activity>)>>,
-    counts: Counts,
+    counts: Background<Du>,
+    searches: Background<Listing>,
     status: Mutex<Option<(Instant, Arc<Status>)>>,
     options: OnceCell<Vec<OptionHelp>>,
 }
@@ -37,7 +40,8 @@ impl Data {
         Data {
             program: Arc::new(program),
             looks: Mutex::new(None),
-            counts: Counts::default(),
+            counts: Background::default(),
+            searches: Background::default(),
             status: Mutex::new(None),
             options: OnceCell::new(),
         }
@@ -48,8 +52,20 @@ impl Data {
     /// # Errors
     /// If the command fails.
     pub async fn status(&self) -> Result<Arc<Status>, Failure> {
+        self.status_within(FRESH).await
+    }
+
+    /// The same as it is now: what is edited is not what was before the last action.
+    ///
+    /// # Errors
+    /// If the command fails.
+    pub async fn status_now(&self) -> Result<Arc<Status>, Failure> {
+        self.status_within(Duration::ZERO).await
+    }
+
+    async fn status_within(&self, age: Duration) -> Result<Arc<Status>, Failure> {
         let mut kept = self.status.lock().await;
-        if let Some((_, status)) = kept.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
+        if let Some((_, status)) = kept.as_ref().filter(|(at, _)| at.elapsed() < age) {
             return Ok(Arc::clone(status));
         }
         let status: Arc<Status> = Arc::new(self.ask(["status", "--json"]).await?);
@@ -166,8 +182,26 @@ impl Data {
     }
 
     /// Returns what is known of the room that a directory takes, which is counted meanwhile.
-    pub fn counted(&self, path: &Path) -> Counted {
-        self.counts.look(&self.program, path)
+    pub fn counted(&self, path: &Path) -> Found<Du> {
+        let command = [OsStr::new("du"), "--json".as_ref(), "--".as_ref(), path.as_os_str()];
+        self.counts.look(&self.program, command.map(OsStr::to_owned).to_vec())
+    }
+
+    /// Returns what was found below a directory by a part of its name, which is searched meanwhile.
+    pub fn searched(&self, path: &Path, name: &str) -> Found<Listing> {
+        let named = format!("--named={name}");
+        let most = format!("--most={MOST_FOUND}");
+        let words = ["ls", "--json", &named, &most, "--"].map(OsStr::new);
+        let command = words.into_iter().chain([path.as_os_str()]).map(OsStr::to_owned).collect();
+        self.searches.look(&self.program, command)
+    }
+
+    /// Returns what has happened, as far as it was kept.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub async fn events(&self) -> Result<Events, Failure> {
+        self.ask(["notify", "events", "--json"]).await
     }
 
     async fn ask<T: DeserializeOwned>(

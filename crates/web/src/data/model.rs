@@ -218,6 +218,9 @@ pub struct Copy {
 pub struct Listing {
     pub branches: Vec<OsText>,
     pub entries: Vec<Entry>,
+    /// There is more than was asked for.
+    #[serde(default)]
+    pub more: bool,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -230,6 +233,33 @@ pub struct Entry {
     pub branches: Vec<usize>,
     #[serde(default)]
     pub differ: Vec<String>,
+    /// Only branches hold it that are missing.
+    #[serde(default)]
+    pub missing: bool,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Events {
+    pub events: Vec<Event>,
+}
+
+/// Something that has begun, lasts, or is over.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Event {
+    pub at: i64,
+    pub phase: String,
+    pub subject: Subject,
+    pub severity: String,
+    pub text: String,
+    #[serde(default)]
+    pub fix: String,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Subject {
+    pub pool: String,
+    #[serde(default)]
+    pub branch: String,
 }
 
 #[derive(Clone, Debug, Deserialize)]

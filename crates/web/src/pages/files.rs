@@ -2,6 +2,7 @@
 
 use super::frame::Page;
 use super::parts::{path, pool_choice, shown, size};
+use crate::data::background;
 use crate::data::command::Failure;
 use crate::data::model::{Copy, Entry, Listing, Status, Which, WhichPath};
 use crate::request::link;
@@ -20,11 +21,16 @@ pub enum Found {
     Nothing,
     OutOfPool,
     Failed(Failure),
-    Is { which: Which, listing: Option<Result<Listing, Failure>> },
+    Is {
+        which: Which,
+        listing: Option<Result<Listing, Failure>>,
+    },
+    /// Names below a place that contain a text.
+    Search(background::Found<Listing>),
 }
 
-/// `named` is what was asked for, relative to the root of the pool.
-pub fn page(status: &Status, mountpoint: Option<&Path>, named: &Path, found: &Found) -> Page {
+/// `named` is what was asked for, relative to the root of the pool; `sought` is a part of a name.
+pub fn page(status: &Status, mountpoint: Option<&Path>, named: &Path, sought: &str, found: &Found) -> Page {
     let chosen = mountpoint.map(OsText::from);
     let content = html! {
         h1 { "Files" }
@@ -32,12 +38,20 @@ pub fn page(status: &Status, mountpoint: Option<&Path>, named: &Path, found: &Fo
             (pool_choice(status, chosen.as_ref(), false))
             label for="path" { "Path of a file or directory" }
             input #path type="search" name="path" value=(named.to_str().unwrap_or_default()) placeholder="films/one.mkv" spellcheck="false";
-            button { "Find" }
+            button { "Show" }
+        }
+        form .search method="get" action="/files" {
+            @if let Some(OsText::Text(at)) = &chosen { input type="hidden" name="at" value=(at); }
+            @if let Some(below) = named.to_str().filter(|below| !below.is_empty()) { input type="hidden" name="path" value=(below); }
+            label for="name" { "Name contains" }
+            input #name type="search" name="name" value=(sought) required spellcheck="false";
+            button { "Search" @if !named.as_os_str().is_empty() { " below it" } }
         }
         @match found {
             Found::Nothing => p { "Which disks have a file, and whether its copies are alike. Without a path, it shows the root of the pool." },
             Found::OutOfPool => p .notice.problem { "This path leads out of the pool." },
             Found::Failed(failure) => p .notice.problem { (shown(&failure.0)) },
+            Found::Search(found) => (searched(found, mountpoint.unwrap_or(Path::new("/")), named, sought)),
             Found::Is { which, listing } => {
                 @for one in &which.paths { (place(one)) }
                 @match (listing, mountpoint) {
@@ -48,7 +62,27 @@ pub fn page(status: &Status, mountpoint: Option<&Path>, named: &Path, found: &Fo
             }
         }
     };
-    Page::new("Files", "/files", content)
+    let page = Page::new("Files", "/files", content);
+    let waits = matches!(found, Found::Search(background::Found::Looking | background::Found::Busy));
+    if waits { page.live().fast() } else { page }
+}
+
+fn searched(found: &background::Found<Listing>, mountpoint: &Path, named: &Path, sought: &str) -> Markup {
+    html! {
+        h2 { "Names that contain “" (shown(sought)) "”" }
+        @match found {
+            background::Found::Nothing => {},
+            background::Found::Looking => p .notice { "All directories are read, on all disks; those that sleep wake up. It goes on in the background." },
+            background::Found::Busy => p .notice { "Another search goes on. This one is next." },
+            background::Found::Failed(failure) => p .notice.problem { (shown(&failure.0)) },
+            background::Found::Known(listing, seconds) => {
+                @if listing.entries.is_empty() { p { "There is none." } }
+                ul .entries { @for entry in listing.entries.iter().take(MOST_ENTRIES) { li { (line(entry, listing, mountpoint, named)) } } }
+                @if listing.more { p { "There are more: search for a longer part, or below a directory." } }
+                p .quiet { "Searched " (seconds / 60) " min ago." }
+            }
+        }
+    }
 }
 
 fn place(one: &WhichPath) -> Markup {
@@ -100,6 +134,7 @@ fn line(entry: &Entry, listing: &Listing, mountpoint: &Path, named: &Path) -> Ma
         a href=(to(mountpoint, below.as_os_str())) { span .path { (entry.name.one_line()) @if entry.kind == "directory" { "/" } } }
         " " span .on {
             @if entry.kind == "file" { (size(entry.size)) ", " }
+            @if entry.missing { "missing, " }
             "on " @for (index, branch) in branches.enumerate() { @if index > 0 { ", " } (path(branch)) }
             @if !entry.differ.is_empty() { ", copies differ in " (shown(&entry.differ.join(", "))) }
         }

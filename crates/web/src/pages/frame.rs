@@ -32,9 +32,10 @@ pub static ICON: LazyLock<Asset> =
     LazyLock::new(|| Asset::new("icon.svg", "image/svg+xml", include_str!("../../assets/icon.svg")));
 
 /// The pages that the menu names.
-const MENU: [(&str, &str); 11] = [
+const MENU: [(&str, &str); 12] = [
     ("/", "Pools"),
     ("/warnings", "Warnings"),
+    ("/events", "Events"),
     ("/actions", "Actions"),
     ("/activity", "Activity"),
     ("/files", "Files"),

@@ -267,3 +267,62 @@ fn the_start_without_a_pool_leads_to_one() {
     screen.post(&cookie, "/run/start", &format!("secret={secret}&{}", page.split_once('?').unwrap().1));
     screen.wait_for(&cookie, &page, "Next: <a href=\"/do?what=mount&amp;name=films\"");
 }
+
+#[test]
+fn names_are_searched_in_the_background_and_events_are_shown() {
+    let screen = Screen::start(&[]);
+    let cookie = screen.enter();
+    screen.does("ls", "case \"$*\" in *--named=*) sleep 1;; esac\n");
+    screen.says(
+        "ls",
+        r#"{"path":"/mnt/media","branches":["/mnt/disk1","/mnt/disk2"],"entries":[
+            {"name":"films/<b>Beach","type":"file","size":2048,"branches":[0,1],"differ":[]},
+            {"name":"old/beach","type":"directory","size":0,"branches":[1],"differ":[],"missing":true}],"more":true}"#,
+    );
+    let address = "/files?at=/mnt/media&name=%20--yes%22%3Cb%3E&path=x";
+    let got = screen.get(&cookie, address);
+    assert!(got.body.contains("goes on in the background") && got.body.contains("data-live"), "{}", got.body);
+    // Another one waits: more than one at a time only makes disks seek.
+    let other = screen.get(&cookie, "/files?at=/mnt/media&name=other");
+    assert!(other.body.contains("This one is next"), "{}", other.body);
+    let found = screen.wait_for(&cookie, address, "There are more");
+    for part in [
+        "films/&lt;b&gt;Beach",
+        "path=x/films/%3Cb%3EBeach",
+        "missing, on",
+        "2.0 KiB",
+        "“--yes&quot;&lt;b&gt;”",
+    ] {
+        assert!(found.body.contains(part), "{part}: {}", found.body);
+    }
+    assert!(
+        screen.asked().iter().any(|line| line == "ls --json --named=--yes\"<b> --most=300 -- /mnt/media/x")
+    );
+    let asked = screen.asked().len();
+    for (address, words) in [
+        ("/files?at=/mnt/media&name=x&path=../etc", "leads out of the pool"),
+        ("/files?at=/mnt/media&name=a%0ab", "control characters"),
+        (&format!("/files?at=/mnt/media&name={}", "a".repeat(256)), "no name is so long"),
+    ] {
+        let got = screen.get(&cookie, address);
+        assert!(got.body.contains(words), "{words}: {}", got.body);
+    }
+    assert!(screen.asked()[asked..].iter().all(|line| !line.starts_with("ls")), "{:?}", screen.asked());
+
+    screen.says(
+        "notify",
+        r#"{"events":[{"at":60,"phase":"begins","subject":{"pool":"/mnt/media","code":"branch-gone","branch":"/mnt/disk1"},
+            "severity":"problem","text":"<i>disk1</i> is gone","fix":"look at it","since":50,"comes_and_goes":false},
+            {"at":120,"phase":"ends","subject":{"pool":"/mnt/media","code":"branch-gone","branch":"/mnt/disk1"},
+            "severity":"problem","text":"disk1 is gone","fix":"look at it","since":50}]}"#,
+    );
+    let page = screen.get(&cookie, "/events").body;
+    for part in ["&lt;i&gt;disk1&lt;/i&gt; is gone", "What to do: ", "1970-01-01T00:01:00", "is over"] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    assert!(page.find("is over") < page.find("begins"), "the newest comes first: {page}");
+    assert_eq!(page.matches("What to do: ").count(), 1, "{page}");
+    assert!(screen.get(&cookie, "/events?q=DISK9").body.contains("None contains"));
+    screen.says("notify", r#"{"events":[]}"#);
+    assert!(screen.get(&cookie, "/events").body.contains("systemctl enable --now canopy-notify"));
+}

@@ -1,6 +1,6 @@
 //! What is where: a directory as a map, in which each directory below it has the room that it takes, by branch.
 
-use crate::data::du::Counted;
+use crate::data::background::Found;
 use crate::data::model::{Du, DuDirectory, Status};
 use crate::pages::frame::Page;
 use crate::pages::parts::{path, pool_choice, shown, size};
@@ -17,7 +17,7 @@ const HEIGHT: f64 = 480.0;
 const COLOURS: usize = 8;
 
 /// `named` is the directory, relative to the root of the pool.
-pub fn page(status: &Status, mountpoint: Option<&Path>, named: &Path, counted: &Counted) -> Page {
+pub fn page(status: &Status, mountpoint: Option<&Path>, named: &Path, counted: &Found<Du>) -> Page {
     let chosen = mountpoint.map(OsText::from);
     let content = html! {
         h1 { "Map" }
@@ -28,18 +28,18 @@ pub fn page(status: &Status, mountpoint: Option<&Path>, named: &Path, counted: &
             button { "Show" }
         }
         @match counted {
-            Counted::Nothing => p { "There is no pool." },
-            Counted::Counting => p .notice { "It is being counted: that takes as long as to walk through the directory." },
-            Counted::Busy => p .notice { "Other directories are being counted. This one is next when they are done." },
-            Counted::Failed(failure) => p .notice.problem { (shown(&failure.0)) },
-            Counted::Known { du, seconds } => {
+            Found::Nothing => p { "There is no pool." },
+            Found::Looking => p .notice { "It is being counted: that takes as long as to walk through the directory." },
+            Found::Busy => p .notice { "Other directories are being counted. This one is next when they are done." },
+            Found::Failed(failure) => p .notice.problem { (shown(&failure.0)) },
+            Found::Known(du, seconds) => {
                 @if let Some(mountpoint) = mountpoint { (known(du, mountpoint, named)) }
                 p .quiet { "Counted " (seconds / 60) " min ago." }
             }
         }
     };
     let page = Page::new("Map", "/map", content);
-    if matches!(counted, Counted::Counting | Counted::Busy) { page.live().fast() } else { page.live() }
+    if matches!(counted, Found::Looking | Found::Busy) { page.live().fast() } else { page.live() }
 }
 
 /// A directory of the map.
