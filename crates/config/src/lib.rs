@@ -4,11 +4,10 @@
 //! command lines and config files, finds the files of named pools, and saves changes of a running pool. They fill in the
 //! `Config` of `model`, and `resolve` completes it for the mount. `placement` reads and writes tiers and
 //! rules, `trash` what the trash keeps. `overlap` and `pool_loops` refuse directories that
-//! cannot be branches. `branch_lists` shows how two lists differ. `fstab` reads and writes lines of fstab(5), and finds disks that should be mounted.
+//! cannot be branches. `fstab` reads and writes lines of fstab(5), and finds disks that should be mounted.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-pub mod branch_lists;
 pub mod error;
 pub mod fstab;
 #[cfg(any(test, fuzzing))]

@@ -4,6 +4,7 @@
 //! the files of named pools, and `trust` checks who else can write them. `persist` saves a change of a running pool in
 //! its config file, using `edit`.
 
+pub mod branch_lists;
 pub mod command_line;
 mod edit;
 mod entry;
