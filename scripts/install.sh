@@ -5,7 +5,7 @@
 #   SBINDIR  where mount(8) looks for its helpers (/sbin)
 #   DESTDIR  a prefix to every path, for building packages (none)
 #   BUILD    the directory of the build (release in CARGO_TARGET_DIR or target)
-#   NAMES    canopy, mergerfs, web or all: whether to install Canopy itself, the names and files that replace mergerfs, the screen
+#   NAMES    canopy, mergerfs, web, cockpit or all: whether to install Canopy itself, the names and files that replace mergerfs, the screen
 #            in the browser (if it is built), or all of them (all)
 # With PREFIX=/usr the paths are those of Debian's packages; scripts/package.sh takes its lists from here.
 # If another program owns one of the names, nothing is installed. With --force that program's file is renamed to
@@ -49,6 +49,11 @@ files() {
     if [[ $1 == all || -e $BUILD/canopy-web ]]; then
         printf '%s %s 755\n' "$PROGRAM-web" "$BUILD/canopy-web"
         printf '%s %s 644\n' "$PREFIX/lib/systemd/system/canopy-web.service" "$here/dist/canopy-web.service"
+        printf '%s %s 644\n' "$PREFIX/lib/systemd/system/canopy-cockpit.service" "$here/dist/canopy-cockpit.service"
+        for page in manifest.json index.html canopy.js; do
+            printf '%s %s 644\n' "$PREFIX/share/cockpit/canopy/$page" "$here/dist/cockpit/$page"
+        done
+        printf '%s %s 644\n' "$PREFIX/share/cockpit/canopy/style.css" "$here/crates/web/assets/style.css"
     fi
     printf '%s %s 644\n' "$PREFIX/lib/modprobe.d/canopy.conf" "$here/dist/modprobe.d/canopy.conf"
     printf '%s %s 644\n' "$PREFIX/share/doc/canopy/example.toml" "$here/dist/example.toml"
@@ -71,8 +76,9 @@ selected() {
     case $NAMES in
     all) cat ;;
     web) awk '$1 ~ /\/canopy-web(\.service)?$/' ;;
+    cockpit) awk '$1 ~ /cockpit/' ;;
     mergerfs) awk -v prefix="$PREFIX" '{ path = $1; sub("^" prefix, "", path) } path ~ /mergerfs/' ;;
-    canopy) awk -v prefix="$PREFIX" '{ path = $1; sub("^" prefix, "", path) } path !~ /mergerfs/ && path !~ /\/canopy-web(\.service)?$/' ;;
+    canopy) awk -v prefix="$PREFIX" '{ path = $1; sub("^" prefix, "", path) } path !~ /mergerfs|cockpit/ && path !~ /\/canopy-web(\.service)?$/' ;;
     esac
 }
 
@@ -133,7 +139,7 @@ uninstall_all() {
     rmdir -- "$DESTDIR$PREFIX"/{lib/mergerfs,lib/modprobe.d,share/doc/canopy/docs,share/doc/canopy/dist,share/doc/canopy} 2>/dev/null || true
 }
 
-case $NAMES in all | canopy | mergerfs | web) ;; *) fail "NAMES is $NAMES, not all, canopy, mergerfs or web" ;; esac
+case $NAMES in all | canopy | mergerfs | web | cockpit) ;; *) fail "NAMES is $NAMES, not all, canopy, mergerfs, web or cockpit" ;; esac
 action=install force=no
 for word in "$@"; do
     case $word in

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes packages of this tree in target/packages, with SHA256SUMS:
 #   package.sh [deb] [static] [image]    without a name, all three
-#     deb     canopy_*.deb, canopy-mergerfs_*.deb (the names of mergerfs), canopy-web_*.deb (the screen in the browser) and
+#     deb     canopy_*.deb, canopy-mergerfs_*.deb (the names of mergerfs), canopy-web_*.deb (the screen in the browser), cockpit-canopy_*.deb and
 #             canopy-dbgsym_*.deb (debug information)
 #     static  canopy-VERSION-static-*, one program that needs no library, and its debug information in a file beside it
 #     image   canopy-VERSION-image.tar, a container image with the static program only; needs buildah
@@ -108,6 +108,15 @@ deb() {
     dpkg-deb --root-owner-group -Zxz --build "$root" "$OUT" >/dev/null
 }
 
+# The package that has the files that NAMES selects in scripts/install.sh.
+package_of() {
+    case $1 in
+    canopy) echo canopy ;;
+    cockpit) echo cockpit-canopy ;;
+    *) echo "canopy-$1" ;;
+    esac
+}
+
 make_deb() {
     local arch ids='' depends build=${BUILD:-} file id
     arch=$(dpkg --print-architecture)
@@ -128,8 +137,8 @@ make_deb() {
         split "$work/build/$file" "$work/canopy-dbgsym/usr/lib/debug/.build-id/${id:0:2}/${id:2}.debug"
     done
     sed 's/^$/./; s/^/ /' LICENSE-MIT >"$work/mit"
-    for file in canopy mergerfs web; do
-        BUILD=$work/build DESTDIR=$work/canopy$([[ $file == canopy ]] || echo "-$file") PREFIX=/usr SBINDIR=/usr/sbin NAMES=$file \
+    for file in canopy mergerfs web cockpit; do
+        BUILD=$work/build DESTDIR=$work/$(package_of "$file") PREFIX=/usr SBINDIR=/usr/sbin NAMES=$file \
             scripts/install.sh install >/dev/null
     done
     # The configuration of pools: empty, so that it goes with the package.
@@ -138,11 +147,11 @@ make_deb() {
     install -m 644 -t "$work/canopy/usr/share/doc/canopy" README.md docs/from-mergerfs.md docs/options.md docs/metrics.md \
         dist/grafana.json
     gzip -9n "$work/canopy/usr/share/doc/canopy/options.md"
-    rm -f "$OUT"/canopy_*.deb "$OUT"/canopy-*.deb
+    rm -f "$OUT"/canopy_*.deb "$OUT"/canopy-*.deb "$OUT"/cockpit-canopy_*.deb
     depends=$(libraries "$work"/build/canopy-web)
     deb canopy-web
     depends=$(libraries "$work"/build/{canopy,libcanopy_preload.so})
-    for file in canopy canopy-mergerfs canopy-dbgsym; do deb "$file"; done
+    for file in canopy canopy-mergerfs canopy-dbgsym cockpit-canopy; do deb "$file"; done
 }
 
 make_static() {
