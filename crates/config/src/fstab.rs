@@ -1,6 +1,7 @@
 //! Lines of fstab(5).
 
 use crate::source::command_line;
+use canopy_sys::glob::is_pattern;
 use canopy_sys::mountinfo::{self, MountEntry};
 use canopy_sys::shown::Show as _;
 use std::ffi::{OsStr, OsString};
@@ -138,6 +139,18 @@ pub fn away_warning(path: &Path, disk: &Path) -> String {
         path.shown(),
         disk = disk.shown()
     )
+}
+
+/// Says of a branch that does not exist yet, or whose disk is not mounted, what the pool does.
+pub fn awaited(path: &str) -> String {
+    if let Some(disk) = away(Path::new(path)) {
+        return format!(
+            "{} is in /etc/fstab but not mounted: the pool runs without {path}, and adds it when the disk is mounted",
+            disk.shown()
+        );
+    }
+    let what = if is_pattern(OsStr::new(path)) { "matches no directory yet" } else { "is not there yet" };
+    format!("{path} {what}: the pool runs without it, and adds it as soon as the directory exists")
 }
 
 /// Returns the mounts of a file.

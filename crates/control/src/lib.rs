@@ -297,6 +297,24 @@ impl UnprovedReport {
     }
 }
 
+/// Returns a sentence about copies that a branch could not read, and what to do; nothing if there are none.
+#[must_use]
+pub fn advice_on_unreadable(copies: usize, pool: &OsText, branch: &OsText) -> Option<(String, String)> {
+    let (pool, branch) = (pool.one_line(), branch.one_line());
+    let copies = match copies {
+        0 => return None,
+        1 => "1 copy of a file".to_owned(),
+        copies => format!("{copies} copies of files"),
+    };
+    let text =
+        format!("{branch} could not read {copies}: clients get another one, and the mover makes it again");
+    let fix = format!(
+        "look at the disk (dmesg | tail; smartctl -a); canopy tier {pool} --once makes copies now, canopy verify {pool} looks \
+         for more that cannot be read"
+    );
+    Some((text, fix))
+}
+
 /// A program that has removed or overwritten more than a rule of the trash allows.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TrashAlarm {
@@ -379,6 +397,9 @@ pub struct BranchReport {
     /// Why nothing is kept in its trash, if a rule wants that.
     #[serde(default)]
     pub trash_unusable: Option<String>,
+    /// How many copies of files its disk could not read while another copy could be read, and are still to be made again.
+    #[serde(default)]
+    pub unreadable_copies: usize,
     /// The branch does not exist yet and joins the pool when it appears.
     #[serde(default)]
     pub awaited: bool,

@@ -348,6 +348,7 @@ mod tests {
                 unfinished_moves: Vec::new(),
                 trash: 0,
                 trash_unusable: None,
+                unreadable_copies: 0,
                 remembered: None,
                 awaited,
             })

@@ -310,7 +310,7 @@ fn for_programs(roff: &mut Roff) {
              (null, or the fault that the pool has found: health, since and cause), waits (null, or what operations have to wait \
              for: answers (lagging, asleep, hung), since, requests, deadline (null, or after how many seconds they fail), and \
              disks, each with name, reads_in_flight, writes_in_flight, idle and state), unwatched (null, or why its changes \
-             cannot be watched), unfinished_moves (what is the matter with moves to it that were cut off), trash (bytes), trash_unusable (null, or why nothing is kept there), remembered (null, or what is known of it for the time when it is missing: directories, names, unknown, whole, shown, file) and, if it could be examined, dev, ino, filesystem (a number that branches on one filesystem share), fstype, source, mounted_at, device, size, used, available, inodes, \
+             cannot be watched), unfinished_moves (what is the matter with moves to it that were cut off), trash (bytes), trash_unusable (null, or why nothing is kept there), unreadable_copies (how many copies its disk could not read, and are still to be made again), remembered (null, or what is known of it for the time when it is missing: directories, names, unknown, whole, shown, file) and, if it could be examined, dev, ino, filesystem (a number that branches on one filesystem share), fstype, source, mounted_at, device, size, used, available, inodes, \
              inodes_free, read_only, marked, errors and disks (their names). A warning has code, problem, branch, text and fix.",
         ),
         (

@@ -103,6 +103,7 @@ fn a_healthy_pool_is_described_without_warnings() {
         "source",
         "trash",
         "trash_unusable",
+        "unreadable_copies",
         "unfinished_moves",
         "unwatched",
         "used",

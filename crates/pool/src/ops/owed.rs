@@ -13,7 +13,8 @@ use std::time::Duration;
 
 /// Notes a change of names that has happened on these branches. Comes before the answer, so that of two changes of one name the
 /// second is noted second.
-pub(crate) fn note(op: &Op<'_>, on: impl IntoIterator<Item = usize>, change: impl FnOnce() -> Change) {
+pub(crate) fn note(op: &Op<'_>, on: impl IntoIterator<Item = usize>, change: impl Fn() -> Change) {
+    op.unreadable.changed(&change);
     if op.journals.owes() {
         let on = on.into_iter().filter_map(|index| op.branches.get(index)).map(|branch| branch.id);
         op.journals.note(on, &change());
@@ -26,7 +27,7 @@ pub(crate) fn note_attributes(op: &Op<'_>, node: &Node, on: impl IntoIterator<It
         && op.journals.owes()
         && let Ok((_, Some(path))) = op.nodes.locate(node.id)
     {
-        note(op, on.into_iter().flatten(), || Change::Attributes(path));
+        note(op, on.into_iter().flatten(), || Change::Attributes(path.clone()));
     }
 }
 

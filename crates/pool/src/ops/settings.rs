@@ -48,6 +48,11 @@ pub fn unfinished_moves(pool: &Pool, branch: BranchId) -> Vec<String> {
     unfinished.iter().filter(|left| left.branch == branch).map(|left| left.why.clone()).collect()
 }
 
+/// Returns how many copies on a branch could not be read and are still to be made again.
+pub fn unreadable_copies(pool: &Pool, branch: BranchId) -> usize {
+    pool.unreadable.count(branch)
+}
+
 /// Connects the pool to the kernel that it serves. `passthrough` is whether INIT has agreed on passthrough.
 pub fn connect(pool: &Pool, kernel: Arc<dyn Kernel>, passthrough: bool) {
     pool.kernel.store(Arc::new(kernel));

@@ -18,6 +18,7 @@ use crate::node::recent::last_opens::LastOpens;
 use crate::node::recent::pending_cow::PendingCow;
 use crate::node::recent::removers::Removers;
 use crate::node::recent::replaced::ReplacedFiles;
+use crate::node::recent::unreadable::Unreadable;
 use crate::node::rights::Rights;
 use crate::paths::Paths;
 use crate::paths::clones::CloneLocks;
@@ -88,6 +89,7 @@ pub struct State {
     pub(crate) moved: Moved,
     pub(crate) closed: ClosedFiles,
     pub(crate) rights: Rights,
+    pub(crate) unreadable: Unreadable,
     pub(crate) journals: Journals,
     pub(crate) nested: NestedFilesystems,
     pub(crate) tick_guard: TickGuard,
@@ -139,6 +141,7 @@ impl State {
             moved: Moved::default(),
             closed: ClosedFiles::default(),
             rights: Rights::default(),
+            unreadable: Unreadable::default(),
             journals: Journals::default(),
             nested: NestedFilesystems::default(),
             tick_guard: TickGuard::default(),

@@ -117,6 +117,7 @@ pub(crate) fn status(
         unfinished_moves: ops::settings::unfinished_moves(pool, branch.id),
         trash: ops::trash::bytes(pool, branch),
         trash_unusable: ops::trash::unusable(pool, branch).map(trash_error),
+        unreadable_copies: ops::settings::unreadable_copies(pool, branch.id),
         awaited: false,
         remembered: remembered_report(topology, &branch.path, false),
     };
@@ -145,6 +146,7 @@ pub(crate) fn status(
             unfinished_moves: Vec::new(),
             trash: 0,
             trash_unusable: None,
+            unreadable_copies: 0,
             remembered: remembered_report(topology, &spec.path, true),
         })
     };

@@ -20,7 +20,7 @@ use canopy_base::lock::ranked::Mutex;
 use contact::{Contact, Turn};
 use rustix::io::Errno;
 use std::fmt;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 /// The state of a branch.
@@ -84,6 +84,8 @@ pub struct BranchHealth {
     errors: AtomicU32,
     /// The errors since the last check that were met by changes.
     failed_changes: AtomicU32,
+    /// It has failed to read something, at any time.
+    failed_to_read: AtomicBool,
     known: Mutex<Known, rank::Leaf>,
 }
 
@@ -120,6 +122,7 @@ impl Default for BranchHealth {
             now: AtomicU8::new(Health::Well as u8),
             errors: AtomicU32::new(0),
             failed_changes: AtomicU32::new(0),
+            failed_to_read: AtomicBool::new(false),
             known: Mutex::default(),
         }
     }
@@ -146,7 +149,15 @@ impl BranchHealth {
         if op == OpKind::Change && errno != Errno::ROFS {
             self.failed_changes.fetch_add(1, Ordering::Relaxed);
         }
+        if op == OpKind::Read && errno != Errno::ROFS {
+            self.failed_to_read.store(true, Ordering::Relaxed);
+        }
         self.known.lock().record.last_error = errno;
+    }
+
+    /// Returns whether the branch has ever failed to read something, as far as this process has seen.
+    pub fn has_failed_to_read(&self) -> bool {
+        self.failed_to_read.load(Ordering::Relaxed)
     }
 
     /// Returns what is wrong with the branch, or `None` if it is healthy.

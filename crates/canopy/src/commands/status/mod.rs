@@ -346,6 +346,7 @@ fn branches(pool: &PoolReport, slowest: Duration) -> Result<Vec<BranchStatus>, E
         status.unfinished_moves = report.unfinished_moves.clone();
         status.trash = Some(report.trash);
         status.trash_unusable = report.trash_unusable.clone();
+        status.unreadable_copies = report.unreadable_copies;
         status.remembered.clone_from(&report.remembered);
         status.waits = report.waits.clone();
         if report.illness.as_ref().is_some_and(|illness| illness.health == "gone") {

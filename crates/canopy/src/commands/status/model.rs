@@ -51,8 +51,8 @@ impl WarningCode {
         match self {
             PoolDoesNotAnswer | PoolEnded | PoolUnreachable | BranchDoesNotAnswer | BranchMissing
             | BranchUnreachable | BranchReplaced | BranchReadOnly | BranchErrors | BranchNotMounted
-            | BranchFailing | BranchGone | DiskFailing | TrashAlarm | MoveUnfinished | CannotCreate
-            | NoBranch | Nullrw => true,
+            | BranchFailing | BranchGone | CopiesUnreadable | DiskFailing | TrashAlarm | MoveUnfinished
+            | CannotCreate | NoBranch | Nullrw => true,
             PoolMute
             | BranchLags
             | DiskWorn
@@ -149,6 +149,8 @@ pub struct BranchStatus {
     pub trash: Option<u64>,
     /// Why nothing is kept in it.
     pub trash_unusable: Option<String>,
+    /// How many copies of files its disk could not read, and are still to be made again.
+    pub unreadable_copies: usize,
     /// What is remembered of it; null if nothing is.
     pub remembered: Option<RememberedReport>,
     /// Missing if the query of the branch failed.
@@ -172,6 +174,7 @@ impl BranchStatus {
             unfinished_moves: Vec::new(),
             trash: None,
             trash_unusable: None,
+            unreadable_copies: 0,
             remembered: None,
             facts: None,
         }
@@ -263,6 +266,8 @@ codes! {
         "a program has removed or overwritten more files than an alarm of the trash allows",
     TrashUnusable = "trash-unusable":
         "nothing is kept in the trash of a branch, because its .canopy-trash cannot be used",
+    CopiesUnreadable = "copies-unreadable":
+        "the disk of a branch could not read copies of files; clients get other copies, and the mover makes these again",
     DiskFailing = "disk-failing":
         "a disk says that it fails, or has lost more sectors within a month",
     DiskWorn = "disk-worn":

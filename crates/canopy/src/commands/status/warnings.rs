@@ -4,12 +4,10 @@ use super::model::{BranchStatus, Health, PoolStatus, State, Warning, WarningCode
 use crate::terminal::bytes;
 use canopy_base::text::one_line;
 use canopy_config::{fstab, lossy};
-use canopy_control::ExplainReport;
+use canopy_control::{ExplainReport, advice_on_unreadable};
 use canopy_monitor::disks::{DiskHealth, Verdict};
 use canopy_policy::Policy;
-use canopy_sys::glob::is_pattern;
-use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A branch with less free space is nearly full.
@@ -33,6 +31,7 @@ pub(super) fn warnings(
     found.extend(pool.branches.iter().filter_map(|branch| unwatched_warning(pool, branch)));
     found.extend(pool.branches.iter().filter_map(unfinished_warning));
     found.extend(pool.branches.iter().filter_map(trash_warning));
+    found.extend(pool.branches.iter().filter_map(|branch| unreadable_warning(pool, branch)));
     found.extend(pool.trash_alarms.iter().flatten().map(|alarm| {
         let (text, fix) = alarm.advice(&pool.mountpoint);
         Warning { code: WarningCode::TrashAlarm, branch: None, text, fix }
@@ -161,7 +160,7 @@ fn branch_health_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<War
         ),
         Health::Awaited => (
             WarningCode::BranchMissing,
-            awaited(&path),
+            fstab::awaited(&path),
             format!("mount the disk or make the directory; {take_out}"),
         ),
         Health::Unreachable => (
@@ -233,18 +232,6 @@ fn is_remembered(branch: &BranchStatus) -> bool {
     branch.remembered.as_ref().is_some_and(|known| known.shown)
 }
 
-/// Says of a branch that does not exist yet, or whose disk is not mounted, what the pool does.
-fn awaited(path: &str) -> String {
-    if let Some(disk) = fstab::away(Path::new(path)) {
-        return format!(
-            "{} is in /etc/fstab but not mounted: the pool runs without {path}, and adds it when the disk is mounted",
-            one_line(&disk.to_string_lossy())
-        );
-    }
-    let what = if is_pattern(OsStr::new(path)) { "matches no directory yet" } else { "is not there yet" };
-    format!("{path} {what}: the pool runs without it, and adds it as soon as the directory exists")
-}
-
 /// Returns whether operations that need the branch fail at once.
 fn is_left_out(branch: &BranchStatus) -> bool {
     branch.illness.as_ref().is_some_and(|illness| illness.health == "hung")
@@ -295,6 +282,11 @@ fn trash_warning(branch: &BranchStatus) -> Option<Warning> {
         text: format!("what is removed on {path} is not kept: its .canopy-trash cannot be used ({why})"),
         fix: format!("look at {path}/.canopy-trash: move it away, or make it root's alone (mode 700)"),
     })
+}
+
+fn unreadable_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning> {
+    let (text, fix) = advice_on_unreadable(branch.unreadable_copies, &pool.mountpoint, &branch.path)?;
+    Some(Warning { code: WarningCode::CopiesUnreadable, branch: Some(branch.path.clone()), text, fix })
 }
 
 fn unwatched_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning> {

@@ -4,3 +4,4 @@ pub(crate) mod last_opens;
 pub(crate) mod pending_cow;
 pub(crate) mod removers;
 pub(crate) mod replaced;
+pub(crate) mod unreadable;

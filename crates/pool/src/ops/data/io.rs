@@ -86,14 +86,33 @@ pub fn read(pool: &Pool, via: impl Into<Via>, offset: u64, buffer: &mut [u8]) ->
         buffer.fill(0);
         return Ok(buffer.len());
     }
+    let range = offset..offset + buffer.len() as u64;
+    loop {
+        let moves = handle.node.moves();
+        let (done, failed) = read_there(&handle, via, offset, buffer)?;
+        match failed {
+            Some(error) if moves::heal::leads_away(pool, &handle.node, (moves, &range), error)? => {}
+            Some(error) if done == 0 || via.pages => return Err(error),
+            _ => return Ok(done),
+        }
+    }
+}
+
+/// Reads from the file where it is now. Returns the number of bytes, and the error that came after them.
+fn read_there(
+    handle: &FileHandle,
+    via: Via,
+    offset: u64,
+    buffer: &mut [u8],
+) -> Result<(usize, Option<Error>)> {
     let overtaken = if via.pages { handle.open.fetching(&handle.node)? } else { None };
     let _order = overtaken.map(|overtaken| overtaken.order.read());
     let (mut fd, traffic) = handle.counted_fd();
     let mut direct = handle.fd_flags().contains(OFlags::DIRECT);
-    if direct && cleared_flags(&handle, via.flags.unwrap_or(handle.flags)).contains(OFlags::DIRECT) {
+    if direct && cleared_flags(handle, via.flags.unwrap_or(handle.flags)).contains(OFlags::DIRECT) {
         (fd, direct) = (handle.plain_to_read()?, false);
     }
-    let mut done = 0;
+    let (mut done, mut failed) = (0, None);
     while done < buffer.len() {
         match handle.open.reads(|| rustix::io::pread(&*fd, &mut buffer[done..], offset + done as u64)) {
             Ok(0) => break,
@@ -105,9 +124,7 @@ pub fn read(pool: &Pool, via: impl Into<Via>, offset: u64, buffer: &mut [u8]) ->
                 continue;
             }
             Err(errno) => {
-                if done == 0 || via.pages {
-                    return Err(errno.into());
-                }
+                failed = Some(errno.into());
                 break;
             }
         }
@@ -120,10 +137,10 @@ pub fn read(pool: &Pool, via: impl Into<Via>, offset: u64, buffer: &mut [u8]) ->
         }
     }
     traffic.count_read(done);
-    if let Some(overtaken) = overtaken {
+    if let Some(overtaken) = overtaken.filter(|_| failed.is_none()) {
         overtaken.fetched(offset..offset + buffer.len() as u64);
     }
-    Ok(done)
+    Ok((done, failed))
 }
 
 /// Writes `data` and returns the number of bytes; fewer than requested only after an error. Where the kernel passes no

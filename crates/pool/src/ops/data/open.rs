@@ -10,6 +10,7 @@ use crate::node::passthrough::{self, OpenFlags, Sharing};
 use crate::node::recent::last_opens::LastOpens;
 use crate::ops::attrs::setattr;
 use crate::ops::data;
+use crate::ops::moves;
 use crate::ops::reserve;
 use crate::ops::resolve;
 use crate::paths::Uses;
@@ -72,6 +73,18 @@ pub struct Opened {
 ///
 /// Errors: `ESTALE` makes the kernel look the name up again before it retries the open (`link-cow`).
 pub fn open(pool: &Pool, caller: &Caller, id: NodeId, flags: u32, kill_suidgid: bool) -> Result<Opened> {
+    loop {
+        let node = pool.nodes.get(id)?;
+        let moves = node.moves();
+        match open_shown(pool, caller, id, flags, kill_suidgid) {
+            Err(error) if moves::heal::leads_away(pool, &node, (moves, &(0..0)), error)? => {}
+            opened => return opened,
+        }
+    }
+}
+
+/// Opens the copy that is shown.
+fn open_shown(pool: &Pool, caller: &Caller, id: NodeId, flags: u32, kill_suidgid: bool) -> Result<Opened> {
     let op = &mut Op::begin(pool);
     data::cow::break_link(op, caller, id, flags)?;
     let node = op.nodes.get(id)?;
@@ -354,7 +367,9 @@ pub(crate) fn register(
     }
     let served = || {
         let keeps = measures_room(op, PassthroughIo::Auto);
-        op.detached.waits(attr.key()) || keeps && op.headroom.readers_must_be_served(branch, attr.mtime.sec)
+        op.detached.waits(attr.key())
+            || moves::heal::must_be_served(op, branch, fd.as_fd())
+            || keeps && op.headroom.readers_must_be_served(branch, attr.mtime.sec)
     };
     if !open_file::writes(flags) && served() {
         return (None, Room::Any);

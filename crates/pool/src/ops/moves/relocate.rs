@@ -221,6 +221,9 @@ fn relocate_file(
     let carry = || moves::make_room::carry(op, node, &file, target, still, &wanted);
     let carried = target.reads(|| source.reads(carry));
     file.names.iter().for_each(|name| resolve::dirs::dir_rewritten(op, split(name).0));
+    if what == What::Copy && carried.is_ok() {
+        op.unreadable.made_again(&file.names);
+    }
     carried.map_err(|(NotMoved::Branch(errno) | NotMoved::File(errno))| match errno {
         Errno::INTR if node.is_awaited() => Errno::BUSY,
         errno => errno,

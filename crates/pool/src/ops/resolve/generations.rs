@@ -136,7 +136,13 @@ pub(crate) fn compare_generations(
         // It may be the newest, or old.
         copies.current = Some(SmallVec::new());
     } else if generations.iter().any(Option::is_some) {
-        copies.current = Some(generation::current(&generations).map(|at| known[at].0).collect());
+        let mut current: SmallVec<[usize; 2]> =
+            generation::current(&generations).map(|at| known[at].0).collect();
+        let is_bad = |index: &usize| copies.get(*index).is_some_and(|it| op.unreadable.holds(it.key()));
+        if current.iter().any(|index| !is_bad(index)) {
+            current.retain(|index| !is_bad(index));
+        }
+        copies.current = Some(current);
     }
 }
 
