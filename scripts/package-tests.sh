@@ -50,7 +50,7 @@ inside() {
         cp /etc/fstab /root/fstab
         cd "$package/1"
         bash -eux /root/quick-start >/root/log 2>&1 || { cat /root/log && exit 1; }
-        for output in "Setting up canopy" "To be written" "fuse.canopy" "/mnt/disk3  RW" "requires-mounts-for=/mnt/disk3"; do
+        for output in "Setting up canopy" "To be written" "fuse.canopy" "/mnt/disk3  RW" "add x-systemd.after=/mnt/disk3"; do
             grep -qF -- "$output" /root/log || { printf 'no "%s" in\n%s\n' "$output" "$(</root/log)" && exit 1; }
         done
         # It has all been taken back.
