@@ -94,7 +94,7 @@ impl Spec {
 }
 
 /// Returns the known name most like `key`, if any is similar enough.
-fn nearest(key: &str) -> Option<String> {
+pub fn nearest(key: &str) -> Option<String> {
     let key = canonical(key);
     closest(&key, table().iter().filter(|spec| !spec.hidden).flat_map(Spec::names).map(str::to_owned))
 }

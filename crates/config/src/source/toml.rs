@@ -89,6 +89,8 @@ impl Walk<'_> {
                 self.tables(key, item, spec, &tables);
             } else if let Some(inner) = item.as_table_like() {
                 self.table(inner, &key);
+            } else if spec.is_none() && item.is_array_of_tables() {
+                self.push(key, item, Err(unknown_table(name)));
             } else {
                 let valueless = spec.is_some_and(|spec| spec.accepted().is_none());
                 let value = scalar(item).and_then(|text| match (valueless, text.as_str()) {
@@ -140,6 +142,18 @@ impl Walk<'_> {
         let line = line_of(self.text, item.span().map_or(0, |span| span.start));
         self.entries.push((rank, Entry { line, option }));
     }
+}
+
+/// The tables that a file may have several of.
+const TABLES: [&str; 6] = ["branches", "tier", "rule", "trash", SCHEDULE, NOTIFY];
+
+fn unknown_table(name: &str) -> String {
+    let nearest = match name {
+        "job" | "jobs" => Some(SCHEDULE.to_owned()),
+        _ => closest(name, TABLES.iter().map(|table| (*table).to_owned())),
+    };
+    let fix = nearest.map_or_else(|| TABLES.join(", "), |name| format!("did you mean [[{name}]]?"));
+    format!("unknown table [[{name}]] ({fix})")
 }
 
 fn scalar(item: &Item) -> Result<String, String> {
@@ -476,6 +490,12 @@ mod tests {
             (
                 "cache.attr = 1979-05-27",
                 "1: option cache.attr must be a string, a number, true or false (found: datetime)",
+            ),
+            ("ro = true\n[[job]]\ndo = 'verify'", "2: unknown table [[job]] (did you mean [[schedule]]?)"),
+            ("[[rules_]]\npath = 'a'", "1: unknown table [[rules_]] (did you mean [[rule]]?)"),
+            (
+                "[[disk]]\npath = '/a'",
+                "1: unknown table [[disk]] (branches, tier, rule, trash, schedule, notify)",
             ),
             ("branches = 7:", "1: not valid TOML"),
             ("branches = [7]", "1: a branch must be a string or a table (found: integer)"),

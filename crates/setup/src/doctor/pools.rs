@@ -52,7 +52,12 @@ fn not_mounted(facts: &Facts, pool: &Pool) -> Option<Finding> {
         }
         Boot::Nothing => {
             let text = format!("{title} is not mounted, and nothing mounts it at boot");
-            finding("pool-not-mounted", Level::Note, text, format!("canopy mount {name}"))
+            // What has no file of its own is mounted by its line of fstab (`noauto`).
+            let fix = match &pool.name {
+                Some(name) => format!("canopy mount {name}"),
+                None => mount(facts, &place).join(" "),
+            };
+            finding("pool-not-mounted", Level::Note, text, fix)
         }
     };
     Some(found)
@@ -162,6 +167,13 @@ mod tests {
             assert!(found[0].text.starts_with("the pool media is not mounted"), "{found:?}");
             assert_eq!(codes(&facts(boot, true)), Vec::<String>::new());
         }
+    }
+
+    #[test]
+    fn a_pool_of_fstab_that_is_not_mounted_at_boot_is_mounted_by_its_line() {
+        let pools = vec![Pool { name: None, boot: Boot::Nothing, line: Some(3), ..pool() }];
+        let found = findings(&Facts { fstab_file: "/etc/fstab".into(), pools, ..good() });
+        assert_eq!((found[0].level, found[0].fix.as_str()), (Level::Note, "mount /mnt/media"));
     }
 
     #[test]

@@ -82,7 +82,9 @@ fn option(piece: &str) -> Result<Option<(String, String)>, String> {
         return Ok(None);
     }
     let Some(spec) = options::find(key) else {
-        return Err("Canopy has no such option".into());
+        let hint =
+            options::nearest(key).map_or_else(String::new, |name| format!(" (did you mean '{name}'?)"));
+        return Err(format!("Canopy has no such option{hint}"));
     };
     // Without it, `canopy mount` refuses a mountpoint with files, and one that is a disk.
     if spec.name == "nonempty" {
@@ -99,8 +101,8 @@ fn option(piece: &str) -> Result<Option<(String, String)>, String> {
     if let Err(error) = source::set_pair(&mut Config::default(), &pair) {
         let default = spec.render(&Config::default()).filter(|default| !default.is_empty());
         return Err(match (value, default) {
-            (Some(""), Some(default)) => format!("it needs a value ({default} is the default)"),
-            _ => format!("Canopy does not take it: {}", error.lines().join("; ")),
+            (None | Some(""), Some(default)) => format!("it needs a value ({default} is the default)"),
+            _ => error.lines().join("; ").trim_start_matches(&format!("option {}: ", spec.name)).to_owned(),
         });
     }
     if spec.has_name(key) && spec.name != key {
@@ -254,7 +256,7 @@ mod tests {
     #[test]
     fn lines_of_fstab_become_canopys() {
         let text = "/dev/sda1 / ext4 defaults 0 1\n\
-            /mnt/disk* /mnt/media fuse.mergerfs defaults,nofail,use_ino,sync_read,nonempty,cache.files=partial,dropcacheonclose=true,category.create=mfs,moveonenospc=true,frob=1,func.getattr=nonsense,x-systemd.requires=/mnt/disk1 0 0\n";
+            /mnt/disk* /mnt/media fuse.mergerfs defaults,nofail,use_ino,sync_read,nonempty,cache.files=partial,dropcacheonclose=true,category.create=mfs,moveonenospc=true,frob=1,passthrough=rw,inodecalc,func.getattr=nonsense,x-systemd.requires=/mnt/disk1 0 0\n";
         let done = fstab(text).expect("a line of mergerfs");
         assert!(done.text.contains("\n/mnt/disk* /mnt/media canopy defaults,nofail,"), "{}", done.text);
         for kept in ["category.create=mfs", ",nonempty,", "x-systemd.requires=/mnt/disk1", ALLOW_MISSING] {
@@ -262,8 +264,10 @@ mod tests {
         }
         for (left_out, why) in [
             ("frob=1", "no such option"),
+            ("passthrough=rw", "did you mean 'passthrough.io'?"),
+            ("inodecalc", "it needs a value (oldest-hash is the default)"),
             ("sync_read", "not needed"),
-            ("func.getattr=nonsense", "not take it"),
+            ("func.getattr=nonsense", "'nonsense' is not valid: must be"),
         ] {
             assert!(!done.text.lines().last().is_some_and(|line| line.contains(left_out)));
             let change = done.changes.iter().find(|change| change.old == left_out).expect(left_out);
