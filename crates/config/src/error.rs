@@ -21,6 +21,12 @@ pub enum Error {
     NoSuchPool { name: String, file: PathBuf, nearest: Option<String>, known: Vec<String> },
     #[error("the branches of pool {name} are in {}: give only its name, and a mountpoint if it differs", .file.shown())]
     NamedBranches { name: String, file: PathBuf },
+    #[error(
+        "branch {path}: nothing is mounted at {}, where its disk was (mount it; or mount the pool without it: -o \
+         allow-missing-branches=true; or, if the directory is meant: touch {path}/.mergerfs.branch)",
+        .mountpoint.shown(), path = .path.shown()
+    )]
+    BranchAway { path: PathBuf, mountpoint: PathBuf },
     #[error("branch {} is the mountpoint itself (mount the pool somewhere else)", .0.shown())]
     BranchIsMountpoint(PathBuf),
     #[error(

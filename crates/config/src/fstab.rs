@@ -1,5 +1,6 @@
 //! Lines of fstab(5).
 
+use crate::resolve::remembered::MARK;
 use crate::source::command_line;
 use canopy_sys::glob::is_pattern;
 use canopy_sys::mountinfo::{self, MountEntry};
@@ -109,9 +110,6 @@ pub fn disks_away<'l>(lines: &'l [Line], mounts: &[MountEntry]) -> Vec<&'l Line>
     };
     lines.iter().filter(wanted).collect()
 }
-
-/// A file in a directory that is a branch as it is, whether a disk is mounted there or not.
-const MARK: &str = ".mergerfs.branch";
 
 /// Returns where the disk of a branch should be mounted by this machine's fstab, if it is not. The branch is a directory of
 /// another disk then.

@@ -17,6 +17,8 @@ use std::time::Duration;
 pub struct Config {
     pub pool: canopy_pool::config::Config,
     pub branches: BranchList,
+    /// The patterns among them, as written, with each path that one has matched.
+    pub patterns: Vec<(OsString, PathBuf)>,
     pub mountpoint: Option<PathBuf>,
     /// The source of the mount; made from the branches if not given.
     pub fsname: Option<OsString>,
@@ -186,6 +188,7 @@ impl Default for Config {
         Config {
             pool: canopy_pool::config::Config::default(),
             branches: BranchList::default(),
+            patterns: Vec::new(),
             mountpoint: None,
             fsname: None,
             timeouts: Timeouts {

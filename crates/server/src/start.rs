@@ -113,7 +113,7 @@ fn start_over(
 ) -> Result<Serving, Error> {
     let before = survival.map(|survival| &survival.ledger).filter(|ledger| ledger.is_serving());
     let (plan, lost) =
-        &before.map_or_else(|| (plan.clone(), Vec::new()), |before| takeover::plan_now(plan, before));
+        &before.map_or_else(|| (plan.clone(), plan.gone.clone()), |before| takeover::plan_now(plan, before));
     // Before anything else is opened.
     let device = before.map(takeover::take_device).transpose()?;
     let mut config = plan.config.clone();

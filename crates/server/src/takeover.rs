@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::survival::{Ledger, Survival};
 use canopy_branch::tend;
 use canopy_config::Config;
+use canopy_config::fstab;
 use canopy_config::resolve::Plan;
 use canopy_config::source;
 use canopy_fuse::backing::Backing;
@@ -43,9 +44,12 @@ pub(crate) fn plan_now(plan: &Plan, ledger: &Ledger) -> (Plan, Vec<(PathBuf, Pat
             error.lines().iter().for_each(|line| tracing::warn!("{line}"));
         }
     }
-    let gone = gone_branches(ledger, &plan.config);
+    let (gone, mounted) = (gone_branches(ledger, &plan.config), ledger.mountpoints());
     let is_missing = |path: &PathBuf| {
-        gone.iter().any(|(gone, _)| gone == path) || matches!(rustix::fs::stat(path), Err(Errno::NOENT))
+        gone.iter().any(|(gone, _)| gone == path)
+            || matches!(rustix::fs::stat(path), Err(Errno::NOENT))
+            // What was in force stays, whatever fstab says of it by now.
+            || mounted.iter().all(|(mounted, _)| mounted != path) && fstab::away(path).is_some()
     };
     plan.missing = plan.config.branches.iter().map(|spec| spec.path.clone()).filter(is_missing).collect();
     plan.replaces = false;

@@ -5,7 +5,7 @@ use crate::error::Error;
 use canopy_base::size;
 use canopy_branch::branch::{BranchSpec, Mode};
 use canopy_config::overlap::{is_visible_below, refuse_overlap};
-use canopy_config::resolve::Plan;
+use canopy_config::resolve::{Plan, remembered};
 use canopy_config::{Config, Mount, fstab, lossy, pool_loops};
 use canopy_monitor::probe::{self, QueryOutcome};
 use canopy_sys::glob::is_pattern;
@@ -140,11 +140,13 @@ pub(crate) fn has_files(dir: &Path) -> bool {
 
 /// Opens the branches. Missing ones are an error, unless the pool may be mounted without them.
 fn branches(plan: &mut Plan, findings: &mut Findings) -> Result<Vec<Directory>, Error> {
+    findings.warnings.extend(remembered::leave_out_missing(plan)?);
     require_answers(plan)?;
     let mut there = Vec::new();
     // With landlock, the daemon could not access a branch that appears later.
     let can_come_later = plan.config.allow_missing && !plan.config.landlock;
-    for spec in plan.config.branches.iter() {
+    let away = plan.missing.clone();
+    for spec in plan.config.branches.iter().filter(|spec| !away.contains(&spec.path)) {
         if can_come_later && let Some(disk) = fstab::away(&spec.path) {
             findings.warnings.push(fstab::away_warning(&spec.path, &disk));
             plan.missing.push(spec.path.clone());

@@ -1,12 +1,14 @@
 //! What is remembered outlives the process, and ends when somebody says so.
 
-use super::rig::{bed, branch, builder, disks, take_away, tree, wait_until_known};
+use super::rig::{PATIENCE, bed, branch, builder, disks, take_away, tree, wait_until_back, wait_until_known};
+use canopy_testkit::cmd::{run_within, wait_until};
 use canopy_testkit::{PoolBed, require_root};
 use rustix::io::Errno;
 use serde_json::Value;
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::process::Command;
 use tempfile::TempDir;
 
 /// Lists a directory to its end.
@@ -49,13 +51,99 @@ fn a_pool_that_is_mounted_without_a_disk_shows_what_it_knows() {
         let aside = place.with_extension("aside");
         fs::rename(&place, &aside).unwrap();
         bed = mount_again(state.path(), point.path(), disks);
-        assert_eq!(branch(&bed.pool, &place)["health"], "awaited");
+        assert_eq!(branch(&bed.pool, &place)["health"], "gone");
         assert_eq!(tree(bed.pool.path()), before, "killed: {kill}");
         assert_eq!(fs::metadata(bed.at("films/added")).unwrap().len(), 2);
         fs::rename(&aside, &place).unwrap();
         bed.pool.umount();
         bed.disks[0].mount_again();
     }
+}
+
+/// As without a line in fstab: nothing but the pool knows that a disk belongs there.
+#[test]
+fn the_directory_below_a_disk_that_is_not_mounted_is_not_taken_for_the_disk() {
+    require_root();
+    let (state, point) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let PoolBed { pool, mut disks } = mount_again(state.path(), point.path(), disks());
+    wait_until_known(&pool);
+    let before = tree(pool.path());
+    pool.umount();
+    disks[0].unmount();
+    let place = disks[0].path().to_owned();
+    let is_empty = || fs::read_dir(&place).unwrap().next().is_none();
+    assert!(is_empty(), "the directory is there");
+    // Without leave to do without disks, the pool is not mounted.
+    let mut refused = Command::new(env!("CARGO_BIN_EXE_canopy"));
+    refused.env("CANOPY_STATE_DIR", state.path()).args(["mount", "-o", "missing=remember"]);
+    refused.args(disks.iter().map(canopy_testkit::LoopFs::path)).arg(point.path());
+    let refused = run_within(&mut refused, PATIENCE);
+    assert!(!refused.success() && refused.stderr.contains("where its disk was"), "{}", refused.describe());
+    let survives = builder(state.path()).at(point.path()).option("survive=true");
+    let pool = survives.branches(disks.iter().map(canopy_testkit::LoopFs::path)).mount();
+    let mut bed = PoolBed { pool, disks };
+    let process = || {
+        let asked = bed.pool.command(["get".as_ref(), bed.pool.path().as_os_str(), "pid".as_ref()]);
+        asked.stdout.trim().parse::<i32>().unwrap_or_default()
+    };
+    let first = process();
+    for taken_over in [false, true] {
+        assert_eq!(branch(&bed.pool, &place)["health"], "gone");
+        assert_eq!(tree(bed.pool.path()), before, "taken over: {taken_over}");
+        if !taken_over {
+            let pid = rustix::process::Pid::from_raw(first).expect("a process");
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+            assert!(wait_until(PATIENCE, || ![0, first].contains(&process())), "{}", bed.pool.log());
+        }
+    }
+    fs::write(bed.at("both/new"), "").unwrap();
+    assert!(is_empty(), "nothing goes below the disk");
+    fs::remove_file(bed.at("both/new")).unwrap();
+    bed.disks[0].mount_again();
+    wait_until_back(&bed, 0);
+    assert_eq!(fs::read_to_string(bed.at("only/deep/file")).unwrap(), "deep");
+    // What is meant is used.
+    take_away(&mut bed, 0);
+    let PoolBed { pool, disks } = bed;
+    pool.umount();
+    let mark = place.join(".mergerfs.branch");
+    fs::write(&mark, "").unwrap();
+    let bed = mount_again(state.path(), point.path(), disks);
+    assert!(!bed.at("films").exists() && bed.at("music").exists());
+    let PoolBed { pool, mut disks } = bed;
+    pool.umount();
+    fs::remove_file(mark).unwrap();
+    disks[0].mount_again();
+}
+
+#[test]
+fn a_pattern_that_does_not_match_a_missing_disk_does_not_hide_it() {
+    require_root();
+    let (state, point) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let mut disks = disks();
+    let (first, second) = (disks[0].path().to_owned(), disks[1].path().to_owned());
+    let pattern = format!("{{{},{}}}", first.to_str().unwrap(), second.to_str().unwrap());
+    let mount = || builder(state.path()).at(point.path()).branch(Path::new(&pattern)).mount();
+    let mut pool = mount();
+    wait_until_known(&pool);
+    let before = tree(pool.path());
+    pool.umount();
+    disks[0].unmount();
+    let aside = first.with_extension("aside");
+    fs::rename(&first, &aside).unwrap();
+    pool = mount();
+    assert_eq!(tree(pool.path()), before);
+    let paths: Vec<_> =
+        pool.status()["branches"].as_array().unwrap().iter().map(|one| one["path"].clone()).collect();
+    assert_eq!(paths, [second.to_str().unwrap(), first.to_str().unwrap()]);
+    let forgot = pool.command(["forget".as_ref(), pool.path().as_os_str(), first.as_os_str()]);
+    assert!(forgot.success(), "{}", forgot.describe());
+    pool.umount();
+    pool = mount();
+    assert_eq!(list(pool.path()).unwrap(), ["both", "music"], "it is not missed any more");
+    pool.umount();
+    fs::rename(&aside, &first).unwrap();
+    disks[0].mount_again();
 }
 
 #[test]

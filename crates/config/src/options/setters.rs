@@ -7,8 +7,10 @@ use crate::values::{Value, ValueError};
 use canopy_branch::branch::{BranchError, Expand, FileSystem};
 use canopy_policy::{Category, Policy};
 use canopy_pool::config::Func;
+use canopy_sys::glob::is_pattern;
+use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 /// Why a setter refused a value.
@@ -56,7 +58,10 @@ pub(super) struct Branches;
 
 impl Setter for Branches {
     fn set(&self, config: &mut Config, value: &OsStr) -> Result<(), SetError> {
-        config.branches = config.branches.apply(value, &AsWritten).map_err(SetError::Branches)?;
+        let expand = AsWritten::default();
+        config.branches = config.branches.apply(value, &expand).map_err(SetError::Branches)?;
+        config.patterns.extend(expand.patterns.into_inner());
+        config.patterns.retain(|(_, path)| config.branches.iter().any(|spec| spec.path == *path));
         Ok(())
     }
     fn get(&self, config: &Config) -> String {
@@ -69,16 +74,23 @@ impl Setter for Branches {
 
 /// Expands a branch entry like `FileSystem`, but keeps a path that is not a directory, so that the mount reports it
 /// rather than skips it.
-struct AsWritten;
+#[derive(Default)]
+struct AsWritten {
+    /// Patterns, and what they have matched.
+    patterns: RefCell<Vec<(OsString, PathBuf)>>,
+}
 
 impl Expand for AsWritten {
     fn expand(&self, pattern: &OsStr) -> Vec<PathBuf> {
         let found = FileSystem.expand(pattern);
         if found.is_empty() {
-            vec![std::path::absolute(pattern).unwrap_or_else(|_| pattern.into())]
-        } else {
-            found
+            return vec![std::path::absolute(pattern).unwrap_or_else(|_| pattern.into())];
         }
+        if is_pattern(pattern) {
+            let matched = found.iter().map(|path| (pattern.to_owned(), path.clone()));
+            self.patterns.borrow_mut().extend(matched);
+        }
+        found
     }
 }
 

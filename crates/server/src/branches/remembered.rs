@@ -9,7 +9,8 @@ use crate::watch::Watch;
 use canopy_base::lock::ranked::Mutex;
 use canopy_branch::branch::{BranchId, BranchSpec, Branches};
 use canopy_branch::remember::{Missing, MissingBranch, Record};
-use canopy_config::{Config, state};
+use canopy_config::Config;
+use canopy_config::resolve::remembered::record;
 use canopy_pool::Pool;
 use canopy_pool::config::MissingNames;
 use canopy_pool::ops;
@@ -19,12 +20,8 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// The longest name of a file that most filesystems take, less what is added to it.
-const LONGEST: usize = 240;
 
 /// A record, with the id of its branch if that is there.
 type Kept = (Option<BranchId>, Arc<Record>);
@@ -45,7 +42,7 @@ impl Remembered {
         (pool, watch): (&Pool, &Watch),
         branches: &Branches,
     ) -> Missing {
-        let file = |path: &Path| record_file(config, settings.mountpoint(), path);
+        let file = |path: &Path| record(config, settings.mountpoint(), path);
         if config.pool.missing == MissingNames::Hide {
             // What is not kept current would be wrong when it is wanted.
             config.branches.iter().for_each(|spec| drop(fs::remove_file(file(&spec.path))));
@@ -117,7 +114,7 @@ impl Remembered {
     ///
     /// Errors: those of writing its record.
     pub(crate) fn forget(&self, config: &Config, settings: &Settings, path: &Path) -> Result<(), Errno> {
-        let file = record_file(config, settings.mountpoint(), path);
+        let file = record(config, settings.mountpoint(), path);
         let forgotten = match self.of(path) {
             Some(record) => record.forget(),
             // There is none to be forgotten: one is made that says so.
@@ -148,45 +145,4 @@ fn begin(file: &Path, branch: &canopy_branch::branch::Branch, is_watched: bool) 
         let _ = fs::remove_file(file);
         Arc::new(Record::unknown(file, &branch.path))
     })
-}
-
-/// Returns where the record of a branch is.
-fn record_file(config: &Config, mountpoint: &Path, branch: &Path) -> PathBuf {
-    let dir = config.catalogue.dir().map_or_else(state::directory, Path::to_owned);
-    dir.join(file_name(mountpoint)).join(file_name(branch) + ".names")
-}
-
-/// Returns a name for the file of a path, of which a long one has only the end, and a hash of the whole.
-fn file_name(path: &Path) -> String {
-    let name = state::name_of(path);
-    if name.len() <= LONGEST {
-        return name;
-    }
-    let hash = canopy_base::hash::keyed(0, path.as_os_str().as_bytes());
-    format!("{hash:016x}{}", &name[name.len() - LONGEST + 16..])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_branch_of_each_pool_has_a_file_of_its_own() {
-        let config = Config::default();
-        let file = |pool: &str, branch: &str| record_file(&config, Path::new(pool), Path::new(branch));
-        let long = "/long".repeat(100);
-        let files = [
-            file("/pool", "/mnt/disk1"),
-            file("/pool", "/mnt-disk1"),
-            file("/pool/mnt", "/disk1"),
-            file("/pool", &long),
-            file("/pool", &format!("/x{long}")),
-        ];
-        for (at, one) in files.iter().enumerate() {
-            assert!(files[at + 1..].iter().all(|other| other != one), "{}", one.shown());
-            assert!(
-                one.file_name().is_some_and(|name| name.len() < 255 && name.as_bytes().ends_with(b".names"))
-            );
-        }
-    }
 }

@@ -16,6 +16,7 @@ use canopy_base::lock::ranked::Mutex;
 use canopy_branch::branch::health::{BranchHealth, Health, HealthReport};
 use canopy_branch::branch::{Branch, BranchId, BranchList, BranchSpec, Branches};
 use canopy_branch::remember::Record;
+use canopy_config::resolve::remembered::{self, Place};
 use canopy_config::{Config, fstab, overlap, pool_loops};
 use canopy_pool::Pool;
 use canopy_pool::config::MissingNames;
@@ -110,6 +111,7 @@ impl Topology {
             );
             let health = Arc::new(BranchHealth::default());
             health.look(|| Err((Health::Gone, Errno::NODEV)));
+            self.settings.record_mountpoint(path, mountpoint);
             self.gone.lock().insert(path.clone(), GoneBranch { mountpoint: mountpoint.clone(), health });
         }
     }
@@ -226,7 +228,33 @@ impl Topology {
     fn enforce(&self, config: &Config, branches: Branches) {
         let at = (&*self.pool, &*self.watch);
         let missing = self.remembered.arrange(config, &self.settings, at, &branches);
+        if config.pool.missing == MissingNames::Remember {
+            self.keep_places(config, &branches);
+        }
         ops::settings::set_branches(&self.pool, branches.with_missing(missing));
+    }
+
+    /// Keeps where the branches are mounted, for the next mount of the pool.
+    fn keep_places(&self, config: &Config, branches: &Branches) {
+        let dir = remembered::directory(config, self.settings.mountpoint());
+        let before = remembered::places(&dir);
+        let mounts = self.mounts.lock().clone();
+        let place = |spec: &BranchSpec| {
+            let known = before.iter().find(|place| place.branch == spec.path);
+            let record = self.remembered.of(&spec.path)?;
+            let found_by = config.patterns.iter().find(|(_, path)| *path == spec.path);
+            let on = branches.iter().find(|branch| branch.path == spec.path);
+            let on = on.and_then(|branch| mounts.get(&branch.id)).filter(|on| on.mount_id.is_some());
+            let mountpoint = on.map(|on| &on.mountpoint).or(known.map(|place| &place.mountpoint))?.clone();
+            // A process that has taken over does not know them.
+            let pattern = found_by.map(|(pattern, _)| pattern).or(known.map(|place| &place.pattern));
+            let pattern = pattern.cloned().unwrap_or_default();
+            (!record.is_forgotten()).then(|| Place { branch: spec.path.clone(), mountpoint, pattern })
+        };
+        let places: Vec<Place> = config.branches.iter().filter_map(place).collect();
+        if let Err(why) = remembered::keep_places(&dir, &places) {
+            tracing::warn!("missing: {} cannot be written: {why}", dir.shown());
+        }
     }
 
     /// Has the names of missing branches be those that are remembered by now.

@@ -1,6 +1,8 @@
 //! Completes a configuration for the mount: checks required values, derives others, and resolves conflicts between
 //! options. It looks at nothing outside the configuration; the program's preflight checks do that.
 
+pub mod remembered;
+
 use crate::error::{Error, OptionError};
 use crate::options;
 use crate::placement;
@@ -22,6 +24,8 @@ pub struct Plan {
     pub subtype: &'static str,
     /// Branches that do not exist yet and are added when they appear. Set by the preflight checks.
     pub missing: Vec<PathBuf>,
+    /// Those among them whose mounts are gone, with their mountpoints. What is at their paths is not theirs.
+    pub gone: Vec<(PathBuf, PathBuf)>,
     /// Whether this pool replaces one that runs at the mountpoint. Set by the preflight checks.
     pub replaces: bool,
     /// Warnings for the user who mounts the pool.
@@ -50,7 +54,16 @@ pub fn resolve(mut config: Config) -> Result<Plan, Error> {
         warnings.push(format!("more threads were asked for than a pool can have: there are {MAX_WORKERS}"));
     }
     let subtype = config.name.as_str();
-    Ok(Plan { config, mountpoint, fsname, subtype, missing: Vec::new(), replaces: false, warnings })
+    Ok(Plan {
+        config,
+        mountpoint,
+        fsname,
+        subtype,
+        missing: Vec::new(),
+        gone: Vec::new(),
+        replaces: false,
+        warnings,
+    })
 }
 
 /// Sets what a mount sets beyond its options.
