@@ -2,7 +2,7 @@
 
 use crate::model::Config;
 use crate::source::{command_line, set_pair};
-use crate::{placement, source, trash};
+use crate::{placement, read_cache, source, trash};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
@@ -32,6 +32,9 @@ pub fn placements(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Ok(rules) = trash::parse(text) {
         assert!(trash::parse(&trash::format(&rules)).is_ok(), "{text}");
+    }
+    if let Ok(caches) = read_cache::parse(text) {
+        assert_eq!(read_cache::parse(&read_cache::format(&caches)), Ok(caches), "{text}");
     }
     std::hint::black_box((placement::parse_tiers(text).is_ok(), placement::parse_rules(text).is_ok()));
 }

@@ -21,6 +21,7 @@ pub mod placement;
 pub mod placement_report;
 pub mod pool_loops;
 pub mod program_name;
+pub mod read_cache;
 pub mod resolve;
 pub mod source;
 pub mod state;

@@ -18,6 +18,7 @@ pub mod layout;
 mod model;
 pub mod placement;
 pub mod random;
+pub mod read_cache;
 mod search;
 pub mod trash;
 

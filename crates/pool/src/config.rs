@@ -3,6 +3,7 @@
 
 use canopy_base::inode_number::InodeCalc;
 use canopy_policy::placement::Placement;
+use canopy_policy::read_cache::CacheRules;
 use canopy_policy::trash::TrashRules;
 use canopy_policy::{Category, Policy};
 use std::fmt;
@@ -326,6 +327,8 @@ pub struct Config {
     pub placement: Placement,
     /// What is kept for a while when clients remove it.
     pub trash: TrashRules,
+    /// What is read from copies on a fast disk.
+    pub read_cache: CacheRules,
     /// Bytes that must stay free on a branch that gets new files, unless the branch has its own figure.
     pub min_free: u64,
     /// Beyond it, the kernel is asked to forget files and directories that no process uses.
@@ -384,6 +387,7 @@ impl Default for Config {
             policies: Policies::default(),
             placement: Placement::default(),
             trash: TrashRules::default(),
+            read_cache: CacheRules::default(),
             min_free: 4_294_967_295,
             memory: MemoryBound::Auto,
             space_ttl: Duration::ZERO,

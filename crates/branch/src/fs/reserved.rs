@@ -18,8 +18,11 @@ pub const ASIDE: &[u8] = b".canopy-aside";
 /// The directory in the root of a branch for what clients have removed ([`trash`](crate::trash)).
 pub const TRASH: &[u8] = b".canopy-trash";
 
+/// The directory, in that of a cache, for copies that make reading faster ([`cached`](crate::cached)).
+pub const CACHED: &[u8] = b".canopy-cache";
+
 /// All names that are reserved as they are.
-const NAMES: [&[u8]; 3] = [JOURNAL, ASIDE, TRASH];
+const NAMES: [&[u8]; 4] = [JOURNAL, ASIDE, TRASH, CACHED];
 
 /// Returns true for names that the pool reserves: to clients they do not exist.
 pub fn is_reserved(name: &[u8]) -> bool {

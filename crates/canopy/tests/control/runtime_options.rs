@@ -105,6 +105,15 @@ pub(super) const ROWS: &[Row] = &[
         let kept = (0..2).map(|branch| live.on(branch, ".canopy-trash")).filter(|trash| trash.exists());
         kept.for_each(|trash| fs::remove_dir_all(trash).expect("removed"));
     }),
+    (&["read-cache"], "the directory for copies", |live| {
+        let ssd = live.on(0, "ssd");
+        fs::create_dir(&ssd).expect("a directory");
+        live.pool.set("read-cache", &format!("{}=**|when read 9 times in 1 day", ssd.display()));
+        assert_eventually("the directory is used", || ssd.join(".canopy-cache").exists());
+        assert!(!live.at("ssd/.canopy-cache").exists());
+        live.pool.set("read-cache", "");
+        fs::remove_dir_all(ssd).expect("removed");
+    }),
     (&["cache.memory"], "the kernel forgets a file when others come", |live| {
         let names: Vec<String> = (0..200).map(|number| format!("file{number}")).collect();
         names.iter().for_each(|name| drop(File::create(live.on(0, name)).expect("a file")));

@@ -2,8 +2,8 @@
 
 use crate::Config;
 use crate::placement;
-use crate::trash;
 use crate::values::{Value, ValueError};
+use crate::{read_cache, trash};
 use canopy_branch::branch::{BranchError, Expand, FileSystem};
 use canopy_policy::{Category, Policy};
 use canopy_pool::config::Func;
@@ -139,6 +139,22 @@ impl Setter for Trash {
     }
     fn accepted(&self) -> String {
         "PATH=TIME[|except GLOB[:GLOB...]][|overwritten], several joined by semicolons".into()
+    }
+}
+
+/// The caches for reading. Each value replaces all of them.
+pub(super) struct ReadCache;
+
+impl Setter for ReadCache {
+    fn set(&self, config: &mut Config, value: &OsStr) -> Result<(), SetError> {
+        config.pool.read_cache = read_cache::parse(text(value)?).map_err(SetError::Placement)?;
+        Ok(())
+    }
+    fn get(&self, config: &Config) -> String {
+        read_cache::format(&config.pool.read_cache)
+    }
+    fn accepted(&self) -> String {
+        "DIR[:DIR...]=GLOB[:GLOB...][|size SIZE][|free SIZE][|when WHEN], several joined by semicolons".into()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The table of options. It declares each option once; the command line, `canopy options` and the manual pages are
 //! derived from it.
 
-use super::setters::{Branches, CategoryPolicy, FuncPolicy, Rules, Tiers, Trash, field};
+use super::setters::{Branches, CategoryPolicy, FuncPolicy, ReadCache, Rules, Tiers, Trash, field};
 use super::spec::{Kind, Spec, spec};
 use canopy_fuse::mount::MountFlags;
 use canopy_policy::Category;
@@ -138,6 +138,12 @@ fn policies() -> Vec<Spec> {
     table.push(
         spec("trash", Trash, "what is kept when it is removed, and for how long (docs/trash.md)")
             .live()
+            .unlisted(),
+    );
+    table.push(
+        spec("read-cache", ReadCache, "which files are read from copies on a fast disk (docs/read-cache.md)")
+            .live()
+            .aliases(&["cache"])
             .unlisted(),
     );
     table.push(

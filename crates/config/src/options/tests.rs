@@ -44,6 +44,15 @@ const ROWS: &[Row] = &[
         &[("", None), ("**=30 days", None), ("a/**=1 week|except *.tmp:b|overwritten", None)],
         &["**", "**=", "**=soon", "a[=1 day"],
     ),
+    (
+        "read-cache",
+        &[
+            ("", None),
+            ("/a:/b=films/**:*.flac|size 200G|when opened", None),
+            ("/a=**", Some("/a=**|free 10%|when read 2 times in 1 week")),
+        ],
+        &["/a", "a=**", "/a=x[", "/a=x|when never", "/a=x;/a=y"],
+    ),
     ("category.action", &[("epall", None), ("rand", None)], &["", "best", "FF"]),
     ("category.create", &[("mfs", None), ("mspmfs", None)], &["", "best"]),
     ("category.search", &[("newest", None)], &["", "best"]),
@@ -235,7 +244,7 @@ fn every_option_accepts_renders_and_refuses_its_row() {
             let error = set_err(&spec.name, text).to_string();
             assert!(error.contains(spec.name.as_ref()), "{error}");
             // Those of tiers and rules name the part that is wrong.
-            let names_a_part = matches!(spec.name.as_ref(), "tiers" | "rules" | "trash");
+            let names_a_part = matches!(spec.name.as_ref(), "tiers" | "rules" | "trash" | "read-cache");
             assert!(error.contains("must be") || names_a_part, "{error}");
             assert_eq!(error.lines().count(), 1, "{error}");
         }

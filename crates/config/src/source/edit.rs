@@ -1,6 +1,6 @@
 //! Changes one option in the text of a config file. Everything else keeps its order, its formatting and its comments.
 
-use super::{toml, trash};
+use super::{read_cache, toml, trash};
 use crate::Config;
 use crate::options::{self, Spec};
 use crate::placement;
@@ -106,6 +106,7 @@ fn tables(
     let said = |table: &Table| toml::of_table(table, spec).ok();
     let wanted = match spec.name.as_ref() {
         "trash" => trash::to_tables(text)?,
+        "read-cache" => read_cache::to_tables(text)?,
         name => placement_tables(name == "tiers", text)?,
     };
     let old = document.as_table_mut().remove(&key);
@@ -438,6 +439,20 @@ mod tests {
         assert_eq!(
             toml(trash, "trash", "**=30 days;a=1 day|except b:c|overwritten"),
             "# all\n[[trash]]\npath = '**' # really\n\n[[trash]]\npath = \"a\"\nexcept = [\"b\", \"c\"]\nkeep = \"1 day\"\noverwritten = true\n"
+        );
+        assert_eq!(
+            toml(
+                "[[cache]] # fast\nbranches = '/s'\npath = '**'\n",
+                "read-cache",
+                "/s=**;/t=a:b|size 5G|when opened"
+            ),
+            "[[cache]] # fast\nbranches = '/s'\npath = '**'\n\n[[cache]]\nbranches = [\"/t\"]\n\
+             path = [\"a\", \"b\"]\nsize = \"5G\"\nwhen = \"opened\"\n"
+        );
+        assert_eq!(
+            toml("[cache]\nattr = 1\n", "read-cache", "/t=a|free 10%|when read 3 times in 2 days"),
+            "[cache]\nattr = 1\n\n[[read-cache]]\nbranches = [\"/t\"]\npath = [\"a\"]\n\
+             free = \"10%\"\nwhen = \"read 3 times in 2 days\"\n"
         );
         assert_eq!(
             toml("tiers = 'a=/a'\n", "tiers", "b=/b"),

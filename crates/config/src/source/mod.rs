@@ -11,6 +11,7 @@ mod entry;
 pub mod file;
 pub mod named;
 pub mod persist;
+mod read_cache;
 pub mod toml;
 mod trash;
 mod trust;

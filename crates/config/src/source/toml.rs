@@ -5,7 +5,7 @@
 //! at once, then all other options.
 
 use super::entry::Entry;
-use super::trash;
+use super::{read_cache, trash};
 use crate::options::{self, closest};
 use crate::placement;
 use canopy_base::separated::quote;
@@ -213,9 +213,9 @@ pub(super) fn parts(table: &dyn TableLike) -> Result<String, String> {
     one(format!("{path}={mode}{keep}"))
 }
 
-/// Returns whether an option is an array of tables: tiers, rules, and what the trash keeps.
+/// Returns whether an option is an array of tables: tiers, rules, what the trash keeps, and caches.
 pub(super) fn has_tables(spec: &options::Spec) -> bool {
-    matches!(spec.name.as_ref(), "tiers" | "rules" | "trash")
+    matches!(spec.name.as_ref(), "tiers" | "rules" | "trash" | "read-cache")
 }
 
 /// Returns a table of such an option in the syntax of `-o`.
@@ -225,6 +225,7 @@ pub(super) fn has_tables(spec: &options::Spec) -> bool {
 pub(super) fn of_table(table: &dyn TableLike, spec: &options::Spec) -> Result<String, String> {
     match spec.name.as_ref() {
         "trash" => trash::of_table(table),
+        "read-cache" => read_cache::of_table(table),
         name => placement_of(table, name == "tiers"),
     }
 }
@@ -433,6 +434,40 @@ mod tests {
         assert_eq!(render(&config, "rules"), "films/**=/mnt/d1:/mnt/d2;**/*.part=ssd");
         let inline = load("tier = [{ name = 'a', branches = '/a' }]\nrules = 'x=a'").unwrap();
         assert_eq!((render(&inline, "tiers"), render(&inline, "rules")), ("a=/a".into(), "x=a".into()));
+    }
+
+    #[test]
+    fn caches_are_tables() {
+        let config = load(
+            "[[cache]]\nbranches = ['/mnt/ssd']\nsize = '200 GiB'\nwhen = 'opened'\npath = ['films/**', 'a;b/**']\n\
+             [[cache]]\nbranches = '/s:t'\nwhen = 'read 3 times in 2 days'\npath = '**'\n",
+        )
+        .unwrap();
+        assert_eq!(
+            render(&config, "read-cache"),
+            "/mnt/ssd=films/**:a\\;b/**|size 200G|when opened;/s\\:t=**|free 10%|when read 3 times in 2 days"
+        );
+        let both = load("[cache]\nattr = 5\n[[read-cache]]\nbranches = '/s'\npath = '**'\n").unwrap();
+        assert_eq!((render(&both, "cache.attr"), both.pool.read_cache.0.len()), ("5".into(), 1));
+        for (text, mistake) in [
+            ("[[cache]]\npath = '**'", "1: a cache needs branches"),
+            ("[[cache]]\nbranches = '/s'", "1: cache /s: path is missing"),
+            ("[[cache]]\nbranches = 's'\npath = '**'", "1: cache s: 's' is not a directory"),
+            (
+                "[[cache]]\nbranches = '/s'\npaths = '**'",
+                "1: unknown key 'paths' of a cache (did you mean 'path'?)",
+            ),
+            ("[[cache]]\nbranches = '/s'\npath = 1", "1: cache /s: path of a cache must be a string or"),
+            ("[[cache]]\nbranches = []\npath = '**'", "1: branches of a cache must be a string or"),
+            ("[[cache]]\nbranches = '/s'\npath = '**'\nsize = 5", "1: cache /s: size must be a string"),
+            (
+                "[[cache]]\nbranches = '/s'\npath = '**'\nsize = '5G'\nfree = '1G'",
+                "1: cache /s: give size or free",
+            ),
+        ] {
+            let found = load(text).unwrap_err();
+            assert!(found.len() == 1 && found[0].starts_with(mistake), "{text}: {found:?}");
+        }
     }
 
     #[test]

@@ -72,7 +72,9 @@ impl IdleFiles {
         let slot = handle.node.open().lock();
         let open = &*handle.open;
         let location = open.location();
-        let fits = location.reads.is_some() && open.users() == 1 && !open.is_detached();
+        // What is read from a copy is looked at anew at each open.
+        let fits =
+            location.reads.is_some() && open.users() == 1 && !open.is_detached() && open.copy().is_none();
         let branch_stays = || branches.index_of(location.branch.id).is_some();
         // A file that was opened before `clear` might have to be opened differently now.
         let fits = fits && open.idle.cleared == self.cleared.load(Ordering::Acquire);

@@ -21,6 +21,7 @@ pub(crate) mod nodes;
 pub(crate) mod open_file;
 pub(crate) mod parts;
 pub(crate) mod passthrough;
+pub(crate) mod read_cache;
 mod readdirplus;
 pub(crate) mod recent;
 pub(crate) mod rights;

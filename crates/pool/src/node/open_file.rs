@@ -2,6 +2,7 @@
 
 use super::Node;
 use super::direct_writes::DirectWrites;
+use super::read_cache::OpenCopy;
 use crate::kernel::BackingFile;
 use canopy_base::error::{Failure, Result};
 use canopy_base::hash;
@@ -82,6 +83,9 @@ pub(crate) struct OpenFile {
     pub(crate) direct: AtomicBool,
     /// Pages have been fetched all the same, because the file is mapped.
     pub(crate) overtaken: OnceLock<Box<DirectWrites>>,
+    /// From which it is read while that is right.
+    copy: RwLock<Option<Arc<OpenCopy>>, rank::Leaf>,
+    has_copy: AtomicBool,
 }
 
 const NOBODY: u64 = 0;
@@ -112,6 +116,28 @@ impl OpenFile {
             idle,
             direct: AtomicBool::new(false),
             overtaken: OnceLock::new(),
+            copy: RwLock::default(),
+            has_copy: AtomicBool::new(false),
+        }
+    }
+
+    /// Has it read from a copy from now on.
+    pub(crate) fn read_from(&self, copy: OpenCopy) {
+        *self.copy.write() = Some(Arc::new(copy));
+        self.has_copy.store(true, Ordering::Release);
+    }
+
+    /// Returns the copy to read from. Costs one load if there is none.
+    pub(crate) fn copy(&self) -> Option<Arc<OpenCopy>> {
+        if self.has_copy.load(Ordering::Acquire) { self.copy.read().clone() } else { None }
+    }
+
+    /// Has it read from its own file. Reads that have begun may still have what the file was.
+    pub(crate) fn leave_copy(&self) {
+        if self.has_copy.swap(false, Ordering::AcqRel) {
+            // Closing it may wait for its disk: not under the lock.
+            let former = self.copy.write().take();
+            drop(former);
         }
     }
 

@@ -38,6 +38,9 @@ fn forget_what_changed(pool: &Pool, change: Change<'_>) {
             if let Ok(node) = pool.nodes.get(node) {
                 node.changed();
                 node.copies_changed();
+                if let Some(open) = node.opened() {
+                    open.leave_copy();
+                }
             }
         }
         Change::Places => pool.dir_cache.places_changed(),

@@ -11,6 +11,7 @@ pub(crate) mod freed;
 pub(crate) mod moves;
 pub mod names;
 pub mod owed;
+pub mod read_cache;
 pub mod readdir;
 pub(crate) mod reserve;
 pub mod resolve;

@@ -1,6 +1,7 @@
-//! The room that the trash takes, and gives back: it counts as free, and goes before anything fails or moves for lack of room.
+//! The room that the trash and cached copies take, and give back: it counts as free, and goes before anything fails or moves for lack of room.
 
 use crate::node::{Node, Orphan};
+use crate::ops::read_cache;
 use crate::pool::{Op, Pool};
 use canopy_branch::branch::Branch;
 use canopy_branch::branch::space::Space;
@@ -16,9 +17,10 @@ const SHARE: u64 = 64;
 /// But no more than so many bytes.
 const MOST: u64 = 1 << 30;
 
-/// Returns how many bytes a branch gets back for whoever needs them: none without a rule, which leaves alone what is there.
+/// Returns how many bytes a branch gets back for whoever needs them. The trash gives none without a rule, which leaves alone what is there.
 pub(crate) fn bytes_that_go(op: &Op<'_>, branch: &Branch) -> u64 {
-    if op.config.trash.is_empty() { 0 } else { op.trash.bytes(branch.id) }
+    let trash = if op.config.trash.is_empty() { 0 } else { op.trash.bytes(branch.id) };
+    trash + read_cache::bytes_on(op, branch)
 }
 
 /// Returns the space of a branch as policies count it. Where the trash alone keeps it below its minfreespace, that goes soon.
@@ -27,7 +29,7 @@ pub(crate) fn counted(op: &Op<'_>, branch: &Branch, min_free: u64, space: Space)
     if bytes == 0 {
         return space;
     }
-    if space.avail < min_free || space.inodes == Some(0) {
+    if !op.config.trash.is_empty() && (space.avail < min_free || space.inodes == Some(0)) {
         op.trash.wants_room(branch.id, min_free);
     }
     Space {
@@ -50,11 +52,17 @@ pub(crate) fn gives_way(op: &Op<'_>, branch: &Branch, errno: Errno, wanted: u64)
         return false;
     }
     let more = wanted.saturating_add((space.size() / SHARE).min(MOST));
-    let gone = op.trash.make_room(branch, space.avail.saturating_add(more)).unwrap_or(false);
+    let gone = make_room(op, branch, space.avail.saturating_add(more));
     if gone {
         op.space.clear();
     }
     gone
+}
+
+/// Makes so many bytes available on a branch: cached copies go first, as nobody misses them.
+fn make_room(op: &Op<'_>, branch: &Branch, wanted: u64) -> bool {
+    let copies = read_cache::make_room(op, branch, wanted);
+    copies | (!op.config.trash.is_empty() && op.trash.make_room(branch, wanted).unwrap_or(false))
 }
 
 /// As `gives_way`, on the branch of a file.
@@ -79,7 +87,7 @@ pub(crate) fn making_way<T>(
 
 /// Makes so many bytes available on a branch, as far as old trash can.
 pub(crate) fn clear(op: &Op<'_>, branch: &Branch, wanted: u64) {
-    if bytes_that_go(op, branch) > 0 && op.trash.make_room(branch, wanted).unwrap_or(false) {
+    if bytes_that_go(op, branch) > 0 && make_room(op, branch, wanted) {
         op.space.clear();
     }
 }

@@ -14,6 +14,7 @@ use crate::node::detached::DetachedFiles;
 use crate::node::handles::records::HandleRecords;
 use crate::node::handles::{FileHandle, Handles};
 use crate::node::nodes::Nodes;
+use crate::node::read_cache::ReadCache;
 use crate::node::recent::last_opens::LastOpens;
 use crate::node::recent::pending_cow::PendingCow;
 use crate::node::recent::removers::Removers;
@@ -84,6 +85,8 @@ pub struct State {
     /// What clients have removed.
     pub(crate) trash: Trash,
     pub(crate) removers: Removers,
+    /// Copies on a fast disk.
+    pub(crate) read_cache: ReadCache,
     /// What programs remove, by rule of the trash.
     pub(crate) brakes: Mutex<Brake<(Who, usize)>, rank::Leaf>,
     pub(crate) moved: Moved,
@@ -137,6 +140,7 @@ impl State {
             last_opens: LastOpens::default(),
             trash: Trash::default(),
             removers: Removers::default(),
+            read_cache: ReadCache::default(),
             brakes: Mutex::default(),
             moved: Moved::default(),
             closed: ClosedFiles::default(),

@@ -23,7 +23,7 @@ use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
@@ -34,6 +34,8 @@ struct BranchMonitor {
     pending: PendingBranches,
     /// Mounts have changed, and what follows is not done yet.
     mounts_changed: AtomicBool,
+    /// How often it has looked.
+    round: AtomicU64,
 }
 
 /// Begins to monitor the branches, until the pool ends.
@@ -43,6 +45,7 @@ pub(crate) fn start(topology: &Arc<Topology>) {
         pending: PendingBranches::new(topology),
         // What has changed since the mounts of the branches were recorded is not reported.
         mounts_changed: AtomicBool::new(true),
+        round: AtomicU64::new(0),
     };
     // Polling it reports changes (proc_pid_mountinfo(5)).
     let (table, monitor) = (File::open("/proc/self/mountinfo").ok(), Arc::new(monitor));
@@ -69,6 +72,10 @@ impl BranchMonitor {
         }
         for branch in ops::trash::due(&topology.pool) {
             self.tend_trash(&topology.pool, branch);
+        }
+        if ops::read_cache::is_due(&topology.pool, self.round.fetch_add(1, Ordering::Relaxed)) {
+            let pool = Arc::clone(&topology.pool);
+            tend::apart_if_free((c"canopy-cache", tend::of(self)), move || ops::read_cache::tend(&pool));
         }
         for (path, gone) in topology.gone_branches() {
             if changed || gone.health.needs_check() {

@@ -222,6 +222,11 @@ fn rules(config: &Config, branches: &Branches) -> Result<RulesetCreated, Ruleset
         rules = rules
             .add_rule(PathBeneath::new(&branch.root, AccessFs::from_all(ABI::V3) & !AccessFs::Execute))?;
     }
+    for (dir, _) in config.pool.read_cache.dirs() {
+        let found = rustix::fs::open(dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+        let Ok(found) = found else { continue };
+        rules = rules.add_rule(PathBeneath::new(found, AccessFs::from_all(ABI::V3) & !AccessFs::Execute))?;
+    }
     let read = make_bitflags!(AccessFs::{ReadFile | ReadDir});
     let beside = |path: &Path| path.parent().map(Path::to_owned);
     // Appended to, never read.

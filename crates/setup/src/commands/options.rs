@@ -121,7 +121,7 @@ fn format_entry(option: &OptionEntry, policies_listed: &mut bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::terminal::WIDTH;
+    use canopy_terminal::WIDTH;
 
     #[test]
     fn every_option_that_is_not_ignored_is_listed() {

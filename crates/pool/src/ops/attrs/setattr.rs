@@ -104,6 +104,9 @@ pub fn setattr(
         }
         _ => attr(op),
     };
+    if let (Some(_), Some(open)) = (set.size, node.opened()) {
+        open.leave_copy();
+    }
     if let (Err(_), Some(kept)) = (&changed, kept) {
         kept.take_back(op);
     }

@@ -89,7 +89,7 @@ pub fn read(pool: &Pool, via: impl Into<Via>, offset: u64, buffer: &mut [u8]) ->
     let range = offset..offset + buffer.len() as u64;
     loop {
         let moves = handle.node.moves();
-        let (done, failed) = read_there(&handle, via, offset, buffer)?;
+        let (done, failed) = read_there(pool, &handle, via, offset, buffer)?;
         match failed {
             Some(error) if moves::heal::leads_away(pool, &handle.node, (moves, &range), error)? => {}
             Some(error) if done == 0 || via.pages => return Err(error),
@@ -100,6 +100,7 @@ pub fn read(pool: &Pool, via: impl Into<Via>, offset: u64, buffer: &mut [u8]) ->
 
 /// Reads from the file where it is now. Returns the number of bytes, and the error that came after them.
 fn read_there(
+    pool: &Pool,
     handle: &FileHandle,
     via: Via,
     offset: u64,
@@ -112,7 +113,8 @@ fn read_there(
     if direct && cleared_flags(handle, via.flags.unwrap_or(handle.flags)).contains(OFlags::DIRECT) {
         (fd, direct) = (handle.plain_to_read()?, false);
     }
-    let (mut done, mut failed) = (0, None);
+    let from_copy = if direct { 0 } else { read_copy(pool, handle, offset, buffer) };
+    let (mut done, mut failed) = (from_copy, None);
     while done < buffer.len() {
         match handle.open.reads(|| rustix::io::pread(&*fd, &mut buffer[done..], offset + done as u64)) {
             Ok(0) => break,
@@ -136,11 +138,31 @@ fn read_there(
             (fd, direct) = (handle.plain_to_read()?, false);
         }
     }
-    traffic.count_read(done);
+    traffic.count_read(done - from_copy);
     if let Some(overtaken) = overtaken.filter(|_| failed.is_none()) {
         overtaken.fetched(offset..offset + buffer.len() as u64);
     }
     Ok((done, failed))
+}
+
+/// Reads what there is in the copy of a file, if it has one. What the copy cannot give is read from the file.
+fn read_copy(pool: &Pool, handle: &FileHandle, offset: u64, buffer: &mut [u8]) -> usize {
+    let Some(copy) = handle.open.copy() else { return 0 };
+    let mut done = 0;
+    while done < buffer.len() {
+        match rustix::io::pread(&*copy.fd, &mut buffer[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(errno) => {
+                tracing::warn!("a cached copy cannot be read, so its file is: {errno}");
+                handle.open.leave_copy();
+                break;
+            }
+        }
+    }
+    pool.read_cache.count_read(done);
+    done
 }
 
 /// Writes `data` and returns the number of bytes; fewer than requested only after an error. Where the kernel passes no

@@ -11,6 +11,7 @@ use crate::node::recent::last_opens::LastOpens;
 use crate::ops::attrs::setattr;
 use crate::ops::data;
 use crate::ops::moves;
+use crate::ops::read_cache;
 use crate::ops::reserve;
 use crate::ops::resolve;
 use crate::paths::Uses;
@@ -146,6 +147,8 @@ pub(crate) fn open_node(
             }
         },
     };
+    let copy = first.as_ref().filter(|_| open_file::only_reads(branch_flags));
+    let copy = copy.and_then(|first| read_cache::consult(op, node, &first.branch, &first.fd, &first.attr));
     // Held until the backing file is published: the kernel allows one backing file per node.
     let mut slot = node.open().lock();
     let proven = |open: &Arc<OpenFile>| kept.as_ref().is_some_and(|kept| Arc::ptr_eq(open, kept));
@@ -159,6 +162,7 @@ pub(crate) fn open_node(
             }
             (Some(open), _) => {
                 let open = FileUse::new(open);
+                leave_wrong_copy(&open, branch_flags);
                 let fd = join_open_file(op, node, &open, branch_flags)?;
                 let backing = open.backing.as_ref().map(|file| file.id());
                 let room = match backing {
@@ -169,14 +173,20 @@ pub(crate) fn open_node(
             }
             (None, Some(FirstOpen { branch, fd, pinned, reads, idle, attr })) => {
                 // A file that is being copied elsewhere would have to stay.
+                // Whoever has changed it since it was looked at has closed it again.
+                let copy = copy.filter(|copy| copy.is_right(&*fd));
                 let (backing, room) = match node.location_lock().try_read() {
-                    Some(_) => register(op, &branch, &fd, branch_flags, &attr),
-                    None => (None, Room::Any),
+                    // What is read from a copy is read through the daemon, so that it can stop at any moment.
+                    Some(_) if copy.is_none() => register(op, &branch, &fd, branch_flags, &attr),
+                    _ => (None, Room::Any),
                 };
                 let sharing = Sharing::First { backing: backing.as_ref().map(|file| file.id()) };
                 let fd = (fd, branch.traffic);
                 let place = FileLocation::new(branch, pinned, reads);
                 let open = FileUse::new(Arc::new(OpenFile::new(node, place, backing, idle)));
+                if let Some(copy) = copy {
+                    open.read_from(copy);
+                }
                 if let Some(kept) = std::mem::replace(&mut *slot, Arc::downgrade(&open)).upgrade() {
                     op.dir_cache.idle_files.give_up(&kept);
                 }
@@ -210,6 +220,13 @@ fn kept(op: &Op<'_>, node: &Node, flags: OFlags) -> Option<Arc<OpenFile>> {
         same.then_some(())
     })?;
     Some(open)
+}
+
+/// Stops reading from a copy if a handle with these flags may change the file, or if others have changed it.
+fn leave_wrong_copy(open: &OpenFile, flags: OFlags) {
+    if open.copy().is_some_and(|copy| open_file::writes(flags) || !copy.is_right(&*open.location().fd)) {
+        open.leave_copy();
+    }
 }
 
 /// Returns a descriptor for another handle of a file that is already open.

@@ -6,6 +6,7 @@ use crate::export::StableId;
 use crate::node::{Node, Orphan};
 use crate::ops::names;
 use crate::ops::owed;
+use crate::ops::read_cache;
 use crate::ops::resolve;
 use crate::paths::Uses;
 use crate::pool::{Op, Pool};
@@ -310,6 +311,7 @@ pub(crate) fn orphan(op: &Op<'_>, victim: Victim, fate: Fate) -> Arc<Node> {
     let orphan = Arc::new(orphan);
     if gone {
         orphan.branch.freed.now();
+        read_cache::gone(op, &orphan.branch, &orphan.fd);
     }
     if gone || node.is_dir() {
         op.tick_guard.gone(birth, || orphan.clone());
