@@ -4,8 +4,9 @@
 //! `/mnt/ssd=films/**:music/**|size 200G|when read 2 times in 1 week`. Several are joined by semicolons. Separators are quoted as in
 //! [`placement`](crate::placement).
 
-use crate::placement::{join, list, pair, pattern, quote, split};
+use crate::placement::{join, list, pair, pattern};
 use crate::units;
+use canopy_base::separated::{quote, split};
 use canopy_base::size::format_size;
 use canopy_policy::read_cache::{CacheRule, CacheRules, MOST_READS, Room, When};
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 //! Caches for reading as tables of a TOML file.
 
 use crate::options::closest;
-use crate::placement::quote;
 use crate::read_cache;
+use canopy_base::separated::quote;
 use canopy_policy::placement::Pattern;
 use canopy_policy::read_cache::CacheRule;
 use toml_edit::{Array, Item, Table, TableLike, Value};

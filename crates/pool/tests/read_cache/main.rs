@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+#[path = "../common/mod.rs"]
 mod common;
 
 use canopy_base::ids::{HandleId, NodeId};
