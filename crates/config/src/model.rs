@@ -2,7 +2,7 @@
 
 use crate::program_name::Name;
 use crate::values::{
-    CataloguePlace, Coherence, IoUring, Override, Pages, PinThreads, PosixAcl, RememberNodes, StackDepth,
+    CataloguePlace, Choice, Coherence, IoUring, Override, Pages, PinThreads, RememberNodes, StackDepth,
     WorkerPriority,
 };
 use canopy_branch::branch::BranchList;
@@ -42,8 +42,8 @@ pub struct Config {
     pub log_file: PathBuf,
     /// Restrict worker threads to the branches.
     pub landlock: bool,
-    /// When the process that serves the pool dies, another takes over.
-    pub survive: bool,
+    /// When the process that serves the pool ends, another takes over: whenever it dies, or when it can be had.
+    pub survive: Choice,
     /// The nice value of the daemon.
     pub priority: i32,
     /// Detach what is mounted at the mountpoint first.
@@ -99,7 +99,7 @@ pub struct Kernel {
     pub export_support: bool,
     pub handle_killpriv: bool,
     pub handle_killpriv_v2: bool,
-    pub posix_acl: PosixAcl,
+    pub posix_acl: Choice,
     pub allow_idmap: bool,
     pub cache_symlinks: bool,
     pub cache_readdir: bool,
@@ -205,7 +205,7 @@ impl Default for Config {
                 export_support: true,
                 handle_killpriv: true,
                 handle_killpriv_v2: true,
-                posix_acl: PosixAcl::Auto,
+                posix_acl: Choice::Auto,
                 allow_idmap: true,
                 cache_symlinks: false,
                 cache_readdir: false,
@@ -237,7 +237,7 @@ impl Default for Config {
             debug: false,
             log_file: PathBuf::new(),
             landlock: false,
-            survive: false,
+            survive: Choice::Auto,
             priority: -10,
             detach_mountpoint: false,
             branches_wait: BranchesWait { timeout: Duration::ZERO, fail: false },

@@ -539,27 +539,27 @@ words! {
     WorkerPriority { Auto = "auto", Normal = "normal" }
 }
 
-/// Whether the kernel enforces POSIX ACLs.
+/// Whether something is done, such as that the kernel enforces POSIX ACLs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PosixAcl {
-    /// If the filesystem of a branch has ACLs.
+pub enum Choice {
+    /// As the circumstances are.
     Auto,
     On,
     Off,
 }
 
-impl Value for PosixAcl {
+impl Value for Choice {
     fn parse(text: &OsStr) -> Result<Self, ValueError> {
         if text == "auto" {
-            return Ok(PosixAcl::Auto);
+            return Ok(Choice::Auto);
         }
-        bool::parse(text).map(|on| if on { PosixAcl::On } else { PosixAcl::Off })
+        bool::parse(text).map(|on| if on { Choice::On } else { Choice::Off })
     }
     fn render(&self) -> String {
         match self {
-            PosixAcl::Auto => "auto",
-            PosixAcl::On => "true",
-            PosixAcl::Off => "false",
+            Choice::Auto => "auto",
+            Choice::On => "true",
+            Choice::Off => "false",
         }
         .into()
     }

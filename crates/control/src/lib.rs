@@ -218,6 +218,9 @@ pub struct ParkedReport {
 /// The processes that have served a pool.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SurvivalReport {
+    /// Another process takes over from one that dies; else only from one that hands over, for an upgrade.
+    #[serde(default = "yes")]
+    pub deaths: bool,
     /// How often another process has taken over from one that died.
     pub takeovers: u64,
     /// How the last one ended that died, in words.
@@ -241,6 +244,11 @@ pub struct SurvivalReport {
     /// Where relative paths of its command line start.
     #[serde(default)]
     pub directory: Option<OsText>,
+}
+
+/// Programs that did not tell it had no other pools.
+fn yes() -> bool {
+    true
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -46,8 +46,9 @@ pub struct SessionOptions {
     pub growth: WorkerGrowth,
     /// The priority of workers.
     pub worker_priority: WorkerPriority,
-    /// Buffers for requests over `/dev/fuse` have their memory from the beginning. For a server whose requests are to
-    /// outlive it: while a process is being killed, the kernel fails requests that do not fit into memory it has already.
+    /// Over `/dev/fuse`, buffers have their memory from the beginning, and workers keep their priority. For a server whose
+    /// requests are to outlive it: while a process is being killed, the kernel fails requests that do not fit into memory it
+    /// has already, and a thread of low priority may be long in ending.
     pub resident: bool,
 }
 

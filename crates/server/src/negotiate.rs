@@ -2,7 +2,7 @@
 
 use canopy_config::Config;
 use canopy_config::resolve::Plan;
-use canopy_config::values::{IoUring, PosixAcl};
+use canopy_config::values::{Choice, IoUring};
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::mount::MountSpec;
 use canopy_fuse::transport::uring;
@@ -72,7 +72,7 @@ pub fn optional_flags(plan: &Plan) -> InitFlags {
         // without telling it who writes. Without the newer one the kernel clears them by SETATTR.
         (InitFlags::HANDLE_KILLPRIV_V2, kernel.handle_killpriv && kernel.handle_killpriv_v2),
         // With ACLs the kernel always checks permissions itself.
-        (InitFlags::POSIX_ACL, kernel.posix_acl == PosixAcl::On && plan.config.mount.permissions_check),
+        (InitFlags::POSIX_ACL, kernel.posix_acl == Choice::On && plan.config.mount.permissions_check),
         // The kernel refuses INIT if ids are mapped and it does not check permissions itself.
         (InitFlags::ALLOW_IDMAP, kernel.allow_idmap && plan.config.mount.permissions_check),
         (InitFlags::CACHE_SYMLINKS, kernel.cache_symlinks),

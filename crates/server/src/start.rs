@@ -19,7 +19,6 @@ use crate::negotiate;
 use crate::probes::{self, Behaviour, Findings};
 use crate::progress::Progress;
 use crate::settings::Settings;
-use crate::survival::in_flight::InFlight;
 use crate::survival::{Ledger, Survival};
 use crate::takeover;
 use crate::test_switches;
@@ -31,7 +30,7 @@ use canopy_branch::relocate::Unfinished;
 use canopy_branch::tend;
 use canopy_config::Config;
 use canopy_config::resolve::{self, Plan};
-use canopy_config::values::{IoUring, PosixAcl, WorkerPriority};
+use canopy_config::values::{Choice, IoUring, WorkerPriority};
 use canopy_control::SecurityReport;
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::mount::{self, Mounted, Placement};
@@ -42,7 +41,9 @@ use canopy_pool::Pool;
 use canopy_pool::config::{PassthroughIo, XattrMode};
 use canopy_pool::door::Look;
 use canopy_pool::ops;
+use canopy_sys::process::dump_core_again;
 use rustix::fd::AsFd;
+use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 
@@ -130,14 +131,14 @@ fn start_over(
     security.landlock = sandbox.is_some();
     config.pool.names_only = sandbox.is_some();
     tracing::info!("{security}");
-    let options = session_options(plan, &branches);
+    let options = session_options(plan, &branches, survival.is_some());
     let mut session = match before {
         Some(before) => takeover::adopt_session(device, before, &options)?,
         None => Session::negotiate(device, &options, limits)?,
     };
     let (agreed, planned) = (*session.agreed(), session.transport());
     let kernel = findings(before, mounted.is_some(), &options, limits);
-    let ledger = survival.filter(|_| takeover::is_possible(&agreed, &planned)).map(|it| it.ledger.clone());
+    let ledger = takeover::ledger(survival, &agreed, &planned, plan.config.survive);
     tracing::info!("{planned}; {agreed}");
     complete(&mut config, plan, &agreed, kernel);
     let (threads, affinity) = (worker_count(&config), Affinity::new(&config.threads));
@@ -187,7 +188,7 @@ fn start_over(
         control,
         interrupts,
         selinux: negotiate::has_selinux(),
-        in_flight: ledger.clone().map(InFlight::new),
+        in_flight: takeover::notes(ledger.as_ref(), &planned),
         takes_over: before.is_some(),
     });
     let known = Arc::clone(&pool);
@@ -200,7 +201,7 @@ fn start_over(
     // Before the first answer, unless the mount is not attached yet.
     let badge = mounted.as_ref().and_then(create_badge);
     if let Some(ledger) = &ledger {
-        record_session(ledger, &session, kernel, kernel_opens_dirs);
+        record_session(ledger, &session, kernel, kernel_opens_dirs, &planned)?;
     }
     // Whoever finds the pool finds it, too, unless it takes the place of another one later.
     let mut socket = mounted.as_ref().and_then(|_| make_socket());
@@ -212,6 +213,7 @@ fn start_over(
     let running = confine::run_confined(sandbox.as_ref(), serve).map_err(Error::Confine)??;
     if *running.transport() != planned {
         dispatch.control.set_actual_transport(TransportInfo::new(running.transport(), threads));
+        ledger.inspect(Ledger::record_unservable);
     }
     report_transport(plan, running.transport(), &planned);
     let replacing = mounted.as_mut().filter(|_| plan.replaces);
@@ -287,9 +289,22 @@ fn can_pass(agreed: &Agreed, kernel: Findings) -> bool {
 }
 
 /// Records what the next process needs to know of the kernel.
-fn record_session(ledger: &Ledger, session: &Session, kernel: Findings, kernel_opens_dirs: bool) {
+fn record_session(
+    ledger: &Ledger,
+    session: &Session,
+    kernel: Findings,
+    kernel_opens_dirs: bool,
+    planned: &Transport,
+) -> Result<(), Error> {
     ledger.record_findings(kernel.to_word());
     ledger.record_session(session.device().as_fd(), session.agreed(), kernel_opens_dirs);
+    let over_uring = matches!(planned, Transport::Uring { .. });
+    if over_uring {
+        // Nobody takes over after it.
+        dump_core_again();
+    }
+    let may_begin = ledger.record_transport(over_uring);
+    if may_begin { Ok(()) } else { Err(Error::Takeover(Errno::CANCELED.into())) }
 }
 
 /// Makes the pool, which decides about callers as the kernel lets it.
@@ -408,7 +423,7 @@ fn create_badge(mounted: &Mounted) -> Option<Arc<Badge>> {
 fn should_enforce_acls(config: &Config, branches: &Branches) -> bool {
     // ACLs cannot hold if attributes are not passed through or modes are made up.
     let can = config.pool.xattr == XattrMode::Passthrough && config.overrides.umask.0.is_none();
-    let may = config.kernel.posix_acl == PosixAcl::Auto && config.mount.permissions_check;
+    let may = config.kernel.posix_acl == Choice::Auto && config.mount.permissions_check;
     may && can && branches.have_acls()
 }
 
@@ -422,7 +437,7 @@ fn judge(config: &Config, agreed: &Agreed) -> PermissionCheck {
 }
 
 /// Returns what to ask of the kernel.
-fn session_options(plan: &Plan, branches: &Branches) -> SessionOptions {
+fn session_options(plan: &Plan, branches: &Branches, outlived: bool) -> SessionOptions {
     // Not ATOMIC_O_TRUNC: with it the kernel passes O_TRUNC on before it has checked that the file is not being
     // executed, and O_RDONLY|O_TRUNC empties a running program instead of failing with ETXTBSY (fs/namei.c do_open
     // calls vfs_open before handle_truncate).
@@ -447,13 +462,11 @@ fn session_options(plan: &Plan, branches: &Branches) -> SessionOptions {
         queue_workers,
         growth: WorkerGrowth { waiting_queue, ..WorkerGrowth::default() },
         worker_priority: match plan.config.threads.worker_priority {
-            // A thread that is being killed needs processor time to end, and the next process waits for that.
-            WorkerPriority::Auto if plan.config.survive => canopy_fuse::transport::WorkerPriority::Normal,
             WorkerPriority::Auto => canopy_fuse::transport::WorkerPriority::Auto,
             WorkerPriority::Normal => canopy_fuse::transport::WorkerPriority::Normal,
         },
         max_stack_depth: plan.config.kernel.max_stack_depth.0,
-        resident: plan.config.survive,
+        resident: outlived,
         ..SessionOptions::default()
     }
 }
@@ -476,11 +489,11 @@ fn disable_unsupported(config: &mut Config, agreed: &Agreed) {
         tracing::warn!("passthrough is off: the kernel does not offer it (it needs Linux 6.9)");
         config.pool.passthrough = PassthroughIo::Off;
     }
-    if config.kernel.posix_acl == PosixAcl::On && !agreed.has(InitFlags::POSIX_ACL) {
+    if config.kernel.posix_acl == Choice::On && !agreed.has(InitFlags::POSIX_ACL) {
         if config.mount.permissions_check {
             tracing::warn!("posix-acl is false: the kernel does not offer it");
         }
-        config.kernel.posix_acl = PosixAcl::Off;
+        config.kernel.posix_acl = Choice::Off;
     }
     if config.pool.writeback && !agreed.has(InitFlags::WRITEBACK_CACHE) {
         tracing::warn!("cache.writeback is off: the kernel does not offer it");

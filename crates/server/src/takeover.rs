@@ -2,36 +2,98 @@
 
 use crate::coherence::Coherence;
 use crate::error::Error;
-use crate::survival::{Ledger, Survival};
+use crate::survival::in_flight::InFlight;
+use crate::survival::{Death, Ledger, Survival};
 use canopy_branch::tend;
 use canopy_config::Config;
 use canopy_config::fstab;
 use canopy_config::resolve::Plan;
 use canopy_config::source;
+use canopy_config::values::{Choice, IoUring};
 use canopy_fuse::backing::Backing;
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::notify;
+use canopy_fuse::transport::uring::requests_expire;
 use canopy_fuse::{Agreed, Session, SessionOptions, Transport};
 use canopy_pool::Pool;
 use canopy_pool::ops;
+use canopy_sys::process::Ended;
 use canopy_sys::{fd, mountinfo};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 use std::ffi::OsStr;
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
-/// Returns whether another process can take over this connection. Over io_uring the kernel drops what it gives to a
-/// process that is dying (docs/decisions/transport.md#115).
-pub(crate) fn is_possible(agreed: &Agreed, transport: &Transport) -> bool {
+/// Returns whether other processes are to take over from the one that will serve, and has requests come as that needs. A user
+/// has no privileges to pass on, and a process that is confined could not reach branches that have come meanwhile.
+pub fn is_wanted(config: &mut Config) -> bool {
+    match config.survive {
+        Choice::Off => false,
+        Choice::Auto => geteuid().is_root() && !config.landlock && linux() >= (6, 9),
+        Choice::On => {
+            if config.kernel.io_uring == IoUring::On {
+                tracing::warn!(
+                    "io-uring=on has no effect with survive=true: over io_uring the requests of a process that dies are lost"
+                );
+            }
+            config.kernel.io_uring = IoUring::Off;
+            true
+        }
+    }
+}
+
+/// Tells that a process has ended which nobody can take over from.
+pub fn report_lost(ended: Ended) {
+    let death = Death { ended, pause: Duration::ZERO };
+    tracing::error!(
+        "the process that serves the pool has died ({death}): the mount is dead, because requests over io_uring are lost \
+         with it (canopy umount, then mount it again; survive=true outlives this)"
+    );
+}
+
+/// Returns the version of the running kernel.
+#[must_use]
+pub fn linux() -> (u32, u32) {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
+}
+
+/// Returns where requests are noted that must not be done twice. Over io_uring a process leaves none.
+pub(crate) fn notes(ledger: Option<&Ledger>, transport: &Transport) -> Option<InFlight> {
+    ledger.filter(|_| matches!(transport, Transport::Device(_))).cloned().map(InFlight::new)
+}
+
+/// Returns the records of a pool that another process can take over.
+pub(crate) fn ledger(
+    survival: Option<&Survival>,
+    agreed: &Agreed,
+    transport: &Transport,
+    survive: Choice,
+) -> Option<Ledger> {
+    survival.filter(|_| is_possible(agreed, transport, survive)).map(|survival| survival.ledger.clone())
+}
+
+/// Returns whether another process can take over this connection: at any time over `/dev/fuse`. Over io_uring the kernel drops
+/// what it gives to a process that is dying, so that its workers have to leave before (docs/decisions/transport.md#115).
+fn is_possible(agreed: &Agreed, transport: &Transport, survive: Choice) -> bool {
     let why_not = match transport {
-        Transport::Uring { .. } => "requests arrive over io_uring (io-uring=off changes that)",
+        Transport::Uring { .. } if requests_expire() => {
+            "the machine ends requests over io_uring that are kept (sysctl fs.fuse)"
+        }
+        Transport::Uring { .. } => return true,
         Transport::Device(_) if !agreed.offered.contains(InitFlags::HAS_RESEND) => {
             "the kernel cannot send requests again (it needs Linux 6.9)"
         }
         Transport::Device(_) => return true,
     };
-    tracing::warn!("survive=true has no effect: {why_not}");
+    match survive {
+        Choice::On => tracing::warn!("survive=true has no effect: {why_not}"),
+        _ => tracing::info!("no other process can take over: {why_not}"),
+    }
     false
 }
 
@@ -68,10 +130,7 @@ fn gone_branches(ledger: &Ledger, config: &Config) -> Vec<(PathBuf, PathBuf)> {
 /// Has the kernel send again what was not answered, and closes what the process before had open and nobody takes over. To
 /// be called before this process opens anything.
 pub fn begin(before: &Survival) -> Result<(), Error> {
-    let device = take_device(&before.ledger)?;
-    notify::resend_now(&device).map_err(|errno| Error::Takeover(errno.into()))?;
-    // It is taken once more later.
-    let _ = device.into_raw_fd();
+    resend(&before.ledger)?;
     before.close_strays().map_err(Error::Takeover)?;
     match before.ledger.last_death().filter(|_| !before.ledger.is_handed_over()) {
         Some(death) => {
@@ -96,11 +155,21 @@ pub(crate) fn complete(before: &Survival, coherence: &Coherence) {
 /// # Errors
 /// [`Error::Takeover`].
 pub fn before_exec(survival: &Survival) -> Result<(), Error> {
-    let device = take_device(&survival.ledger)?;
-    notify::resend_now(&device).map_err(|errno| Error::Takeover(errno.into()))?;
-    let _ = device.into_raw_fd();
+    resend(&survival.ledger)?;
     survival.close_strays().map_err(Error::Takeover)?;
     survival.pass_on().map_err(|errno| Error::Takeover(errno.into()))
+}
+
+/// Has the kernel send again what was not answered. Over io_uring nothing is left: the process before has answered all.
+fn resend(ledger: &Ledger) -> Result<(), Error> {
+    if ledger.is_over_uring() {
+        return Ok(());
+    }
+    let device = take_device(ledger)?;
+    notify::resend_now(&device).map_err(|errno| Error::Takeover(errno.into()))?;
+    // It is taken once more later.
+    let _ = device.into_raw_fd();
+    Ok(())
 }
 
 pub(crate) fn take_device(ledger: &Ledger) -> Result<OwnedFd, Error> {
@@ -141,5 +210,5 @@ pub(crate) fn adopt_session(
     options: &SessionOptions,
 ) -> Result<Session, Error> {
     let (_, agreed) = ledger.session();
-    Ok(Session::adopt(device, agreed, options)?)
+    Ok(Session::adopt(device, agreed, options, (ledger.starts(), ledger.is_over_uring()))?)
 }

@@ -9,25 +9,26 @@ use crate::workload::Target;
 use crate::workload::meta::NameKind;
 use crate::workload::ops::FileOp;
 
-/// Indexes of the targets in a row: branch, pool, pool without io_uring, the same with `survive`.
-const DEVICE: usize = 2;
-const SURVIVES: usize = 3;
+/// Indexes of the targets in a row: branch, pool that is not outlived, pool, and both over `/dev/fuse`.
+const URING: [usize; 2] = [1, 2];
+const DEVICE: [usize; 2] = [3, 4];
 /// What records may cost a lookup, and what the intents of a create may.
 const LOOKUP: f64 = 1.03;
 const CREATE: f64 = 1.02;
 
-/// Such a pool receives its requests over `/dev/fuse`. So it is compared with one that does so, too: what is left is the cost of
-/// what it records.
+/// Each pool that another process can take over is compared with one over the same transport: what is left is the cost of what it
+/// records.
 pub(super) fn survive<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Error> {
     let mut targets = Targets::new(bench)?;
     let sides = [
         targets.isolated_branch()?,
+        targets.isolated_pool("survive=false", "survive=false")?,
         targets.isolated_pool("pool", "")?,
-        targets.isolated_pool("pool, /dev/fuse", "io-uring=off")?,
-        targets.isolated_pool("pool, survive", "io-uring=off,survive=true")?,
+        targets.isolated_pool("/dev/fuse, survive=false", "io-uring=off,survive=false")?,
+        targets.isolated_pool("/dev/fuse", "io-uring=off")?,
     ];
     let sides: Vec<&Target> = sides.iter().collect();
-    let goal = |limit| Goal { side: SURVIVES, of: vec![DEVICE], plus: 0.0, limit };
+    let goals = |limit| [URING, DEVICE].map(|[off, on]| Goal { side: on, of: vec![off], plus: 0.0, limit });
     let mut rows = vec![
         first_stat(bench, NameKind::Existing, &sides),
         file_op(bench, FileOp::CreateWriteClose, &sides),
@@ -35,7 +36,7 @@ pub(super) fn survive<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Error> {
         file_op(bench, FileOp::Rename, &sides),
         file_op(bench, FileOp::Unlink, &sides),
     ];
-    rows[0].goals.push(goal(LOOKUP));
-    rows[1].goals.push(goal(CREATE));
+    rows[0].goals.extend(goals(LOOKUP));
+    rows[1].goals.extend(goals(CREATE));
     Ok(targets.table(TableId::Survive, "What it costs that a pool outlives its process".into(), rows))
 }

@@ -13,7 +13,6 @@ use canopy_config::program_name::{self, Name};
 use canopy_config::resolve::{self, Plan};
 use canopy_config::source::command_line::{self, Arg};
 use canopy_config::source::{self, named};
-use canopy_config::values::IoUring;
 use canopy_fuse::mount::{MountError, Placement};
 use canopy_server::Error as StartError;
 use canopy_server::survival::{Refusal, Survival};
@@ -188,15 +187,9 @@ fn serve(mut plan: Plan, over: Over, reporter: &mut Option<StartupReporter>) -> 
     let directory = std::env::current_dir().unwrap_or_else(|_| "/".into());
     // All paths are absolute now, and the current directory must not keep a mount busy.
     std::env::set_current_dir("/").map_err(Error::system("cannot change to /"))?;
-    if !plan.config.survive {
+    if !takeover::is_wanted(&mut plan.config) {
         return serve_once(&plan, reporter, None);
     }
-    if plan.config.kernel.io_uring == IoUring::On {
-        tracing::warn!(
-            "io-uring=on has no effect with survive: over io_uring the requests of a process that dies are lost"
-        );
-    }
-    plan.config.kernel.io_uring = IoUring::Off;
     log::before_fork();
     // Clients wait for the keeper when a process dies.
     process::take_priority(plan.config.priority);
@@ -243,6 +236,7 @@ const BETWEEN_READS: Duration = Duration::from_secs(1);
 
 impl keeper::Server for Survivor<'_> {
     fn serve(&mut self, survival: &Survival) -> Result<(), Error> {
+        systemd::speak_for_parent();
         if !survival.ledger.is_serving() {
             let Survivor { plan: Some(plan), reporter, .. } = self else { return Ok(()) };
             return serve_once(plan, reporter, Some(survival));
@@ -296,9 +290,6 @@ pub fn read_again(args: MountArgs, directory: &Path) -> Result<Plan, Error> {
     std::env::set_current_dir("/").map_err(Error::system("cannot change to /"))?;
     let mut plan = plan?;
     preflight::enforce_permission_checks(&mut plan.config.mount);
-    // As at the mount, whatever the file says now.
-    plan.config.survive = true;
-    plan.config.kernel.io_uring = IoUring::Off;
     Ok(plan)
 }
 

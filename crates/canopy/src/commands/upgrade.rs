@@ -33,7 +33,7 @@ pub struct UpgradeArgs {
 const NOTES: &str = "\
 Programs that use the pool do not notice: open files stay open, and operations
 wait for a moment. If the installed program does not serve within a second, the
-old one keeps serving. The pool must have been mounted with survive=true.
+old one keeps serving. Pools of users, and with survive=false, cannot do this.
 The command line and the config file of the pool are read again.
 
 Examples:

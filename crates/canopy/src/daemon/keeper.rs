@@ -1,4 +1,4 @@
-//! The keeper of a pool that outlives the process that serves it (`survive=true`).
+//! The keeper of a pool that outlives the process that serves it (`survive`).
 //!
 //! The keeper is the process that was told to mount. It forks the one that serves, with which it shares the table of
 //! descriptors, waits, and forks another when that one dies. It runs nothing that a request could reach, and allocates
@@ -9,7 +9,7 @@ use super::signals::{self, STOP_ASKED};
 use crate::error::Error;
 use canopy_server::confine::{self, Resting};
 use canopy_server::survival::{Refusal, Survival};
-use canopy_server::test_switches;
+use canopy_server::{takeover, test_switches};
 use canopy_sys::process::{Child, Ended, Event, Forked, Forker, block_signal};
 use canopy_sys::shown::Show as _;
 use rustix::io::Errno;
@@ -121,6 +121,10 @@ impl Keeper {
             if !died || self.survival.ledger.is_ending() || !self.survival.ledger.is_serving() {
                 exit(status_of(ended));
             }
+            if self.survival.ledger.is_over_uring() {
+                takeover::report_lost(ended);
+                exit(status_of(ended));
+            }
             self.survival.ledger.record_death(ended);
             if self.too_many_deaths() {
                 tracing::error!(
@@ -141,7 +145,7 @@ impl Keeper {
             tracing::error!("{why}: this one serves again");
             self.survival.ledger.record_refusal(why);
         }
-        let (why, ended) = match self.wait_for_start(child) {
+        let (why, ended) = match self.wait_for_start(child, handover.before.is_some()) {
             Start::Serves => {
                 if handover.refusal.is_none() {
                     self.survival.ledger.record_upgrade();
@@ -154,6 +158,8 @@ impl Keeper {
             }
             // There is no other program.
             Start::Ended(ended) if handover.before.is_none() => return Some(ended),
+            // What came to it is lost.
+            Start::Ended(ended) if self.survival.ledger.has_begun_queues() => return Some(ended),
             Start::Late if handover.before.is_none() => return None,
             Start::Ended(ended) => (Refusal::Ended, ended),
             Start::Late => {
@@ -167,15 +173,18 @@ impl Keeper {
         Some(ended)
     }
 
-    fn wait_for_start(&mut self, child: &Child) -> Start {
+    /// `can_go_back`: the process is not to begin any more once it is late.
+    fn wait_for_start(&mut self, child: &Child, can_go_back: bool) -> Start {
+        let ledger = self.survival.ledger.clone();
+        let is_late = || !can_go_back || ledger.refuse_queues();
         let patience = test_switches::upgrade_patience();
-        if patience.is_zero() {
+        if patience.is_zero() && is_late() {
             // For tests, however fast it is.
             return Start::Late;
         }
         let until = Instant::now() + patience;
         while !self.survival.ledger.is_served() {
-            if Instant::now() >= until {
+            if Instant::now() >= until && is_late() {
                 return Start::Late;
             }
             match child.wait(Some(LINGER)) {

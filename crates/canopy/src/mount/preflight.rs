@@ -340,10 +340,7 @@ fn refuse_mounts_within(pool: &MountEntry) -> Result<(), Error> {
 
 /// Returns whether a mount can replace another without a gap (MOVE_MOUNT_BENEATH, move_mount(2)).
 fn can_replace() -> bool {
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
-    let version: (u32, u32) = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
-    rustix::process::geteuid().is_root() && version >= (6, 5)
+    rustix::process::geteuid().is_root() && canopy_server::takeover::linux() >= (6, 5)
 }
 
 /// Returns the warning for a pool that another one covers.

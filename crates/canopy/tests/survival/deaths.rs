@@ -1,10 +1,11 @@
 //! Deaths of each kind, and the ends that are none.
 
-use crate::rig::{Rig, count, keeper, send, server, servers};
+use crate::rig::{Rig, count, keeper, over_io_uring, send, server, servers};
 use canopy_testkit::{LoopFs, PATIENCE, Paused, Pool, ScratchDir, cmd, proc};
 use rustix::process::Signal;
 use std::fs;
 use std::io::BufRead as _;
+use std::os::unix::fs::FileExt as _;
 
 #[test]
 fn status_tells_how_often_and_why() {
@@ -177,8 +178,10 @@ fn a_branch_that_went_meanwhile_is_gone() {
 #[test]
 fn without_the_option_there_is_one_process() {
     let dir = ScratchDir::new("canopy-survival", &["a"]);
-    let pool = Pool::builder(env!("CARGO_BIN_EXE_canopy")).branch(dir.path("a")).mount();
-    assert_eq!(count(&pool), 1);
+    let pool =
+        Pool::builder(env!("CARGO_BIN_EXE_canopy")).branch(dir.path("a")).option("survive=false").mount();
+    // Children that wake a queue are there for a moment.
+    assert!(cmd::wait_until(PATIENCE, || count(&pool) == 1));
     assert_eq!(pool.status()["survival"], serde_json::Value::Null);
     let maps = fs::read_to_string(format!("/proc/{}/maps", pool.pid())).unwrap();
     assert!(!maps.contains("/memfd:canopy-records (deleted)"), "it shares no memory\n{maps}");
@@ -216,4 +219,39 @@ fn the_keeper_has_no_capability_in_force() {
         std::os::unix::fs::chown(rig.path("file"), Some(1000), Some(1000)).expect("chown");
         rig.kill(Signal::KILL);
     }
+}
+
+/// By default a pool has its requests over io_uring where the kernel offers that, and else is one that outlives deaths.
+#[test]
+fn over_the_device_every_pool_of_root_outlives_deaths() {
+    let rig = Rig::new(&["a"], "survive=auto,io-uring=off");
+    assert_eq!(rig.pool.status()["survival"]["deaths"], true);
+    let open = fs::File::create_new(rig.path("open")).unwrap();
+    rig.kill(Signal::KILL);
+    open.write_all_at(b"+", 0).unwrap();
+    assert_eq!((fs::read_to_string(rig.path("open")).unwrap().as_str(), rig.takeovers()), ("+", 1));
+}
+
+/// Requests that the process had are lost with it, and clients would wait for them for ever. So nobody takes over.
+#[test]
+fn over_io_uring_a_death_ends_the_mount() {
+    let dir = ScratchDir::new("canopy-survival", &["a"]);
+    let mut pool =
+        Pool::builder(env!("CARGO_BIN_EXE_canopy")).branch(dir.path("a")).forgive_descriptors().mount();
+    let survival = pool.status()["survival"].clone();
+    if !over_io_uring(&pool) {
+        assert_eq!(survival["deaths"], true);
+        return;
+    }
+    assert_eq!(survival["deaths"], false);
+    let text = pool.command(["status".as_ref(), pool.path().as_os_str()]).stdout;
+    assert!(text.contains("upgrades need no unmount"), "{text}");
+    let keeper = keeper(&pool);
+    send(server(&pool), Signal::ABORT);
+    assert!(cmd::wait_until(PATIENCE, || rustix::fs::statvfs(pool.path()).is_err()), "{}", pool.log());
+    // Reaps the process that was started in the foreground.
+    pool.kill();
+    assert!(cmd::wait_until(PATIENCE, || proc::process(keeper).is_none()), "{}", pool.log());
+    let log = pool.log();
+    assert!(log.contains("has died (SIGABRT): the mount is dead"), "{log}");
 }

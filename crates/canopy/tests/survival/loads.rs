@@ -119,6 +119,13 @@ fn fio_over_passthrough_finds_what_it_has_written() {
 }
 
 #[test]
+fn over_io_uring_fio_does_not_notice_upgrades() {
+    for passthrough in ["passthrough.io=rw,survive=auto", "passthrough.io=off,survive=auto"] {
+        survives(passthrough, Strikes::Upgrades, &|_, dir| fio(dir, "--ioengine=psync --fsync=16"));
+    }
+}
+
+#[test]
 fn fio_past_the_caches_finds_what_it_has_written() {
     survives("passthrough.io=off", Strikes::KillsAndUpgrades, &|_, dir| {
         fio(dir, "--ioengine=psync --direct=1")
@@ -259,6 +266,15 @@ fn locks_exclude_each_other() {
 /// are half of what the model does. So here are upgrades only, which interrupt nothing.
 #[test]
 fn the_reference_model_does_not_notice_upgrades() {
+    model_is_upgraded("passthrough.io=off");
+}
+
+#[test]
+fn over_io_uring_the_reference_model_does_not_notice_upgrades() {
+    model_is_upgraded("passthrough.io=off,survive=auto");
+}
+
+fn model_is_upgraded(options: &str) {
     let rules = Rules { path_preserving: false, holes_unknown: false, every: 20 };
     let home = tempfile::Builder::new().prefix("canopy-plain-").tempdir().expect("a directory");
     let number = std::sync::atomic::AtomicU64::new(1);
@@ -266,7 +282,7 @@ fn the_reference_model_does_not_notice_upgrades() {
         fs::create_dir_all(path).expect("a directory");
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("chmod");
     };
-    survives("passthrough.io=off", Strikes::Upgrades, &|rig, dir| {
+    survives(options, Strikes::Upgrades, &|rig, dir| {
         for _ in 0..5 {
             let seed = number.fetch_add(1, Ordering::Relaxed);
             let (plain, pool) = (home.path().join(seed.to_string()), dir.join(seed.to_string()));

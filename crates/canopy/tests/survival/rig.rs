@@ -137,3 +137,8 @@ pub(crate) fn keeper(pool: &Pool) -> i32 {
 pub(crate) fn count(pool: &Pool) -> usize {
     processes(pool).len()
 }
+
+/// Whether the pool has its requests over io_uring, which not every kernel offers.
+pub(crate) fn over_io_uring(pool: &Pool) -> bool {
+    pool.status()["transport"] == "io-uring"
+}

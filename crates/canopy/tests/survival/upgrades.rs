@@ -154,8 +154,18 @@ fn a_file_with_mistakes_is_no_reason_to_lose_the_pool() {
 
 #[test]
 fn a_program_that_is_late_is_taken_back() {
-    let installed =
-        Installed::new(|builder, dir| over_both(builder, dir).env("CANOPY_TEST_UPGRADE_SECONDS", "0"));
+    late("survive=true");
+}
+
+#[test]
+fn over_io_uring_a_program_that_is_late_is_taken_back() {
+    late("survive=auto");
+}
+
+fn late(survive: &str) {
+    let installed = Installed::new(|builder, dir| {
+        over_both(builder, dir).option(survive).env("CANOPY_TEST_UPGRADE_SECONDS", "0")
+    });
     let open = File::create_new(installed.pool.path().join("open")).unwrap();
     install(&installed.dir);
     for round in 0..3 {
@@ -188,9 +198,9 @@ fn the_program_before_serves_on_if_the_installed_one_cannot_be_executed() {
 
 #[test]
 fn a_pool_that_does_not_survive_is_not_upgraded() {
-    let installed = Installed::new(|builder, dir| builder.branch(dir.path("a")));
+    let installed = Installed::new(|builder, dir| builder.branch(dir.path("a")).option("survive=false"));
     let done = installed.upgrade();
-    let line = "cannot be served by another process without survive=true";
+    let line = "cannot be served by another process: it was mounted with survive=false";
     assert!(!done.success() && done.stderr.contains(line), "{}", done.describe());
     assert_eq!(done.stderr.lines().count(), 1, "{}", done.describe());
     assert!(installed.pool.try_set("cmd.upgrade", "").is_err());

@@ -411,7 +411,8 @@ fn kernel_and_threads() -> Vec<Spec> {
         spec(
             "survive",
             field!(survive),
-            "when the process that serves the pool dies, another takes over; open files stay open",
+            "another process takes over from the one that serves, and open files stay open; true: after any death, which needs \
+             /dev/fuse; auto: after upgrades, and after deaths without io_uring",
         )
         .since("6.9")
         .no_key(),

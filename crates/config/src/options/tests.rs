@@ -131,7 +131,7 @@ const ROWS: &[Row] = &[
         &["", "on"],
     ),
     ("landlock", &[("true", None), ("false", None)], &["", "x"]),
-    ("survive", &[("true", None), ("off", Some("false"))], &["", "x"]),
+    ("survive", &[("true", None), ("off", Some("false")), ("auto", None)], &["", "x"]),
     ("io-uring", &[("auto", None), ("on", None), ("off", None)], &["", "true", "yes"]),
     ("worker-priority", &[("auto", None), ("normal", None)], &["", "low"]),
     ("passthrough.max-stack-depth", &[("1", None), ("2", None)], &["", "0", "3"]),
@@ -326,7 +326,7 @@ fn defaults_match_the_table() {
         ("io-uring", "auto"),
         ("worker-priority", "auto"),
         ("landlock", "false"),
-        ("survive", "false"),
+        ("survive", "auto"),
     ];
     for (name, value) in table {
         assert_eq!(find(name).unwrap().render(&config).as_deref(), Some(value), "{name}");

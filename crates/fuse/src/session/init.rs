@@ -36,6 +36,8 @@ pub struct Session {
     pub(super) landmarks: Option<Box<FindLandmarks>>,
     pub(super) resident: bool,
     pub(super) pause: Arc<Pause>,
+    /// How many processes have served it before, if any have.
+    pub(super) adopted: Option<u64>,
     pub(super) thread_start: Option<Box<ThreadStart>>,
 }
 
@@ -91,13 +93,26 @@ impl Session {
     }
 
     /// Takes over a connection that another process has negotiated. The kernel resends the requests that the other process
-    /// had received after [`Notifier::resend`].
+    /// had received after [`Notifier::resend`]; over io_uring (`over_uring`), the other process has none.
+    /// `before`: how many have served it, this one included.
     ///
     /// # Errors
     /// [`SessionError::Start`].
-    pub fn adopt(device: OwnedFd, agreed: Agreed, options: &SessionOptions) -> Result<Session, SessionError> {
-        let rings = prepare(&agreed, options);
-        Session::new(device, agreed, rings, options)
+    pub fn adopt(
+        device: OwnedFd,
+        agreed: Agreed,
+        options: &SessionOptions,
+        (before, over_uring): (u64, bool),
+    ) -> Result<Session, SessionError> {
+        let rings = match prepare(&agreed, options) {
+            Err(why) if over_uring => {
+                return Err(SessionError::Start(std::io::Error::other(why.to_string())));
+            }
+            Ok(_) if !over_uring => Err(UringUnavailable::NotOffered),
+            prepared => prepared,
+        };
+        let session = Session::new(device, agreed, rings, options)?;
+        Ok(Session { adopted: Some(before), ..session })
     }
 
     fn new(
@@ -125,6 +140,7 @@ impl Session {
             landmarks,
             resident,
             pause,
+            adopted: None,
             thread_start,
         })
     }

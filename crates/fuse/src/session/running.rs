@@ -58,10 +58,22 @@ impl Session {
         let mut transport = transport(&rings);
         let dialect = self.agreed.dialect();
         let mut spawners = Vec::new();
+        let adopted = self.adopted.filter(|_| rings.is_ok());
         let queues_started = rings.and_then(|rings| {
-            rings.start(&self.device, &handler, dialect, &workers, &mut started, &mut spawners)
+            rings.start(
+                &self.device,
+                &handler,
+                dialect,
+                &workers,
+                (adopted.is_some(), &mut started),
+                &mut spawners,
+            )
         });
         if let Err(why) = queues_started {
+            if adopted.is_some() {
+                // Nothing arrives at /dev/fuse any more.
+                return Err(SessionError::Start(std::io::Error::other(why.to_string())));
+            }
             for number in 1..threads.max(1) {
                 started.push(self.device_worker(&handler, number, &over_uring, workers.slot(0))?);
             }
@@ -82,9 +94,12 @@ impl Session {
             can_leave: true,
         };
         spawners.insert(0, device);
-        let low = (self.priority == WorkerPriority::Auto).then(|| self.low.clone());
+        // A thread that is being killed needs processor time to end, and the next process waits for that.
+        let keep = self.resident && matches!(transport, Transport::Device(_));
+        let low = (self.priority == WorkerPriority::Auto && !keep).then(|| self.low.clone());
         let landmarks = self.landmarks.take().unwrap_or_else(|| Box::new(Landmarks::default));
-        let watchdog = Watchdog::start(&workers, &self.device, &handler, spawners, started, landmarks, low);
+        let watchdog =
+            Watchdog::start(&workers, &self.device, &handler, spawners, started, landmarks, low, adopted);
         let watchdog = watchdog.map_err(SessionError::Start)?;
         Ok(Running { watchdog, session: self, transport })
     }

@@ -63,6 +63,23 @@ impl Pause {
         true
     }
 
+    /// The same over io_uring, where the kernel does not send a request again: all workers of queues leave, which answer what
+    /// comes to them before. Requests then wait in the kernel until the next process fills the queues.
+    pub fn retire_within(&self, patience: Duration) -> bool {
+        let until = Instant::now() + patience;
+        let Some(workers) = self.workers.get().and_then(Weak::upgrade) else { return false };
+        workers.set_retiring(true);
+        while !workers.have_retired() && Instant::now() < until {
+            sleep(LOOK);
+        }
+        // What is left is to end for the other transport.
+        let retired = workers.have_retired() && self.begin_within(patience);
+        if !retired {
+            workers.set_retiring(false);
+        }
+        retired
+    }
+
     /// Lets requests begin.
     fn end(&self) {
         // With the lock, so that a worker that has just found the pause begun does not miss that it ends.

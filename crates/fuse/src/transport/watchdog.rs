@@ -17,6 +17,7 @@ use super::parked::{Aside, Waiting};
 use super::priority::{LowWorkers, Priorities};
 use super::serve::Handler;
 use super::stalled::{Stalled, Verdict};
+use super::uring::online_cpus;
 use super::wake_queue::{FindLandmarks, Landmarks, WakeCalls};
 use super::worker_thread::{WorkerThread, WorkersEnd};
 use super::workers::{Activity, GroupSample, ReplyToken, WorkerGrowth, WorkerSlot, WorkerState, Workers};
@@ -30,6 +31,8 @@ const LONG: Duration = Duration::from_secs(3600);
 const LAST_STEP: usize = 4;
 /// The most workers that a group has in reserve while workers leave with requests that are put aside.
 const MOST_SPARE: usize = 32;
+/// How often it looks whether the workers of queues have left that are to.
+const LOOK: Duration = Duration::from_micros(200);
 /// Starts another worker of a group, given its number. It takes the request, if there is one, or fails.
 pub(crate) type Spawn =
     Box<dyn FnMut(usize, WorkerSlot, &mut Option<FirstRequest>) -> io::Result<Spawned> + Send>;
@@ -66,7 +69,7 @@ pub(crate) struct Watchdog<H> {
     ends: WorkersEnd,
     /// The number of the last worker.
     number: usize,
-    /// How many notifications it has sent.
+    /// The number of the last notification.
     pokes: u64,
     wake_calls: WakeCalls,
     /// Requests that are to be handled once more and have no worker yet, each with the tick since when.
@@ -112,6 +115,12 @@ impl WatchedGroup {
     }
 }
 
+/// Returns whether there may be requests in a queue: its processor is online. The workers of others have nothing to lose, and
+/// nothing that makes them leave.
+fn is_online(queue: Option<u16>) -> bool {
+    queue.is_some_and(|queue| online_cpus().contains(&queue))
+}
+
 /// Returns how many workers a group needs that started with `fixed` of them, when `stuck` are stuck: as many that are not
 /// stuck, and at least `fixed`; only so many if there are too many threads.
 fn needed(fixed: usize, stuck: usize, too_many: bool) -> usize {
@@ -129,14 +138,16 @@ impl<H: Handler> Watchdog<H> {
         threads: Vec<WorkerThread>,
         landmarks: Box<FindLandmarks>,
         low: Option<LowWorkers>,
+        adopted: Option<u64>,
     ) -> io::Result<JoinHandle<WorkersEnd>> {
         let watched = |(group, spawner): (usize, GroupSpawner)| WatchedGroup {
-            spawner,
             fixed: workers.count(group),
+            // Requests have waited since the process before has left its queues.
+            unpoked: if adopted.is_some() && is_online(spawner.queue) { workers.count(group) } else { 0 },
+            spawner,
             needed: 0,
             waited: None,
             leaving: 0,
-            unpoked: 0,
             seized: 0,
         };
         let watchdog = Watchdog {
@@ -148,7 +159,8 @@ impl<H: Handler> Watchdog<H> {
             number: threads.len(),
             threads,
             ends: WorkersEnd::default(),
-            pokes: 0,
+            // The entries that a process has left hold notifications, by whose numbers the kernel finds them.
+            pokes: adopted.unwrap_or(0) << 40,
             wake_calls: WakeCalls::default(),
             due: Vec::new(),
             scarce: false,
@@ -166,7 +178,11 @@ impl<H: Handler> Watchdog<H> {
             let now = workers.now();
             let (flows, unfinished) = self.adjust(now);
             if flows {
-                thread::park_timeout(workers.growth().tick);
+                if workers.is_retiring() {
+                    self.await_retired();
+                } else {
+                    thread::park_timeout(workers.growth().tick);
+                }
                 workers.set_now(now + 1);
                 continue;
             }
@@ -259,6 +275,21 @@ impl<H: Handler> Watchdog<H> {
         }
     }
 
+    /// Looks for a tick whether no queue has a worker any more.
+    fn await_retired(&self) {
+        let until = Instant::now() + self.workers.growth().tick;
+        // A worker that was taken its entry leaves a request which the next one answers.
+        let settled = self.groups.iter().all(|group| group.seized == 0);
+        let served: Vec<bool> = self.groups.iter().map(|group| is_online(group.spawner.queue)).collect();
+        while Instant::now() < until && self.workers.is_retiring() {
+            if settled && self.workers.find_retired(&served) {
+                thread::park_timeout(self.workers.growth().tick);
+                return;
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
     /// Asks about requests that take long, and adjusts the number of workers of each group. Returns whether there were
     /// requests recently, and whether workers are to leave or children to end.
     fn adjust(&mut self, tick: u64) -> (bool, bool) {
@@ -302,8 +333,9 @@ impl<H: Handler> Watchdog<H> {
             self.scarce = false;
         }
         let quiet = workers.growth().ticks(QUIET);
-        let flows =
-            waits || samples.iter().any(|sample| sample.busy || tick.saturating_sub(sample.latest) < quiet);
+        let flows = workers.is_retiring()
+            || waits
+            || samples.iter().any(|sample| sample.busy || tick.saturating_sub(sample.latest) < quiet);
         let leaving = |(group, sample): (&WatchedGroup, &GroupSample)| {
             group.spawner.can_leave && sample.alive > group.fixed
         };
@@ -396,12 +428,13 @@ impl<H: Handler> Watchdog<H> {
         // When all that come are put aside, each tick has twice as many workers as the one before, so that others get through.
         group.leaving = workers.take_entries_held(index).max(group.leaving - group.leaving.div_ceil(8));
         let usual = group.usual(now, workers.growth()).max((2 * group.leaving).min(MOST_SPARE));
-        let needed = needed(usual, sample.stuck, too_many);
+        let retires = workers.is_retiring() && is_online(group.spawner.queue);
+        let needed = if retires { 0 } else { needed(usual, sample.stuck, too_many) };
         if sample.alive > needed {
             let over = sample.alive - needed;
             let idle_ticks = workers.growth().idle_ticks;
             let patience = if too_many { workers.growth().short_idle() } else { idle_ticks };
-            if group.spawner.can_leave && now.saturating_sub(group.needed) >= patience {
+            if group.spawner.can_leave && (retires || now.saturating_sub(group.needed) >= patience) {
                 workers.shrink(index, needed);
                 // Workers that have not left are dismissed again after some time.
                 group.needed = now.saturating_sub(patience - patience.div_ceil(10));
@@ -417,7 +450,7 @@ impl<H: Handler> Watchdog<H> {
             group.needed = now;
             workers.keep_all(index);
             let missing = needed - sample.alive;
-            if sample.alive + *room < sample.stuck + self.groups[index].fixed {
+            if !retires && sample.alive + *room < sample.stuck + self.groups[index].fixed {
                 self.scarce(&format!("there are {} already", sample.alive));
             }
             // The handler may be about to find that requests had better wait in line.
@@ -427,6 +460,9 @@ impl<H: Handler> Watchdog<H> {
                     break;
                 }
             }
+        }
+        if retires {
+            self.groups[index].unpoked = 0;
         }
         // One request for each new worker, so that all of them take waiting requests.
         while self.groups[index].unpoked > 0 && self.poke(index, true) {

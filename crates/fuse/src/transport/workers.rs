@@ -85,6 +85,11 @@ pub(crate) struct Workers {
     /// Whether the next request must wake the watchdog.
     asleep: AtomicBool,
     ended: AtomicBool,
+    /// All workers of queues are to leave: which attempt it is; 0 if they are not.
+    retiring: AtomicU64,
+    /// The attempt in which they have left, so that this process has no request of a client.
+    retired: AtomicU64,
+    attempts: AtomicU64,
     watchdog: OnceLock<Thread>,
     groups: Vec<Group>,
     parked: Parked,
@@ -418,6 +423,9 @@ impl Workers {
             tick: AtomicU64::new(1),
             asleep: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            retiring: AtomicU64::new(0),
+            retired: AtomicU64::new(0),
+            attempts: AtomicU64::new(0),
             watchdog: OnceLock::new(),
             groups: std::iter::repeat_with(Group::default).take(groups).collect(),
             parked: Parked::default(),
@@ -479,6 +487,39 @@ impl Workers {
     /// Returns the number of workers in a group.
     pub(super) fn count(&self, group: usize) -> usize {
         self.groups[group].states.lock().len()
+    }
+
+    /// Has all workers of queues leave, as they come to a request for which no process waits; or has their queues filled
+    /// again.
+    pub(super) fn set_retiring(&self, retiring: bool) {
+        let attempt = if retiring { self.attempts.fetch_add(1, Ordering::SeqCst) + 1 } else { 0 };
+        self.retiring.store(attempt, Ordering::SeqCst);
+        if let Some(watchdog) = self.watchdog.get() {
+            watchdog.unpark();
+        }
+    }
+
+    pub(super) fn is_retiring(&self) -> bool {
+        self.retiring.load(Ordering::SeqCst) != 0
+    }
+
+    /// Returns whether they have left, and this process has no request of a client.
+    pub(super) fn have_retired(&self) -> bool {
+        let retiring = self.retiring.load(Ordering::SeqCst);
+        retiring != 0 && self.retired.load(Ordering::SeqCst) == retiring
+    }
+
+    /// Finds that out of the groups that serve a queue with requests. To be called by the one who starts workers.
+    pub(super) fn find_retired(&self, serve: &[bool]) -> bool {
+        let retiring = self.retiring.load(Ordering::SeqCst);
+        // A worker that leaves with a request puts it aside before it ceases to be one.
+        let retired = retiring != 0
+            && self.groups.iter().zip(serve).all(|(group, serves)| !serves || group.states.lock().is_empty())
+            && self.parked.waiting() == 0;
+        if retired {
+            self.retired.store(retiring, Ordering::SeqCst);
+        }
+        retired
     }
 
     /// Returns whether a worker serves a request.
@@ -772,6 +813,24 @@ pub(super) mod tests {
         assert_eq!(failed(), (1, vec![(110, 1)], 0));
         slot.end(Some(0));
         assert_eq!(failed(), (1, vec![(110, 1)], 0));
+    }
+
+    #[test]
+    fn queues_have_retired_once_their_workers_have_left() {
+        let workers = Workers::new(WorkerGrowth::default(), 1 << 20, 3, Arc::default());
+        let (_device, queue, _offline) = (workers.slot(0), workers.slot(1), workers.slot(2));
+        let serve = [false, true, false];
+        workers.set_retiring(true);
+        assert!(!workers.find_retired(&serve) && !workers.have_retired());
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let held = Held::Message(Arc::new(null.into()), Box::new([1]));
+        queue.hold(Aside::Line(7), held, 1);
+        drop(queue);
+        assert!(!workers.find_retired(&serve), "a request is put aside");
+        drop(workers.parked().take(Aside::Line(7)).unwrap());
+        assert!(workers.find_retired(&serve) && workers.have_retired());
+        workers.set_retiring(false);
+        assert!(!workers.have_retired() && !workers.find_retired(&serve));
     }
 
     #[test]

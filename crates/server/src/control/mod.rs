@@ -22,7 +22,7 @@ use crate::coherence::{CacheTtl, Coherence};
 use crate::log;
 use crate::negotiate;
 use crate::settings::Settings;
-use crate::survival;
+use crate::survival::{self, Ledger};
 use crate::translate::convert;
 use crate::watch::Watch;
 use canopy_base::text::one_line;
@@ -462,7 +462,7 @@ impl Control {
     ///
     /// Errors: `EOPNOTSUPP` if the pool is not to outlive this process, `EALREADY` if it is about to happen.
     fn hand_over(&self) -> Result<(), Errno> {
-        let ledger = self.connection.ledger.clone().ok_or(Errno::OPNOTSUPP)?;
+        let ledger = self.connection.ledger.clone().filter(Ledger::is_servable).ok_or(Errno::OPNOTSUPP)?;
         if self.hands_over.swap(true, Ordering::Relaxed) {
             return Err(Errno::ALREADY);
         }

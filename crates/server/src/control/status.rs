@@ -180,7 +180,7 @@ pub(crate) fn status(
             ..connection.security.clone()
         },
         trash_alarms: ops::names::brake::alarms(pool).into_iter().map(trash_alarm).collect(),
-        survival: connection.ledger.as_ref().map(survival_report),
+        survival: connection.ledger.as_ref().filter(|ledger| ledger.is_servable()).map(survival_report),
         disks: rest::without_names(rest::disks(&in_force)),
         catalogue: rest::catalogue(pool, config),
     }
@@ -200,6 +200,7 @@ fn survival_report(ledger: &Ledger) -> SurvivalReport {
         refused_upgrades: refusals,
         last_refusal: refusal.map(|why| why.to_string()),
         form: FORM,
+        deaths: !ledger.is_over_uring(),
         directory: ledger.directory().map(|path| OsText::from(path.as_path())),
     }
 }

@@ -4,7 +4,7 @@
 //! whether the process before has done them already.
 
 use super::{Call, Dispatch};
-use crate::survival::in_flight::{Begun, Noted};
+use crate::survival::in_flight::{Begun, InFlight, Noted};
 use crate::translate::convert;
 use crate::translate::operation::Operation;
 use canopy_base::error::{Error, Result};
@@ -23,11 +23,11 @@ impl Dispatch {
         request: &Request<'_>,
         operation: &Operation<'_>,
     ) -> Result<(Option<Noted<'_>>, Option<Begun>)> {
-        let Some(in_flight) = &self.in_flight else { return Ok((None, None)) };
-        in_flight.answered();
+        self.in_flight.iter().for_each(InFlight::answered);
         if self.takes_over {
             self.recall(request)?;
         }
+        let Some(in_flight) = &self.in_flight else { return Ok((None, None)) };
         if !operation.once {
             return Ok((None, None));
         }

@@ -2,12 +2,19 @@
 //!
 //! The crate `sd-notify` (0.5) does not support sockets in the abstract namespace.
 
+use rustix::io::Errno;
+use rustix::net::{
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, UCred, sendmsg_addr,
+};
+use rustix::process::{Pid, getgid, getppid, getuid};
 use std::env;
 use std::ffi::OsStr;
-use std::io;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
@@ -17,6 +24,16 @@ const VARIABLE: &str = "NOTIFY_SOCKET";
 /// that is to answer. With `survive` that is the keeper, whose child serves and answers.
 const LIMIT: &str = "WATCHDOG_USEC";
 const WATCHED: &str = "WATCHDOG_PID";
+
+/// The process in whose name this one speaks.
+static SPEAKER: OnceLock<Pid> = OnceLock::new();
+
+/// Has this process speak for its parent, the only one to which systemd may listen (`NotifyAccess=main`).
+pub fn speak_for_parent() {
+    if let Some(parent) = getppid() {
+        let _ = SPEAKER.set(parent);
+    }
+}
 
 /// Sends lines of `KEY=VALUE` if there is a socket. A failure is only logged, because the pool works all the same.
 pub fn notify(lines: &[&str]) {
@@ -73,7 +90,25 @@ fn send(socket: &OsStr, text: &[u8]) -> io::Result<()> {
         [b'/', ..] => SocketAddr::from_pathname(socket)?,
         _ => return Err(io::Error::other("neither a path nor an abstract name")),
     };
-    UnixDatagram::unbound()?.send_to_addr(text, &address).map(|_| ())
+    let unbound = UnixDatagram::unbound()?;
+    // The kernel lets those who have CAP_SYS_ADMIN name another process (unix(7)).
+    if let Some(&pid) = SPEAKER.get()
+        && send_as(pid, &unbound, socket, text).is_ok()
+    {
+        return Ok(());
+    }
+    unbound.send_to_addr(text, &address).map(|_| ())
+}
+
+fn send_as(pid: Pid, from: &UnixDatagram, socket: &OsStr, text: &[u8]) -> Result<(), Errno> {
+    let address = match socket.as_bytes() {
+        [b'@', name @ ..] => SocketAddrUnix::new_abstract_name(name)?,
+        path => SocketAddrUnix::new(path)?,
+    };
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmCredentials(UCred { pid, uid: getuid(), gid: getgid() }));
+    sendmsg_addr(from, &address, &[IoSlice::new(text)], &mut control, SendFlags::empty()).map(drop)
 }
 
 #[cfg(test)]

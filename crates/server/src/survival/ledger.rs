@@ -58,16 +58,22 @@ const SERVED: usize = 34;
 const BACKING_IDS: usize = 35;
 /// What was found out about the kernel when the pool was mounted; 0 if nothing.
 const FINDINGS: usize = 36;
+/// Requests come over io_uring: only a process that hands over leaves a pool that can be served.
+const OVER_URING: usize = 37;
+/// The number of the process that began to fill the queues last, and from then on has requests that are lost with it; or of the
+/// one that is no more to begin, with [`REFUSED`].
+const QUEUES: usize = 38;
+const REFUSED: u64 = 1 << 63;
 const AGREED: Range<usize> = 16..32;
 
 const EXITED: u64 = 1 << 32;
 
 /// The form of the records, of handles and requests too, and of what one program passes to the next. Programs with
 /// different forms do not take over from one another: whoever changes the meaning of anything increments this.
-pub const FORM: u64 = 5;
+pub const FORM: u64 = 6;
 /// That number, and a hash of what it stands for (`form.rs`).
 #[cfg(test)]
-pub(super) const RECORDED_FORM: (u64, u64) = (5, 0x8888_ff63_38dc_d76f);
+pub(super) const RECORDED_FORM: (u64, u64) = (6, 0xb342_9b6d_5c56_6291);
 
 /// The name of the memory in /proc.
 const NAME: &str = "canopy-records";
@@ -198,6 +204,46 @@ impl Ledger {
         self.set(DEVICE, u64::from(device.as_raw_fd().cast_unsigned()));
         self.set(KERNEL_OPENS_DIRS, kernel_opens_dirs.into());
         self.set(SERVABLE, 1);
+    }
+
+    /// Records how requests come to this process, which is about to take them. Returns false if it must not any more.
+    pub(crate) fn record_transport(&self, over_uring: bool) -> bool {
+        self.set(OVER_URING, over_uring.into());
+        !over_uring || self.decide_queues(self.starts())
+    }
+
+    /// Has the process that was started last not begin to fill the queues. Returns false if it has begun.
+    #[must_use]
+    pub fn refuse_queues(&self) -> bool {
+        !self.is_over_uring() || self.decide_queues(self.starts() | REFUSED)
+    }
+
+    /// Decides once for each process.
+    fn decide_queues(&self, decision: u64) -> bool {
+        let undecided = |now: u64| (now & !REFUSED != self.starts()).then_some(decision);
+        self.words[QUEUES].fetch_update(Ordering::AcqRel, Ordering::Acquire, undecided).is_ok()
+    }
+
+    /// Records that no other process can take over after all.
+    pub(crate) fn record_unservable(&self) {
+        self.set(SERVABLE, 0);
+    }
+
+    /// Returns whether there is a session that another process can take over.
+    pub(crate) fn is_servable(&self) -> bool {
+        self.get(SERVABLE) != 0
+    }
+
+    /// Returns whether requests come over io_uring. Then another process can take over only from one that hands over.
+    #[must_use]
+    pub fn is_over_uring(&self) -> bool {
+        self.get(OVER_URING) != 0
+    }
+
+    /// Returns whether the process that was started last may have requests that are lost with it.
+    #[must_use]
+    pub fn has_begun_queues(&self) -> bool {
+        self.is_over_uring() && self.get(QUEUES) == self.starts()
     }
 
     /// Records that the pool is usable. From now on another process takes over when this one dies.

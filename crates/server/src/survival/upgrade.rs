@@ -84,7 +84,8 @@ pub(crate) fn hand_over(pause: &Pause, ledger: &Ledger) {
         if attempt > 0 {
             sleep(BETWEEN);
         }
-        if pause.begin_within(PATIENCE) {
+        let over_uring = ledger.is_over_uring();
+        if if over_uring { pause.retire_within(PATIENCE) } else { pause.begin_within(PATIENCE) } {
             ledger.record_handover();
             // Without a cleanup, which belongs to a pool that ends.
             let _ = kill_process(getpid(), Signal::KILL);

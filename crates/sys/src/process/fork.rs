@@ -112,6 +112,11 @@ fn handle_fatal_signals() {
     }
 }
 
+/// Has fatal signals dump core again, as they do without a process that takes over.
+pub fn dump_core_again() {
+    FATAL_SIGNALS.into_iter().for_each(|signal| handle(signal, libc::SIG_DFL));
+}
+
 /// Blocks a signal in this thread, or lets it through: one that a parent sends may arrive before its child has a handler.
 pub fn block_signal(signal: i32, block: bool) {
     let how = if block { libc::SIG_BLOCK } else { libc::SIG_UNBLOCK };

@@ -11,7 +11,7 @@ mod shared_words;
 pub mod syslog;
 
 pub use exec::exec;
-pub use fork::{Child, Ended, Event, Forked, Forker, block_signal, catch_signals};
+pub use fork::{Child, Ended, Event, Forked, Forker, block_signal, catch_signals, dump_core_again};
 #[cfg(not(loom))]
 pub use shared_words::SharedWords;
 #[cfg(loom)]

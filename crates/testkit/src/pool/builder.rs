@@ -176,7 +176,8 @@ impl PoolBuilder {
                 return Err(pool.abandon(status.and_then(|status| status.code())));
             }
         } else {
-            pool.pids = vec![i32::try_from(child.id()).expect("a pid")];
+            let first = i32::try_from(child.id()).expect("a pid");
+            pool.pids = vec![first];
             let mut code = None;
             let up = wait_until(PATIENCE, || {
                 code = child.try_wait().ok().flatten();
@@ -186,6 +187,8 @@ impl PoolBuilder {
             if !up || code.is_some() {
                 return Err(pool.abandon(code.and_then(|status| status.code())));
             }
+            // The one that it has started to serve.
+            pool.pids.extend(pool.find_pids().into_iter().filter(|&pid| pid != first));
         }
         // Once this returns, INIT is done.
         if fs::metadata(&pool.point).is_err() {

@@ -137,15 +137,15 @@ impl Pool {
         run_within(Command::new(&self.binary).args(args), PATIENCE)
     }
 
-    /// Kills the serving process, so that it cannot clean up. The dead mount stays until drop.
+    /// Kills the processes of the pool, first the one that would start another, so that none can clean up. The dead mount stays
+    /// until drop.
     pub fn kill(&mut self) {
         self.strict = false;
-        let pid = self.pid();
-        signal(pid, Signal::KILL);
+        self.pids.iter().for_each(|&pid| signal(pid, Signal::KILL));
         if let Some(child) = &mut self.child {
             let _ = child.wait();
         }
-        wait_until(PATIENCE, || proc::process(pid).is_none());
+        wait_until(PATIENCE, || self.pids.iter().all(|&pid| proc::process(pid).is_none()));
     }
 
     /// Returns the descriptors on the branches that were not open right after the mount, after giving them time to close.

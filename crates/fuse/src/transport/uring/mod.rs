@@ -12,6 +12,6 @@ mod unavailable;
 mod worker;
 
 pub use cpus::online as online_cpus;
-pub use params::{Parameter, turn_on};
+pub use params::{Parameter, requests_expire, turn_on};
 pub(crate) use queue::Rings;
 pub use unavailable::UringUnavailable;

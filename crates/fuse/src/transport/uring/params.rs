@@ -48,7 +48,8 @@ pub fn turn_on() -> io::Result<bool> {
 
 /// Returns whether the kernel ends a connection that does not answer a request in time (7.43), even if the server has set
 /// no timeout.
-pub(super) fn requests_expire() -> bool {
+#[must_use]
+pub fn requests_expire() -> bool {
     ["default_request_timeout", "max_request_timeout"].iter().any(|limit| {
         fs::read_to_string(format!("/proc/sys/fs/fuse/{limit}")).is_ok_and(|text| text.trim() != "0")
     })

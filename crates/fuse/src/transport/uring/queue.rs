@@ -75,7 +75,7 @@ impl Rings {
 
     /// Starts a thread for each entry, numbered from 1, and returns once the kernel has accepted all entries. Adds a spawner
     /// for each queue to `spawners`. On failure the kernel falls back to `/dev/fuse`, and threads that were already started
-    /// end with the connection.
+    /// end with the connection. Where the queues were filled before, by another process (`adopted`), there is no way back.
     ///
     /// The kernel sends requests as soon as every queue has an entry. A request that finds no idle entry waits until one
     /// becomes idle, and is not passed to an entry that joins later. So the queues are filled one after the other, and no
@@ -86,7 +86,7 @@ impl Rings {
         handler: &Arc<H>,
         dialect: Dialect,
         workers: &Arc<Workers>,
-        threads: &mut Vec<WorkerThread>,
+        (adopted, threads): (bool, &mut Vec<WorkerThread>),
         spawners: &mut Vec<GroupSpawner>,
     ) -> Result<(), UringUnavailable> {
         let queues: Vec<Queue<H>> = (0..self.queues)
@@ -127,7 +127,9 @@ impl Rings {
         drop(closed);
         match failure {
             Some(why) if !begun => {
-                give_up(device, self.payload);
+                if !adopted {
+                    give_up(device, self.payload);
+                }
                 return Err(why);
             }
             Some(why) => {
