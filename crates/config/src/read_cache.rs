@@ -93,9 +93,10 @@ fn directory(text: &str) -> Result<PathBuf, String> {
         plain.extend(if c == '\\' { chars.next() } else { Some(c) });
     }
     let trimmed = plain.trim_end_matches('/');
-    match plain.starts_with('/') && !trimmed.is_empty() {
-        true => Ok(PathBuf::from(trimmed)),
-        false => Err(format!("'{text}' is not a directory (write its path from / on, such as /mnt/ssd)")),
+    if plain.starts_with('/') && !trimmed.is_empty() {
+        Ok(PathBuf::from(trimmed))
+    } else {
+        Err(format!("'{text}' is not a directory (write its path from / on, such as /mnt/ssd)"))
     }
 }
 

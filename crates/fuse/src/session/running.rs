@@ -15,7 +15,7 @@ use crate::notify::Notifier;
 use crate::transport::uring::Rings;
 use crate::transport::{
     DevWorker, FirstRequest, GroupSpawner, Handler, Held, Landmarks, Spawned, Transport, UringUnavailable,
-    Watchdog, WorkerPriority, WorkerSlot, WorkerThread, Workers, WorkersEnd,
+    Watchdog, Watched, WorkerPriority, WorkerSlot, WorkerThread, Workers, WorkersEnd,
 };
 
 /// A connection being served.
@@ -98,8 +98,8 @@ impl Session {
         let keep = self.resident && matches!(transport, Transport::Device(_));
         let low = (self.priority == WorkerPriority::Auto && !keep).then(|| self.low.clone());
         let landmarks = self.landmarks.take().unwrap_or_else(|| Box::new(Landmarks::default));
-        let watchdog =
-            Watchdog::start(&workers, &self.device, &handler, spawners, started, landmarks, low, adopted);
+        let watched = Watched { workers: &workers, device: &self.device, handler: &handler };
+        let watchdog = Watchdog::start(watched, spawners, started, landmarks, low, adopted);
         let watchdog = watchdog.map_err(SessionError::Start)?;
         Ok(Running { watchdog, session: self, transport })
     }

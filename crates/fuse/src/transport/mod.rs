@@ -39,7 +39,7 @@ pub use trace::TARGET as TRACE_TARGET;
 pub use uring::UringUnavailable;
 pub(crate) use wake_queue::FindLandmarks;
 pub use wake_queue::Landmarks;
-pub(crate) use watchdog::{GroupSpawner, Spawned, Watchdog};
+pub(crate) use watchdog::{GroupSpawner, Spawned, Watchdog, Watched};
 pub(crate) use worker_thread::{WorkerThread, WorkersEnd};
 pub use workers::WorkerGrowth;
 pub(crate) use workers::{ThreadStart, WorkerSlot, Workers};

@@ -127,13 +127,18 @@ fn needed(fixed: usize, stuck: usize, too_many: bool) -> usize {
     stuck + if too_many { fixed } else { fixed.max(stuck) }
 }
 
+/// What a watchdog looks after.
+pub(crate) struct Watched<'w, H> {
+    pub(crate) workers: &'w Arc<Workers>,
+    pub(crate) device: &'w Arc<OwnedFd>,
+    pub(crate) handler: &'w Arc<H>,
+}
+
 impl<H: Handler> Watchdog<H> {
     /// Starts the watchdog for all current workers, with their threads. It returns when all of them have ended, except for
     /// those that are stuck and whose requests were answered in their place.
     pub(crate) fn start(
-        workers: &Arc<Workers>,
-        device: &Arc<OwnedFd>,
-        handler: &Arc<H>,
+        Watched { workers, device, handler }: Watched<'_, H>,
         spawners: Vec<GroupSpawner>,
         threads: Vec<WorkerThread>,
         landmarks: Box<FindLandmarks>,
