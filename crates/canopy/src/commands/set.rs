@@ -36,7 +36,7 @@ pub struct SetArgs {
     /// Accept a list of branches that lacks some of the present ones
     #[arg(short, long)]
     pub yes: bool,
-    /// Show what would change in the pool and its file, and what would move
+    /// Show what would change and move, and do nothing
     #[arg(short = 'n', long)]
     pub dry_run: bool,
 }
@@ -55,7 +55,7 @@ Commands: cmd.gc, cmd.gc1, cmd.invalidate-all-nodes.
 Examples:
   canopy set /pool category.create=mfs
   canopy set media cache.files=off --persist
-  canopy set media 'rules=photos/**=copies 2' --dry-run";
+  canopy set media 'rules=photos/**=/mnt/ssd' --dry-run";
 
 /// `parse_cmdline` reads the command line of the process that serves the pool, as /proc has it.
 pub fn run(args: &SetArgs, parse_cmdline: fn(&[u8]) -> Option<MountArgs>) -> Result<(), Error> {
