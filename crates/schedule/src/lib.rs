@@ -46,7 +46,7 @@ use std::time::Duration;
 #[derive(Args, Debug)]
 #[command(after_help = NOTES)]
 pub struct JobsArgs {
-    /// A pool, and: list (default), run, log, set or drop NAME; or watch
+    /// A pool; list, run, log, set or drop NAME; or watch
     #[arg(value_name = "POOL|ACTION", num_args = 0..)]
     pub words: Vec<String>,
     /// Print JSON, for programs
@@ -68,9 +68,10 @@ pub struct JobsArgs {
 
 const NOTES: &str = "\
 'list' shows the jobs, when they run next and what became of them, 'run' runs
-one now, 'log' shows what it has said. 'set' and 'drop' change what the pool's file
-says of a job; set makes a new one, too, and KEY= takes a key away. 'watch' runs them at their times until it
-is stopped, as canopy-jobs.service does. docs/schedule.md explains it all.
+one now, 'log' shows what it has said. 'set' and 'drop' change what the pool's
+file says of a job; set makes a new one, too, and KEY= takes a key away. 'watch'
+runs them at their times until it is stopped, as canopy-jobs.service does.
+docs/schedule.md explains it all.
 
 In the file of a pool, /etc/canopy/NAME.toml:
   [[schedule]]
