@@ -97,7 +97,10 @@ fn tables(
     spec: &Spec,
     text: &str,
 ) -> Result<String, String> {
+    // `[cache]` holds the keys cache.*, and is no table of the option that is called so, too.
+    let is_another = |key: &String| matches!(document.get(key), Some(Item::Table(_)));
     let key = match path {
+        Some([key]) if is_another(key) => spec.name.clone().into_owned(),
         Some([key]) => key.clone(),
         Some(_) => return Err("it is not at the top of the file".into()),
         None => spec.name.trim_end_matches('s').to_owned(),

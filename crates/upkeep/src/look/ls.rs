@@ -25,7 +25,7 @@ pub struct LsArgs {
     /// List what is below it as well
     #[arg(short = 'R', long)]
     pub recursive: bool,
-    /// Search what is below it: names that contain TEXT, in any case
+    /// Search below it for names that contain TEXT
     #[arg(long, value_name = "TEXT")]
     pub named: Option<String>,
     /// Stop searching when so many are found

@@ -42,7 +42,7 @@ pub struct TierArgs {
     /// At any time of the day, whatever the tiers say
     #[arg(long)]
     pub now: bool,
-    /// As if these were set: tiers=... or rules=... (with --dry-run)
+    /// Plan as if this option were set (with --dry-run)
     #[arg(long, value_name = "KEY=VALUE", requires = "dry_run")]
     pub as_if: Vec<OsString>,
     #[command(flatten)]
