@@ -87,6 +87,7 @@ pub(crate) fn differ(op: &Op, plain: &Outcome, pool: &Outcome, now: Conditions) 
         (Op::Rename { .. }, Outcome::Failed(Errno::EXIST), Outcome::Failed(Errno::NOTEMPTY)) => true,
         (Op::List { .. }, Outcome::Names(_), Outcome::Broken(why)) => {
             (now.survives || now.copies) && why.contains("is listed with type and inode number")
+                || now.unreadable && why.ends_with(&Errno::BADMSG.to_string())
         }
         (_, Outcome::Failed(Errno::EXIST | Errno::NOENT | Errno::NODATA), Outcome::Done) => now.dying,
         _ => false,
