@@ -152,7 +152,7 @@ pub enum Error {
     NotCanopy(PathBuf),
     #[error("{} cannot be looked up: {why}", .path.shown())]
     Explain { path: PathBuf, why: String },
-    #[error("no path given: canopy explain {} PATH", .0.shown())]
+    #[error("no path given: canopy explain {} PATH (canopy explain --help)", .0.shown())]
     NoPathToExplain(PathBuf),
     #[error("{} is not on a pool (canopy status lists pools)", .0.shown())]
     OnNoPool(PathBuf),

@@ -21,6 +21,30 @@ const END: &str = "\
 canopy help COMMAND shows examples; canopy options lists the mount options.
 ";
 
+/// What other programs call what a command does.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("check", "doctor"),
+    ("cp", "dup"),
+    ("create", "init"),
+    ("delete", "remove"),
+    ("find", "which"),
+    ("info", "status"),
+    ("locate", "which"),
+    ("mv", "move"),
+    ("new", "init"),
+    ("rebalance", "balance"),
+    ("restore", "trash"),
+    ("rm", "remove"),
+    ("schedule", "jobs"),
+    ("scrub", "verify"),
+    ("show", "status"),
+    ("start", "mount"),
+    ("stop", "umount"),
+    ("undelete", "trash"),
+    ("unmount", "umount"),
+    ("usage", "du"),
+];
+
 /// Returns the definition with the template that shows the groups.
 pub(super) fn grouped(definition: clap::Command) -> clap::Command {
     let mut text = "{about-with-newline}{usage-heading} {usage}\n".to_owned();
@@ -55,11 +79,18 @@ pub(super) fn command_of(definition: &clap::Command, args: &[OsString]) -> Strin
 }
 
 /// Returns what a misspelt command, option or value most likely means.
-pub(super) fn meant(error: &clap::Error) -> Option<String> {
+pub(super) fn meant(commands: Option<&clap::Command>, error: &clap::Error) -> Option<String> {
+    if let Some(ContextValue::String(asked)) = error.get(ContextKind::InvalidSubcommand)
+        && let Some((_, name)) = ELSEWHERE.iter().find(|(word, _)| word == asked)
+    {
+        return Some(format!("did you mean '{name}'?"));
+    }
+    let command = |word: &str| commands.and_then(|commands| commands.find_subcommand(word));
+    let is_shown = |word: &&String| !command(word).is_some_and(clap::Command::is_hide_set);
     let kinds = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
     let word = kinds.into_iter().find_map(|kind| match error.get(kind)? {
-        ContextValue::String(word) => Some(word.clone()),
-        ContextValue::Strings(words) => words.last().cloned(),
+        ContextValue::String(word) => Some(word).filter(is_shown).cloned(),
+        ContextValue::Strings(words) => words.iter().rev().find(is_shown).cloned(),
         _ => None,
     })?;
     Some(format!("did you mean '{word}'?"))
@@ -79,5 +110,25 @@ mod tests {
         grouped.sort_unstable();
         commands.sort_unstable();
         assert_eq!(grouped, commands);
+    }
+
+    #[test]
+    fn what_other_programs_call_a_command_leads_to_it() {
+        let whole = definition();
+        for (word, name) in ELSEWHERE {
+            assert!(whole.find_subcommand(word).is_none(), "{word} is a command");
+            let command = whole.find_subcommand(name).unwrap_or_else(|| panic!("{name} is no command"));
+            assert!(!command.is_hide_set(), "{name}");
+        }
+        for (word, hint) in [
+            ("schedule", Some("did you mean 'jobs'?")),
+            ("start", Some("did you mean 'mount'?")),
+            ("stauts", Some("did you mean 'status'?")),
+            // `complete` is for shells.
+            ("complet", Some("did you mean 'copies'?")),
+        ] {
+            let error = definition().try_get_matches_from(["canopy", word]).unwrap_err();
+            assert_eq!(meant(Some(&whole), &error).as_deref(), hint, "{word}");
+        }
     }
 }

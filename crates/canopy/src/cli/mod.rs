@@ -154,7 +154,7 @@ pub fn takes(words: &[OsString]) -> Result<(), String> {
 }
 
 fn tool_command(tool: Tool, args: impl IntoIterator<Item = OsString>) -> Result<Command, EarlyExit> {
-    let command = canopy_upkeep::parse_tool(tool, args).map_err(|error| early_exit(error, None))?;
+    let command = canopy_upkeep::parse_tool(tool, args).map_err(|error| early_exit(error, None, None))?;
     Ok(match command {
         ToolCommand::Fsck(args) => Command::Fsck(fsck::of_tool(args)),
         other => Command::Tool(other),
@@ -176,8 +176,9 @@ fn parse_own(args: impl IntoIterator<Item = OsString>) -> Result<Command, EarlyE
     let args = help::as_option(fsck::join_switches(args));
     let mut definition = help::grouped(definition());
     let help = help::command_of(&definition, &args);
-    let failed = |error| early_exit(error, Some(&help));
-    let matches = definition.try_get_matches_from_mut(args).map_err(failed)?;
+    let matches = definition.try_get_matches_from_mut(args);
+    let failed = |error| early_exit(error, Some(&help), Some(&definition));
+    let matches = matches.map_err(failed)?;
     let mut cli = Cli::from_arg_matches(&matches).map_err(failed)?;
     if let (Command::Mount(args), Some(matches)) = (&mut cli.command, matches.subcommand_matches("mount")) {
         args.in_order = in_order(args, matches);
@@ -198,8 +199,8 @@ fn in_order(args: &MountArgs, matches: &ArgMatches) -> Vec<Arg> {
     found.into_iter().map(|(_, arg)| arg).collect()
 }
 
-/// `help` is the command that shows the help.
-fn early_exit(error: clap::Error, help: Option<&str>) -> EarlyExit {
+/// `help` is the command that shows the help, `commands` the definition of a program that has commands.
+fn early_exit(error: clap::Error, help: Option<&str>, commands: Option<&clap::Command>) -> EarlyExit {
     let text = error.render().to_string();
     match error.kind() {
         ErrorKind::DisplayHelp
@@ -210,7 +211,8 @@ fn early_exit(error: clap::Error, help: Option<&str>) -> EarlyExit {
             let first = text.split("\n\n").next().unwrap_or_default();
             let line = first.split_whitespace().collect::<Vec<_>>().join(" ");
             let line = line.trim_start_matches("error: ");
-            let hints: Vec<String> = help::meant(&error).into_iter().chain(help.map(str::to_owned)).collect();
+            let meant = help::meant(commands, &error);
+            let hints: Vec<String> = meant.into_iter().chain(help.map(str::to_owned)).collect();
             EarlyExit::UsageError(if hints.is_empty() {
                 line.to_owned()
             } else {

@@ -246,6 +246,13 @@ impl<'c> Change<'c> {
         if after.is_empty() {
             return Err(Error::LastBranch(self.client.mountpoint().to_owned()));
         }
+        let mut paths = after.iter().map(|spec| &spec.path);
+        while let Some(path) = paths.next() {
+            if paths.clone().any(|other| other == path) {
+                let pool = self.client.mountpoint().to_owned();
+                return Err(Error::BranchTwice { branch: path.clone(), other: path.clone(), pool });
+            }
+        }
         if report.is_none() {
             print_styled(&difference(&place, before, &after));
         }
@@ -344,14 +351,17 @@ impl Report {
 
 fn warning(place: &str, going: &[PathBuf], only: &OnlyThere) -> String {
     let names: Vec<String> = going.iter().map(|path| one_line(&path.to_string_lossy())).collect();
-    let files = match only.files {
-        1 => "1 file".to_owned(),
-        files => format!("{files} files"),
+    let (files, stays) = match only.files {
+        1 if only.is_all => ("1 file".to_owned(), "it stays"),
+        1 => ("1 file".to_owned(), "they stay"),
+        files => (format!("{files} files"), "they stay"),
     };
     let least = if only.is_all { "" } else { "at least " };
+    let disk = if going.len() == 1 { "disk" } else { "disks" };
+    let hold = if going.len() == 1 { "holds" } else { "hold" };
     let (names, first) = (names.join(" and "), names.first().map_or("", String::as_str));
     format!(
-        "{least}{files} ({}) that only {names} holds would disappear from {place}; they stay on the disk.\n\
+        "{least}{files} ({}) that only {names} {hold} would disappear from {place}; {stays} on the {disk}.\n\
          To move them to the other branches first: canopy drain {place} {first}\n",
         bytes(only.bytes)
     )

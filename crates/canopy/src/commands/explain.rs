@@ -250,7 +250,10 @@ mod tests {
     fn without_a_function_it_is_create() {
         let ask = |op, path| asked(op, Path::new(path)).map_err(|error| error.line());
         assert_eq!([ask(None, "./create"), ask(Some("unlink"), "a")], [Ok(Func::Create), Ok(Func::Unlink)]);
-        assert_eq!(ask(None, "create"), Err("no path given: canopy explain create PATH".into()));
+        assert_eq!(
+            ask(None, "create"),
+            Err("no path given: canopy explain create PATH (canopy explain --help)".into())
+        );
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use super::unmount;
 use crate::error::Error;
-use canopy_base::size;
 use canopy_branch::branch::{BranchSpec, Mode};
 use canopy_config::overlap::{is_visible_below, refuse_overlap};
 use canopy_config::resolve::{Plan, remembered};
@@ -223,10 +222,10 @@ fn no_space_warning(config: &Config) -> Option<String> {
         let avail = space.f_bavail.saturating_mul(space.f_frsize);
         Some(avail < branch.min_free.unwrap_or(config.pool.min_free))
     };
-    let keep = size::format_size(config.pool.min_free);
+    let keep = canopy_base::text::bytes(config.pool.min_free);
     open.all(|branch| full(branch) == Some(true)).then(|| {
         format!(
-            "every branch has less free space than minfreespace={keep}, so nothing can be created \
+            "every branch has less free space than minfreespace ({keep}), so nothing can be created \
              (set a lower -o minfreespace=SIZE)"
         )
     })

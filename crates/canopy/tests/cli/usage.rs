@@ -13,6 +13,8 @@ fn each_error_is_one_line_with_its_cause_and_remedy() {
     symlink(bed.path("p"), bed.path("link")).unwrap();
     let table: &[(&str, &[&str])] = &[
         ("frob", &["frob", "--help"]),
+        ("unmount @p", &["did you mean 'umount'?"]),
+        ("explain create", &["no path given", "canopy explain --help"]),
         ("mount --frob @a @p", &["--frob"]),
         ("umount", &["POOL"]),
         ("mount", &["no branch", "BRANCH"]),

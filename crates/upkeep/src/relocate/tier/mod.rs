@@ -27,6 +27,7 @@ use record::Record;
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -135,6 +136,7 @@ impl TierMover<'_> {
         let mut times: Vec<bool> = Vec::new();
         let mut patience = Duration::ZERO;
         let mut known = None;
+        let mut is_said = self.args.run.manners.quiet || self.args.run.manners.json;
         while !self.stop.is_set() {
             let begun = Instant::now();
             let pool = PoolLink::named(&self.args.pool)?;
@@ -172,6 +174,9 @@ impl TierMover<'_> {
             let daemon = pool.daemon.clone();
             drop(pool);
             self.finish(record::WAITS);
+            if !mem::replace(&mut is_said, true) {
+                print("Waiting for more to do. Ctrl-C ends it; with --once it ends by itself.\n");
+            }
             self.copy_until(begun + LOOK, &daemon, &placement)?;
         }
         self.finish("has ended");
