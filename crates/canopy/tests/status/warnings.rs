@@ -518,6 +518,7 @@ fn every_warning_has_a_test() {
         include_str!("../failing_branches/detached_disks.rs"),
         include_str!("../trash/main.rs"),
         include_str!("../trash/brake.rs"),
+        include_str!("../copies/healing.rs"),
     ];
     let tests = [tests, elsewhere.concat()].concat();
     for (_, word, _) in canopy::commands::status::model::WarningCode::ALL {
