@@ -105,7 +105,8 @@ fn the_unit_starts_a_pool_that_notifies_readiness() {
     for words in unit("ExecReload", "service") {
         let done = run_within(&mut bed.command(&words[1..]), PATIENCE);
         assert_eq!(words[0].trim_start_matches('-'), "/usr/bin/canopy");
-        assert!(done.success(), "{words:?}: {}", done.describe());
+        // systemd ignores the failure of an upgrade where no other process can take over.
+        assert!(done.success() || words[0].starts_with('-'), "{words:?}: {}", done.describe());
     }
     let done = run_within(bed.command(&["get", "service", "cache.attr"]).stdout(Stdio::piped()), PATIENCE);
     assert_eq!(done.stdout.trim(), "7");

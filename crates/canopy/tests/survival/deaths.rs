@@ -236,8 +236,11 @@ fn over_the_device_every_pool_of_root_outlives_deaths() {
 #[test]
 fn over_io_uring_a_death_ends_the_mount() {
     let dir = ScratchDir::new("canopy-survival", &["a"]);
-    let mut pool =
-        Pool::builder(env!("CARGO_BIN_EXE_canopy")).branch(dir.path("a")).forgive_descriptors().mount();
+    let mut pool = Pool::builder(env!("CARGO_BIN_EXE_canopy"))
+        .branch(dir.path("a"))
+        .option("survive=auto")
+        .forgive_descriptors()
+        .mount();
     let survival = pool.status()["survival"].clone();
     if !over_io_uring(&pool) {
         assert_eq!(survival["deaths"], true);
