@@ -329,7 +329,14 @@ impl BranchLink {
 
     /// Opens what the branch holds at a path. Symlinks are not followed anywhere in it.
     pub(crate) fn open(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
-        beneath::open(self.root()?, path.as_os_str().as_bytes(), flags | OFlags::NOFOLLOW)
+        let path = path.as_os_str().as_bytes();
+        if flags.contains(OFlags::NONBLOCK) {
+            // Of openat2(2), EAGAIN also says that a rename was in the way: that one is tried again, and not for as long as
+            // somebody holds a lease.
+            let found = beneath::open(self.root()?, path, OFlags::PATH | OFlags::NOFOLLOW)?;
+            return beneath::reopen(found.as_fd(), flags);
+        }
+        beneath::open(self.root()?, path, flags | OFlags::NOFOLLOW)
     }
 
     /// Opens a directory of the branch for reading. Symlinks are not followed anywhere in its path.
