@@ -122,7 +122,9 @@ impl Driver {
     /// Changes a file that no rule copies on its branch.
     pub(super) fn directly(&mut self, what: Directly, choice: usize) -> Result<(), String> {
         let plan = &self.world.plan;
-        if plan.rules.starts_with("**=copies") && plan.weathers.has(Weather::Copies) || self.now.read_only {
+        let copied = plan.rules.starts_with("**=copies") && plan.weathers.has(Weather::Copies);
+        // What a disk does not tell of a file is no reason for the pool to show it.
+        if copied || self.now.read_only || self.now.unreadable {
             return Ok(());
         }
         self.calm()?;
