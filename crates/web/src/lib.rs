@@ -113,8 +113,8 @@ const USAGE: u8 = 2;
 /// Runs the program. Every error is one line on stderr.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
-    let help =
-        if args.get(1).is_some_and(|word| word == "token") { "canopy web token" } else { "canopy web" };
+    let is_token = args.iter().skip(1).any(|word| word == "token");
+    let help = if is_token { "canopy web token" } else { "canopy web" };
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) if !error.use_stderr() => {
