@@ -197,7 +197,7 @@ fn what_pools_do_and_what_is_where() {
         assert!(got.body.contains(words), "{words}: {}", got.body);
     }
     screen.says("du", "broken");
-    screen.wait_for(&cookie, "/map?at=/mnt/media&path=films", "what is not understood");
+    screen.wait_for(&cookie, "/map?at=/mnt/media&path=films", "says nothing that is understood");
     screen.says(
         "du",
         r#"{"branches":["/mnt/disk1","/mnt/disk2"],"directories":[
