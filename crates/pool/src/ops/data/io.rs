@@ -88,10 +88,10 @@ pub fn read(pool: &Pool, via: impl Into<Via>, offset: u64, buffer: &mut [u8]) ->
     }
     let range = offset..offset + buffer.len() as u64;
     loop {
-        let moves = handle.node.moves();
+        let (node, moves) = (|| Ok(handle.node.clone()), handle.node.moves());
         let (done, failed) = read_there(pool, &handle, via, offset, buffer)?;
         match failed {
-            Some(error) if moves::heal::leads_away(pool, &handle.node, (moves, &range), error)? => {}
+            Some(error) if moves::heal::leads_away(pool, node, (moves, &range), error)? => {}
             Some(error) if done == 0 || via.pages => return Err(error),
             _ => return Ok(done),
         }

@@ -75,20 +75,26 @@ pub struct Opened {
 /// Errors: `ESTALE` makes the kernel look the name up again before it retries the open (`link-cow`).
 pub fn open(pool: &Pool, caller: &Caller, id: NodeId, flags: u32, kill_suidgid: bool) -> Result<Opened> {
     loop {
-        let node = pool.nodes.get(id)?;
-        let moves = node.moves();
-        match open_shown(pool, caller, id, flags, kill_suidgid) {
-            Err(error) if moves::heal::leads_away(pool, &node, (moves, &(0..0)), error)? => {}
+        let (node, mut moves) = (|| pool.nodes.get(id), 0);
+        match open_shown(pool, caller, id, (flags, kill_suidgid), &mut moves) {
+            Err(error) if moves::heal::leads_away(pool, node, (moves, &(0..0)), error)? => {}
             opened => return opened,
         }
     }
 }
 
-/// Opens the copy that is shown.
-fn open_shown(pool: &Pool, caller: &Caller, id: NodeId, flags: u32, kill_suidgid: bool) -> Result<Opened> {
+/// Opens the copy that is shown, after the node has moved `moves` times.
+fn open_shown(
+    pool: &Pool,
+    caller: &Caller,
+    id: NodeId,
+    (flags, kill_suidgid): (u32, bool),
+    moves: &mut u32,
+) -> Result<Opened> {
     let op = &mut Op::begin(pool);
     data::cow::break_link(op, caller, id, flags)?;
     let node = op.nodes.get(id)?;
+    *moves = node.moves();
     resolve::dirs::cache_wanted_dir(op);
     let trust = if resolve::generations::knows_copies(op) {
         resolve::places::trust_to_change(op, &node)

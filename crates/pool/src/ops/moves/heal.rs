@@ -42,18 +42,18 @@ fn is_unreadable(error: Error) -> bool {
 /// Errors: [`Error::Wait`] while the file moves.
 pub(crate) fn leads_away(
     pool: &Pool,
-    node: &Arc<Node>,
+    node: impl FnOnce() -> Result<Arc<Node>>,
     (seen, range): (u32, &Range<u64>),
     error: Error,
 ) -> Result<bool> {
-    if !is_unreadable(error) || node.is_dir() {
+    if !is_unreadable(error) {
         return Ok(false);
     }
-    let op = &mut Op::begin(pool);
-    if !resolve::generations::knows_copies(op) {
+    let (op, node) = (&mut Op::begin(pool), node()?);
+    if node.is_dir() || !resolve::generations::knows_copies(op) {
         return Ok(false);
     }
-    match lead_away(op, node, seen, range, error.errno()) {
+    match lead_away(op, &node, seen, range, error.errno()) {
         Err(Error::Wait(cause)) => Err(Error::Wait(cause)),
         led => Ok(led.unwrap_or(false)),
     }
