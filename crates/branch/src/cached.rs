@@ -14,6 +14,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime};
 
 /// A file that has not rested for so long gets no copy: what changes it next might leave the same times.
@@ -87,6 +88,15 @@ pub struct Store {
     dir: OwnedFd,
     /// The device of its filesystem.
     pub dev: u64,
+    /// What whoever uses it knows to be there.
+    pub held: Held,
+}
+
+/// How many copies there are, and the bytes that they take.
+#[derive(Debug, Default)]
+pub struct Held {
+    pub files: AtomicU64,
+    pub bytes: AtomicU64,
 }
 
 /// A copy that was found.
@@ -115,7 +125,7 @@ impl Store {
         if !attr.is_daemons_alone() {
             return Err(Errno::PERM);
         }
-        let store = Store { dir, dev: attr.dev };
+        let store = Store { dir, dev: attr.dev, held: Held::default() };
         let mut found = Vec::new();
         for name in store.names()? {
             if name.starts_with(UNDER_CONSTRUCTION) {

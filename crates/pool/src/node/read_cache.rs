@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Of so many files the reads are known. Of more, those that are worth least are forgotten.
+/// Of so many files without a copy the reads are known. Of more, those that are worth least are forgotten.
 const MOST_FILES: usize = 1 << 16;
 /// So many files wait for a copy at most; they are open meanwhile.
 const MOST_WAITING: usize = 16;
@@ -51,11 +51,26 @@ pub(crate) struct Home {
     pub(crate) store: Arc<Store>,
 }
 
-#[derive(Clone)]
+/// A copy that is known, and counted in its [`Store::held`].
 struct Copy {
     store: Arc<Store>,
     version: Version,
     bytes: u64,
+}
+
+impl Copy {
+    fn new(store: &Arc<Store>, version: Version, bytes: u64) -> Copy {
+        store.held.files.fetch_add(1, Ordering::Relaxed);
+        store.held.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Copy { store: Arc::clone(store), version, bytes }
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        self.store.held.files.fetch_sub(1, Ordering::Relaxed);
+        self.store.held.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 #[derive(Default)]
@@ -115,7 +130,8 @@ impl ReadCache {
         let store =
             known.copy.as_ref().filter(|copy| copy.version == *version).map(|copy| Arc::clone(&copy.store));
         let wanted = store.is_none() && wants(&known.reads);
-        if inner.files.len() > MOST_FILES {
+        let copies: u64 = inner.homes.iter().map(|home| home.store.held.files.load(Ordering::Relaxed)).sum();
+        if inner.files.len() as u64 > MOST_FILES as u64 + copies {
             inner.forget_some(now);
         }
         (store, wanted)
@@ -189,7 +205,7 @@ impl ReadCache {
             let known = inner.files.entry(copy.id).or_default();
             // Of two only the later one can be of use.
             let newer = known.copy.as_ref().is_none_or(|other| other.version.ctime < copy.version.ctime);
-            let new = Copy { store: Arc::clone(&home.store), version: copy.version, bytes: copy.bytes };
+            let new = Copy::new(&home.store, copy.version, copy.bytes);
             let former = if newer { known.copy.replace(new) } else { Some(new) };
             if let Some(former) = former.filter(|former| Arc::ptr_eq(&former.store, &home.store)) {
                 surplus.push(Found { id: copy.id, version: former.version, bytes: former.bytes });
@@ -220,32 +236,26 @@ impl ReadCache {
         bytes: u64,
     ) -> Option<(Arc<Store>, Version)> {
         let mut inner = self.inner.lock();
-        let copy = Copy { store: Arc::clone(store), version, bytes };
-        let former = inner.files.entry(id).or_default().copy.replace(copy)?;
+        let former = inner.files.entry(id).or_default().copy.replace(Copy::new(store, version, bytes))?;
         (former.version != version || !Arc::ptr_eq(&former.store, store))
-            .then_some((former.store, former.version))
+            .then(|| (Arc::clone(&former.store), former.version))
     }
 
     /// Takes the copy of a file away from what is known.
     pub(crate) fn take(&self, id: &FileId) -> Option<(Arc<Store>, Version)> {
         let copy = self.inner.lock().files.get_mut(id)?.copy.take()?;
-        Some((copy.store, copy.version))
+        Some((Arc::clone(&copy.store), copy.version))
     }
 
     pub(crate) fn reads_of(&self, id: &FileId) -> Reads {
         self.inner.lock().files.get(id).map_or_else(Reads::default, |known| known.reads.clone())
     }
 
-    /// Returns how many bytes the copies take that `of` selects.
+    /// Returns how many bytes the copies in these directories take. Asks no disk, and costs no more for many copies.
     pub(crate) fn bytes(&self, of: impl Fn(&Store) -> bool) -> u64 {
         let inner = self.inner.lock();
-        inner
-            .files
-            .values()
-            .filter_map(|known| known.copy.as_ref())
-            .filter(|copy| of(&copy.store))
-            .map(|copy| copy.bytes)
-            .sum()
+        let held = |home: &Home| home.store.held.bytes.load(Ordering::Relaxed);
+        inner.homes.iter().filter(|home| of(&home.store)).map(held).sum()
     }
 
     /// Takes copies away from what is known, those that are worth least first, until they have taken so many bytes; none that is
@@ -277,7 +287,7 @@ impl ReadCache {
         let mut taken = Vec::new();
         for id in go {
             if let Some(copy) = inner.files.get_mut(&id).and_then(|known| known.copy.take()) {
-                taken.push((id, copy.store, copy.version, copy.bytes));
+                taken.push((id, Arc::clone(&copy.store), copy.version, copy.bytes));
             }
         }
         taken
@@ -285,15 +295,21 @@ impl ReadCache {
 
     /// Gives back what was taken, because it is still there.
     pub(crate) fn give_back(&self, id: FileId, store: Arc<Store>, version: Version, bytes: u64) {
-        self.inner.lock().files.entry(id).or_default().copy.get_or_insert(Copy { store, version, bytes });
+        self.inner
+            .lock()
+            .files
+            .entry(id)
+            .or_default()
+            .copy
+            .get_or_insert_with(|| Copy::new(&store, version, bytes));
     }
 
     pub(crate) fn figures(&self) -> CacheFigures {
         let inner = self.inner.lock();
-        let copies = || inner.files.values().filter_map(|known| known.copy.as_ref());
+        let sum = |of: fn(&Store) -> u64| inner.homes.iter().map(|home| of(&home.store)).sum();
         CacheFigures {
-            files: copies().count() as u64,
-            bytes: copies().map(|copy| copy.bytes).sum(),
+            files: sum(|store| store.held.files.load(Ordering::Relaxed)),
+            bytes: sum(|store| store.held.bytes.load(Ordering::Relaxed)),
             hits: self.hits.load(Ordering::Relaxed),
             bytes_read: self.bytes_read.load(Ordering::Relaxed),
             misses: self.misses.load(Ordering::Relaxed),
