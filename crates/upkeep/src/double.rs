@@ -10,23 +10,14 @@ use canopy_config::source::command_line::{Arg, apply};
 use canopy_config::state::name_of;
 use canopy_control::mount::Mount;
 use canopy_control::socket::directory;
-use canopy_fuse::flags::InitFlags;
 use canopy_server::{Serving, serve_device};
 use canopy_sys::ioctl::relocate::{RELOCATE, Relocation};
-use canopy_testkit::kernel::Kernel;
+use canopy_testkit::kernel::{Kernel, OFFERS};
 use canopy_testkit::{LoopFs, ScratchDir, require_root};
 use rustix::io::Errno;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-const OFFERS: InitFlags = InitFlags::BIG_WRITES
-    .union(InitFlags::DO_READDIRPLUS)
-    .union(InitFlags::PARALLEL_DIROPS)
-    .union(InitFlags::MAX_PAGES)
-    .union(InitFlags::DONT_MASK)
-    .union(InitFlags::SETXATTR_EXT)
-    .union(InitFlags::HAS_EXPIRE_ONLY);
 
 /// The kernel's side.
 #[derive(Debug)]

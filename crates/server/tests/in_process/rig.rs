@@ -3,25 +3,14 @@
 use canopy_config::Config;
 use canopy_config::resolve::resolve;
 use canopy_config::source::command_line::{Arg, apply};
-use canopy_fuse::flags::InitFlags;
 use canopy_server::{Serving, serve_device};
-use canopy_testkit::kernel::Kernel;
+use canopy_testkit::kernel::{Kernel, OFFERS};
 use canopy_testkit::{LoopFs, PATIENCE, ScratchDir, cmd, require_root};
 use rustix::io::Errno;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-
-/// What the double's kernel can do.
-const OFFERS: InitFlags = InitFlags::BIG_WRITES
-    .union(InitFlags::DO_READDIRPLUS)
-    .union(InitFlags::READDIRPLUS_AUTO)
-    .union(InitFlags::PARALLEL_DIROPS)
-    .union(InitFlags::MAX_PAGES)
-    .union(InitFlags::DONT_MASK)
-    .union(InitFlags::SETXATTR_EXT)
-    .union(InitFlags::HAS_EXPIRE_ONLY);
 
 /// A served pool, and the kernel that asks it.
 pub(crate) struct Rig {

@@ -27,6 +27,16 @@ use beliefs::Beliefs;
 pub use calls::{Entry, File, Stat};
 use wire::Reply;
 
+/// What a kernel offers, as far as the double acts on it.
+pub const OFFERS: InitFlags = InitFlags::BIG_WRITES
+    .union(InitFlags::DO_READDIRPLUS)
+    .union(InitFlags::READDIRPLUS_AUTO)
+    .union(InitFlags::PARALLEL_DIROPS)
+    .union(InitFlags::MAX_PAGES)
+    .union(InitFlags::DONT_MASK)
+    .union(InitFlags::SETXATTR_EXT)
+    .union(InitFlags::HAS_EXPIRE_ONLY);
+
 /// How long a call waits for its answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
