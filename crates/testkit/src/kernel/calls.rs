@@ -289,9 +289,18 @@ impl Kernel {
             let body = GetxattrIn { size, padding: 0 };
             self.ask(Opcode::Getxattr, node, &[body.as_bytes(), &named(name.as_bytes())])
         };
-        let (out, _) = take::<GetxattrOut>(&ask(0)?);
-        // What is empty needs no second request, which would ask for the length again.
-        if out.size == 0 { Ok(Vec::new()) } else { ask(out.size) }
+        loop {
+            let (out, _) = take::<GetxattrOut>(&ask(0)?);
+            // What is empty needs no second request, which would ask for the length again.
+            if out.size == 0 {
+                return Ok(Vec::new());
+            }
+            // It may be longer by then: a report of what is counted.
+            match ask(out.size) {
+                Err(Errno::RANGE) => {}
+                value => return value,
+            }
+        }
     }
 
     /// listxattr(2): names that each end with NUL.
@@ -301,9 +310,18 @@ impl Kernel {
     pub fn xattrs(&self, path: &str) -> Result<Vec<u8>, Errno> {
         let node = self.walk(path)?;
         let ask = |size| self.ask(Opcode::Listxattr, node, &[GetxattrIn { size, padding: 0 }.as_bytes()]);
-        let (out, _) = take::<GetxattrOut>(&ask(0)?);
-        // What is empty needs no second request, which would ask for the length again.
-        if out.size == 0 { Ok(Vec::new()) } else { ask(out.size) }
+        loop {
+            let (out, _) = take::<GetxattrOut>(&ask(0)?);
+            // What is empty needs no second request, which would ask for the length again.
+            if out.size == 0 {
+                return Ok(Vec::new());
+            }
+            // It may be longer by then: a report of what is counted.
+            match ask(out.size) {
+                Err(Errno::RANGE) => {}
+                value => return value,
+            }
+        }
     }
 
     /// ioctl(2) of a directory, with an argument that the server only reads.
