@@ -412,7 +412,7 @@ fn a_job_is_made_changed_and_taken_off_by_a_command() {
         ["jobs", "media", "set", "even-out", "do=balance --to 5", "when=every Sunday at 04:00", "idle=true"];
     let shown = bed.run(&[&set[..], &["--dry-run"]].concat());
     assert!(shown.success() && shown.stdout.contains("+ do = \"balance --to 5\"\n"), "{}", shown.describe());
-    assert!(shown.stdout.contains("even-out runs every Sunday at 04:00 next: "), "{}", shown.describe());
+    assert!(shown.stdout.contains("even-out runs every Sunday at 04:00, next: "), "{}", shown.describe());
     assert_eq!(file(), before);
     assert!(bed.run(&set).success());
     let job = bed.job("even-out");

@@ -57,7 +57,7 @@ pub(crate) fn change(
     let now = Zoned::now();
     if let Some((job, next)) = job.and_then(|job| Some((job, job.when.next(&now)?))) {
         let next = shown(next.timestamp().as_second(), &now);
-        print(&format!("{} runs {} next: {next}\n", job.name, job.when));
+        print(&format!("{} runs {}, next: {next}\n", job.name, job.when));
     }
     if dry_run {
         return Ok(());

@@ -22,7 +22,7 @@ pub enum Error {
     Nothing,
     #[error("{} describes the pool, and has no [[schedule]]", .0.shown())]
     NoSchedule(PathBuf),
-    #[error("no job is called '{name}' (there is: {})", .known.join(", "))]
+    #[error("no job is called '{name}' ({})", known_jobs(.known))]
     NoJob { name: String, known: Vec<String> },
     #[error("several pools have a job '{name}' (canopy jobs POOL {action} {name}, where POOL is {})", .pools.join(" or "))]
     Ambiguous { name: String, action: &'static str, pools: Vec<String> },
@@ -53,4 +53,8 @@ impl Error {
 
 fn for_root(why: &io::Error) -> &'static str {
     if why.kind() == io::ErrorKind::PermissionDenied { " (run it as root)" } else { "" }
+}
+
+fn known_jobs(known: &[String]) -> String {
+    if known.is_empty() { "there is none".to_owned() } else { format!("there is: {}", known.join(", ")) }
 }
