@@ -49,7 +49,7 @@ const SYSLOG_FILES: [&str; 3] = ["/var/log/syslog", "/var/log/daemon.log", "/var
 
 /// Where the lines of a daemon are.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Place {
+enum LogPlace {
     Journal,
     Syslog(PathBuf),
     File(PathBuf),
@@ -60,7 +60,7 @@ enum Place {
 /// A place, and the processes whose lines are looked for there; without any, those of all.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Source {
-    place: Place,
+    place: LogPlace,
     processes: Vec<u32>,
 }
 
@@ -109,7 +109,7 @@ pub fn log(args: &LogArgs, servers: Servers) -> Result<()> {
         });
     }
     let nowhere = sources.iter().map(|source| match &source.place {
-        Place::Elsewhere(why) => Some(why.clone()),
+        LogPlace::Elsewhere(why) => Some(why.clone()),
         _ => None,
     });
     let nowhere: Option<Vec<String>> = nowhere.collect();
@@ -123,11 +123,11 @@ pub fn log(args: &LogArgs, servers: Servers) -> Result<()> {
         return Ok(());
     }
     for (source, shown) in sources.iter().zip(&report.sources) {
-        if sources.len() > 1 && !matches!(source.place, Place::Elsewhere(_)) {
+        if sources.len() > 1 && !matches!(source.place, LogPlace::Elsewhere(_)) {
             print(&format!("{}:\n", source.place.name()));
         }
         match (&source.place, shown.lines.is_empty()) {
-            (Place::Elsewhere(why), _) => eprint_line(why),
+            (LogPlace::Elsewhere(why), _) => eprint_line(why),
             (place, true) => eprint_line(&format!("there are no messages in {}", place.name())),
             (_, false) => shown.lines.iter().for_each(|line| print_exactly(format!("{line}\n").as_bytes())),
         }
@@ -145,10 +145,10 @@ fn sources(pool: Option<&Path>, servers: Servers) -> Result<Vec<Source>> {
         let ended = std::iter::once(Source { place: system(), processes: Vec::new() });
         for source in pools.iter().flat_map(|mounted| of_pool(mounted, servers)).chain(ended) {
             let source = match source.place {
-                Place::File(_) => source,
+                LogPlace::File(_) => source,
                 place => Source { place, processes: Vec::new() },
             };
-            let is_nothing = matches!(source.place, Place::Elsewhere(_)) && !sources.is_empty();
+            let is_nothing = matches!(source.place, LogPlace::Elsewhere(_)) && !sources.is_empty();
             if !is_nothing && !sources.contains(&source) {
                 sources.push(source);
             }
@@ -162,7 +162,7 @@ fn sources(pool: Option<&Path>, servers: Servers) -> Result<Vec<Source>> {
             let mut sources = of_pool(mounted, servers);
             // With one pool, what earlier daemons of it have said belongs to it as well.
             if pools.len() == 1 {
-                let shared = sources.iter_mut().filter(|source| !matches!(source.place, Place::File(_)));
+                let shared = sources.iter_mut().filter(|source| !matches!(source.place, LogPlace::File(_)));
                 shared.for_each(|source| source.processes.clear());
             }
             Ok(sources)
@@ -188,7 +188,7 @@ fn of_pool(mounted: &MountEntry, servers: Servers) -> Vec<Source> {
             "the daemon of {} cannot be found: it has ended, or belongs to another user (sudo canopy log)",
             mounted.mountpoint.shown()
         );
-        return vec![Source { place: Place::Elsewhere(why), processes }];
+        return vec![Source { place: LogPlace::Elsewhere(why), processes }];
     };
     let stderr = fs::read_link(format!("/proc/{server}/fd/2"));
     vec![Source { place: stderr.map_or_else(|_| system(), |link| written_to(&link)), processes }]
@@ -203,36 +203,36 @@ fn keeper_of(pid: u32) -> Option<u32> {
 }
 
 /// Returns the place that a standard error leads to.
-fn written_to(link: &Path) -> Place {
+fn written_to(link: &Path) -> LogPlace {
     match link.to_str().unwrap_or_default() {
         // A daemon in the background has closed it.
         "/dev/null" => system(),
         // The journal, if systemd has started it.
         text if text.starts_with("socket:") => system(),
-        text if text.starts_with("pipe:") => Place::Elsewhere(
+        text if text.starts_with("pipe:") => LogPlace::Elsewhere(
             "the daemon writes to a pipe: the program that started it has the messages (of a container: \
              docker logs, podman logs)"
                 .into(),
         ),
         text if text.starts_with("/dev/") => {
-            Place::Elsewhere(format!("the daemon writes to the terminal {text}"))
+            LogPlace::Elsewhere(format!("the daemon writes to the terminal {text}"))
         }
         text if text.ends_with(" (deleted)") => {
-            Place::Elsewhere(format!("the daemon writes to a file that was removed: {text}"))
+            LogPlace::Elsewhere(format!("the daemon writes to a file that was removed: {text}"))
         }
-        _ => Place::File(link.to_owned()),
+        _ => LogPlace::File(link.to_owned()),
     }
 }
 
 /// Returns where a daemon in the background writes.
-fn system() -> Place {
+fn system() -> LogPlace {
     if Path::new(JOURNAL).exists() {
-        return Place::Journal;
+        return LogPlace::Journal;
     }
     let file = SYSLOG_FILES.iter().map(Path::new).find(|file| file.exists());
     match file.filter(|_| Path::new(SYSLOG).exists()) {
-        Some(file) => Place::Syslog(file.to_owned()),
-        None => Place::Elsewhere(
+        Some(file) => LogPlace::Syslog(file.to_owned()),
+        None => LogPlace::Elsewhere(
             "there is neither a journal nor syslog, so daemons in the background log nowhere (canopy mount -f \
              logs to its standard error)"
                 .into(),
@@ -240,28 +240,28 @@ fn system() -> Place {
     }
 }
 
-impl Place {
+impl LogPlace {
     fn kind(&self) -> &'static str {
         match self {
-            Place::Journal => "journal",
-            Place::Syslog(_) => "syslog",
-            Place::File(_) => "file",
-            Place::Elsewhere(_) => "none",
+            LogPlace::Journal => "journal",
+            LogPlace::Syslog(_) => "syslog",
+            LogPlace::File(_) => "file",
+            LogPlace::Elsewhere(_) => "none",
         }
     }
 
     fn file(&self) -> Option<&Path> {
         match self {
-            Place::Syslog(file) | Place::File(file) => Some(file),
-            Place::Journal | Place::Elsewhere(_) => None,
+            LogPlace::Syslog(file) | LogPlace::File(file) => Some(file),
+            LogPlace::Journal | LogPlace::Elsewhere(_) => None,
         }
     }
 
     fn name(&self) -> String {
         match self {
-            Place::Journal => "the journal".into(),
-            Place::Syslog(file) | Place::File(file) => file.shown().to_string(),
-            Place::Elsewhere(why) => why.clone(),
+            LogPlace::Journal => "the journal".into(),
+            LogPlace::Syslog(file) | LogPlace::File(file) => file.shown().to_string(),
+            LogPlace::Elsewhere(why) => why.clone(),
         }
     }
 }
@@ -270,7 +270,7 @@ impl Source {
     /// Returns the last lines.
     fn lines(&self, most: usize) -> Result<Vec<String>> {
         match &self.place {
-            Place::Journal => {
+            LogPlace::Journal => {
                 let done = self.journalctl(most).output();
                 let done = done.map_err(Error::system("journalctl cannot be run"))?;
                 if !done.status.success() {
@@ -281,7 +281,7 @@ impl Source {
                 }
                 Ok(String::from_utf8_lossy(&done.stdout).lines().map(str::to_owned).collect())
             }
-            Place::Syslog(file) | Place::File(file) => {
+            LogPlace::Syslog(file) | LogPlace::File(file) => {
                 let failed = |why| Error::Log { path: file.clone(), why };
                 let file = File::open(file).map_err(failed)?;
                 let mut last = VecDeque::new();
@@ -296,7 +296,7 @@ impl Source {
                 }
                 Ok(last.into())
             }
-            Place::Elsewhere(_) => Ok(Vec::new()),
+            LogPlace::Elsewhere(_) => Ok(Vec::new()),
         }
     }
 
@@ -312,8 +312,8 @@ impl Source {
     /// Returns whether a line is from one of these processes.
     fn admits(&self, line: &str) -> bool {
         match (&self.place, self.processes.as_slice()) {
-            (Place::Syslog(_), []) => line.contains(" canopy[") || line.contains(" mergerfs["),
-            (Place::Syslog(_), processes) => processes.iter().any(|pid| {
+            (LogPlace::Syslog(_), []) => line.contains(" canopy[") || line.contains(" mergerfs["),
+            (LogPlace::Syslog(_), processes) => processes.iter().any(|pid| {
                 line.contains(&format!(" canopy[{pid}]:")) || line.contains(&format!(" mergerfs[{pid}]:"))
             }),
             _ => true,
@@ -325,9 +325,9 @@ impl Source {
 fn follow(source: &Source, most: usize) -> Result<()> {
     let failed = Error::system("the log cannot be followed");
     match &source.place {
-        Place::Journal => Err(failed(source.journalctl(most).arg("--follow").exec())),
-        Place::Elsewhere(why) => Err(Error::NoLog(why.clone())),
-        Place::Syslog(file) | Place::File(file) => {
+        LogPlace::Journal => Err(failed(source.journalctl(most).arg("--follow").exec())),
+        LogPlace::Elsewhere(why) => Err(Error::NoLog(why.clone())),
+        LogPlace::Syslog(file) | LogPlace::File(file) => {
             source.lines(most)?.iter().for_each(|line| print_exactly(format!("{line}\n").as_bytes()));
             let mut tail = Command::new("tail");
             tail.args(["-n", "0", "-F"]).arg(file).stdin(Stdio::null()).stdout(Stdio::piped());
@@ -351,7 +351,7 @@ mod tests {
     #[test]
     fn lines_of_syslog_are_told_apart() {
         let of = |processes: &[u32]| Source {
-            place: Place::Syslog("/var/log/syslog".into()),
+            place: LogPlace::Syslog("/var/log/syslog".into()),
             processes: processes.into(),
         };
         let line = "Nov 27 14:00:01 host canopy[123]: /pool has ended";
@@ -363,9 +363,9 @@ mod tests {
 
     #[test]
     fn standard_error_tells_the_place() {
-        assert_eq!(written_to(Path::new("/srv/log")), Place::File("/srv/log".into()));
+        assert_eq!(written_to(Path::new("/srv/log")), LogPlace::File("/srv/log".into()));
         for elsewhere in ["/dev/pts/3", "pipe:[77]", "/srv/log (deleted)"] {
-            assert!(matches!(written_to(Path::new(elsewhere)), Place::Elsewhere(_)), "{elsewhere}");
+            assert!(matches!(written_to(Path::new(elsewhere)), LogPlace::Elsewhere(_)), "{elsewhere}");
         }
     }
 
@@ -374,7 +374,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         fs::write(&path, "one\ntwo\nthree\n").unwrap();
-        let source = Source { place: Place::File(path), processes: Vec::new() };
+        let source = Source { place: LogPlace::File(path), processes: Vec::new() };
         assert_eq!(source.lines(2).unwrap(), ["two", "three"]);
         assert_eq!(source.lines(9).unwrap().len(), 3);
     }

@@ -36,7 +36,7 @@ use canopy_config::state::DISKS;
 use clap::Args;
 use edit::Change;
 use list::{Listed, PoolJobs};
-use place::Place;
+use place::JobsDir;
 use run::Asked;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -181,7 +181,7 @@ fn pool_of(word: Option<&str>, job: &str, action: &'static str, check: Check<'_>
     let mut found = Vec::new();
     let mut known = Vec::new();
     for (pool, table) in table::all(check) {
-        let is_recorded = Place::of(&pool.name).recorded().iter().any(|name| name == job);
+        let is_recorded = JobsDir::of(&pool.name).recorded().iter().any(|name| name == job);
         let names: Vec<String> = table?.jobs.into_iter().map(|job| job.name).collect();
         if names.iter().any(|name| name == job) || action == "log" && is_recorded {
             found.push(pool);
@@ -207,7 +207,7 @@ fn list(word: Option<&str>, check: Check<'_>, json: bool) -> Result<()> {
     let of = |pool: NamedPool| {
         let jobs = Jobs::of(&pool, check);
         // Not to be taken for a pool without jobs.
-        Place::of(&pool.name).record("any")?;
+        JobsDir::of(&pool.name).record("any")?;
         Ok(PoolJobs { pool: pool.name, file: pool.file, mistake: jobs.mistake.clone(), jobs })
     };
     let pools = pools.into_iter().map(of).collect::<Result<Vec<_>>>()?;
@@ -223,13 +223,13 @@ fn run_one(pool: &NamedPool, name: &str, due: Option<i64>, check: Check<'_>) -> 
     if due.is_some() || !outcome.is_some_and(Outcome::is_failure) {
         return Ok(());
     }
-    let record = Place::of(&pool.name).record(name)?;
+    let record = JobsDir::of(&pool.name).record(name)?;
     let why = record.and_then(|record| record.last).map(|run| run.text).unwrap_or_default();
     Err(Error::Failed { name: name.to_owned(), why })
 }
 
 fn show_log(pool: &NamedPool, name: &str, json: bool) -> Result<()> {
-    let file = Place::of(&pool.name).log_file(name);
+    let file = JobsDir::of(&pool.name).log_file(name);
     let lines = match log::lines(&file) {
         Err(why) if why.kind() == std::io::ErrorKind::NotFound => {
             return Err(Error::NoLog { name: name.to_owned(), pool: pool.name.clone() });

@@ -3,7 +3,7 @@
 use crate::due::{overdue, shown};
 use crate::error::{Error, Result};
 use crate::gates::mounted;
-use crate::place::Place;
+use crate::place::JobsDir;
 use crate::record::{Outcome, Record, Run};
 use crate::table::{Check, Job, Table};
 use crate::work::{Work, drained};
@@ -72,7 +72,7 @@ impl Jobs {
 
     pub(crate) fn of(pool: &NamedPool, check: Check<'_>) -> Jobs {
         let now = Zoned::now();
-        let place = Place::of(&pool.name);
+        let place = JobsDir::of(&pool.name);
         let mountpoint = mounted(pool).map(|mounted| mounted.mountpoint).or_else(|| pool.mountpoint());
         let mountpoint = mountpoint.unwrap_or_else(|| PathBuf::from(&pool.name));
         let (found, mistake) = match Table::of(pool, check) {
@@ -190,7 +190,7 @@ impl JobReport {
     }
 }
 
-fn of(place: &Place, job: &Job, pool: &Path, now: &Zoned, known: i64) -> Option<JobReport> {
+fn of(place: &JobsDir, job: &Job, pool: &Path, now: &Zoned, known: i64) -> Option<JobReport> {
     // Only root knows what has become of it.
     let record = place.record(&job.name).ok()?;
     let runs = place.runs(&job.name);
@@ -206,7 +206,7 @@ fn of(place: &Place, job: &Job, pool: &Path, now: &Zoned, known: i64) -> Option<
     })
 }
 
-fn drain(place: &Place, name: String, pool: &Path) -> Option<JobReport> {
+fn drain(place: &JobsDir, name: String, pool: &Path) -> Option<JobReport> {
     let command = Work::Drain(drained(&name)?).shown(pool);
     let record = place.record(&name).ok()??;
     let runs = place.runs(&name);

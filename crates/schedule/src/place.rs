@@ -16,15 +16,15 @@ const LOOKS: Duration = Duration::from_secs(1);
 
 /// The directory of a pool's jobs.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Place(PathBuf);
+pub(crate) struct JobsDir(PathBuf);
 
 /// Held while a job runs. It is inherited by the job's command, so that a job whose keeper was killed still counts as running.
 #[derive(Debug)]
 pub(crate) struct Lock(File);
 
-impl Place {
-    pub(crate) fn of(pool: &str) -> Place {
-        Place(jobs().join(pool))
+impl JobsDir {
+    pub(crate) fn of(pool: &str) -> JobsDir {
+        JobsDir(jobs().join(pool))
     }
 
     pub(crate) fn record_file(&self, job: &str) -> PathBuf {
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn a_lock_is_held_by_one() {
         let dir = tempfile::tempdir().unwrap();
-        let place = Place(dir.path().join("media"));
+        let place = JobsDir(dir.path().join("media"));
         assert!(!place.runs("verify"));
         let lock = place.lock("verify").unwrap();
         assert!(lock.is_some() && place.runs("verify") && !place.runs("balance"));
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn records_are_kept_and_damaged_ones_begun_anew() {
         let dir = tempfile::tempdir().unwrap();
-        let place = Place(dir.path().join("media"));
+        let place = JobsDir(dir.path().join("media"));
         assert_eq!((place.record("a").unwrap(), place.recorded()), (None, Vec::new()));
         let record = Record { when: "every hour".into(), due: 7, ..Record::default() };
         place.keep("a", &record).unwrap();

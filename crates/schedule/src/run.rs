@@ -3,7 +3,7 @@
 use crate::due::dealt_with;
 use crate::error::{Error, Result};
 use crate::log::Log;
-use crate::place::Place;
+use crate::place::JobsDir;
 use crate::record::{Outcome, Record, Run};
 use crate::snapraid;
 use crate::table::Job;
@@ -54,7 +54,7 @@ struct Ended {
 /// # Errors
 /// If it runs already, or nothing can be kept of it.
 pub(crate) fn run(pool: &str, mountpoint: &Path, job: &Job, asked: Asked) -> Result<Option<Outcome>> {
-    let place = Place::of(pool);
+    let place = JobsDir::of(pool);
     let lock = place.lock(&job.name)?.ok_or_else(|| Error::Running(job.name.clone()))?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {

@@ -3,7 +3,7 @@
 use crate::due::{Decision, decide, shown};
 use crate::error::{Error, Result};
 use crate::gates::{Eyes, Gates, mounted};
-use crate::place::{self, Place};
+use crate::place::{self, JobsDir};
 use crate::record::{Outcome, Record};
 use crate::table::{self, Check, Job, Table};
 use crate::work::{DRAIN, Work};
@@ -81,7 +81,7 @@ impl Watcher<'_> {
     }
 
     fn look_at(&mut self, pool: &NamedPool, table: &Table, now: &Zoned) -> Result<()> {
-        let place = Place::of(&pool.name);
+        let place = JobsDir::of(&pool.name);
         let mounted = mounted(pool);
         if table.drains
             && let Some(mounted) = &mounted
@@ -149,7 +149,7 @@ impl Watcher<'_> {
     }
 
     /// Empties disks that say that they fail, one at a time.
-    fn drain(&mut self, pool: &NamedPool, mounted: &MountEntry, place: &Place, now: &Zoned) -> Result<()> {
+    fn drain(&mut self, pool: &NamedPool, mounted: &MountEntry, place: &JobsDir, now: &Zoned) -> Result<()> {
         let look = match (self.eyes)(&mounted.mountpoint) {
             Ok(look) => look,
             // What was seen last lasts.
@@ -213,7 +213,7 @@ impl Watcher<'_> {
             if matches!(child.try_wait(), Ok(None)) {
                 return true;
             }
-            let last = Place::of(pool).record(job).ok().flatten().and_then(|record| record.last);
+            let last = JobsDir::of(pool).record(job).ok().flatten().and_then(|record| record.last);
             let outcome = last.as_ref().and_then(|run| run.outcome);
             let priority = match outcome {
                 Some(outcome) if !outcome.is_failure() => Priority::Notice,

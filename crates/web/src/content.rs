@@ -7,7 +7,7 @@ use crate::data::background;
 use crate::data::command::Failure;
 use crate::data::model::Pool;
 use crate::entry::sessions::Session;
-use crate::pages::files::{self, Found};
+use crate::pages::files::{self, PathView};
 use crate::pages::frame::Page;
 use crate::pages::watch::{activity, events, map};
 use crate::pages::{act, doctor, jobs, log, options, overview, pool, run, setup, trash, warnings};
@@ -96,8 +96,8 @@ async fn found(app: &App, session: &Session, path: &str, query: &Fields) -> Resu
             let named = query.path("path");
             let place = mountpoint.as_deref().map(|pool| within(pool, query.bytes("path")));
             let counted = match place {
-                None => background::Found::Nothing,
-                Some(None) => background::Found::Failed(Failure("this path leads out of the pool".into())),
+                None => background::Progress::Nothing,
+                Some(None) => background::Progress::Failed(Failure("this path leads out of the pool".into())),
                 Some(Some(place)) => app.data.counted(&place),
             };
             Some(map::page(&status, mountpoint.as_deref(), &named, &counted))
@@ -127,14 +127,14 @@ async fn found(app: &App, session: &Session, path: &str, query: &Fields) -> Resu
             let (named, sought) = (query.path("path"), query.text("name").trim());
             let found = match &mountpoint {
                 Some(mountpoint) if !sought.is_empty() => match within(mountpoint, query.bytes("path")) {
-                    None => Found::OutOfPool,
+                    None => PathView::OutOfPool,
                     Some(_) if sought.len() > LONGEST_NAME || sought.chars().any(char::is_control) => {
-                        Found::Failed(Failure("no name is so long, or has control characters".into()))
+                        PathView::Failed(Failure("no name is so long, or has control characters".into()))
                     }
-                    Some(place) => Found::Search(app.data.searched(&place, sought)),
+                    Some(place) => PathView::Search(app.data.searched(&place, sought)),
                 },
                 Some(mountpoint) if query.has("path") => place(app, mountpoint, query.bytes("path")).await,
-                _ => Found::Nothing,
+                _ => PathView::Nothing,
             };
             Some(files::page(&status, mountpoint.as_deref(), &named, sought, &found))
         }
@@ -169,13 +169,13 @@ pub async fn known<'k>(app: &'k App, kind: &Kind, pool: Option<&'k Pool>) -> Res
     Ok(known)
 }
 
-async fn place(app: &App, mountpoint: &Path, named: &[u8]) -> Found {
-    let Some(path) = within(mountpoint, named) else { return Found::OutOfPool };
+async fn place(app: &App, mountpoint: &Path, named: &[u8]) -> PathView {
+    let Some(path) = within(mountpoint, named) else { return PathView::OutOfPool };
     let which = match app.data.which(&path).await {
         Ok(which) => which,
-        Err(failure) => return Found::Failed(failure),
+        Err(failure) => return PathView::Failed(failure),
     };
     let is_directory = which.paths.iter().any(|one| one.kind == "directory");
     let listing = if is_directory { Some(app.data.listing(&path).await) } else { None };
-    Found::Is { which, listing }
+    PathView::Is { which, listing }
 }

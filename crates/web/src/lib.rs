@@ -31,7 +31,7 @@ use entry::tokens::{Tokens, VALID};
 use error::{Error, Result};
 use hosts::Hosts;
 use hyper::header::HeaderName;
-use listen::{Listener, Place};
+use listen::{ListenAddress, Listener};
 use rustix::process::geteuid;
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -180,7 +180,7 @@ fn serve(args: &ServeArgs, state: &Path) -> Result<()> {
     let files = args.certificate.clone().zip(args.key.clone());
     let tls = files.map(|(certificate, key)| tls::Files { certificate, key }.acceptor()).transpose()?;
     let (is_secret, is_open) = (tls.is_some(), tls.is_some() || args.without_tls);
-    let place = Place::parse(&args.listen, is_open)?;
+    let place = ListenAddress::parse(&args.listen, is_open)?;
     let user_header = user_header(args.user_header.as_deref(), &place)?;
     let tokens = Tokens::open(state)?;
     let own = std::env::current_exe().ok();
@@ -192,7 +192,7 @@ fn serve(args: &ServeArgs, state: &Path) -> Result<()> {
         tokens.set_address(&address)?;
         let listens = match (&place, is_open) {
             // Its own address is a name of it.
-            (Place::Tcp(address), true) => Some(address.ip().to_string()),
+            (ListenAddress::Tcp(address), true) => Some(address.ip().to_string()),
             _ => None,
         };
         let port = address.rsplit(':').next().filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
@@ -223,9 +223,9 @@ fn serve(args: &ServeArgs, state: &Path) -> Result<()> {
 }
 
 /// Others than the proxy could send the header to an address: every program of the machine can connect there.
-fn user_header(name: Option<&str>, place: &Place) -> Result<Option<HeaderName>> {
+fn user_header(name: Option<&str>, place: &ListenAddress) -> Result<Option<HeaderName>> {
     let Some(name) = name else { return Ok(None) };
-    if !matches!(place, Place::Unix(_)) {
+    if !matches!(place, ListenAddress::Unix(_)) {
         return Err(Error::HeaderWithoutSocket);
     }
     let found = HeaderName::from_bytes(name.as_bytes()).ok();

@@ -30,20 +30,20 @@ const LARGEST_HEAD: usize = 32 << 10;
 
 /// An address to listen on.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum ListenAddress {
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
 
-impl Place {
+impl ListenAddress {
     /// # Errors
     /// If it is no address, or one that others on the network reach while there is neither TLS nor a word that there need be none.
-    pub fn parse(text: &str, may_be_open: bool) -> Result<Place> {
+    pub fn parse(text: &str, may_be_open: bool) -> Result<ListenAddress> {
         if let Some(path) = text.strip_prefix("unix:") {
             let why = "a socket needs an absolute path, as unix:/run/canopy-web/socket";
             let is_absolute = path.starts_with('/');
             return if is_absolute {
-                Ok(Place::Unix(path.into()))
+                Ok(ListenAddress::Unix(path.into()))
             } else {
                 Err(Error::Address { text: text.into(), why })
             };
@@ -51,7 +51,7 @@ impl Place {
         let why = "is no address: say ADDRESS:PORT, as 127.0.0.1:7373 or [::1]:7373, or unix:PATH";
         let address: SocketAddr = text.parse().map_err(|_| Error::Address { text: text.into(), why })?;
         if address.ip().is_loopback() || may_be_open {
-            Ok(Place::Tcp(address))
+            Ok(ListenAddress::Tcp(address))
         } else {
             Err(Error::OpenAddress(text.into()))
         }
@@ -69,17 +69,21 @@ impl Listener {
     ///
     /// # Errors
     /// If the address is in use or not allowed.
-    pub async fn bind(place: &Place, group: Option<&str>, tls: Option<TlsAcceptor>) -> Result<Listener> {
+    pub async fn bind(
+        place: &ListenAddress,
+        group: Option<&str>,
+        tls: Option<TlsAcceptor>,
+    ) -> Result<Listener> {
         match (place, group) {
-            (Place::Tcp(_), Some(_)) => Err(Error::GroupWithoutSocket),
-            (Place::Unix(_), _) if tls.is_some() => Err(Error::TlsOnSocket),
-            (Place::Tcp(address), None) => {
+            (ListenAddress::Tcp(_), Some(_)) => Err(Error::GroupWithoutSocket),
+            (ListenAddress::Unix(_), _) if tls.is_some() => Err(Error::TlsOnSocket),
+            (ListenAddress::Tcp(address), None) => {
                 let bound = TcpListener::bind(address).await;
                 bound
                     .map(|bound| Listener::Tcp(bound, tls))
                     .map_err(|why| Error::Listen { place: address.to_string(), why })
             }
-            (Place::Unix(path), group) => unix(path, group).await,
+            (ListenAddress::Unix(path), group) => unix(path, group).await,
         }
     }
 
@@ -189,19 +193,19 @@ mod tests {
     #[test]
     fn addresses_that_others_reach_need_a_word() {
         for text in ["127.0.0.1:7373", "[::1]:0", "127.8.8.8:1"] {
-            assert!(matches!(Place::parse(text, false), Ok(Place::Tcp(_))), "{text}");
+            assert!(matches!(ListenAddress::parse(text, false), Ok(ListenAddress::Tcp(_))), "{text}");
         }
         for text in ["0.0.0.0:7373", "[::]:7373", "192.168.1.2:80", "[::ffff:192.168.1.2]:80"] {
-            let line = Place::parse(text, false).unwrap_err().to_string();
+            let line = ListenAddress::parse(text, false).unwrap_err().to_string();
             assert!(
                 line.starts_with(&format!("--listen {text}: others")) && line.contains("--without-tls"),
                 "{line}"
             );
-            assert!(Place::parse(text, true).is_ok(), "{text}");
+            assert!(ListenAddress::parse(text, true).is_ok(), "{text}");
         }
         for text in ["", "7373", "localhost:7373", "127.0.0.1", "unix:", "unix:socket", "127.0.0.1:70000"] {
-            assert!(matches!(Place::parse(text, true), Err(Error::Address { .. })), "{text}");
+            assert!(matches!(ListenAddress::parse(text, true), Err(Error::Address { .. })), "{text}");
         }
-        assert_eq!(Place::parse("unix:/run/a", false).unwrap(), Place::Unix("/run/a".into()));
+        assert_eq!(ListenAddress::parse("unix:/run/a", false).unwrap(), ListenAddress::Unix("/run/a".into()));
     }
 }

@@ -29,7 +29,7 @@ pub(super) struct Replay<'r> {
 }
 
 /// A name that the branch has.
-struct Found {
+struct PresentName {
     dir: OwnedFd,
     attr: Attr,
 }
@@ -75,10 +75,10 @@ impl Replay<'_> {
         Ok(())
     }
 
-    fn find(&self, path: &[u8]) -> Result<Option<Found>, Errno> {
+    fn find(&self, path: &[u8]) -> Result<Option<PresentName>, Errno> {
         let (dir, name) = split(path);
         let found = beneath::open(self.root, dir, OFlags::RDONLY | OFlags::DIRECTORY)
-            .and_then(|dir| Ok(Found { attr: stat::at(&dir, name)?, dir }));
+            .and_then(|dir| Ok(PresentName { attr: stat::at(&dir, name)?, dir }));
         match found {
             Err(errno) if beneath::is_absent(errno) => Ok(None),
             other => other.map(Some),
@@ -94,7 +94,7 @@ impl Replay<'_> {
         begun: Option<Step>,
     ) -> Result<usize, Errno> {
         let (source, target) = (self.find(old)?, self.find(new)?);
-        let ino = |found: &Option<Found>| found.as_ref().map_or(0, |found| found.attr.ino);
+        let ino = |found: &Option<PresentName>| found.as_ref().map_or(0, |found| found.attr.ino);
         // Before it was made, the inode had its name. Only clearing names can have followed, which is done again.
         let has_been_made = |step: Step| match change {
             Change::Link(..) => ino(&source) != step.ino || ino(&target) == step.ino,
@@ -131,7 +131,7 @@ impl Replay<'_> {
 
     fn rename(
         &mut self,
-        (old, source): (&[u8], Found),
+        (old, source): (&[u8], PresentName),
         new: &[u8],
         (at, backwards): (u64, bool),
     ) -> Result<usize, Errno> {
@@ -155,7 +155,7 @@ impl Replay<'_> {
 
     /// Frees a name. Returns how many were set aside for that. Without `dirs`, a directory keeps it.
     fn clear(&mut self, path: &[u8], at: u64, dirs: bool) -> Result<usize, Errno> {
-        let Some(Found { dir, attr }) = self.find(path)? else { return Ok(0) };
+        let Some(PresentName { dir, attr }) = self.find(path)? else { return Ok(0) };
         let name = split(path).1;
         if attr.is_dir() {
             if !dirs {

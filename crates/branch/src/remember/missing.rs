@@ -28,7 +28,7 @@ pub struct Missing {
 
 /// A name on a missing branch.
 #[derive(Clone, Debug)]
-pub struct Found<'m> {
+pub struct MissingName<'m> {
     pub branch: &'m MissingBranch,
     pub row: Row,
 }
@@ -37,7 +37,7 @@ pub struct Found<'m> {
 #[derive(Debug, Default)]
 pub struct Names<'m> {
     /// Each name once.
-    pub found: BTreeMap<Box<[u8]>, Found<'m>>,
+    pub found: BTreeMap<Box<[u8]>, MissingName<'m>>,
     /// One of them has the directory.
     pub exists: bool,
     /// One of them may have more names.
@@ -88,11 +88,11 @@ impl Missing {
 
     /// Returns what is known of a name: that of the first branch that has it. A branch that was never read has no names.
     #[must_use]
-    pub fn name(&self, dir: &[u8], name: &[u8]) -> Known<Found<'_>> {
+    pub fn name(&self, dir: &[u8], name: &[u8]) -> Known<MissingName<'_>> {
         let mut unknown = false;
         for branch in self.list.iter() {
             match branch.record.as_ref().map_or(Known::No, |record| record.name(dir, name)) {
-                Known::Yes(row) => return Known::Yes(Found { branch, row }),
+                Known::Yes(row) => return Known::Yes(MissingName { branch, row }),
                 Known::Unknown => unknown = true,
                 Known::No => {}
             }
@@ -102,7 +102,7 @@ impl Missing {
 
     /// As [`Missing::name`], of a path. The root is on all of them.
     #[must_use]
-    pub fn path(&self, path: &[u8]) -> Known<Found<'_>> {
+    pub fn path(&self, path: &[u8]) -> Known<MissingName<'_>> {
         if !path.is_empty() {
             let (dir, name) = canopy_base::path::split(path);
             return self.name(dir, name);
@@ -110,7 +110,7 @@ impl Missing {
         for branch in self.list.iter() {
             if let Some(Known::Yes(root)) = branch.record.as_ref().map(|record| record.dir(b"")) {
                 let row = Row { name: Box::default(), attr: root.own, link: None, checksum: None };
-                return Known::Yes(Found { branch, row });
+                return Known::Yes(MissingName { branch, row });
             }
         }
         Known::Unknown
@@ -133,7 +133,7 @@ impl Missing {
                     for row in &listing.rows {
                         // Without what was removed from the pool since.
                         let Known::Yes(row) = record.name(dir, &row.name) else { continue };
-                        names.found.entry(row.name.clone()).or_insert(Found { branch, row });
+                        names.found.entry(row.name.clone()).or_insert(MissingName { branch, row });
                     }
                 }
             }

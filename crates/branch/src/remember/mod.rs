@@ -14,7 +14,7 @@ pub mod missing;
 mod rows;
 mod scan;
 
-pub use missing::{Found, Missing, MissingBranch, Names};
+pub use missing::{Missing, MissingBranch, MissingName, Names};
 pub use rows::{Listing, Row};
 
 use canopy_base::lock::rank;

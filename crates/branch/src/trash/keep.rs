@@ -17,13 +17,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Where files go now: the batches that are in use.
 #[derive(Default)]
-pub(super) struct Places(HashMap<Who, Place>);
+pub(super) struct Places(HashMap<Who, UsedBatch>);
 
 /// More than so many users and programs at once are rare.
 const MOST: usize = 64;
 
 #[derive(Clone)]
-struct Place {
+struct UsedBatch {
     batch: Batch,
     /// What of it is open; nothing after a moment in which nothing came.
     open: Option<Opened>,
@@ -340,7 +340,7 @@ impl OnBranch {
         if !is_alike(branch.root(), open.batch.as_fd(), path).map_err(failed)? {
             return Err((number, Errno::EXIST));
         }
-        let place = Place { batch, open: Some(open), used };
+        let place = UsedBatch { batch, open: Some(open), used };
         let mut places = self.places.lock();
         let is_full = places.0.len() >= MOST && !places.0.contains_key(who);
         let before = if is_full { std::mem::take(&mut places.0) } else { HashMap::default() };

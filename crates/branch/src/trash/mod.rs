@@ -37,7 +37,7 @@ use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use sweep::{Found, Sweep, Verdict};
+use sweep::{Sweep, Trashed, Verdict};
 
 /// What is known of the trash of all branches.
 pub struct Trash {
@@ -138,7 +138,7 @@ impl Trash {
             let counted = known.bytes.load(Ordering::Relaxed);
             let (mut freed, mut files) = (0, 0);
             let swept = branch.changes(|| {
-                sweep::sweep(branch.root(), &mut |found: &Found<'_>| {
+                sweep::sweep(branch.root(), &mut |found: &Trashed<'_>| {
                     if before.saturating_add(freed) >= wanted && (files > 0 || inodes != Some(0)) {
                         return Verdict::Ends;
                     }
@@ -174,14 +174,14 @@ impl Trash {
         }
         let counted = known.bytes.load(Ordering::Relaxed);
         let is_left = |attr: &Attr| !attr.is_dir() && attr.nlink > 1 && attr.ctime < self.began;
-        let drop_left = |found: &Found<'_>| {
+        let drop_left = |found: &Trashed<'_>| {
             let (dir, name) = found.at;
             let _alone = known.last_name.lock();
             let goes = stat::at(dir, name).is_ok_and(|attr| is_left(&attr));
             goes && rustix::fs::unlinkat(dir, name, AtFlags::empty()).is_ok()
         };
         let swept = branch.changes(|| {
-            sweep::sweep(branch.root(), &mut |found: &Found<'_>| {
+            sweep::sweep(branch.root(), &mut |found: &Trashed<'_>| {
                 let is_over =
                     keep(found.path).is_some_and(|keep| found.removed().saturating_add(keep) <= now);
                 if is_over {

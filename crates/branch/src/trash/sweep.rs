@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use std::mem::MaybeUninit;
 
 /// Something in the trash: a file, or a directory that was removed empty.
-pub struct Found<'a> {
+pub struct Trashed<'a> {
     pub batch: &'a Batch,
     /// The name of the batch.
     pub kept_in: &'a [u8],
@@ -21,7 +21,7 @@ pub struct Found<'a> {
     pub at: (BorrowedFd<'a>, &'a [u8]),
 }
 
-impl Found<'_> {
+impl Trashed<'_> {
     /// Returns when it was removed, in seconds since 1970.
     pub fn removed(&self) -> i64 {
         self.batch.removed(self.attr.ctime.sec)
@@ -55,7 +55,7 @@ pub struct Sweep {
 ///
 /// # Errors
 /// The first one; what others remove meanwhile is none.
-pub fn sweep(root: BorrowedFd<'_>, judge: &mut dyn FnMut(&Found<'_>) -> Verdict) -> Result<Sweep, Errno> {
+pub fn sweep(root: BorrowedFd<'_>, judge: &mut dyn FnMut(&Trashed<'_>) -> Verdict) -> Result<Sweep, Errno> {
     let mut walk = Walk { judge, sweep: Sweep { whole: true, ..Sweep::default() } };
     let Some(trash) = open_trash(root)? else { return Ok(walk.sweep) };
     let mut batches = names(&trash)?;
@@ -76,7 +76,7 @@ pub fn sweep(root: BorrowedFd<'_>, judge: &mut dyn FnMut(&Found<'_>) -> Verdict)
 }
 
 struct Walk<'j> {
-    judge: &'j mut dyn FnMut(&Found<'_>) -> Verdict,
+    judge: &'j mut dyn FnMut(&Trashed<'_>) -> Verdict,
     sweep: Sweep,
 }
 
@@ -110,7 +110,7 @@ impl Walk<'_> {
                 is_empty = false;
                 continue;
             }
-            let found = Found { batch, kept_in, path: &path, attr: &attr, at: (dir.as_fd(), &name) };
+            let found = Trashed { batch, kept_in, path: &path, attr: &attr, at: (dir.as_fd(), &name) };
             let bytes = attr.blocks * 512;
             match (self.judge)(&found) {
                 Verdict::Goes => {

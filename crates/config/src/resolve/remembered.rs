@@ -25,7 +25,7 @@ pub(crate) const MARK: &str = ".mergerfs.branch";
 
 /// Where a branch was.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct BranchPlace {
     pub branch: PathBuf,
     /// Where what it was on was mounted.
     pub mountpoint: PathBuf,
@@ -33,7 +33,7 @@ pub struct Place {
     pub pattern: OsString,
 }
 
-impl Place {
+impl BranchPlace {
     /// Returns whether nothing is mounted there any more. What is at its path is a directory of another disk then.
     pub fn is_away(&self, mounts: &[MountEntry]) -> bool {
         let on = mountinfo::holding_in(mounts, &self.branch);
@@ -54,19 +54,19 @@ pub fn record(config: &Config, mountpoint: &Path, branch: &Path) -> PathBuf {
 }
 
 /// Returns where the branches of a pool were. Of a damaged file, nothing.
-pub fn places(dir: &Path) -> Vec<Place> {
+pub fn places(dir: &Path) -> Vec<BranchPlace> {
     let bytes = fs::read(dir.join(PLACES)).unwrap_or_default();
     let mut parts = bytes.split(|&byte| byte == 0).map(<[u8]>::to_vec).map(OsString::from_vec);
     let mut found = Vec::new();
     while let (Some(branch), Some(mountpoint), Some(pattern)) = (parts.next(), parts.next(), parts.next()) {
-        found.push(Place { branch: branch.into(), mountpoint: mountpoint.into(), pattern });
+        found.push(BranchPlace { branch: branch.into(), mountpoint: mountpoint.into(), pattern });
     }
     found
 }
 
 /// Replaces what is kept of where the branches are.
-pub fn keep_places(dir: &Path, places: &[Place]) -> io::Result<()> {
-    let parts = |place: &Place| -> Vec<u8> {
+pub fn keep_places(dir: &Path, places: &[BranchPlace]) -> io::Result<()> {
+    let parts = |place: &BranchPlace| -> Vec<u8> {
         let parts = [place.branch.as_os_str(), place.mountpoint.as_os_str(), &place.pattern];
         parts.iter().flat_map(|part| [part.as_bytes(), b"\0"].concat()).collect()
     };
@@ -102,7 +102,7 @@ pub fn leave_out_missing(plan: &mut Plan) -> Result<Vec<String>, Error> {
             list.insert(at.unwrap_or(like + 1), spec);
         }
     }
-    let is_wanted = |place: &&Place| list.iter().any(|spec| spec.path == place.branch);
+    let is_wanted = |place: &&BranchPlace| list.iter().any(|spec| spec.path == place.branch);
     let mut warnings = Vec::new();
     for place in places.iter().filter(is_wanted).filter(|place| place.is_away(&mounts)) {
         let (path, mountpoint) = (place.branch.clone(), place.mountpoint.clone());
@@ -118,7 +118,7 @@ pub fn leave_out_missing(plan: &mut Plan) -> Result<Vec<String>, Error> {
 }
 
 /// Returns the warning for a branch whose disk is not mounted where it was.
-fn away_warning(place: &Place) -> String {
+fn away_warning(place: &BranchPlace) -> String {
     format!(
         "branch {path} is missing, because nothing is mounted at {disk}, as there was when the pool was mounted before: its names \
          stay (mount its disk; if the directory is meant: touch {path}/.mergerfs.branch, and mount the pool again)",
@@ -165,7 +165,7 @@ mod tests {
     fn places_are_read_as_they_were_written() {
         let home = tempfile::tempdir().unwrap();
         assert_eq!(places(home.path()), []);
-        let place = |branch: &str, mountpoint: &str, pattern: &str| Place {
+        let place = |branch: &str, mountpoint: &str, pattern: &str| BranchPlace {
             branch: branch.into(),
             mountpoint: mountpoint.into(),
             pattern: pattern.into(),
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!((root.len(), both.len()), (1, 2));
         let is_away = |mountpoint: &str, mounts: &[MountEntry]| {
             let branch = "/disk/media".into();
-            Place { branch, mountpoint: mountpoint.into(), pattern: OsString::new() }.is_away(mounts)
+            BranchPlace { branch, mountpoint: mountpoint.into(), pattern: OsString::new() }.is_away(mounts)
         };
         assert!(is_away("/disk", &root) && !is_away("/disk", &both));
         assert!(!is_away("/", &root), "a directory of this disk");

@@ -14,8 +14,8 @@ use crate::negotiate::Agreed;
 use crate::notify::Notifier;
 use crate::transport::uring::Rings;
 use crate::transport::{
-    DevWorker, FirstRequest, GroupSpawner, Handler, Held, Landmarks, Spawned, Transport, UringUnavailable,
-    Watchdog, Watched, WorkerPriority, WorkerSlot, WorkerThread, Workers, WorkersEnd,
+    DevWorker, FirstRequest, GroupSpawner, Handler, HeldRequest, Landmarks, Spawned, Transport,
+    UringUnavailable, Watchdog, Watched, WorkerPriority, WorkerSlot, WorkerThread, Workers, WorkersEnd,
 };
 
 /// A connection being served.
@@ -138,7 +138,7 @@ impl Starter {
     ) -> std::io::Result<WorkerThread> {
         let (max_write, payload) = (self.agreed.max_write as usize, self.agreed.max_payload());
         let device = match first {
-            Some(FirstRequest { held: Held::Message(device, _), .. }) => Arc::clone(device),
+            Some(FirstRequest { held: HeldRequest::Message(device, _), .. }) => Arc::clone(device),
             _ => self.device_for(number),
         };
         let (handler, over_uring, state) = (Arc::clone(handler), Arc::clone(over_uring), slot.state());

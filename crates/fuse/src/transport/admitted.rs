@@ -1,6 +1,6 @@
 //! A request that was put aside, and the worker that is started for it.
 
-use super::parked::{Aside, Held};
+use super::parked::{Aside, HeldRequest};
 use super::workers::Workers;
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl Drop for Admitted {
 
 /// What a worker does first.
 pub(crate) struct FirstRequest {
-    pub(crate) held: Held,
+    pub(crate) held: HeldRequest,
     pub(crate) admitted: Admitted,
 }
 
@@ -46,7 +46,7 @@ mod tests {
         let workers = Workers::new(WorkerGrowth::default(), 1 << 20, 1, Arc::default());
         let lines = workers.parked();
         let null = std::fs::File::open("/dev/null").unwrap();
-        let held = Held::Message(Arc::new(null.into()), Box::new([1]));
+        let held = HeldRequest::Message(Arc::new(null.into()), Box::new([1]));
         lines.push(Aside::Line(7), Waiting { group: 0, held, size: 1 });
         let admitted = [(); 2].map(|()| Admitted::new(&workers, Aside::Line(7)));
         assert_eq!((lines.count_in(7), lines.count_in(8)), ((1, 2), (0, 0)));

@@ -13,7 +13,7 @@ use rustix::param::page_size;
 
 use super::admitted::{Admitted, FirstRequest};
 use super::attend::{Attended, Received, attend, expect};
-use super::parked::{Aside, Held};
+use super::parked::{Aside, HeldRequest};
 use super::serve::{Expected, Handler, Out, Outcome, report_undelivered, write_header};
 use super::workers::{ReplyToken, WorkerEnd, WorkerSlot};
 use crate::abi;
@@ -72,7 +72,7 @@ impl<H: Handler> DevWorker<H> {
     /// has such a worker of its own, which must not stay: there may be more of them, one after the other, than workers.
     pub(crate) fn run(mut self, number: usize, first: Option<FirstRequest>) -> WorkerEnd {
         self.slot.attach_thread(number, Some(Arc::clone(&self.device)));
-        if let Some(FirstRequest { held: Held::Message(_, message), admitted }) = first {
+        if let Some(FirstRequest { held: HeldRequest::Message(_, message), admitted }) = first {
             let start = self.page - WRITE_DATA;
             self.input[start..start + message.len()].copy_from_slice(&message);
             self.serve(start, message.len(), Some(&admitted));
@@ -125,7 +125,11 @@ impl<H: Handler> DevWorker<H> {
         let decoded = Request::decode(request, self.dialect);
         let Expected { note, line } = expect(&self.slot, &decoded, len, &*self.handler);
         if let Some(line) = line.filter(|_| admitted.is_none()) {
-            self.slot.hold(Aside::Line(line), Held::Message(Arc::clone(&self.device), request.into()), len);
+            self.slot.hold(
+                Aside::Line(line),
+                HeldRequest::Message(Arc::clone(&self.device), request.into()),
+                len,
+            );
             return;
         }
         let interrupt = match &decoded {
@@ -139,7 +143,7 @@ impl<H: Handler> DevWorker<H> {
         let (payload, grants) = match attend(&self.slot, header, decoded, out, &*self.handler, received) {
             Attended::Done(Outcome::Answer { payload, grants, .. }, _) => (payload, grants),
             Attended::Park(_) => {
-                let held = Held::Message(Arc::clone(&self.device), request.into());
+                let held = HeldRequest::Message(Arc::clone(&self.device), request.into());
                 self.slot.hold(Aside::Parked(header.unique), held, len);
                 return;
             }

@@ -26,7 +26,7 @@ use std::fmt;
 pub(crate) use admitted::FirstRequest;
 pub(crate) use dev::DevWorker;
 pub use lines::Lines;
-pub(crate) use parked::Held;
+pub(crate) use parked::HeldRequest;
 pub use parked::{Limits, ParkedRequest};
 pub use pause::Pause;
 pub use priority::{LowWorkers, WorkerPriority};

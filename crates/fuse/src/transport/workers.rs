@@ -28,7 +28,7 @@ use canopy_sys::thread::ioprio;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 
-use super::parked::{Aside, Held, Park, Parked, Waiting};
+use super::parked::{Aside, HeldRequest, Park, Parked, Waiting};
 use super::pause::Pause;
 use super::stalled::{Note, Stalled};
 use super::tally::{Sampler, Tally};
@@ -288,8 +288,8 @@ impl WorkerSlot {
     }
 
     /// Puts a request aside, which takes this much memory.
-    pub(super) fn hold(&self, aside: Aside, held: Held, size: usize) {
-        if matches!(held, Held::Entry(_)) {
+    pub(super) fn hold(&self, aside: Aside, held: HeldRequest, size: usize) {
+        if matches!(held, HeldRequest::Entry(_)) {
             self.workers.groups[self.group].entries_held.fetch_add(1, Ordering::Relaxed);
         }
         self.workers.parked.push(aside, Waiting { group: self.group, held, size });
@@ -823,7 +823,7 @@ pub(super) mod tests {
         workers.set_retiring(true);
         assert!(!workers.find_retired(&serve) && !workers.have_retired());
         let null = std::fs::File::open("/dev/null").unwrap();
-        let held = Held::Message(Arc::new(null.into()), Box::new([1]));
+        let held = HeldRequest::Message(Arc::new(null.into()), Box::new([1]));
         queue.hold(Aside::Line(7), held, 1);
         drop(queue);
         assert!(!workers.find_retired(&serve), "a request is put aside");

@@ -16,7 +16,7 @@ use canopy_branch::fs::disk::Disk;
 pub use list::{DisksArgs, Row, print_list};
 use records::{Asked, Records};
 use serde::{Deserialize, Serialize};
-use smartctl::Answer;
+use smartctl::SmartAnswer;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub use verdict::Verdict;
@@ -126,7 +126,7 @@ pub fn look(names: &[String], file: &Path) -> Look {
         // What asking has caused itself is not use.
         let answer = command.output_before(deadline).map(|bytes| smartctl::read(&bytes));
         let completed = disk.activity().map_or(0, |activity| activity.completed);
-        records.take(now, name, completed, answer.unwrap_or(Answer::Nothing));
+        records.take(now, name, completed, answer.unwrap_or(SmartAnswer::Nothing));
     }
     if any {
         records.write(file);

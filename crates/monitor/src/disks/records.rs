@@ -1,6 +1,6 @@
 //! What disks have told, in a file that outlives restarts. Losing it costs nothing but the memory of what has grown.
 
-use super::smartctl::{Answer, Counts};
+use super::smartctl::{Counts, SmartAnswer};
 use super::{DiskHealth, verdict};
 use canopy_config::state::keep;
 use serde::{Deserialize, Serialize};
@@ -46,15 +46,15 @@ impl Records {
     }
 
     /// Takes in an answer.
-    pub(super) fn take(&mut self, now: i64, name: &str, completed: u64, answer: Answer) {
+    pub(super) fn take(&mut self, now: i64, name: &str, completed: u64, answer: SmartAnswer) {
         let asked = self.asked.entry(name.to_owned()).or_default();
         (asked.at, asked.completed, asked.health.name) = (now, completed, name.to_owned());
         match answer {
             // What it told before it fell asleep stays true.
-            Answer::Asleep => asked.health.asleep = true,
+            SmartAnswer::Asleep => asked.health.asleep = true,
             // A disk that told something, and now nothing, may be busy: what it told stays, with its time.
-            Answer::Nothing => asked.health.asleep = false,
-            Answer::Reading(reading) => {
+            SmartAnswer::Nothing => asked.health.asleep = false,
+            SmartAnswer::Reading(reading) => {
                 let days =
                     reading.serial.as_ref().map(|serial| self.history.entry(serial.clone()).or_default());
                 let before = days.and_then(|days| note(days, now / DAY, reading.counts));
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
     use crate::disks::Verdict;
 
-    fn answer(json: &str) -> Answer {
+    fn answer(json: &str) -> SmartAnswer {
         smartctl::read(json.as_bytes())
     }
 
@@ -142,7 +142,7 @@ mod tests {
     fn a_disk_that_sleeps_keeps_what_it_told() {
         let mut records = Records::default();
         records.take(10, "sda", 1, answer(ATA));
-        records.take(700, "sda", 2, Answer::Asleep);
+        records.take(700, "sda", 2, SmartAnswer::Asleep);
         let health = &records.asked["sda"].health;
         assert_eq!((health.asleep, health.asked, health.verdict), (true, Some(10), Verdict::Worn));
         assert_eq!(records.asked["sda"].at, 700);

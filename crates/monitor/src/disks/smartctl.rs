@@ -8,7 +8,7 @@ use std::process::Command;
 
 /// What a disk has answered.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum Answer {
+pub(super) enum SmartAnswer {
     Reading(Box<Reading>),
     /// It sleeps, and was left asleep.
     Asleep,
@@ -59,18 +59,18 @@ pub(super) fn start(name: &str, spins: bool) -> io::Result<RunningCommand> {
 }
 
 /// Reads what smartctl has printed.
-pub(super) fn read(json: &[u8]) -> Answer {
-    let Ok(output) = serde_json::from_slice::<Output>(json) else { return Answer::Nothing };
+pub(super) fn read(json: &[u8]) -> SmartAnswer {
+    let Ok(output) = serde_json::from_slice::<Output>(json) else { return SmartAnswer::Nothing };
     let sleeps = |message: &Message| ["STANDBY", "SLEEP"].iter().any(|word| message.string.contains(word));
     if output.smartctl.messages.iter().any(sleeps) && output.smart_status.is_none() {
-        return Answer::Asleep;
+        return SmartAnswer::Asleep;
     }
     let reading = output.reading();
     // Without SMART there is at most a name.
     if reading.passed.is_some() || reading.temperature.is_some() || reading.hours.is_some() {
-        Answer::Reading(Box::new(reading))
+        SmartAnswer::Reading(Box::new(reading))
     } else {
-        Answer::Nothing
+        SmartAnswer::Nothing
     }
 }
 
@@ -205,7 +205,7 @@ pub(super) mod tests {
 
     fn reading(json: &str) -> Reading {
         match read(json.as_bytes()) {
-            Answer::Reading(reading) => *reading,
+            SmartAnswer::Reading(reading) => *reading,
             other => panic!("{other:?}"),
         }
     }
@@ -251,11 +251,11 @@ pub(super) mod tests {
                 r#"{{"smartctl":{{"exit_status":2,"messages":[{{"string":"Device is in {mode} mode, exit(2)","severity":"information"}}]}},
                 "device":{{"name":"/dev/sda"}}}}"#
             );
-            assert_eq!(read(asleep.as_bytes()), Answer::Asleep, "{mode}");
+            assert_eq!(read(asleep.as_bytes()), SmartAnswer::Asleep, "{mode}");
         }
         let none = r#"{"smartctl":{"exit_status":1,"messages":[{"string":"/dev/loop0: Unable to detect device type"}]}}"#;
         for silent in [none, "", "smartctl 7.3", "[]", r#"{"model_name":"USB stick"}"#] {
-            assert_eq!(read(silent.as_bytes()), Answer::Nothing, "{silent}");
+            assert_eq!(read(silent.as_bytes()), SmartAnswer::Nothing, "{silent}");
         }
     }
 }

@@ -141,18 +141,18 @@ impl Holders {
     }
 
     /// Returns an empty set, for those that turn out to hold the name.
-    pub(crate) fn kept(self) -> Kept {
-        Kept { set: BranchSet::default(), many: self.many }
+    pub(crate) fn kept(self) -> HolderSet {
+        HolderSet { set: BranchSet::default(), many: self.many }
     }
 }
 
 /// The branches that hold a name, or have not been asked, or have not answered.
-pub(crate) struct Kept {
+pub(crate) struct HolderSet {
     set: BranchSet,
     many: bool,
 }
 
-impl Kept {
+impl HolderSet {
     pub(crate) fn add(&mut self, index: usize) {
         self.set.add(index, self.many);
     }
@@ -236,7 +236,7 @@ impl NameIndex {
     }
 
     /// Records which of the branches that might hold a name, according to a `lookup` of the index, still may.
-    pub(crate) fn keep_holders(&self, name: &[u8], kept: &Kept, lookup: Holders) {
+    pub(crate) fn keep_holders(&self, name: &[u8], kept: &HolderSet, lookup: Holders) {
         if kept.set == lookup.set {
             return;
         }

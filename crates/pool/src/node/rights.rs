@@ -18,15 +18,15 @@ pub(crate) struct Rights {
 /// The right to change the data of one copy, so that it differs from all others. It is held until they are known to be out of
 /// date, and for the change itself where no open descriptor keeps the mover away.
 pub(crate) struct WriteRight<'r> {
-    _held: Held<'r>,
+    _held: HeldFiles<'r>,
 }
 
 /// The right to claim that copies are equal: to change all of them, or to make one.
 pub(crate) struct CopyRight<'r> {
-    _held: Held<'r>,
+    _held: HeldFiles<'r>,
 }
 
-struct Held<'r> {
+struct HeldFiles<'r> {
     _order: Hold<rank::CopyRight>,
     rights: &'r Rights,
     files: SmallVec<[FileKey; 2]>,
@@ -44,7 +44,7 @@ impl Rights {
     }
 
     /// All at once, so nobody who waits keeps others waiting.
-    fn hold(&self, files: impl Iterator<Item = FileKey>) -> Held<'_> {
+    fn hold(&self, files: impl Iterator<Item = FileKey>) -> HeldFiles<'_> {
         let order = Hold::take();
         let files: SmallVec<[FileKey; 2]> = files.collect();
         let mut held = self.held.lock();
@@ -52,11 +52,11 @@ impl Rights {
             self.freed.wait(&mut held);
         }
         held.extend(files.iter().copied());
-        Held { _order: order, rights: self, files }
+        HeldFiles { _order: order, rights: self, files }
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for HeldFiles<'_> {
     fn drop(&mut self) {
         self.rights.held.lock().retain(|file| !self.files.contains(file));
         self.rights.freed.notify_all();

@@ -16,7 +16,7 @@ use canopy_base::lock::ranked::Mutex;
 use canopy_branch::branch::health::{BranchHealth, Health, HealthReport};
 use canopy_branch::branch::{Branch, BranchId, BranchList, BranchSpec, Branches};
 use canopy_branch::remember::Record;
-use canopy_config::resolve::remembered::{self, Place};
+use canopy_config::resolve::remembered::{self, BranchPlace};
 use canopy_config::{Config, fstab, overlap, pool_loops};
 use canopy_pool::Pool;
 use canopy_pool::config::MissingNames;
@@ -249,9 +249,9 @@ impl Topology {
             // A process that has taken over does not know them.
             let pattern = found_by.map(|(pattern, _)| pattern).or(known.map(|place| &place.pattern));
             let pattern = pattern.cloned().unwrap_or_default();
-            (!record.is_forgotten()).then(|| Place { branch: spec.path.clone(), mountpoint, pattern })
+            (!record.is_forgotten()).then(|| BranchPlace { branch: spec.path.clone(), mountpoint, pattern })
         };
-        let places: Vec<Place> = config.branches.iter().filter_map(place).collect();
+        let places: Vec<BranchPlace> = config.branches.iter().filter_map(place).collect();
         if let Err(why) = remembered::keep_places(&dir, &places) {
             tracing::warn!("missing: {} cannot be written: {why}", dir.shown());
         }

@@ -101,10 +101,10 @@ impl Coherence {
 
     /// Begins a request. To be called before anything is read for it. `locks_directory`: the kernel holds a directory
     /// lock until it has processed the answer.
-    pub(crate) fn begin(&self, thread: ThreadId, locks_directory: bool) -> Answer<'_> {
+    pub(crate) fn begin(&self, thread: ThreadId, locks_directory: bool) -> KernelAnswer<'_> {
         let in_flight = locks_directory.then(|| self.in_flight.enter());
         let pending = self.freshness.begin(thread);
-        Answer {
+        KernelAnswer {
             coherence: self,
             ttl: self.ttl.load(),
             pending,
@@ -241,7 +241,7 @@ pub(crate) enum Part {
 }
 
 /// The answer to a request in progress: how long the kernel may cache each thing in it.
-pub(crate) struct Answer<'a> {
+pub(crate) struct KernelAnswer<'a> {
     coherence: &'a Coherence,
     ttl: Guard<Arc<CacheTtl>>,
     pending: PendingAnswer<'a>,
@@ -250,7 +250,7 @@ pub(crate) struct Answer<'a> {
     _in_flight: Option<InFlightGuard<'a>>,
 }
 
-impl Answer<'_> {
+impl KernelAnswer<'_> {
     /// Returns the TTLs by which this answer is given.
     pub(crate) fn ttl(&self) -> &CacheTtl {
         &self.ttl

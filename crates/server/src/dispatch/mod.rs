@@ -11,7 +11,7 @@ mod names;
 mod replay;
 mod wakes;
 
-use crate::coherence::{Answer, Coherence};
+use crate::coherence::{Coherence, KernelAnswer};
 use crate::control::{self, Control};
 use crate::interrupts::Interrupts;
 use crate::parking;
@@ -51,7 +51,7 @@ struct Call<'a> {
     /// The node in the request header.
     node: NodeId,
     header: &'a Header,
-    answer: Answer<'a>,
+    answer: KernelAnswer<'a>,
     /// The note of a request that must not be carried out twice.
     noted: Option<Noted<'a>>,
     /// What a process before has begun of this request.

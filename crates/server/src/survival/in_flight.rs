@@ -79,7 +79,7 @@ pub(crate) struct Begun {
 
 /// What a place holds that a process before has used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Found {
+enum FoundSlot {
     Nothing,
     /// A note that was not finished, or that nobody will ask about.
     Useless,
@@ -87,17 +87,18 @@ enum Found {
     Begun(u64, Begun),
 }
 
-impl Found {
-    fn at(ledger: &Ledger, place: usize) -> Found {
+impl FoundSlot {
+    fn at(ledger: &Ledger, place: usize) -> FoundSlot {
         let words = &ledger.requests()[place * REQUEST..][..REQUEST];
         let word = |word: usize| words[word].load(Ordering::Relaxed);
         match words[UNIQUE].load(Ordering::Acquire) {
-            0 => Found::Nothing,
-            CLAIMED => Found::Useless,
-            _ if word(RUN) + KEPT < ledger.starts() => Found::Useless,
-            unique => {
-                Found::Begun(unique, Begun { began: word(BEGAN).cast_signed(), detail: word(DETAIL), place })
-            }
+            0 => FoundSlot::Nothing,
+            CLAIMED => FoundSlot::Useless,
+            _ if word(RUN) + KEPT < ledger.starts() => FoundSlot::Useless,
+            unique => FoundSlot::Begun(
+                unique,
+                Begun { began: word(BEGAN).cast_signed(), detail: word(DETAIL), place },
+            ),
         }
     }
 }
@@ -113,10 +114,10 @@ impl InFlight {
     pub(crate) fn new(ledger: Ledger) -> InFlight {
         let mut left = HashMap::new();
         for place in 0..ledger.requests().len() / REQUEST {
-            match Found::at(&ledger, place) {
-                Found::Nothing => {}
-                Found::Useless => ledger.requests()[place * REQUEST + UNIQUE].store(0, Ordering::Release),
-                Found::Begun(unique, begun) => drop(left.insert(unique, begun)),
+            match FoundSlot::at(&ledger, place) {
+                FoundSlot::Nothing => {}
+                FoundSlot::Useless => ledger.requests()[place * REQUEST + UNIQUE].store(0, Ordering::Release),
+                FoundSlot::Begun(unique, begun) => drop(left.insert(unique, begun)),
             }
         }
         InFlight { ledger, left: Mutex::new(left) }
@@ -272,9 +273,9 @@ mod model {
                 requests.answered();
             }
         };
-        let read = |ledger: &Ledger| match Found::at(ledger, 0) {
-            Found::Begun(unique, begun) => Some((unique, begun.detail)),
-            Found::Nothing | Found::Useless => None,
+        let read = |ledger: &Ledger| match FoundSlot::at(ledger, 0) {
+            FoundSlot::Begun(unique, begun) => Some((unique, begun.detail)),
+            FoundSlot::Nothing | FoundSlot::Useless => None,
         };
         let mut found = left_by_the_dead(|| Ledger::new().expect("memory"), write, read);
         found.sort_unstable();

@@ -86,7 +86,7 @@ pub fn run(args: &MigrateArgs) -> Result<(), Error> {
         print(&paragraph("  better: ", FOR_BETTER));
         print(&paragraph("  worse:  ", FOR_WORSE));
     }
-    let changed: Vec<&Found> = found.iter().filter(|one| !one.migration.lines.is_empty()).collect();
+    let changed: Vec<&MountFile> = found.iter().filter(|one| !one.migration.lines.is_empty()).collect();
     if changed.is_empty() {
         return told(by_hand);
     }
@@ -126,7 +126,7 @@ pub fn run(args: &MigrateArgs) -> Result<(), Error> {
 }
 
 /// A file that mounts with mergerfs, and what becomes of it.
-struct Found {
+struct MountFile {
     path: PathBuf,
     /// Where its new form is written.
     target: PathBuf,
@@ -156,8 +156,8 @@ struct LineReport<'f> {
 }
 
 impl<'f> Report<'f> {
-    fn of(found: &'f [Found]) -> Report<'f> {
-        let file = |Found { path, target, migration }: &'f Found| FileReport {
+    fn of(found: &'f [MountFile]) -> Report<'f> {
+        let file = |MountFile { path, target, migration }: &'f MountFile| FileReport {
             path: path.shown().to_string(),
             target: (!migration.lines.is_empty()).then(|| target.shown().to_string()),
             lines: migration.lines.iter().map(|(old, new)| LineReport { old, new }).collect(),
@@ -169,7 +169,7 @@ impl<'f> Report<'f> {
 }
 
 /// Looks through files, and the files of options that they name.
-fn look(files: Vec<PathBuf>) -> Result<Vec<Found>, Error> {
+fn look(files: Vec<PathBuf>) -> Result<Vec<MountFile>, Error> {
     let program = program::installed();
     let (mut queue, mut seen, mut found) = (files, BTreeSet::new(), Vec::new());
     while let Some(path) = (!queue.is_empty()).then(|| queue.remove(0)) {
@@ -181,7 +181,7 @@ fn look(files: Vec<PathBuf>) -> Result<Vec<Found>, Error> {
         // Files of options are named by other lines.
         let named = migration.changes.iter().filter_map(|change| change.old.strip_prefix("config="));
         queue.extend(named.map(PathBuf::from).filter(|file| file.is_file()));
-        found.push(Found { path, target, migration });
+        found.push(MountFile { path, target, migration });
     }
     Ok(found)
 }

@@ -10,7 +10,7 @@ use canopy_config::source::named;
 use canopy_sys::mountinfo;
 use canopy_terminal::print;
 use clap::Args;
-use place::{Place, at, value_name};
+use place::{CompletionPlace, at, value_name};
 use std::ffi::OsString;
 
 #[derive(Args, Debug)]
@@ -70,18 +70,18 @@ fn possible(program: &Program<'_>, words: &[String], last: &str) -> Vec<Word> {
             .unwrap_or_default()
     };
     match at(&definition, words) {
-        Place::Nothing => Vec::new(),
-        Place::Command => {
+        CompletionPlace::Nothing => Vec::new(),
+        CompletionPlace::Command => {
             let shown = definition.get_subcommands().filter(|command| !command.is_hide_set());
             shown.map(|command| (command.get_name().to_owned(), first_line(command.get_about()))).collect()
         }
-        Place::Switch(command) => {
+        CompletionPlace::Switch(command) => {
             let shown = command.get_arguments().filter(|arg| !arg.is_hide_set());
             let long =
                 shown.filter_map(|arg| Some((format!("--{}", arg.get_long()?), first_line(arg.get_help()))));
             long.collect()
         }
-        Place::Value { command, arg, before, pool } => {
+        CompletionPlace::Value { command, arg, before, pool } => {
             let typed = last.strip_prefix(&before).unwrap_or(last);
             let branches = || pool.as_deref().map(|pool| (program.branches)(pool)).unwrap_or_default();
             let values = values(program, (command.get_name(), arg), typed, &branches);

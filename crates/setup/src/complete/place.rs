@@ -4,7 +4,7 @@ use clap::{Arg, Command};
 
 /// What a shell asks for.
 #[derive(Debug)]
-pub(super) enum Place<'d> {
+pub(super) enum CompletionPlace<'d> {
     /// The name of a command.
     Command,
     /// An option of a command.
@@ -22,13 +22,13 @@ pub(super) enum Place<'d> {
 }
 
 /// Returns what the last of some words can be. The name of the program is not one of them.
-pub(super) fn at<'d>(definition: &'d Command, words: &[String]) -> Place<'d> {
-    let Some((last, before)) = words.split_last() else { return Place::Command };
-    let Some((name, before)) = before.split_first() else { return Place::Command };
+pub(super) fn at<'d>(definition: &'d Command, words: &[String]) -> CompletionPlace<'d> {
+    let Some((last, before)) = words.split_last() else { return CompletionPlace::Command };
+    let Some((name, before)) = before.split_first() else { return CompletionPlace::Command };
     if name == "help" {
-        return if before.is_empty() { Place::Command } else { Place::Nothing };
+        return if before.is_empty() { CompletionPlace::Command } else { CompletionPlace::Nothing };
     }
-    let Some(command) = definition.find_subcommand(name) else { return Place::Nothing };
+    let Some(command) = definition.find_subcommand(name) else { return CompletionPlace::Nothing };
     let (mut own, mut pending, mut ended) = (Vec::new(), None, false);
     for word in before {
         match word.as_str() {
@@ -43,8 +43,12 @@ pub(super) fn at<'d>(definition: &'d Command, words: &[String]) -> Place<'d> {
     let positionals: Vec<&Arg> = command.get_positionals().collect();
     let names_pool = positionals.first().is_some_and(|arg| value_name(arg) == "POOL");
     let pool = own.first().filter(|_| names_pool).cloned();
-    let value =
-        |arg, before: &str| Place::Value { command, arg, before: before.to_owned(), pool: pool.clone() };
+    let value = |arg, before: &str| CompletionPlace::Value {
+        command,
+        arg,
+        before: before.to_owned(),
+        pool: pool.clone(),
+    };
     if let Some(arg) = pending {
         return value(arg, "");
     }
@@ -52,12 +56,12 @@ pub(super) fn at<'d>(definition: &'d Command, words: &[String]) -> Place<'d> {
         let inline = last.split_once('=').and_then(|(option, _)| Some((long(command, option)?, option)));
         return match inline {
             Some((arg, option)) => value(arg, &format!("{option}=")),
-            None => Place::Switch(command),
+            None => CompletionPlace::Switch(command),
         };
     }
     // The last one may be repeated.
     let own_place = positionals.get(own.len()).or(positionals.last().filter(|arg| repeats(arg)));
-    own_place.map_or(Place::Nothing, |arg| value(arg, ""))
+    own_place.map_or(CompletionPlace::Nothing, |arg| value(arg, ""))
 }
 
 /// Returns the option whose value is the next word.
@@ -125,11 +129,13 @@ mod tests {
         ] {
             let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
             let found = match at(&definition, &words) {
-                Place::Command => "command".to_owned(),
-                Place::Switch(_) => "switch".to_owned(),
-                Place::Nothing => "nothing".to_owned(),
-                Place::Value { arg, pool: None, .. } => value_name(arg).to_owned(),
-                Place::Value { arg, pool: Some(pool), .. } => format!("{} of {pool}", value_name(arg)),
+                CompletionPlace::Command => "command".to_owned(),
+                CompletionPlace::Switch(_) => "switch".to_owned(),
+                CompletionPlace::Nothing => "nothing".to_owned(),
+                CompletionPlace::Value { arg, pool: None, .. } => value_name(arg).to_owned(),
+                CompletionPlace::Value { arg, pool: Some(pool), .. } => {
+                    format!("{} of {pool}", value_name(arg))
+                }
             };
             assert_eq!(found, expected, "{line}");
         }

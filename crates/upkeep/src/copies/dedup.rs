@@ -4,7 +4,7 @@ use crate::consent::{Alone, Consent, ConsentArgs};
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::held::aside::{self, Aside, Verdict};
-use crate::held::{HeldCopy, Kept};
+use crate::held::{HeldCopy, NotTouched};
 use crate::manners::ThrottleArgs;
 use crate::output::{print, print_json, report_missing, shown};
 use crate::pace::Pace;
@@ -376,9 +376,9 @@ impl Work<'_> {
                 Err("the branch with the other copy is gone or failing".into())
             }
             Ok((found, other)) => match self.writes.then(|| aside.settle(branch, &found)) {
-                Some(Err(errno)) => match Kept::from(errno) {
-                    Kept::Because(why) => Err(why),
-                    Kept::Stopped => Err("stopped".into()),
+                Some(Err(errno)) => match NotTouched::from(errno) {
+                    NotTouched::Because(why) => Err(why),
+                    NotTouched::Stopped => Err("stopped".into()),
                 },
                 _ if matches!(found, Verdict::Written) => {
                     Err("a program wrote to it in the meantime, so it was put back".into())
@@ -471,8 +471,8 @@ impl Work<'_> {
             let before = self.progress.position();
             self.progress.show(&self.pool.mountpoint.join(&entry.path));
             let done = match kept {
-                _ if self.stop.is_set() => Err(Kept::Stopped),
-                None => Err(Kept::Because("the branch to keep holds no copy".into())),
+                _ if self.stop.is_set() => Err(NotTouched::Stopped),
+                None => Err(NotTouched::Because("the branch to keep holds no copy".into())),
                 Some(kept) => self.remove(entry, &kept, surplus),
             };
             self.progress.set_position(before + surplus.size());
@@ -481,8 +481,8 @@ impl Work<'_> {
                     self.report.removed.add(surplus.used());
                     self.tell(entry, stays, surplus);
                 }
-                Err(Kept::Stopped) => self.report.not_begun.add(surplus.used()),
-                Err(Kept::Because(why)) => {
+                Err(NotTouched::Stopped) => self.report.not_begun.add(surplus.used()),
+                Err(NotTouched::Because(why)) => {
                     self.report.stayed.add(surplus.used());
                     let path = self.pool.branches[surplus.branch].path.join(&entry.path);
                     self.stays.push(Stays { path, why });
@@ -491,7 +491,7 @@ impl Work<'_> {
         }
     }
 
-    fn remove(&mut self, entry: &Entry, kept: &FileCopy, surplus: &FileCopy) -> Result<(), Kept> {
+    fn remove(&mut self, entry: &Entry, kept: &FileCopy, surplus: &FileCopy) -> Result<(), NotTouched> {
         // One that is known to be out of date need not be the same, and none of its names is shown.
         let is_old = !current(self.pool, &entry.path, &entry.copies).contains(&surplus.branch);
         if surplus.stat.st_nlink > 1 && !is_old {
@@ -508,7 +508,7 @@ impl Work<'_> {
     }
 
     /// Has the daemon remove a copy with hard links, under all names: clients must not see one name of each copy.
-    fn remove_links(&mut self, entry: &Entry, kept: &FileCopy, surplus: &FileCopy) -> Result<(), Kept> {
+    fn remove_links(&mut self, entry: &Entry, kept: &FileCopy, surplus: &FileCopy) -> Result<(), NotTouched> {
         let [stays, goes] = HeldCopy::pair(self.pool, &entry.path, [kept, surplus], false)?;
         if !self.writes {
             return goes.require_equal(&stays, (&mut self.pace, &self.progress), &self.stop);

@@ -54,14 +54,14 @@ pub(crate) enum Lease {
 
 /// Why a copy stays.
 #[derive(PartialEq, Eq, Debug)]
-pub(crate) enum Kept {
+pub(crate) enum NotTouched {
     Because(String),
     Stopped,
 }
 
-impl From<Errno> for Kept {
-    fn from(errno: Errno) -> Kept {
-        Kept::Because(match errno {
+impl From<Errno> for NotTouched {
+    fn from(errno: Errno) -> NotTouched {
+        NotTouched::Because(match errno {
             Errno::NOLCK => LEASED.into(),
             Errno::AGAIN | Errno::BUSY => "open in a program".into(),
             Errno::ACCESS | Errno::PERM => "not permitted, or immutable (sudo canopy ...)".into(),
@@ -114,8 +114,8 @@ impl<'b> HeldCopy<'b> {
         path: &'b Path,
         [stays, goes]: [&FileCopy; 2],
         to_remove: bool,
-    ) -> Result<[HeldCopy<'b>; 2], Kept> {
-        let because = |why: &str| Err(Kept::Because(why.into()));
+    ) -> Result<[HeldCopy<'b>; 2], NotTouched> {
+        let because = |why: &str| Err(NotTouched::Because(why.into()));
         let [kept, other] = [stays, goes].map(|copy| &pool.branches[copy.branch]);
         if [stays, goes].iter().any(|copy| copy.kind() != FileType::RegularFile) {
             return because("not all copies are files");
@@ -181,8 +181,8 @@ impl<'b> HeldCopy<'b> {
     }
 
     /// Fails unless both copies have the same size, owner, mode, extended attributes and ACL.
-    pub(crate) fn require_same_attributes(&self, other: &HeldCopy<'_>) -> Result<(), Kept> {
-        let differ = |what: &str| Err(Kept::Because(format!("the copies differ in {what}")));
+    pub(crate) fn require_same_attributes(&self, other: &HeldCopy<'_>) -> Result<(), NotTouched> {
+        let differ = |what: &str| Err(NotTouched::Because(format!("the copies differ in {what}")));
         let (one, two) = (&self.stat, &other.stat);
         if one.st_size != two.st_size {
             return differ("size");
@@ -205,7 +205,7 @@ impl<'b> HeldCopy<'b> {
         other: &HeldCopy<'_>,
         (pace, progress): (&mut Pace, &Progress),
         stop: &Stop,
-    ) -> Result<(), Kept> {
+    ) -> Result<(), NotTouched> {
         self.require_same_attributes(other)?;
         let (mut left, mut right, mut at) = (vec![0; CHUNK], vec![0; CHUNK], 0_u64);
         let size = u64::try_from(self.stat.st_size).unwrap_or(0);
@@ -214,15 +214,15 @@ impl<'b> HeldCopy<'b> {
             read_exactly(&self.file, &mut left[..length], at)?;
             read_exactly(&other.file, &mut right[..length], at)?;
             if left[..length] != right[..length] {
-                return Err(Kept::Because("the copies differ in content".into()));
+                return Err(NotTouched::Because("the copies differ in content".into()));
             }
             at += length as u64;
             progress.inc(length as u64);
             pace.keep(length as u64, &mut || {
                 if stop.is_set() {
-                    Err(Kept::Stopped)
+                    Err(NotTouched::Stopped)
                 } else {
-                    self.check().and_then(|()| other.check()).map_err(Kept::from)
+                    self.check().and_then(|()| other.check()).map_err(NotTouched::from)
                 }
             })?;
         }
@@ -230,18 +230,18 @@ impl<'b> HeldCopy<'b> {
     }
 
     /// Fails unless both files were changed at the same time.
-    pub(crate) fn require_same_times(&self, other: &HeldCopy<'_>) -> Result<(), Kept> {
+    pub(crate) fn require_same_times(&self, other: &HeldCopy<'_>) -> Result<(), NotTouched> {
         let changed = |stat: &Stat| (stat.st_mtime, stat.st_mtime_nsec);
         if changed(&self.stat) == changed(&other.stat) {
             Ok(())
         } else {
-            Err(Kept::Because("the files differ in the time of their last change".into()))
+            Err(NotTouched::Because("the files differ in the time of their last change".into()))
         }
     }
 
     /// Returns whether all blocks are those of another file.
-    pub(crate) fn shares_blocks_of(&self, other: &HeldCopy<'_>) -> Result<bool, Kept> {
-        let without = |what: &str| Err(Kept::Because(what.into()));
+    pub(crate) fn shares_blocks_of(&self, other: &HeldCopy<'_>) -> Result<bool, NotTouched> {
+        let without = |what: &str| Err(NotTouched::Because(what.into()));
         // With a length of 0, nothing is shared.
         match share_equal(other.file.as_fd(), self.file.as_fd(), 0, 0) {
             Ok(_) => {}
@@ -255,20 +255,20 @@ impl<'b> HeldCopy<'b> {
     }
 
     /// Shares the blocks of another file. The kernel compares them before, block by block, and nothing else changes.
-    pub(crate) fn share_blocks_of(&self, other: &HeldCopy<'_>, stop: &Stop) -> Result<(), Kept> {
+    pub(crate) fn share_blocks_of(&self, other: &HeldCopy<'_>, stop: &Stop) -> Result<(), NotTouched> {
         let (mut at, size) = (0, u64::try_from(self.stat.st_size).unwrap_or(0));
         while at < size {
             if stop.is_set() {
-                return Err(Kept::Stopped);
+                return Err(NotTouched::Stopped);
             }
             self.check().and_then(|()| other.check())?;
             let length = (size - at).min(SHARED_AT_ONCE);
             match share_equal(other.file.as_fd(), self.file.as_fd(), at, length) {
                 Ok(Some(0)) | Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOTTY) => {
-                    return Err(Kept::Because(NO_REFLINKS.into()));
+                    return Err(NotTouched::Because(NO_REFLINKS.into()));
                 }
                 Ok(Some(shared)) => at += shared,
-                Ok(None) => return Err(Kept::from(Errno::STALE)),
+                Ok(None) => return Err(NotTouched::from(Errno::STALE)),
                 Err(errno) => return Err(errno.into()),
             }
         }

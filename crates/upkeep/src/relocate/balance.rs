@@ -1,6 +1,6 @@
 //! `canopy balance`: evens out how full the branches are.
 
-use super::job::Found;
+use super::job::MoveCandidate;
 use super::layout::NO_ROOM;
 use super::several::collect;
 use super::{Bound, RulesArgs, Run, RunArgs, Told, file, layout, placement};
@@ -49,8 +49,8 @@ pub fn balance(args: &BalanceArgs) -> Result<()> {
     let gives = |branch: usize| pool.branches[branch].gives();
     let placement = placement(&pool)?;
     let job = collect(&run, &placement, std::slice::from_ref(&args.below), &gives)?;
-    let found: Vec<&Found> = job.found.iter().collect();
-    report_lossy(&pool, job.found.iter().map(Found::first));
+    let found: Vec<&MoveCandidate> = job.found.iter().collect();
+    report_lossy(&pool, job.found.iter().map(MoveCandidate::first));
     let mut layout = layout(&pool, args.rules.heeded(&placement))?;
     layout.hold(job.found.iter().map(|found| file(&pool, found)).collect());
     let mut open = layout.is_bound().then(|| layout.unbound());

@@ -1,6 +1,6 @@
 //! `canopy consolidate`: brings the files of a directory together on one branch.
 
-use super::job::Found;
+use super::job::MoveCandidate;
 use super::layout::NO_ROOM;
 use super::several::collect;
 use super::{Bound, RulesArgs, Run, RunArgs, Told, file, layout, placement};
@@ -44,7 +44,7 @@ pub fn consolidate(args: &ConsolidateArgs) -> Result<()> {
     let mut layout = layout(&pool, args.rules.heeded(&placement))?;
     let (mut tasks, mut stays, mut bound) = (Vec::new(), Vec::new(), Bound::default());
     for (dir, job) in args.dirs.iter().zip(&jobs) {
-        report_lossy(&pool, job.found.iter().map(Found::first));
+        report_lossy(&pool, job.found.iter().map(MoveCandidate::first));
         layout.hold(job.found.iter().map(|found| file(&pool, found)).collect());
         let plan = match chosen {
             // A branch that was named is asked for by name: then only rules count.
@@ -52,7 +52,7 @@ pub fn consolidate(args: &ConsolidateArgs) -> Result<()> {
             None => layout.gather(Pick::LeastMoves),
         };
         let plan = plan.ok_or_else(|| Error::NoRoom(dir.clone()))?;
-        let found: Vec<&Found> = job.found.iter().collect();
+        let found: Vec<&MoveCandidate> = job.found.iter().collect();
         let told = Told::of(&plan, &found, &pool, NO_ROOM);
         tasks.extend(told.tasks);
         stays.extend(job.stays.iter().cloned().chain(told.stays));

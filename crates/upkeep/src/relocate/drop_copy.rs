@@ -1,7 +1,7 @@
 //! One of several copies of a file leaves its branch. What goes, and in favour of which other one, is decided here; the daemon
 //! compares and removes a copy that is up to date, with all its names, and its clients go on with the other one.
 
-use crate::held::{HeldCopy, Kept};
+use crate::held::{HeldCopy, NotTouched};
 use crate::pool_link::PoolLink;
 use crate::survey::{FileCopy, current, disks_of, look, up_to_date};
 use std::path::{Path, PathBuf};
@@ -26,12 +26,12 @@ pub(super) fn must_be_possible(
     path: &Path,
     branch: usize,
     (copies_to, wanted): (&[usize], usize),
-) -> Result<(), Kept> {
+) -> Result<(), NotTouched> {
     let (copies, _) = look(pool, path);
     let root = |to: &usize| pool.branches[*to].filesystem();
     let mut disks = disks_of(pool, &others(pool, path, &copies, branch));
     disks.extend(copies_to.iter().filter_map(root));
-    if disks.len() < wanted { Err(Kept::Because(FEWER.into())) } else { Ok(()) }
+    if disks.len() < wanted { Err(NotTouched::Because(FEWER.into())) } else { Ok(()) }
 }
 
 /// Returns what the copy on a branch is.
@@ -43,28 +43,28 @@ pub(super) fn what_goes(
     path: &Path,
     branch: usize,
     wanted: usize,
-) -> Result<CopyState, Kept> {
+) -> Result<CopyState, NotTouched> {
     let (copies, _) = look(pool, path);
     if !copies.iter().any(|copy| copy.branch == branch) {
         return Ok(CopyState::Missing);
     }
     let others = others(pool, path, &copies, branch);
     let Some(first) = others.first().filter(|_| disks_of(pool, &others).len() >= wanted) else {
-        return Err(Kept::Because(FEWER.into()));
+        return Err(NotTouched::Because(FEWER.into()));
     };
     let is_current = current(pool, path, &copies).contains(&branch);
     Ok(if is_current { CopyState::Surplus(first.branch) } else { CopyState::Old })
 }
 
 /// Removes an old copy from a branch, under each of these names.
-pub(super) fn remove_old(pool: &PoolLink, names: &[PathBuf], branch: usize) -> Result<(), Kept> {
+pub(super) fn remove_old(pool: &PoolLink, names: &[PathBuf], branch: usize) -> Result<(), NotTouched> {
     for path in names {
         let (copies, _) = look(pool, path);
         let Some(goes) = copies.iter().find(|copy| copy.branch == branch) else { continue };
         let is_old = !current(pool, path, &copies).contains(&branch);
         let others = others(pool, path, &copies, branch);
         let Some(first) = others.first().filter(|_| is_old) else {
-            return Err(Kept::Because("it changed in the meantime".into()));
+            return Err(NotTouched::Because("it changed in the meantime".into()));
         };
         let [stays, held] = HeldCopy::pair(pool, path, [first, goes], true)?;
         held.remove_in_favour_of(&stays)?;

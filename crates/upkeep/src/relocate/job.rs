@@ -23,7 +23,7 @@ pub(crate) const BELOW_ANOTHER: &str =
 
 /// A file or symlink that may move.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct MoveCandidate {
     /// Relative to the root of the pool; at least one.
     pub(crate) names: Vec<PathBuf>,
     /// At least one; each is up to date.
@@ -32,7 +32,7 @@ pub(crate) struct Found {
     pub(crate) wanted: usize,
 }
 
-impl Found {
+impl MoveCandidate {
     pub(crate) fn first(&self) -> &FileCopy {
         &self.copies[0]
     }
@@ -53,7 +53,7 @@ fn os_text<S: Serializer>(path: &Path, to: S) -> std::result::Result<S::Ok, S::E
 /// What was found in a tree.
 #[derive(Debug, Default)]
 pub(crate) struct Job {
-    pub(crate) found: Vec<Found>,
+    pub(crate) found: Vec<MoveCandidate>,
     /// Directories, each after what is above it, and the branches that hold them.
     pub(crate) dirs: Vec<(PathBuf, Vec<usize>)>,
     pub(crate) stays: Vec<Stays>,
@@ -174,7 +174,7 @@ impl Job {
         if linked {
             known.insert(copy.key(), self.found.len());
         }
-        self.found.push(Found { names: vec![entry.path.clone()], copies: vec![*copy], wanted: 1 });
+        self.found.push(MoveCandidate { names: vec![entry.path.clone()], copies: vec![*copy], wanted: 1 });
         false
     }
 }

@@ -1,6 +1,6 @@
 //! The pool as a planner sees it, and what a plan means for it.
 
-use super::job::{Found, Stays};
+use super::job::{MoveCandidate, Stays};
 use super::mover::Task;
 use crate::error::{Error, Result};
 use crate::pool_link::{BranchLink, PoolLink};
@@ -88,7 +88,7 @@ pub(crate) fn layout<'p>(pool: &PoolLink, placement: Option<&'p Placement>) -> R
 }
 
 /// Returns a file as it is found, for a plan.
-pub(crate) fn file<'f>(pool: &PoolLink, found: &'f Found) -> File<'f> {
+pub(crate) fn file<'f>(pool: &PoolLink, found: &'f MoveCandidate) -> File<'f> {
     let copy = |copy: &crate::survey::FileCopy| CopyAt { branch: copy.branch, bytes: copy.used() };
     let stat = &found.first().stat;
     let touched = u64::try_from(stat.st_atime.max(stat.st_mtime)).unwrap_or(0);
@@ -123,7 +123,12 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    pub(crate) fn of(plan: &Plan<'_>, found: &[&Found], pool: &PoolLink, no_room: NoRoom<'_>) -> Told {
+    pub(crate) fn of(
+        plan: &Plan<'_>,
+        found: &[&MoveCandidate],
+        pool: &PoolLink,
+        no_room: NoRoom<'_>,
+    ) -> Told {
         let tasks = plan.going.iter().map(|going| Task::of(found[going.file], &going.steps)).collect();
         let mut told = Told { tasks, stays: Vec::new(), kept: Vec::new() };
         for (file, why) in &plan.staying {

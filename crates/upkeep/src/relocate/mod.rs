@@ -24,13 +24,13 @@ pub use transfer::{MoveArgs, move_files};
 use crate::consent::{Alone, Consent, ConsentArgs};
 use crate::error::{Error, Result};
 use crate::filter::Filter;
-use crate::held::Kept;
+use crate::held::NotTouched;
 use crate::manners::ThrottleArgs;
 use crate::pool_link::PoolLink;
 use crate::stop::Stop;
 pub(crate) use balance::percent;
 use clap::Args;
-pub(crate) use job::{BELOW_ANOTHER, Found, Stays};
+pub(crate) use job::{BELOW_ANOTHER, MoveCandidate, Stays};
 pub(crate) use layout::{Bound, NO_ROOM, RulesArgs, Told, file, layout, placement};
 pub(crate) use mover::{Action, FILES, Sum, Task, Unit, adds_up};
 pub(crate) use several::collect as collect_with_copies;
@@ -135,6 +135,6 @@ impl<'r> Run<'r> {
 }
 
 /// Has the daemon take a file off a branch, with all its names, because others hold the same.
-pub(crate) fn drop_one(pool: &PoolLink, stop: &Stop, task: &Task) -> std::result::Result<(), Kept> {
+pub(crate) fn drop_one(pool: &PoolLink, stop: &Stop, task: &Task) -> std::result::Result<(), NotTouched> {
     Mover::new(pool, Manner::default(), stop).drop_one(task)
 }

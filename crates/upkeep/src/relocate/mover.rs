@@ -2,9 +2,9 @@
 
 use super::batch;
 use super::drop_copy::{self, CopyState};
-use super::job::{Found, Stays};
+use super::job::{MoveCandidate, Stays};
 use crate::error::{Error, Result};
-use crate::held::{Kept, LEASED};
+use crate::held::{LEASED, NotTouched};
 use crate::output::{complain, shown};
 use crate::pool_link::{PoolLink, UNDER_CONSTRUCTION};
 use crate::progress::Progress;
@@ -89,7 +89,7 @@ pub(crate) struct Task {
 
 impl Task {
     /// Of what a plan says of a file.
-    pub(crate) fn of(found: &Found, steps: &[Step]) -> Task {
+    pub(crate) fn of(found: &MoveCandidate, steps: &[Step]) -> Task {
         let (mut from, mut to, mut bytes) = (None, None, 0);
         for step in steps {
             let (source, target) = match *step {
@@ -234,11 +234,11 @@ pub(super) enum NotMoved {
     Stopped,
 }
 
-impl From<Kept> for NotMoved {
-    fn from(kept: Kept) -> NotMoved {
+impl From<NotTouched> for NotMoved {
+    fn from(kept: NotTouched) -> NotMoved {
         match kept {
-            Kept::Because(why) => NotMoved::Stays(why),
-            Kept::Stopped => NotMoved::Stopped,
+            NotTouched::Because(why) => NotMoved::Stays(why),
+            NotTouched::Stopped => NotMoved::Stopped,
         }
     }
 }
@@ -340,11 +340,11 @@ impl<'p> Mover<'p> {
     }
 
     /// Takes a file off a branch, with all its names, because others hold the same.
-    pub(super) fn drop_one(&self, task: &Task) -> Result<(), Kept> {
+    pub(super) fn drop_one(&self, task: &Task) -> Result<(), NotTouched> {
         self.transfer(task, (task.from, task.to), What::Drop).map_err(|why| match why {
-            NotMoved::Stays(why) => Kept::Because(why),
-            NotMoved::Fatal(error) => Kept::Because(error.to_string()),
-            NotMoved::Stopped => Kept::Stopped,
+            NotMoved::Stays(why) => NotTouched::Because(why),
+            NotMoved::Fatal(error) => NotTouched::Because(error.to_string()),
+            NotMoved::Stopped => NotTouched::Stopped,
         })
     }
 

@@ -1,7 +1,7 @@
 //! Files of which a rule wants several copies. One of them moves: another branch gets a copy first, then this one goes.
 
 use super::Run;
-use super::job::{Found, Job, SEVERAL, Stays, look_through};
+use super::job::{Job, MoveCandidate, SEVERAL, Stays, look_through};
 use super::mover::Task;
 use super::tier::copies::{CopyPlan, CopyPlanner};
 use crate::error::Result;
@@ -29,7 +29,7 @@ pub(crate) fn collect(
 }
 
 /// Returns the files of which a copy may move, and what stays.
-fn movable(pool: &PoolLink, placement: &Placement, shared: Vec<Entry>) -> (Vec<Found>, Vec<Stays>) {
+fn movable(pool: &PoolLink, placement: &Placement, shared: Vec<Entry>) -> (Vec<MoveCandidate>, Vec<Stays>) {
     let (mut found, mut stays) = (Vec::new(), Vec::new());
     for File { names, copies, wanted } in files(placement, shared) {
         let held = up_to_date(pool, &names[0], &copies);
@@ -37,7 +37,7 @@ fn movable(pool: &PoolLink, placement: &Placement, shared: Vec<Entry>) -> (Vec<F
             _ if wanted < 2 => SEVERAL,
             disks if disks < wanted => "it has fewer copies than its rule wants (canopy tier makes them)",
             _ => {
-                found.push(Found { names, copies: held, wanted });
+                found.push(MoveCandidate { names, copies: held, wanted });
                 continue;
             }
         };

@@ -1,7 +1,7 @@
 //! `canopy move`: moves files to a branch.
 
 use super::consolidate::taking;
-use super::job::{Found, Stays};
+use super::job::{MoveCandidate, Stays};
 use super::layout::NoRoom;
 use super::several::collect;
 use super::{Bound, RulesArgs, Run, RunArgs, Told, file, layout, placement};
@@ -46,7 +46,7 @@ pub fn move_files(args: &MoveArgs) -> Result<()> {
     layout.hold(job.found.iter().map(|found| file(&pool, found)).collect());
     // Who names a branch may fill it.
     let plan = layout.bring(to, false);
-    let found: Vec<&Found> = job.found.iter().collect();
+    let found: Vec<&MoveCandidate> = job.found.iter().collect();
     let no_room = format!("{} has no room", shown(&pool.branches[to].path));
     let Told { tasks, stays, kept } =
         Told::of(&plan, &found, &pool, NoRoom { why: &no_room, of_whole: &no_room });

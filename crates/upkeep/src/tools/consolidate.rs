@@ -5,7 +5,7 @@ use crate::consent::ConsentArgs;
 use crate::error::Result;
 use crate::filter::{Filter, FilterArgs, size};
 use crate::relocate::{
-    Bound, Found, NO_ROOM, Run, RunArgs, Told, collect_with_copies, file, layout, placement,
+    Bound, MoveCandidate, NO_ROOM, Run, RunArgs, Told, collect_with_copies, file, layout, placement,
 };
 use canopy_policy::layout::Pick;
 use clap::Parser;
@@ -49,7 +49,7 @@ pub(super) fn run(args: &OldConsolidate) -> Result<()> {
     let placement = placement(&pool)?;
     let job = collect_with_copies(&run, &placement, &[below], &gives)?;
     let mut layout = layout(&pool, Some(&placement))?;
-    let mut by_dir: BTreeMap<&Path, Vec<&Found>> = BTreeMap::new();
+    let mut by_dir: BTreeMap<&Path, Vec<&MoveCandidate>> = BTreeMap::new();
     for found in &job.found {
         let dir = found.names[0].parent().unwrap_or(Path::new(""));
         by_dir.entry(dir).or_default().push(found);

@@ -4,7 +4,7 @@ use super::TrashArgs;
 use crate::error::{Error, Result};
 use canopy_branch::fs::reserved::TRASH;
 use canopy_branch::trash::batch;
-use canopy_branch::trash::sweep::Found;
+use canopy_branch::trash::sweep::Trashed;
 use canopy_config::units;
 use canopy_policy::placement::Pattern;
 use rustix::fs::FileType;
@@ -37,7 +37,7 @@ pub(super) struct Item {
 }
 
 impl Item {
-    pub(super) fn of(branch: usize, found: &Found<'_>) -> Option<Item> {
+    pub(super) fn of(branch: usize, found: &Trashed<'_>) -> Option<Item> {
         let attr = found.attr;
         Some(Item {
             branch,

@@ -183,7 +183,7 @@ impl Home {
         &self,
         items: &'i [Item],
         stop: &Stop,
-        mut act: impl FnMut(&'i Item, &canopy_branch::trash::sweep::Found<'_>) -> Verdict,
+        mut act: impl FnMut(&'i Item, &canopy_branch::trash::sweep::Trashed<'_>) -> Verdict,
     ) -> Vec<(PathBuf, Errno)> {
         let mut failed = Vec::new();
         for (index, branch) in self.branches().iter().enumerate() {

@@ -14,11 +14,11 @@ use std::path::PathBuf;
 
 #[derive(Serialize)]
 struct ListReport {
-    kept: Vec<Kept>,
+    kept: Vec<TrashEntry>,
 }
 
 #[derive(Serialize)]
-struct Kept {
+struct TrashEntry {
     branch: OsText,
     /// In the pool, relative to its root.
     path: OsText,
@@ -70,7 +70,7 @@ fn user(uid: u32) -> String {
 
 pub(super) fn list(home: &Home, items: &[Item], (json, all): (bool, bool)) {
     if json {
-        let kept = |item: &Item| Kept {
+        let kept = |item: &Item| TrashEntry {
             branch: OsText::from(home.branches()[item.branch].path.as_path()),
             path: OsText::from(item.path.as_path()),
             at: OsText::from(home.branches()[item.branch].path.join(item.kept()).as_path()),

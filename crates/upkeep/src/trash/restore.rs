@@ -11,7 +11,7 @@ use crate::stop::Stop;
 use canopy_base::text::os_error;
 use canopy_branch::fs::reserved::{TRASH, is_reserved};
 use canopy_branch::relocate::clone_dirs;
-use canopy_branch::trash::sweep::{Found, Verdict};
+use canopy_branch::trash::sweep::{Trashed, Verdict};
 use canopy_control::OsText;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, RenameFlags};
@@ -142,7 +142,7 @@ fn is_taken(pool: &PoolLink, path: &Path) -> bool {
 fn bring_back(
     pool: &PoolLink,
     item: &Item,
-    found: &Found<'_>,
+    found: &Trashed<'_>,
     target: &Path,
     made: &mut HashSet<(usize, PathBuf)>,
 ) -> Result<(), String> {

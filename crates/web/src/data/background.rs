@@ -20,7 +20,7 @@ const AT_ONCE: usize = 1;
 
 /// What is known of something.
 #[derive(Debug)]
-pub enum Found<T> {
+pub enum Progress<T> {
     Nothing,
     /// A command is at it.
     Looking,
@@ -51,7 +51,7 @@ impl<T> Default for Background<T> {
 
 impl<T: DeserializeOwned + Send + Sync + 'static> Background<T> {
     /// Returns what a command says, and has it run if that is not known, or old.
-    pub fn look(&self, program: &Arc<Program>, command: Vec<OsString>) -> Found<T> {
+    pub fn look(&self, program: &Arc<Program>, command: Vec<OsString>) -> Progress<T> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, entry| match entry {
             Entry::Looking => true,
@@ -59,15 +59,15 @@ impl<T: DeserializeOwned + Send + Sync + 'static> Background<T> {
             Entry::Done(at, Err(_)) => at.elapsed() <= AGAIN,
         });
         match all.get(&command) {
-            Some(Entry::Looking) => return Found::Looking,
-            Some(Entry::Done(_, Err(failure))) => return Found::Failed(failure.clone()),
+            Some(Entry::Looking) => return Progress::Looking,
+            Some(Entry::Done(_, Err(failure))) => return Progress::Failed(failure.clone()),
             Some(Entry::Done(at, Ok(known))) => {
-                return Found::Known(Arc::clone(known), at.elapsed().as_secs());
+                return Progress::Known(Arc::clone(known), at.elapsed().as_secs());
             }
             None => {}
         }
         if all.values().filter(|entry| matches!(entry, Entry::Looking)).count() >= AT_ONCE {
-            return Found::Busy;
+            return Progress::Busy;
         }
         if all.len() >= MOST
             && let Some(old) = oldest(&all)
@@ -76,7 +76,7 @@ impl<T: DeserializeOwned + Send + Sync + 'static> Background<T> {
         }
         all.insert(command.clone(), Entry::Looking);
         tokio::spawn(run(Arc::clone(&self.0), Arc::clone(program), command));
-        Found::Looking
+        Progress::Looking
     }
 }
 

@@ -5,7 +5,7 @@ pub mod command;
 pub mod metrics;
 pub mod model;
 
-use background::{Background, Found};
+use background::{Background, Progress};
 use command::{Failure, Output, Program};
 use metrics::{Activity, Look};
 use model::{Doctor, Du, Events, Jobs, Listing, Log, OptionHelp, Pool, Proposal, Status, Trash, Which};
@@ -182,13 +182,13 @@ impl Data {
     }
 
     /// Returns what is known of the room that a directory takes, which is counted meanwhile.
-    pub fn counted(&self, path: &Path) -> Found<Du> {
+    pub fn counted(&self, path: &Path) -> Progress<Du> {
         let command = [OsStr::new("du"), "--json".as_ref(), "--".as_ref(), path.as_os_str()];
         self.counts.look(&self.program, command.map(OsStr::to_owned).to_vec())
     }
 
     /// Returns what was found below a directory by a part of its name, which is searched meanwhile.
-    pub fn searched(&self, path: &Path, name: &str) -> Found<Listing> {
+    pub fn searched(&self, path: &Path, name: &str) -> Progress<Listing> {
         let named = format!("--named={name}");
         let most = format!("--most={MOST_FOUND}");
         let words = ["ls", "--json", &named, &most, "--"].map(OsStr::new);

@@ -276,11 +276,11 @@ pub struct LogSource {
 
 #[derive(Clone, Debug, Deserialize)]
 pub struct Trash {
-    pub kept: Vec<Kept>,
+    pub kept: Vec<TrashEntry>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub struct Kept {
+pub struct TrashEntry {
     pub branch: OsText,
     pub path: OsText,
     pub removed: i64,

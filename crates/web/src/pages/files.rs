@@ -17,7 +17,7 @@ const MOST_ENTRIES: usize = 300;
 
 /// What was found of a path of a pool.
 #[derive(Debug)]
-pub enum Found {
+pub enum PathView {
     Nothing,
     OutOfPool,
     Failed(Failure),
@@ -26,11 +26,17 @@ pub enum Found {
         listing: Option<Result<Listing, Failure>>,
     },
     /// Names below a place that contain a text.
-    Search(background::Found<Listing>),
+    Search(background::Progress<Listing>),
 }
 
 /// `named` is what was asked for, relative to the root of the pool; `sought` is a part of a name.
-pub fn page(status: &Status, mountpoint: Option<&Path>, named: &Path, sought: &str, found: &Found) -> Page {
+pub fn page(
+    status: &Status,
+    mountpoint: Option<&Path>,
+    named: &Path,
+    sought: &str,
+    found: &PathView,
+) -> Page {
     let chosen = mountpoint.map(OsText::from);
     let content = html! {
         h1 { "Files" }
@@ -48,11 +54,11 @@ pub fn page(status: &Status, mountpoint: Option<&Path>, named: &Path, sought: &s
             button { "Search" @if !named.as_os_str().is_empty() { " below it" } }
         }
         @match found {
-            Found::Nothing => p { "Which disks have a file, and whether its copies are alike. Without a path, it shows the root of the pool." },
-            Found::OutOfPool => p .notice.problem { "This path leads out of the pool." },
-            Found::Failed(failure) => p .notice.problem { (shown(&failure.0)) },
-            Found::Search(found) => (searched(found, mountpoint.unwrap_or(Path::new("/")), named, sought)),
-            Found::Is { which, listing } => {
+            PathView::Nothing => p { "Which disks have a file, and whether its copies are alike. Without a path, it shows the root of the pool." },
+            PathView::OutOfPool => p .notice.problem { "This path leads out of the pool." },
+            PathView::Failed(failure) => p .notice.problem { (shown(&failure.0)) },
+            PathView::Search(found) => (searched(found, mountpoint.unwrap_or(Path::new("/")), named, sought)),
+            PathView::Is { which, listing } => {
                 @for one in &which.paths { (place(one)) }
                 @match (listing, mountpoint) {
                     (Some(Ok(listing)), Some(mountpoint)) => (entries(listing, mountpoint, named)),
@@ -63,19 +69,19 @@ pub fn page(status: &Status, mountpoint: Option<&Path>, named: &Path, sought: &s
         }
     };
     let page = Page::new("Files", "/files", content);
-    let waits = matches!(found, Found::Search(background::Found::Looking | background::Found::Busy));
+    let waits = matches!(found, PathView::Search(background::Progress::Looking | background::Progress::Busy));
     if waits { page.live().fast() } else { page }
 }
 
-fn searched(found: &background::Found<Listing>, mountpoint: &Path, named: &Path, sought: &str) -> Markup {
+fn searched(found: &background::Progress<Listing>, mountpoint: &Path, named: &Path, sought: &str) -> Markup {
     html! {
         h2 { "Names that contain “" (shown(sought)) "”" }
         @match found {
-            background::Found::Nothing => {},
-            background::Found::Looking => p .notice { "All directories are read, on all disks; those that sleep wake up. It goes on in the background." },
-            background::Found::Busy => p .notice { "Another search goes on. This one is next." },
-            background::Found::Failed(failure) => p .notice.problem { (shown(&failure.0)) },
-            background::Found::Known(listing, seconds) => {
+            background::Progress::Nothing => {},
+            background::Progress::Looking => p .notice { "All directories are read, on all disks; those that sleep wake up. It goes on in the background." },
+            background::Progress::Busy => p .notice { "Another search goes on. This one is next." },
+            background::Progress::Failed(failure) => p .notice.problem { (shown(&failure.0)) },
+            background::Progress::Known(listing, seconds) => {
                 @if listing.entries.is_empty() { p { "There is none." } }
                 ul .entries { @for entry in listing.entries.iter().take(MOST_ENTRIES) { li { (line(entry, listing, mountpoint, named)) } } }
                 @if listing.more { p { "There are more: search for a longer part, or below a directory." } }

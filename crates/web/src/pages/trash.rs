@@ -4,7 +4,7 @@ use super::act::form_link;
 use super::frame::Page;
 use super::parts::{path, search, shown, size};
 use crate::data::command::Failure;
-use crate::data::model::{Kept, Pool, Status, Trash};
+use crate::data::model::{Pool, Status, Trash, TrashEntry};
 use crate::entry::sessions::Session;
 use canopy_base::text::date;
 use maud::{Markup, html};
@@ -37,7 +37,7 @@ pub fn page(
 
 fn kept(pool: &Path, trash: &Trash, sought: &str, may: bool) -> Markup {
     let words = sought.to_lowercase();
-    let mut found: Vec<&Kept> =
+    let mut found: Vec<&TrashEntry> =
         trash.kept.iter().filter(|kept| kept.path.one_line().to_lowercase().contains(&words)).collect();
     found.sort_by_key(|kept| std::cmp::Reverse(kept.removed));
     let used: u64 = found.iter().map(|kept| kept.used).sum();

@@ -34,7 +34,7 @@ const FOR_SMALL: usize = MAX_MEMORY / 4;
 const SMALL: usize = 8 << 10;
 
 /// A request that was put aside.
-pub(crate) enum Held {
+pub(crate) enum HeldRequest {
     /// A message that was read from this device, where its answer goes.
     Message(Arc<OwnedFd>, Box<[u8]>),
     /// In the memory of its entry.
@@ -45,7 +45,7 @@ pub(crate) enum Held {
 pub(super) struct Waiting {
     /// The group of workers that received it.
     pub(super) group: usize,
-    pub(super) held: Held,
+    pub(super) held: HeldRequest,
     /// The memory that it takes, in bytes.
     pub(super) size: usize,
 }
@@ -240,13 +240,13 @@ mod tests {
 
     fn message(number: u8) -> Waiting {
         let null = std::fs::File::open("/dev/null").unwrap();
-        let held = Held::Message(Arc::new(null.into()), Box::new([number]));
+        let held = HeldRequest::Message(Arc::new(null.into()), Box::new([number]));
         Waiting { group: 0, held, size: MAX_MEMORY / 2 }
     }
 
     fn first(lines: &Parked, line: u64) -> Option<(u8, Waiting)> {
         let waiting = lines.take(Aside::Line(line))?;
-        let Held::Message(_, bytes) = &waiting.held else { panic!("a message") };
+        let HeldRequest::Message(_, bytes) = &waiting.held else { panic!("a message") };
         Some((bytes[0], waiting))
     }
 

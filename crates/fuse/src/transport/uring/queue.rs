@@ -18,7 +18,7 @@ use super::worker::{JoinMode, Joined, Worker};
 use crate::abi;
 use crate::request::Dialect;
 use crate::transport::admitted::FirstRequest;
-use crate::transport::parked::Held;
+use crate::transport::parked::HeldRequest;
 use crate::transport::serve::Handler;
 use crate::transport::watchdog::{GroupSpawner, Spawned};
 use crate::transport::worker_thread::WorkerThread;
@@ -208,10 +208,10 @@ impl<H: Handler> Queue<H> {
         first: &mut Option<FirstRequest>,
     ) -> io::Result<Spawned> {
         let (entry, mode) = match first.take() {
-            Some(FirstRequest { held: Held::Entry(held), admitted }) => match Entry::resume(held) {
+            Some(FirstRequest { held: HeldRequest::Entry(held), admitted }) => match Entry::resume(held) {
                 Ok((entry, window)) => (entry, JoinMode::Held(window, admitted)),
                 Err((held, error)) => {
-                    *first = Some(FirstRequest { held: Held::Entry(held), admitted });
+                    *first = Some(FirstRequest { held: HeldRequest::Entry(held), admitted });
                     return Err(error);
                 }
             },
@@ -231,7 +231,7 @@ impl<H: Handler> Queue<H> {
                 let NotStarted { entry, mode, error } = *not_started;
                 match mode {
                     JoinMode::Held(window, admitted) => {
-                        let held = Held::Entry(entry.hold(window, usize::MAX));
+                        let held = HeldRequest::Entry(entry.hold(window, usize::MAX));
                         *first = Some(FirstRequest { held, admitted });
                     }
                     JoinMode::Parked(window, errno) => self.parked.lock().push(entry.park(window, errno)),

@@ -17,7 +17,7 @@ use crate::opcode::Opcode;
 use crate::request::{Dialect, Header, Malformed, Request};
 use crate::transport::admitted::Admitted;
 use crate::transport::attend::{Attended, Received, attend, expect};
-use crate::transport::parked::{Aside, Held};
+use crate::transport::parked::{Aside, HeldRequest};
 use crate::transport::serve::{Handler, Out, Outcome, report_undelivered, write_header};
 use crate::transport::workers::{ReplyToken, WorkerEnd, WorkerSlot};
 
@@ -119,7 +119,7 @@ impl<H: Handler> Worker<H> {
             }
             Stop::Held { aside, window, carried } => {
                 let Worker { entry, slot, .. } = self;
-                slot.hold(aside, Held::Entry(entry.hold(window, carried)), HEADER + carried);
+                slot.hold(aside, HeldRequest::Entry(entry.hold(window, carried)), HEADER + carried);
                 WorkerEnd::Dismissed
             }
             Stop::Lost => WorkerEnd::Dismissed,

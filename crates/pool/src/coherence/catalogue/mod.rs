@@ -160,14 +160,14 @@ struct Log {
 
 struct Known {
     handles: Handles,
-    rows: Kept,
+    rows: DirRows,
     /// Names that have come or gone, as hashes.
     doubts: Vec<u64>,
     /// The rows are all there are.
     is_listed: bool,
 }
 
-enum Kept {
+enum DirRows {
     No,
     Hot(Hot),
     Stored(Extent),
@@ -399,7 +399,7 @@ impl State {
         for path in paths {
             let Some(known) = self.dirs.get_mut(&path) else { continue };
             known.is_listed = false;
-            if !matches!(known.rows, Kept::No) && !known.doubts.contains(&hash) {
+            if !matches!(known.rows, DirRows::No) && !known.doubts.contains(&hash) {
                 known.doubts.push(hash);
             }
             if known.doubts.len() > MAX_DOUBTS {
@@ -450,10 +450,10 @@ impl State {
         let Some(known) = self.dirs.get_mut(path) else { return };
         known.doubts.clear();
         known.is_listed = false;
-        match std::mem::replace(&mut known.rows, Kept::No) {
-            Kept::No => {}
-            Kept::Stored(extent) => self.store.remove(extent),
-            Kept::Hot(hot) => {
+        match std::mem::replace(&mut known.rows, DirRows::No) {
+            DirRows::No => {}
+            DirRows::Stored(extent) => self.store.remove(extent),
+            DirRows::Hot(hot) => {
                 self.hot_rows -= hot.rows.list().len();
                 hot.stored.into_iter().for_each(|extent| self.store.remove(extent));
             }
@@ -487,12 +487,12 @@ impl State {
     /// Returns a directory with its rows, unpacked, and what has changed; `None` if there are no rows.
     fn load(&mut self, dir: &[u8]) -> Option<(&Known, &Rows, &Log)> {
         let stored = match &mut self.dirs.get_mut(dir)?.rows {
-            Kept::No => return None,
-            Kept::Hot(hot) => {
+            DirRows::No => return None,
+            DirRows::Hot(hot) => {
                 hot.used = true;
                 None
             }
-            Kept::Stored(extent) => Some(*extent),
+            DirRows::Stored(extent) => Some(*extent),
         };
         if let Some(extent) = stored {
             let Some(rows) = self.store.read(extent).and_then(|bytes| Rows::decode(&bytes)) else {
@@ -503,7 +503,7 @@ impl State {
         }
         let known = self.dirs.get(dir)?;
         match &known.rows {
-            Kept::Hot(hot) => Some((known, &hot.rows, &self.log)),
+            DirRows::Hot(hot) => Some((known, &hot.rows, &self.log)),
             _ => None,
         }
     }
@@ -514,18 +514,18 @@ impl State {
         self.hot.push_back(Arc::clone(path));
         self.hot_rows += hot.rows.list().len();
         if let Some(known) = self.dirs.get_mut(dir) {
-            known.rows = Kept::Hot(hot);
+            known.rows = DirRows::Hot(hot);
         }
         let mut chances = 2 * self.hot.len();
         while self.hot_rows > MAX_HOT && chances > 0 {
             chances -= 1;
             let Some(oldest) = self.hot.pop_front() else { return };
             match self.dirs.get_mut(&oldest).map(|known| &mut known.rows) {
-                Some(Kept::Hot(hot)) if *oldest == *dir || hot.used => {
+                Some(DirRows::Hot(hot)) if *oldest == *dir || hot.used => {
                     hot.used = false;
                     self.hot.push_back(oldest);
                 }
-                Some(Kept::Hot(_)) => self.pack(&oldest),
+                Some(DirRows::Hot(_)) => self.pack(&oldest),
                 _ => {}
             }
         }
@@ -534,7 +534,7 @@ impl State {
     /// Stores the rows of a directory, instead of keeping them unpacked.
     fn pack(&mut self, dir: &Arc<[u8]>) {
         let Some(known) = self.dirs.get_mut(dir) else { return };
-        let Kept::Hot(hot) = std::mem::replace(&mut known.rows, Kept::No) else { return };
+        let DirRows::Hot(hot) = std::mem::replace(&mut known.rows, DirRows::No) else { return };
         self.hot_rows -= hot.rows.list().len();
         let stored = match hot.stored {
             Some(extent) if !self.store.is_old(extent) => Some(extent),
@@ -547,7 +547,7 @@ impl State {
         };
         if let Some(known) = self.dirs.get_mut(dir) {
             match stored {
-                Some(extent) => known.rows = Kept::Stored(extent),
+                Some(extent) => known.rows = DirRows::Stored(extent),
                 None => {
                     known.doubts.clear();
                     known.is_listed = false;
@@ -560,13 +560,13 @@ impl State {
     fn lost(&mut self, dir: &[u8]) {
         let Some(known) = self.dirs.get_mut(dir) else { return };
         match &mut known.rows {
-            Kept::Hot(hot) => hot.stored = None,
-            Kept::Stored(_) => {
-                known.rows = Kept::No;
+            DirRows::Hot(hot) => hot.stored = None,
+            DirRows::Stored(_) => {
+                known.rows = DirRows::No;
                 known.doubts.clear();
                 known.is_listed = false;
             }
-            Kept::No => {}
+            DirRows::No => {}
         }
     }
 
@@ -618,7 +618,7 @@ impl State {
                 paths.push(Arc::clone(path));
             }
         }
-        let known = Known { handles, rows: Kept::No, doubts: Vec::new(), is_listed: false };
+        let known = Known { handles, rows: DirRows::No, doubts: Vec::new(), is_listed: false };
         self.dirs.insert(Arc::clone(path), known);
     }
 
@@ -628,7 +628,7 @@ impl State {
             return;
         }
         let Some(known) = self.dirs.get_mut(dir) else { return };
-        let Kept::Hot(hot) = &mut known.rows else { return };
+        let DirRows::Hot(hot) = &mut known.rows else { return };
         let kind = facts.attr.dirent_type();
         let Some(row) = hot.rows.get_mut(name).filter(|row| row.kind == kind) else { return };
         row.facts = Some(Box::new(facts));
@@ -641,7 +641,7 @@ impl State {
             Found::There(_) => {}
             Found::Absent | Found::Unknown => return None,
         }
-        let Kept::Hot(hot) = &mut self.dirs.get_mut(dir)?.rows else { return None };
+        let DirRows::Hot(hot) = &mut self.dirs.get_mut(dir)?.rows else { return None };
         hot.stored.take().into_iter().for_each(|extent| self.store.remove(extent));
         hot.rows.get_mut(name)?.facts.as_deref_mut()
     }

@@ -15,7 +15,7 @@ use canopy_base::ids::NodeId;
 use canopy_base::inode_number::OfDirectory;
 use canopy_base::path::join;
 use canopy_branch::fs::stat::Attr;
-use canopy_branch::remember::{Found, Known};
+use canopy_branch::remember::{Known, MissingName};
 use rustix::io::Errno;
 use std::sync::Arc;
 
@@ -66,7 +66,12 @@ pub(crate) fn or_entry(
 }
 
 /// Hands out the node of a remembered name.
-fn entry(op: &Op<'_>, (parent, path): (NodeId, &[u8]), name: &[u8], found: &Found<'_>) -> Result<Entry> {
+fn entry(
+    op: &Op<'_>,
+    (parent, path): (NodeId, &[u8]),
+    name: &[u8],
+    found: &MissingName<'_>,
+) -> Result<Entry> {
     let full = join(path, name);
     let node = if found.row.attr.is_dir() {
         op.nodes.give_out_dir(parent, name, dir_ino(op, &full, found), || None)?
@@ -79,13 +84,13 @@ fn entry(op: &Op<'_>, (parent, path): (NodeId, &[u8]), name: &[u8], found: &Foun
     Ok(Entry { brief: true, ..Entry::new(&node, attr) })
 }
 
-fn dir_ino(op: &Op<'_>, path: &[u8], found: &Found<'_>) -> u64 {
+fn dir_ino(op: &Op<'_>, path: &[u8], found: &MissingName<'_>) -> u64 {
     let by_path = op.config.inode.of_directory() == OfDirectory::Path;
     op.config.inode.inode_seeded(found.branch.seed, path, found.row.attr.ino, by_path)
 }
 
 /// Returns the attributes of what is remembered as the pool shows them.
-fn shown(op: &Op<'_>, node: &Node, path: &[u8], found: &Found<'_>) -> Attr {
+fn shown(op: &Op<'_>, node: &Node, path: &[u8], found: &MissingName<'_>) -> Attr {
     let mut attr = found.row.attr;
     attr.ino = match node.identity() {
         Identity::Directory { .. } => resolve::dir_number::number_of(op, node),
@@ -98,7 +103,7 @@ fn shown(op: &Op<'_>, node: &Node, path: &[u8], found: &Found<'_>) -> Attr {
 }
 
 /// Returns the inode number that a listing has for a remembered name. It is not 0.
-pub(crate) fn listed_ino(op: &Op<'_>, dir: &Node, path: &[u8], name: &[u8], found: &Found<'_>) -> u64 {
+pub(crate) fn listed_ino(op: &Op<'_>, dir: &Node, path: &[u8], name: &[u8], found: &MissingName<'_>) -> u64 {
     let full = join(path, name);
     let known = op.nodes.child(dir.id, name).filter(|node| node.is_dir() == found.row.attr.is_dir());
     let ino = match known {
@@ -110,7 +115,7 @@ pub(crate) fn listed_ino(op: &Op<'_>, dir: &Node, path: &[u8], name: &[u8], foun
 }
 
 /// Returns what is remembered of a node, and its path.
-fn of_node<'o>(op: &'o Op<'_>, node: &Node) -> Known<(Vec<u8>, Found<'o>)> {
+fn of_node<'o>(op: &'o Op<'_>, node: &Node) -> Known<(Vec<u8>, MissingName<'o>)> {
     let missing = op.branches.missing();
     if node.is_dir() {
         let Ok(path) = op.nodes.dir_path(node.id) else { return Known::No };

@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::filter::Filter;
-use crate::held::{CHUNK, HeldCopy, Kept, Lease, read_exactly};
+use crate::held::{CHUNK, HeldCopy, Lease, NotTouched, read_exactly};
 use crate::pace::Pace;
 use crate::pool_link::PoolLink;
 use crate::progress::Progress;
@@ -82,8 +82,8 @@ impl Reader<'_> {
                     Some((_, items)) => items.push(item),
                     None => contents.push((digest, vec![item])),
                 },
-                Err(Kept::Stopped) => self.stop.check()?,
-                Err(Kept::Because(why)) => {
+                Err(NotTouched::Stopped) => self.stop.check()?,
+                Err(NotTouched::Because(why)) => {
                     failed
                         .push(Stays { path: self.pool.branches[item.copy.branch].path.join(item.path), why });
                 }
@@ -94,7 +94,7 @@ impl Reader<'_> {
         Ok((contents.filter(|items| items.len() > 1).collect(), failed))
     }
 
-    fn digest(&mut self, item: &Item) -> Result<Hash, Kept> {
+    fn digest(&mut self, item: &Item) -> Result<Hash, NotTouched> {
         let branch = &self.pool.branches[item.copy.branch];
         // A file that a program writes meanwhile is not equal to what was read, which is found out when they are joined.
         let held = HeldCopy::open(branch, &item.path, &item.copy, Lease::None)?;
@@ -105,8 +105,9 @@ impl Reader<'_> {
             hasher.update(&buffer[..length]);
             at += length as u64;
             self.progress.inc(length as u64);
-            self.pace
-                .keep(length as u64, &mut || if self.stop.is_set() { Err(Kept::Stopped) } else { Ok(()) })?;
+            self.pace.keep(length as u64, &mut || {
+                if self.stop.is_set() { Err(NotTouched::Stopped) } else { Ok(()) }
+            })?;
         }
         Ok(hasher.finalize())
     }

@@ -7,7 +7,7 @@ use crate::consent::{Alone, Consent};
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::held::aside;
-use crate::held::{HeldCopy, Kept, Lease};
+use crate::held::{HeldCopy, Lease, NotTouched};
 use crate::output::{print, print_json, report_missing, shown};
 use crate::pace::Pace;
 use crate::pool_link::PoolLink;
@@ -136,10 +136,12 @@ impl Work<'_> {
                 let done = match aside.judge() {
                     Err(why) => Err(why.to_owned()),
                     Ok(_) if !branch.gives() => Err("its branch is RO, gone or failing".into()),
-                    Ok((found, _)) => aside.settle(branch, &found).map_err(|errno| match Kept::from(errno) {
-                        Kept::Because(why) => why,
-                        Kept::Stopped => "stopped".into(),
-                    }),
+                    Ok((found, _)) => {
+                        aside.settle(branch, &found).map_err(|errno| match NotTouched::from(errno) {
+                            NotTouched::Because(why) => why,
+                            NotTouched::Stopped => "stopped".into(),
+                        })
+                    }
                 };
                 if let Err(why) = done {
                     self.stays.push(Stays { path: branch.path.join(aside.path()), why });
@@ -160,15 +162,15 @@ impl Work<'_> {
         for item in items.iter().enumerate().filter(|(index, _)| *index != first).map(|(_, item)| item) {
             let used = item.copy.used();
             self.report.equal.add(used);
-            let done = if self.stop.is_set() { Err(Kept::Stopped) } else { self.pair(&with, item) };
+            let done = if self.stop.is_set() { Err(NotTouched::Stopped) } else { self.pair(&with, item) };
             match done {
                 Ok(Done::Linked) => {
                     self.report.linked.add(used);
                     self.tell(&with, item);
                 }
                 Ok(Done::Already) => self.report.already.add(used),
-                Err(Kept::Stopped) => self.report.not_begun.add(used),
-                Err(Kept::Because(why)) => {
+                Err(NotTouched::Stopped) => self.report.not_begun.add(used),
+                Err(NotTouched::Because(why)) => {
                     self.report.stayed.add(used);
                     let path = self.pool.branches[item.copy.branch].path.join(&item.path);
                     self.stays.push(Stays { path, why });
@@ -177,13 +179,13 @@ impl Work<'_> {
         }
     }
 
-    fn pair(&mut self, with: &Item, item: &Item) -> Result<Done, Kept> {
+    fn pair(&mut self, with: &Item, item: &Item) -> Result<Done, NotTouched> {
         let branch = &self.pool.branches[item.copy.branch];
         // Another link of it may have been made since.
         let now = FileCopy { branch: with.copy.branch, stat: branch.stat(&with.path)? };
         let is_same = now.key() == with.copy.key() && now.size() == item.copy.size();
         if !is_same || now.modified() != with.copy.modified() {
-            return Err(Kept::from(Errno::STALE));
+            return Err(NotTouched::from(Errno::STALE));
         }
         let [shared, own] = match (self.writes, self.link) {
             (false, _) => [Lease::None; 2],
@@ -191,7 +193,7 @@ impl Work<'_> {
             (true, Link::Hard) => [Lease::Unwritten, Lease::Alone],
         };
         if self.link == Link::Hard && item.copy.stat.st_nlink > 1 {
-            return Err(Kept::Because("it has several hard links".into()));
+            return Err(NotTouched::Because("it has several hard links".into()));
         }
         let with = HeldCopy::open(branch, &with.path, &now, shared)?;
         let held = HeldCopy::open(branch, &item.path, &item.copy, own)?;
@@ -210,7 +212,7 @@ impl Work<'_> {
         }
     }
 
-    fn reflink(&mut self, held: &HeldCopy<'_>, with: &HeldCopy<'_>) -> Result<Done, Kept> {
+    fn reflink(&mut self, held: &HeldCopy<'_>, with: &HeldCopy<'_>) -> Result<Done, NotTouched> {
         if held.shares_blocks_of(with)? {
             return Ok(Done::Already);
         }

@@ -6,7 +6,7 @@
 use super::collect::Item;
 use super::journal::{BLOCK, Block, Head, Journal};
 use crate::held::checksum::Checksum;
-use crate::held::{CHUNK, HeldCopy, Kept, Lease, read_exactly, write_exactly};
+use crate::held::{CHUNK, HeldCopy, Lease, NotTouched, read_exactly, write_exactly};
 use crate::pace::Pace;
 use crate::pool_link::{BranchLink, PoolLink};
 use crate::stop::Stop;
@@ -70,8 +70,8 @@ pub(super) fn fix(
     checksum: &Checksum,
     pace: &mut Pace,
     stop: &Stop,
-) -> Result<(), Kept> {
-    let because = |why: &str| Err(Kept::Because(why.into()));
+) -> Result<(), NotTouched> {
+    let because = |why: &str| Err(NotTouched::Because(why.into()));
     let [to, from] = [damaged, good].map(|item| &pool.branches[item.copy.branch]);
     match to {
         branch if branch.gives() => {}
@@ -108,7 +108,7 @@ fn note_blocks(
     checksum: &Checksum,
     pace: &mut Pace,
     stop: &Stop,
-) -> Result<(), Kept> {
+) -> Result<(), NotTouched> {
     let (mut right, mut hasher, mut at) = (vec![0; CHUNK], Hasher::new(), 0);
     while at < checksum.size {
         let length = usize::try_from(checksum.size - at).map_or(CHUNK, |rest| rest.min(CHUNK));
@@ -127,22 +127,22 @@ fn note_blocks(
         at += length as u64;
         pace.keep(length as u64, &mut || {
             if stop.is_set() {
-                Err(Kept::Stopped)
+                Err(NotTouched::Stopped)
             } else {
-                alone.check().and_then(|()| good.check()).map_err(Kept::from)
+                alone.check().and_then(|()| good.check()).map_err(NotTouched::from)
             }
         })?;
     }
     good.check()?;
     if hasher.finalize() != checksum.digest {
-        return Err(Kept::Because("the other copy has changed".into()));
+        return Err(NotTouched::Because("the other copy has changed".into()));
     }
     journal.complete().map_err(full)
 }
 
-fn full(errno: Errno) -> Kept {
+fn full(errno: Errno) -> NotTouched {
     match errno {
-        Errno::NOSPC | Errno::DQUOT => Kept::Because("its branch has no room for the blocks".into()),
+        Errno::NOSPC | Errno::DQUOT => NotTouched::Because("its branch has no room for the blocks".into()),
         errno => errno.into(),
     }
 }
@@ -191,7 +191,7 @@ pub(super) enum Resumed {
 ///
 /// # Errors
 /// If that cannot be decided now: the journal stays.
-pub(super) fn resume(branch: &BranchLink, journal: &Journal, head: &Head) -> Result<Resumed, Kept> {
+pub(super) fn resume(branch: &BranchLink, journal: &Journal, head: &Head) -> Result<Resumed, NotTouched> {
     let file = match open(branch, head) {
         Err(Errno::NOENT | Errno::STALE) => {
             journal.remove()?;
@@ -340,7 +340,7 @@ mod tests {
             file.write_all_at(bytes, at as u64).unwrap();
         }
 
-        fn resume(&self) -> Vec<Option<Result<Resumed, Kept>>> {
+        fn resume(&self) -> Vec<Option<Result<Resumed, NotTouched>>> {
             let found = Journal::cut_off(&self.branch).unwrap();
             found
                 .into_iter()
@@ -402,7 +402,7 @@ mod tests {
         bed.note(true);
         let reader = File::open(bed.path("f")).unwrap();
         let resumed = bed.resume();
-        assert!(matches!(resumed.as_slice(), [Some(Err(Kept::Because(_)))]), "{resumed:?}");
+        assert!(matches!(resumed.as_slice(), [Some(Err(NotTouched::Because(_)))]), "{resumed:?}");
         drop(reader);
         bed.assert_mended("f");
         fs::write(bed.path("f"), damaged()).unwrap();

@@ -13,7 +13,7 @@ pub(crate) use journal::fuzz;
 use crate::consent::{Alone, Consent, ConsentArgs, says_yes};
 use crate::error::{Error, Result};
 use crate::filter::Filter;
-use crate::held::Kept;
+use crate::held::NotTouched;
 use crate::manners::ThrottleArgs;
 use crate::output::{print, report_missing};
 use crate::pace::Pace;
@@ -165,7 +165,7 @@ impl Work<'_> {
                 let resumed = if self.reader.writes && branch.gives() {
                     fix::resume(branch, &journal, &head)
                 } else {
-                    Err(Kept::Because(String::new()))
+                    Err(NotTouched::Because(String::new()))
                 };
                 match resumed {
                     Ok(Resumed::Fixed) => {
@@ -175,7 +175,7 @@ impl Work<'_> {
                     Ok(Resumed::Dropped) => {}
                     Err(why) => {
                         self.cut_off.insert((index, head.ino));
-                        if let Kept::Because(why) = why
+                        if let NotTouched::Because(why) = why
                             && !why.is_empty()
                         {
                             self.tell(What::Note, place, &format!("an earlier fix was interrupted: {why}"));
@@ -289,8 +289,8 @@ impl Work<'_> {
         let damaged = &unit.items[index];
         match fix::fix(self.pool, [damaged, good], &checksum, &mut self.reader.pace, self.stop) {
             Ok(()) => (What::Fixed, format!("from {from}")),
-            Err(Kept::Stopped) => (What::Damaged, of("stopped before it was fixed")),
-            Err(Kept::Because(why)) => (What::Damaged, of(&format!("not fixed: {why}"))),
+            Err(NotTouched::Stopped) => (What::Damaged, of("stopped before it was fixed")),
+            Err(NotTouched::Because(why)) => (What::Damaged, of(&format!("not fixed: {why}"))),
         }
     }
 

@@ -8,7 +8,7 @@ mod status;
 
 pub use status::{BranchSpace, TierStatus};
 
-use super::job::{Found, Stays, collect};
+use super::job::{MoveCandidate, Stays, collect};
 use super::layout::NoRoom;
 use super::mover::{Action, Outcome, Task};
 use super::{Bound, Run, RunArgs, Told, file, layout};
@@ -263,7 +263,7 @@ impl TierMover<'_> {
         };
         layout.hold(job.found.iter().map(file).collect());
         let plan = layout.apply_tiers(self.now());
-        let found: Vec<&Found> = job.found.iter().collect();
+        let found: Vec<&MoveCandidate> = job.found.iter().collect();
         let told = Told::of(&plan, &found, pool, NO_ROOM);
         Ok((told.tasks, told.stays))
     }

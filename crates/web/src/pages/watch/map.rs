@@ -1,6 +1,6 @@
 //! What is where: a directory as a map, in which each directory below it has the room that it takes, by branch.
 
-use crate::data::background::Found;
+use crate::data::background::Progress;
 use crate::data::model::{Du, DuDirectory, Status};
 use crate::pages::frame::Page;
 use crate::pages::parts::{path, pool_choice, shown, size};
@@ -17,7 +17,7 @@ const HEIGHT: f64 = 480.0;
 const COLOURS: usize = 8;
 
 /// `named` is the directory, relative to the root of the pool.
-pub fn page(status: &Status, mountpoint: Option<&Path>, named: &Path, counted: &Found<Du>) -> Page {
+pub fn page(status: &Status, mountpoint: Option<&Path>, named: &Path, counted: &Progress<Du>) -> Page {
     let chosen = mountpoint.map(OsText::from);
     let content = html! {
         h1 { "Map" }
@@ -28,18 +28,18 @@ pub fn page(status: &Status, mountpoint: Option<&Path>, named: &Path, counted: &
             button { "Show" }
         }
         @match counted {
-            Found::Nothing => p { "There is no pool." },
-            Found::Looking => p .notice { "It is being counted: that takes as long as to walk through the directory." },
-            Found::Busy => p .notice { "Other directories are being counted. This one is next when they are done." },
-            Found::Failed(failure) => p .notice.problem { (shown(&failure.0)) },
-            Found::Known(du, seconds) => {
+            Progress::Nothing => p { "There is no pool." },
+            Progress::Looking => p .notice { "It is being counted: that takes as long as to walk through the directory." },
+            Progress::Busy => p .notice { "Other directories are being counted. This one is next when they are done." },
+            Progress::Failed(failure) => p .notice.problem { (shown(&failure.0)) },
+            Progress::Known(du, seconds) => {
                 @if let Some(mountpoint) = mountpoint { (known(du, mountpoint, named)) }
                 p .quiet { "Counted " (seconds / 60) " min ago." }
             }
         }
     };
     let page = Page::new("Map", "/map", content);
-    if matches!(counted, Found::Looking | Found::Busy) { page.live().fast() } else { page.live() }
+    if matches!(counted, Progress::Looking | Progress::Busy) { page.live().fast() } else { page.live() }
 }
 
 /// A directory of the map.
@@ -134,7 +134,7 @@ fn picture(parts: &[Part<'_>]) -> Markup {
 }
 
 /// The parts of a directory by branch, side by side.
-fn shares(part: &Part<'_>, place: &Place) -> Vec<(usize, f64, f64)> {
+fn shares(part: &Part<'_>, place: &Rect) -> Vec<(usize, f64, f64)> {
     let all: u64 = part.by_branch.iter().sum();
     let mut x = place.x;
     let mut shares = Vec::new();
@@ -161,7 +161,7 @@ fn number(value: f64) -> String {
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
-struct Place {
+struct Rect {
     x: f64,
     y: f64,
     width: f64,
@@ -169,13 +169,13 @@ struct Place {
 }
 
 /// Divides the picture among sizes that fall: halves, of about the same sum, along the longer side.
-fn places(sizes: &[u64]) -> Vec<Place> {
+fn places(sizes: &[u64]) -> Vec<Rect> {
     let mut found = Vec::new();
-    divide(sizes, Place { x: 0.0, y: 0.0, width: WIDTH, height: HEIGHT }, &mut found);
+    divide(sizes, Rect { x: 0.0, y: 0.0, width: WIDTH, height: HEIGHT }, &mut found);
     found
 }
 
-fn divide(sizes: &[u64], place: Place, found: &mut Vec<Place>) {
+fn divide(sizes: &[u64], place: Rect, found: &mut Vec<Rect>) {
     let all: u128 = sizes.iter().map(|&size| u128::from(size)).sum();
     if sizes.len() <= 1 || all == 0 {
         found.extend(sizes.iter().map(|_| place));
@@ -190,10 +190,10 @@ fn divide(sizes: &[u64], place: Place, found: &mut Vec<Place>) {
     let share = sum as f64 / all as f64;
     let (one, two) = if place.width >= place.height {
         let width = place.width * share;
-        (Place { width, ..place }, Place { x: place.x + width, width: place.width - width, ..place })
+        (Rect { width, ..place }, Rect { x: place.x + width, width: place.width - width, ..place })
     } else {
         let height = place.height * share;
-        (Place { height, ..place }, Place { y: place.y + height, height: place.height - height, ..place })
+        (Rect { height, ..place }, Rect { y: place.y + height, height: place.height - height, ..place })
     };
     divide(&sizes[..first], one, found);
     divide(&sizes[first..], two, found);
@@ -241,7 +241,7 @@ mod tests {
             parts.iter().map(|part| (part.total, part.by_branch.clone())).collect();
         assert_eq!(totals, [(30, vec![10, 20]), (10, vec![10, 0]), (5, vec![5, 0])]);
         assert!(parts[2].name.is_none());
-        let shares = shares(&parts[0], &Place { x: 10.0, y: 0.0, width: 30.0, height: 5.0 });
+        let shares = shares(&parts[0], &Rect { x: 10.0, y: 0.0, width: 30.0, height: 5.0 });
         assert_eq!(shares, [(0, 10.0, 10.0), (1, 20.0, 20.0)]);
     }
 }
