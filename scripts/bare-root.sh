@@ -15,7 +15,12 @@ make_root() {
         [[ -e /usr/share/keyrings/ubuntu-archive-keyring.gpg ]] || keys=(--no-check-gpg)
         ;;
     esac
-    unshare --mount --propagation slave debootstrap --variant=minbase --include="$packages" --components=main,universe "${keys[@]}" "$1" "$root.new" "${@:2}"
+    # Where mounts are private, what others unmount would stay mounted here until debootstrap ends, and a pool's daemon with it.
+    # shellcheck disable=SC2016 # the other shell expands it
+    unshare --mount --propagation slave bash -euc '
+        findmnt --raw --noheadings --output TARGET,FSTYPE,SOURCE | awk "\$2 ~ /^fuse/ || \$3 ~ \"^/dev/loop\" { print \$1 }" | tac |
+            while read -r target; do umount --lazy "$(printf %b "$target")"; done
+        exec "$@"' bash debootstrap --variant=minbase --include="$packages" --components=main,universe "${keys[@]}" "$1" "$root.new" "${@:2}"
     case $1 in
     bookworm | trixie) echo "deb http://deb.debian.org/debian-security $1-security main" >"$root.new/etc/apt/sources.list.d/security.list" ;;
     noble) echo "deb http://archive.ubuntu.com/ubuntu noble-updates main universe" >"$root.new/etc/apt/sources.list.d/updates.list" ;;

@@ -30,6 +30,11 @@ readonly FAST=(wire explain no_openat2 stress)
 readonly FAST_AS_ROOT=(branch_health descriptor_limit dir_attributes forgotten_nodes idle_files in_process mergerfs_defects newest
     node_ids places recreated relocate replay_rename)
 
+# When all run, these run one after the other, and all other programs beside them. They drop the caches of the machine, count what is
+# read from disks and asked of a pool, or compare speeds. None of the others may do the first.
+readonly APART=(bench coherence datapath failing_branches full_disks hung_branches mounted_model nfs_handles real_kernels requests
+    sleeping_disks slow_operations ssd_cache suites survival upkeep workloads)
+
 fail() {
     printf 'test: %s\n' "$*" >&2
     exit 1
@@ -134,7 +139,17 @@ case ${1:-} in
 '')
     needs_root
     prepare test
-    cargo test --workspace --no-fail-fast
+    cargo test --workspace --no-run
+    mapfile -t beside < <(programs | awk -v apart=" ${APART[*]} " '!index(apart, " " $1 " ") { print "--test=" $1 }' | sort -u)
+    log=$(mktemp)
+    trap 'rm -f "$log"' EXIT
+    cargo test --workspace --no-fail-fast --lib --bins "${beside[@]}" >"$log" 2>&1 &
+    outcome=0
+    cargo test --workspace --no-fail-fast "${APART[@]/#/--test=}" || outcome=$?
+    wait $! || outcome=$?
+    cat "$log"
+    cargo test --workspace --no-fail-fast --doc || outcome=$?
+    exit "$outcome"
     ;;
 *)
     name=$1
