@@ -145,6 +145,7 @@ make_deb() {
     mkdir -p "$work/canopy/etc/canopy"
     # Documents that answer what a first user asks.
     install -m 644 -t "$work/canopy/usr/share/doc/canopy" README.md docs/from-mergerfs.md docs/options.md docs/metrics.md \
+        docs/metrics-list.md \
         dist/grafana.json
     gzip -9n "$work/canopy/usr/share/doc/canopy/options.md"
     rm -f "$OUT"/canopy_*.deb "$OUT"/canopy-*.deb "$OUT"/cockpit-canopy_*.deb

@@ -402,17 +402,7 @@ for name, service in (read.get("services", {}).items() if isinstance(read, dict)
 /// A page can be read in one sitting. Those that are longer are reference, or wait for being split.
 #[test]
 fn pages_are_short() {
-    let long = [
-        "architecture",
-        "glossary",
-        "json",
-        "locking",
-        "metrics",
-        "options",
-        "requests",
-        "survival",
-        "testing",
-    ];
+    let long = ["architecture", "glossary", "json", "locking", "options", "survival", "testing"];
     let mut pages = Vec::new();
     collect_files(&root().join("docs"), ".md", &mut pages);
     pages.retain(|page| !page.starts_with(root().join("docs/decisions")));
