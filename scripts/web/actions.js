@@ -115,6 +115,36 @@ exports.run = async ({ browser, state, check, axe, watch, origin, pool }) => {
     await finish(page);
     assert.ok(file().includes('keep = "4 days"'));
   });
+  await check("action: a read cache is made, used and taken away", async () => {
+    fs.mkdirSync(`${WORK}/ssd`);
+    await page.goto(`${origin}/pool?at=${at}`);
+    await page.getByRole("link", { name: "Change read caches" }).click();
+    const row = page.locator("fieldset").first();
+    await row.getByLabel("Directories for copies").fill(`${WORK}/ssd`);
+    await row.getByLabel("Files", { exact: true }).fill("films/**");
+    await row.getByLabel("Copies take at most").fill("1 GiB");
+    await row.getByLabel("A file is copied").fill("opened");
+    await axe(page);
+    await plan(page);
+    await axe(page);
+    await page.screenshot({ path: `${SHOTS}/cache-plan.png`, fullPage: true });
+    const shown = await page.locator("pre[aria-label=Plan]").innerText();
+    for (const part of ["media.toml:", "+ [[cache]]", `+ branches = ["${WORK}/ssd"]`, '+ size = "1G"', '+ when = "opened"']) {
+      assert.ok(shown.includes(part), `${part}: ${shown}`);
+    }
+    assert.ok(!file().includes("[[cache]]"), "nothing is written yet");
+    await finish(page);
+    assert.ok(file().includes("[[cache]]"));
+    fs.readFileSync(`${pool}/films/two.mkv`);
+    for (let tries = 0; tries < 300 && !fs.existsSync(`${WORK}/ssd/.canopy-cache`); tries += 1) await page.waitForTimeout(100);
+    assert.ok(fs.existsSync(`${WORK}/ssd/.canopy-cache`), "what is read is copied");
+    await page.goto(`${origin}/do?what=cache&at=${at}`);
+    const old = page.locator("fieldset", { hasText: "Cache 1" });
+    for (const box of await old.locator("input[type=text]:not([inputmode])").all()) await box.fill("");
+    await plan(page);
+    await finish(page);
+    assert.ok(!file().includes("[[cache]]"));
+  });
   await check("action: a job is scheduled, changed and taken off", async () => {
     await page.goto(`${origin}/jobs`);
     await page.getByRole("link", { name: "Schedule a job" }).click();

@@ -32,6 +32,7 @@ const PAGES = {
   "form-free": `/do?what=add&at=${at}`,
   "form-rules": `/do?what=rules&at=${at}`,
   "form-tiers": `/do?what=tiers&at=${at}`,
+  "form-cache": `/do?what=cache&at=${at}`,
   "form-keep": `/do?what=keep&at=${at}`,
   "form-schedule": `/do?what=schedule&at=${at}&job=verify`,
   "form-option": `/do?what=set&at=${at}&option=minfreespace`,
@@ -154,6 +155,17 @@ async function axe(page) {
     await page.getByRole("link", { name: "<img src=x" }).click();
     await page.getByText("The pool reads this one.").waitFor();
     assert.deepStrictEqual(seen.dialogs, []);
+  });
+  await check("a search that ends changes its page in place, and what is typed meanwhile stays", async () => {
+    await page.goto(`${origin}/files?at=${at}&name=o`);
+    await page.evaluate(() => { window.same = true; });
+    assert.ok(await page.getByText("goes on in the background").isVisible(), "it has ended before the page was there");
+    await page.locator("#path").fill("films/on");
+    await page.getByText(/^Searched /).waitFor();
+    await page.waitForTimeout(1500);
+    assert.deepStrictEqual(
+      [await page.evaluate(() => window.same), await page.locator("#path").inputValue()], [true, "films/on"],
+    );
   });
   if (PICTURE) {
     // As readers see it, not as the test is laid out.

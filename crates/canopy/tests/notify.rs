@@ -271,6 +271,80 @@ fn what_happened_is_kept() {
     assert!(events[0]["fix"].as_str().is_some_and(|fix| fix.contains("canopy mount")), "{events:#?}");
 }
 
+/// The file changes by commands, a running process notices it, and nothing shows a secret.
+#[test]
+fn who_is_told_is_changed_by_commands() {
+    let scratch = ScratchDir::new("canopy-notify", &["etc", "bin", "a"]);
+    let (web, got) = receiver(http);
+    let file = scratch.path("notify.toml");
+    let said = |words: &[&str]| {
+        let done = run_within(canopy(&scratch).args(words), PATIENCE);
+        assert!(!done.describe().contains("s3cret"), "{}", done.describe());
+        done
+    };
+    let with_secret = |words: &[&str], path: &str| {
+        let mut command = canopy(&scratch);
+        command
+            .args(words)
+            .arg("--stdin")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = spawn(&mut command).expect("a process");
+        let mut stdin = child.stdin.take().expect("a pipe");
+        writeln!(stdin, "webhook=http://127.0.0.1:{web}/{path}").expect("written");
+        drop(stdin);
+        let output = child.wait_with_output().expect("an end");
+        let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && !shown.contains("s3cret"), "{shown}");
+        assert!(shown.contains(&format!("+ webhook = \"http://127.0.0.1:{web}…\"")), "{shown}");
+    };
+    with_secret(&["set", "one", "least=problem", "-n"], "s3cret1");
+    assert!(!file.exists(), "nothing is written yet");
+    fs::write(scratch.path("etc/media.toml"), format!("branches = ['{}']\n", scratch.path("a").display()))
+        .unwrap();
+    let state = scratch.path("state/notify.json");
+    let mut command = canopy(&scratch);
+    command.args(["run", "--gather", "1", "--state"]).arg(&state).stderr(Stdio::null());
+    let mut child = spawn(&mut command).expect("a process");
+    with_secret(&["set", "one", "least=problem"], "s3cret1");
+    // Two of one host are two.
+    with_secret(&["set", "two"], "s3cret2");
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let pool = scratch.path("etc/other.toml");
+    let told = wait_until(PATIENCE, || {
+        // Something happens while they are told.
+        let _ = if pool.exists() {
+            fs::remove_file(&pool)
+        } else {
+            fs::copy(scratch.path("etc/media.toml"), &pool).map(drop)
+        };
+        thread::sleep(std::time::Duration::from_millis(1500));
+        got.has(&["POST /s3cret1"]) && got.has(&["POST /s3cret2"])
+    });
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("it runs");
+    assert!(wait_within(&mut child, PATIENCE).is_some_and(|status| status.success()));
+    assert!(told, "{:?}", got.all());
+    let list = said(&["list"]).stdout;
+    assert!(list.contains("one") && list.contains("problem") && list.contains("all pools"), "{list}");
+    let report: serde_json::Value = serde_json::from_str(&said(&["list", "--json"]).stdout).expect("JSON");
+    let receivers = report["receivers"].as_array().expect("a list");
+    assert_eq!((&receivers[0]["says"], receivers.len()), (&serde_json::json!({"least": "problem"}), 2));
+    let dropped = said(&["drop", "one"]);
+    assert!(dropped.success() && dropped.stdout.contains("- name = \"one\""), "{}", dropped.describe());
+    for (words, why) in [
+        (&["drop", "one"][..], "has no receiver 'one' (it has two)"),
+        (&["drop"], "say who: "),
+        (&["set", "two"], "say what is to change"),
+        (&["set", "two", "mial=x"], "did you mean 'mail'"),
+        (&["set", "two", "mail"], "'mail' is not KEY=VALUE"),
+        (&["test", "two"], "'two' is too much"),
+    ] {
+        let done = said(words);
+        assert!(!done.success() && done.describe().contains(why), "{}", done.describe());
+    }
+}
+
 #[test]
 fn mistakes_are_told() {
     let scratch = ScratchDir::new("canopy-notify", &["etc", "bin"]);

@@ -7,9 +7,11 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod deliver;
+mod edit;
 mod error;
 pub mod event;
 mod history;
+mod list;
 mod mail;
 mod message;
 mod outbox;
@@ -19,8 +21,10 @@ mod tracker;
 
 pub use error::{Error, Result};
 
+use canopy_config::source::named;
 use canopy_config::state::{self, DISKS};
 use clap::{Args, ValueEnum};
+use edit::Change;
 use event::Seen;
 use std::path::PathBuf;
 
@@ -29,18 +33,27 @@ use std::path::PathBuf;
 #[command(after_help = NOTES)]
 pub struct NotifyArgs {
     /// What to do
-    #[arg(value_enum, value_name = "run|test|events", hide_possible_values = true)]
+    #[arg(value_enum, value_name = "ACTION", hide_possible_values = true)]
     pub action: Action,
+    /// With set and drop: who is told, and what is said of them
+    #[arg(value_name = "NAME [KEY=VALUE]")]
+    pub words: Vec<String>,
+    /// Only show what set or drop would change
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    /// Read further KEY=VALUE lines, which no list of processes has
+    #[arg(long)]
+    pub stdin: bool,
     /// Who is told [default: /etc/canopy/notify.toml]
-    #[arg(long, value_name = "FILE", default_value = "/etc/canopy/notify.toml", hide_default_value = true)]
-    pub file: PathBuf,
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
     /// What was told [default: /var/lib/canopy/notify.json]
     #[arg(long, value_name = "FILE")]
     pub state: Option<PathBuf>,
     /// How long events gather into one message
     #[arg(long, value_name = "SECONDS", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub gather: u32,
-    /// Print events as JSON, for programs
+    /// Print a list or events as JSON, for programs
     #[arg(long)]
     pub json: bool,
     /// The fstab to look at
@@ -59,16 +72,25 @@ pub enum Action {
     Test,
     /// Show what has happened.
     Events,
+    /// Show who is told.
+    List,
+    /// Change what the file says of one who is told, or add one.
+    Set,
+    /// Tell somebody no longer.
+    Drop,
 }
 
 const NOTES: &str = "\
 'run' looks at all pools until it is stopped, as canopy-notify.service does, and
 sends what 'canopy status' warns of: once when it begins, once when it is over.
 'test' sends a trial to everybody. 'events' shows the last 1,000 that 'run' has
-seen. docs/messages.md explains it all.
+seen, 'list' who is told. 'set' changes what the file says of one of them, or
+adds one, 'drop' takes one away; KEY= takes a key away. 'run' notices it.
+docs/messages.md explains it all.
 
 /etc/canopy/notify.toml (or the file of a pool, for that pool alone):
   [[notify]]
+  name = \"me\"                    # what set and drop call it
   mail = \"me@example.org\"        # by sendmail; smtp = \"smtps://host:465\"
   [[notify]]
   ntfy = \"https://ntfy.sh/TOPIC\" # or gotify, webhook, command
@@ -76,6 +98,7 @@ seen. docs/messages.md explains it all.
   repeat = \"daily\"               # again each day while it lasts
 
 Examples:
+  canopy notify set me mail=me@example.org repeat=daily
   canopy notify test
   canopy notify events
   systemctl enable --now canopy-notify";
@@ -86,18 +109,31 @@ Examples:
 /// A mistake in a file; if nobody is to be told; if a test message could not be sent.
 pub fn notify(args: &NotifyArgs, look: &dyn Fn() -> Result<Seen, String>) -> Result<()> {
     let state = args.state.clone().unwrap_or_else(|| state::directory().join(state::TOLD));
-    let targets = || target::all(&args.file);
-    match args.action {
-        Action::Run => {
+    let file = args.file.clone().unwrap_or_else(named::notify_file);
+    let targets = || target::all(&file);
+    let change = |name: &str, change: &Change| edit::change(&file, name, change, args.dry_run);
+    match (args.action, &args.words[..]) {
+        (Action::Set, [name, words @ ..]) => change(name, &Change::of_words(words, args.stdin)?),
+        (Action::Drop, [name]) => change(name, &Change::Drop),
+        (Action::Set | Action::Drop, _) => Err(Error::Usage(
+            "say who: 'canopy notify set NAME KEY=VALUE' or 'canopy notify drop NAME' (canopy notify list shows \
+             the names)"
+                .into(),
+        )),
+        (_, [word, ..]) => {
+            Err(Error::Usage(format!("'{word}' is too much: only set and drop take names (canopy notify --help)")))
+        }
+        (Action::Run, _) => {
             // What happens is kept, even if nobody is told.
-            let targets = match targets() {
-                Err(Error::NoTargets(_)) => Vec::new(),
-                found => found?,
+            let targets = || match targets() {
+                Err(Error::NoTargets(_)) => Ok(Vec::new()),
+                found => found,
             };
             run::watch(&targets, &state, i64::from(args.gather), look)
         }
-        Action::Test => run::test(&targets()?),
-        Action::Events => {
+        (Action::Test, _) => run::test(&targets()?),
+        (Action::List, _) => list::list(targets(), &file, args.json),
+        (Action::Events, _) => {
             let failed = |why| Error::File { file: state.clone(), why };
             history::History::beside(&state).show(args.json).map_err(failed)
         }

@@ -30,23 +30,42 @@ struct Memory {
 }
 
 /// Looks at pools again and again, until a signal arrives. Events gather for so many seconds.
+/// Who is told is read again each time, so that a change of the files counts from then on.
 pub(crate) fn watch(
-    targets: &[Target],
+    read: &dyn Fn() -> Result<Vec<Target>>,
     state: &Path,
     gather: i64,
     look: &dyn Fn() -> Result<Seen, String>,
 ) -> Result<()> {
     let ended = canopy_terminal::ends().map_err(Error::system("cannot wait for signals"))?;
+    let mut targets = read()?;
+    let mut mistake = String::new();
     let mut memory = recall(state);
     let mut history = History::beside(state);
     if targets.is_empty() {
         say(Severity::Notice, "nobody is told of anything; canopy notify events shows what happens");
     }
-    memory.outbox.keep(|name| targets.iter().any(|target| target.name() == name));
+    memory.outbox.keep(|id| targets.iter().any(|target| target.id == id));
     let every = Duration::from_secs((gather / LOOKS).clamp(1, APART).unsigned_abs());
     let mut blind = false;
     loop {
         let now = now();
+        match read() {
+            Ok(new) => {
+                mistake.clear();
+                if new != targets {
+                    targets = new;
+                    memory.outbox.keep(|id| targets.iter().any(|target| target.id == id));
+                    say(Severity::Notice, "who is told has changed");
+                }
+            }
+            // Those who were told go on to be told.
+            Err(why) if mistake != why.to_string() => {
+                mistake = why.to_string();
+                say(Severity::Problem, &format!("who is told stays as it was: {mistake}"));
+            }
+            Err(_) => {}
+        }
         match look() {
             Ok(seen) => {
                 blind = false;
@@ -55,9 +74,9 @@ pub(crate) fn watch(
                 if let Err(why) = history.add(now, &events) {
                     say(Severity::Warning, &format!("events cannot be kept: {}", os_error(&why)));
                 }
-                for target in targets {
+                for target in &targets {
                     if let Some(message) = message_for(target, now, &events) {
-                        memory.outbox.put(&target.name(), message);
+                        memory.outbox.put(&target.id, message);
                     }
                 }
             }
@@ -70,8 +89,8 @@ pub(crate) fn watch(
         }
         // So that no message is sent again by the next one, should this one be killed: at worst a message is sent twice.
         remember(state, &memory)?;
-        let turns = memory.outbox.send(now, |name, message| {
-            let target = targets.iter().find(|target| target.name() == name);
+        let turns = memory.outbox.send(now, |id, message| {
+            let target = targets.iter().find(|target| target.id == id);
             target.map_or(Ok(()), |target| deliver::send(target, message))
         });
         for (target, turn) in &turns {
@@ -105,10 +124,10 @@ pub(crate) fn test(targets: &[Target]) -> Result<()> {
     let mut failed = 0;
     for target in targets {
         match deliver::send(target, &message) {
-            Ok(()) => canopy_terminal::print(&format!("{}: sent\n", target.name())),
+            Ok(()) => canopy_terminal::print(&format!("{}: sent\n", target.id)),
             Err(why) => {
                 failed += 1;
-                canopy_terminal::print(&format!("{}: not sent: {why}\n", target.name()));
+                canopy_terminal::print(&format!("{}: not sent: {why}\n", target.id));
             }
         }
     }

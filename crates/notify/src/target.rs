@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use toml_edit::{Item, TableLike, Value};
 
 /// The keys of a table. The first five say how, and one of them is needed.
-const KEYS: [&str; 12] = [
+pub(crate) const KEYS: [&str; 13] = [
     "mail",
     "ntfy",
     "gotify",
@@ -24,8 +24,11 @@ const KEYS: [&str; 12] = [
     "token-file",
     "least",
     "repeat",
+    "name",
 ];
-const WAYS: usize = 5;
+pub(crate) const WAYS: usize = 5;
+/// The longest name.
+const LONGEST_NAME: usize = 60;
 /// The longest secret.
 const LONGEST_SECRET: u64 = 4096;
 
@@ -44,9 +47,26 @@ pub(crate) enum Way {
     Command(Vec<String>),
 }
 
+impl Way {
+    /// The key of the table that says so.
+    pub(crate) fn word(&self) -> &'static str {
+        match self {
+            Way::Mail { .. } => "mail",
+            Way::Ntfy(_) => "ntfy",
+            Way::Gotify(_) => "gotify",
+            Way::Webhook(_) => "webhook",
+            Way::Command(_) => "command",
+        }
+    }
+}
+
 /// One who is told.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Target {
+    /// What it is called: no other in its file is called the same.
+    pub(crate) label: String,
+    /// What names it in messages and in the state: no other target has the same.
+    pub(crate) id: String,
     pub(crate) way: Way,
     /// The file with the password or token.
     pub(crate) secret: Option<PathBuf>,
@@ -57,7 +77,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Returns what names it in messages and in the state. A secret is no part of it, and a URL may have one.
+    /// Returns how it is told. A secret is no part of it, and a URL may have one.
     pub(crate) fn name(&self) -> String {
         match &self.way {
             Way::Mail { to, .. } => format!("mail to {to}"),
@@ -102,7 +122,7 @@ impl Target {
 }
 
 /// Returns a URL up to its path, without a user's name and password.
-fn without_secrets(url: &str) -> String {
+pub(crate) fn without_secrets(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
     format!("{scheme}://{}", host.rsplit('@').next().unwrap_or_default())
@@ -129,16 +149,26 @@ pub(crate) fn all(file: &Path) -> Result<Vec<Target>> {
     if targets.is_empty() {
         return Err(Error::NoTargets(file.to_owned()));
     }
+    tell_apart(&mut targets);
     Ok(targets)
 }
 
+/// Gives each an id of its own: two topics of one server have the same name.
+fn tell_apart(targets: &mut [Target]) {
+    for index in 0..targets.len() {
+        let name = targets[index].name();
+        let before = targets[..index].iter().filter(|other| other.name() == name).count();
+        targets[index].id = if before == 0 { name } else { format!("{name} ({})", before + 1) };
+    }
+}
+
 /// Returns the targets in a file. One that is for all pools has nothing else in it.
-fn parse(file: &Path, text: &str, pool: Option<(String, Option<PathBuf>)>) -> Result<Vec<Target>> {
+pub(crate) fn parse(file: &Path, text: &str, pool: Option<(String, Option<PathBuf>)>) -> Result<Vec<Target>> {
     let at_line = |line: usize, what: String| Error::Mistake { file: file.to_owned(), line, what };
     let mistake = |at: usize, what: String| at_line(toml::line_of(text.as_bytes(), at), what);
     let document = toml::document(text).map_err(|(line, what)| at_line(line, what))?;
     let start = |item: &Item| item.span().map_or(0, |span| span.start);
-    let mut targets = Vec::new();
+    let mut targets: Vec<Target> = Vec::new();
     for (key, item) in document.iter() {
         if key != "notify" {
             if pool.is_none() {
@@ -157,7 +187,21 @@ fn parse(file: &Path, text: &str, pool: Option<(String, Option<PathBuf>)>) -> Re
         };
         for table in tables {
             let at = table.span().map_or(0, |span| span.start);
-            targets.push(target(table, pool.clone()).map_err(|what| mistake(at, what))?);
+            let target = target(table, pool.clone()).map_err(|what| mistake(at, what))?;
+            if targets.iter().any(|other| !other.label.is_empty() && other.label == target.label) {
+                return Err(mistake(at, format!("two receivers are called '{}'", target.label)));
+            }
+            targets.push(target);
+        }
+    }
+    // Those without a name are called as they are told: mail, mail-2.
+    for index in 0..targets.len() {
+        if targets[index].label.is_empty() {
+            let way = targets[index].way.word();
+            let numbered = (2..).map(|number| format!("{way}-{number}"));
+            let mut names = std::iter::once(way.to_owned()).chain(numbered);
+            let free = names.find(|name| targets.iter().all(|other| other.label != *name));
+            targets[index].label = free.unwrap_or_default();
         }
     }
     Ok(targets)
@@ -229,7 +273,12 @@ fn target(table: &dyn TableLike, pool: Option<(String, Option<PathBuf>)>) -> Res
         Some(_) => return Err("repeat must be daily".into()),
     };
     let secret = text("password-file")?.or(text("token-file")?).map(PathBuf::from);
-    Ok(Target { way, secret, least, repeats, pool })
+    let label = text("name")?.unwrap_or_default();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if label.len() > LONGEST_NAME || label.starts_with(['.', '-']) || !label.chars().all(is_plain) {
+        return Err("name must be a word of letters, digits, '-', '_' and '.'".into());
+    }
+    Ok(Target { label, id: String::new(), way, secret, least, repeats, pool })
 }
 
 /// Returns a program and its arguments: no shell reads them.
@@ -291,11 +340,33 @@ mod tests {
             ("[[notify]]\nmail = 'a'\nleast = 'bad'", "/f:1: least must be problem, warning or notice"),
             ("[[notify]]\ncommand = 'x y'", "/f:1: command must begin with the path of a program"),
             ("[[notify]]\nmail = \"a\\nBcc: b\"", "/f:1: mail is empty or has control characters"),
+            (
+                "[[notify]]\nmail = 'a'\nname = 'x y'",
+                "/f:1: name must be a word of letters, digits, '-', '_' and '.'",
+            ),
+            (
+                "[[notify]]\nmail = 'a'\nname = 'x'\n[[notify]]\nmail = 'b'\nname = 'x'",
+                "/f:4: two receivers are called 'x'",
+            ),
             ("notify = 1", "/f:1: notify is a list of tables: write [[notify]] above each"),
         ];
         for (text, expected) in table {
             assert_eq!(parsed(text).unwrap_err().to_string(), expected);
         }
+    }
+
+    #[test]
+    fn each_is_called_differently() {
+        let text = "[[notify]]\nmail = 'a'\n[[notify]]\nmail = 'b'\n[[notify]]\nmail = 'a'\nname = 'mail'\n\
+                    [[notify]]\nntfy = 'https://h/one'\n[[notify]]\nntfy = 'https://h/two'\n";
+        let mut targets = parsed(text).unwrap();
+        tell_apart(&mut targets);
+        let of = |part: fn(&Target) -> &str| targets.iter().map(part).collect::<Vec<_>>();
+        assert_eq!(of(|target| &target.label), ["mail-2", "mail-3", "mail", "ntfy", "ntfy-2"]);
+        assert_eq!(
+            of(|target| &target.id),
+            ["mail to a", "mail to b", "mail to a (2)", "ntfy https://h", "ntfy https://h (2)"]
+        );
     }
 
     #[test]

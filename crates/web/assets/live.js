@@ -31,10 +31,18 @@
     const all = [...main.querySelectorAll("a, button, input, select, summary, [tabindex]")];
     return all.indexOf(element);
   };
+  // What somebody has typed meanwhile stays as well.
+  const typed = () => [...main.querySelectorAll("input[id]")]
+    .filter((input) => input.value !== input.defaultValue).map((input) => [input.id, input.value]);
   const show = (content) => {
     const before = words();
     const at = place(document.activeElement);
+    const kept = typed();
     main.innerHTML = content;
+    for (const [id, value] of kept) {
+      const input = document.getElementById(id);
+      if (input) input.value = value;
+    }
     finish();
     if (at >= 0) {
       const all = main.querySelectorAll("a, button, input, select, summary, [tabindex]");
@@ -45,14 +53,17 @@
   };
   // Only while the page is seen: a browser has few connections for all its windows, and disks are asked for nobody.
   let source = null;
+  let finished = false;
   const close = () => {
     if (source) source.close();
     source = null;
   };
   const open = () => {
-    if (source || document.hidden) return;
+    if (source || finished || document.hidden) return;
     source = new EventSource(main.dataset.live);
     source.addEventListener("content", (event) => show(event.data));
+    // The page has all that it waited for.
+    source.addEventListener("done", () => { finished = true; close(); });
     source.addEventListener("over", () => { close(); location.reload(); });
     source.addEventListener("error", () => {
       document.body.classList.add("stale");

@@ -62,7 +62,15 @@ async fn found(app: &App, session: &Session, path: &str, query: &Fields) -> Resu
             let found = query.text("id").parse().ok().and_then(|id| app.runs.get(id));
             return Ok(Some(found.map_or_else(run::unknown, |found| run::page(&found, session))));
         }
-        "/events" => return Ok(Some(events::page(app.data.events().await.as_ref(), query.text("q")))),
+        "/events" => {
+            let events = app.data.events().await;
+            let told = if session.role.may_act() { Some(app.data.receivers().await) } else { None };
+            return Ok(Some(events::page(
+                events.as_ref(),
+                query.text("q"),
+                told.as_ref().map(Result::as_ref),
+            )));
+        }
         "/doctor" => return Ok(Some(doctor::page(&app.data.doctor().await?, session))),
         _ => {}
     }
@@ -160,6 +168,11 @@ pub async fn known<'k>(app: &'k App, kind: &Kind, pool: Option<&'k Pool>) -> Res
     if let Some(pool) = pool.filter(|_| needs(Input::Job) || needs(Input::JobName)) {
         let jobs = app.data.jobs(&pool.mountpoint.to_path()).await?;
         known.jobs = jobs.pools.into_iter().flat_map(|pool| pool.jobs).collect();
+    }
+    if needs(Input::Receiver) || needs(Input::ReceiverName) {
+        known.told = app.data.receivers().await?;
+        // What the file of a pool has is changed there.
+        known.told.receivers.retain(|receiver| receiver.pool.is_none());
     }
     if needs(Input::Finding) {
         let found = app.data.doctor().await?.findings.into_iter().filter(|finding| finding.fixable);

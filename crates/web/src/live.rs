@@ -48,7 +48,7 @@ async fn send(
         return;
     }
     while app.sessions.goes_on(&session) {
-        let Some(page) = page(&app, &session, path, &query).await.filter(|page| page.live) else { break };
+        let Some(page) = page(&app, &session, path, &query).await else { break };
         let pause = if page.fast { LOOK_SOON } else { LOOK_EVERY };
         let now = page.seen();
         if now != seen {
@@ -57,7 +57,13 @@ async fn send(
                 return;
             }
             (seen, said) = (now, Instant::now());
-        } else if said.elapsed() >= SPEAK_EVERY {
+        }
+        if !page.live {
+            // What it waited for is there, and shown. Nobody who reads it is thrown back to its top.
+            let _ = sender.send(Bytes::from_static(b"event: done\ndata:\n\n")).await;
+            return;
+        }
+        if said.elapsed() >= SPEAK_EVERY {
             if sender.send(Bytes::from_static(b": still here\n\n")).await.is_err() {
                 return;
             }

@@ -103,6 +103,8 @@ fn tables(
         Some([key]) if is_another(key) => spec.name.clone().into_owned(),
         Some([key]) => key.clone(),
         Some(_) => return Err("it is not at the top of the file".into()),
+        // Its shorter word, where that is not taken.
+        None if spec.name == "read-cache" && !document.contains_key("cache") => "cache".to_owned(),
         None => spec.name.trim_end_matches('s').to_owned(),
     };
     // As a table would say it, so that the two can be compared.
@@ -456,6 +458,10 @@ mod tests {
             toml("[cache]\nattr = 1\n", "read-cache", "/t=a|free 10%|when read 3 times in 2 days"),
             "[cache]\nattr = 1\n\n[[read-cache]]\nbranches = [\"/t\"]\npath = [\"a\"]\n\
              free = \"10%\"\nwhen = \"read 3 times in 2 days\"\n"
+        );
+        assert_eq!(
+            toml("branches = ['/a']\n", "read-cache", "/t=a"),
+            "branches = ['/a']\n\n[[cache]]\nbranches = [\"/t\"]\npath = [\"a\"]\nfree = \"10%\"\nwhen = \"read 2 times in 1 week\"\n"
         );
         assert_eq!(
             toml("tiers = 'a=/a'\n", "tiers", "b=/b"),

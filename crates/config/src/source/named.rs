@@ -44,6 +44,11 @@ fn directory() -> PathBuf {
     std::env::var_os(VARIABLE).filter(|dir| !dir.is_empty()).map_or_else(|| DIRECTORY.into(), PathBuf::from)
 }
 
+/// Returns the file that says who is told of what goes wrong.
+pub fn notify_file() -> PathBuf {
+    directory().join(format!("{NOTIFY}.toml"))
+}
+
 /// Returns whether this could be a name, rather than a path or a list of branches.
 pub(super) fn is_name(text: &OsStr) -> bool {
     let bytes = text.as_bytes();

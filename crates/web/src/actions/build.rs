@@ -1,8 +1,8 @@
 //! An action from what a form says. Whatever it says is checked against what there is.
 
-use super::Action;
 use super::kinds::{Field, Goes, Input, Kind, Plan, Scope};
-use crate::data::model::{Job, OptionHelp, Pool};
+use super::{Action, Hidden};
+use crate::data::model::{Job, OptionHelp, Pool, Receivers};
 use crate::request::{Fields, link, within};
 use canopy_sys::shown::Show as _;
 use std::collections::BTreeMap;
@@ -22,12 +22,17 @@ pub struct Known<'k> {
     pub options: &'k [OptionHelp],
     pub jobs: Vec<Job>,
     pub findings: Vec<String>,
+    pub told: Receivers,
 }
 
 impl Known<'_> {
-    /// What the pool's file says of a job; nothing of one that there is not.
-    pub fn says(&self, job: &str) -> BTreeMap<String, String> {
-        self.jobs.iter().find(|known| known.name == job).map(|known| known.says.clone()).unwrap_or_default()
+    /// What a file says of the job or the receiver that a form names; nothing of one that there is not.
+    pub fn says(&self, given: &Fields) -> BTreeMap<String, String> {
+        let (job, name) = (given.text("job"), given.text("name"));
+        let job = self.jobs.iter().find(|known| known.name == job).map(|known| &known.says);
+        let receiver =
+            || self.told.receivers.iter().find(|known| known.name == name).map(|known| &known.says);
+        job.or_else(receiver).cloned().unwrap_or_default()
     }
 
     /// Returns an option as the pool has it.
@@ -50,7 +55,8 @@ pub fn action(kind: &'static Kind, given: &Fields, known: &Known<'_>) -> Result<
     let mut options = Vec::new();
     let mut last: Vec<OsString> = Vec::new();
     let mut key = OsString::new();
-    let says = known.says(given.text("job"));
+    let mut input = Vec::new();
+    let says = known.says(given);
     for field in kind.fields {
         if let Input::Rows(rows) = field.input {
             last.push(joined(rows.option().as_ref(), rows.value(given)?.as_ref()));
@@ -66,6 +72,9 @@ pub fn action(kind: &'static Kind, given: &Fields, known: &Known<'_>) -> Result<
         }
         for value in values(field, given, known)? {
             match field.goes {
+                Goes::Secret(key) => {
+                    input.extend([key.as_bytes(), b"=", value.as_bytes(), b"\n"].concat());
+                }
                 Goes::Flag(option) => options.push(option.into()),
                 Goes::With(option) => options.push(joined(option.as_ref(), &value)),
                 Goes::Last => last.push(value),
@@ -74,6 +83,9 @@ pub fn action(kind: &'static Kind, given: &Fields, known: &Known<'_>) -> Result<
                 Goes::Pair(_) => {}
             }
         }
+    }
+    if !input.is_empty() {
+        options.push("--stdin".into());
     }
     let line = |acts: bool| {
         let word = match (kind.plan, acts) {
@@ -95,6 +107,7 @@ pub fn action(kind: &'static Kind, given: &Fields, known: &Known<'_>) -> Result<
         undo: kind.undo,
         plan,
         argv: line(true),
+        input: Hidden(input),
         next: next(kind, given, known),
         pool: pool.clone(),
     })
@@ -189,7 +202,7 @@ fn checked(field: &Field, value: &OsStr, known: &Known<'_>) -> Result<OsString, 
         }
         Input::Value | Input::Rows(_) => Ok(value.to_owned()),
         Input::Job => one_of(&mut known.jobs.iter().map(|job| job.name.as_str()), "is no job of this pool"),
-        Input::JobName => {
+        Input::JobName | Input::ReceiverName => {
             let is_name = |text: &str| {
                 text.starts_with(|c: char| c.is_ascii_alphanumeric())
                     && text.len() <= 60
@@ -197,6 +210,31 @@ fn checked(field: &Field, value: &OsStr, known: &Known<'_>) -> Result<OsString, 
             };
             let is_one = text.is_some_and(is_name);
             if is_one { Ok(value.to_owned()) } else { wrong("is no name: letters, digits, -, _ and dots") }
+        }
+        Input::Receiver => one_of(
+            &mut known.told.receivers.iter().map(|receiver| receiver.name.as_str()),
+            "is none of those who are told",
+        ),
+        Input::Secret => {
+            // A line end would make two of it.
+            let is_line = text.is_some_and(|text| !text.contains(char::is_control));
+            if is_line {
+                Ok(value.to_owned())
+            } else {
+                Err(format!("{}: it has control characters", field.label))
+            }
+        }
+        Input::SecretFile => {
+            let file = Path::new(&known.told.file);
+            let path = Path::new(value);
+            let leads_up = path.components().any(|part| part == std::path::Component::ParentDir);
+            let is_there =
+                file.parent().is_some_and(|directory| path.starts_with(directory) && path != directory);
+            if is_there && !leads_up {
+                Ok(value.to_owned())
+            } else {
+                wrong("is not in the directory of the file that has it, /etc/canopy")
+            }
         }
         Input::Finding => one_of(&mut known.findings.iter().map(String::as_str), "is not found now"),
         Input::Name => {
@@ -250,11 +288,23 @@ mod tests {
         serde_json::from_str(text).unwrap()
     }
 
+    fn told() -> Receivers {
+        let text = r#"{"file":"/etc/canopy/notify.toml","receivers":[{"name":"phone","by":"ntfy","to":"https://h",
+            "least":"warning","repeat":"daily","says":{"repeat":"daily"}}]}"#;
+        serde_json::from_str(text).unwrap()
+    }
+
     fn built(name: &str, form: &str) -> Result<Vec<String>, String> {
         let (pool, options) = (pool(), options());
-        let known =
-            Known { pool: Some(&pool), options: &options, jobs: jobs(), findings: vec!["x-y".into()] };
+        let known = Known {
+            pool: Some(&pool),
+            options: &options,
+            jobs: jobs(),
+            findings: vec!["x-y".into()],
+            told: told(),
+        };
         let action = action(Kind::named(name).unwrap(), &Fields::parse(form.as_bytes()), &known)?;
+        assert!(!format!("{action:?}").contains("s3cret"), "{action:?}");
         Ok(action.argv.iter().map(|word| word.to_string_lossy().into_owned()).collect())
     }
 
@@ -292,9 +342,25 @@ mod tests {
             ),
             ("rules", "path.0=", "set -- /mnt/-media rules="),
             ("tiers", "name.0=a&branches.0=/b", "set -- /mnt/-media tiers=a=/b"),
+            (
+                "cache",
+                "branches.0=/ssd/a:/ssd/b&path.0=films/**&size.0=200G&when.0=opened",
+                "set -- /mnt/-media read-cache=/ssd/a:/ssd/b=films/**|size 200G|when opened",
+            ),
             ("keep", "path.0=**&keep.0=1 day", "set -- /mnt/-media trash=**=1 day"),
             ("fix", "code=x-y", "doctor --yes --fix=x-y"),
             ("notify", "", "notify -- test"),
+            (
+                "receiver",
+                "name=phone&ntfy=&least=problem&repeat=",
+                "notify -- set phone least=problem repeat=",
+            ),
+            (
+                "receiver",
+                "name=new&ntfy=https://h/s3cret&token-file=/etc/canopy/token",
+                "notify --stdin -- set new token-file=/etc/canopy/token",
+            ),
+            ("unreceiver", "name=phone", "notify -- drop phone"),
             (
                 "init",
                 "name=a&branch=/x%0d%0a/y&branch=/z",
@@ -328,6 +394,14 @@ mod tests {
             ("schedule", "job=new&do=verify"),
             ("rules", "path.0=a"),
             ("keep", "path.0=a&keep.0=1 day;**=1 s"),
+            ("cache", "branches.0=/s&path.0=**&when.0=opened|size 1"),
+            ("receiver", "mail=a@b"),
+            ("receiver", "name=--file&mail=a@b"),
+            ("receiver", "name=a&ntfy=https://h/x%0acommand=/bin/sh"),
+            ("receiver", "name=a&ntfy=https://h&token-file=/root/.ssh/id"),
+            ("receiver", "name=a&ntfy=https://h&token-file=/etc/canopy/../shadow"),
+            ("receiver", "name=a&ntfy=https://h&least=x"),
+            ("unreceiver", "name=other"),
             ("fix", "code=x-y,other"),
             ("init", "name=--undo&branch=/x"),
             ("init", "name=a/../b&branch=/x"),
@@ -363,12 +437,13 @@ mod tests {
     #[test]
     fn a_plan_does_not_act() {
         let (pool, options) = (pool(), options());
-        let known = Known { pool: Some(&pool), options: &options, jobs: jobs(), ..Known::default() };
+        let known =
+            Known { pool: Some(&pool), options: &options, jobs: jobs(), told: told(), ..Known::default() };
         let of = |name, form: &str| {
             action(Kind::named(name).unwrap(), &Fields::parse(form.as_bytes()), &known).unwrap()
         };
         for kind in KINDS.iter().filter(|kind| kind.plan != Plan::None) {
-            let form = "dir=/x&branch=/mnt/disk1&mode=RW&path=x&name=x&option=minfreespace&value=2&job=verify&do=x&when=y";
+            let form = "dir=/x&branch=/mnt/disk1&mode=RW&path=x&name=phone&option=minfreespace&value=2&job=verify&do=x&when=y";
             let action = of(kind.name, form);
             let plan = action.plan.unwrap();
             assert!(plan.contains(&"--dry-run".into()) && !plan.contains(&"--yes".into()), "{plan:?}");

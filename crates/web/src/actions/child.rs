@@ -7,8 +7,8 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt as _};
-use tokio::process::{Child, Command};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::mpsc::Receiver;
 
 /// A longer line is broken.
@@ -39,12 +39,14 @@ pub struct End {
 pub async fn run(
     program: &Path,
     arguments: &[OsString],
+    input: &[u8],
     mut orders: Receiver<Order>,
     tell: impl Fn(&str),
 ) -> End {
     let mut command = Command::new(program);
     command.args(arguments).current_dir("/").process_group(0);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() });
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(why) => {
@@ -52,8 +54,8 @@ pub async fn run(
             return End { well: false, said_anything: false, words };
         }
     };
-    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    let reading = async { tokio::join!(lines(stdout, &tell), lines(stderr, &tell)).0 };
+    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let reading = async { tokio::join!(lines(stdout, &tell), lines(stderr, &tell), feed(stdin, input)).0 };
     tokio::pin!(reading);
     let mut read = None;
     let ended = loop {
@@ -73,6 +75,13 @@ pub async fn run(
         Err(why) => {
             End { well: false, said_anything, words: format!("nobody knows how it ended: {}", os_error(why)) }
         }
+    }
+}
+
+/// Writes what a command reads, to its end. One that does not read it has said why.
+async fn feed(pipe: Option<ChildStdin>, input: &[u8]) {
+    if let Some(mut pipe) = pipe {
+        let _ = pipe.write_all(input).await;
     }
 }
 
@@ -147,7 +156,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let end = runtime.block_on(async {
             let tell = |line: &str| told.lock().unwrap().push(line.to_owned());
-            tokio::join!(run(Path::new("/bin/sh"), &arguments, receiver, tell), during(sender, &told)).0
+            tokio::join!(run(Path::new("/bin/sh"), &arguments, b"", receiver, tell), during(sender, &told)).0
         });
         (end, told.into_inner().unwrap())
     }
@@ -206,7 +215,7 @@ mod tests {
     fn a_program_that_is_missing_is_named() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let (_sender, receiver) = channel(1);
-        let end = runtime.block_on(run(Path::new("/no/canopy"), &[], receiver, |_| {}));
+        let end = runtime.block_on(run(Path::new("/no/canopy"), &[], b"", receiver, |_| {}));
         assert!(!end.well && end.words.starts_with("cannot run /no/canopy: No such file"), "{end:?}");
     }
 }

@@ -38,6 +38,14 @@ pub enum Input {
     Yes,
     /// The name of a job, also of a new one.
     JobName,
+    /// One who is told of events.
+    Receiver,
+    /// The name of one, also of a new one.
+    ReceiverName,
+    /// Text that may be a secret. It is never shown, and no command line has it.
+    Secret,
+    /// A file with a secret, where those who are told are named: not any file, whose content would be sent away.
+    SecretFile,
     /// All rows of an option that is a list.
     Rows(Rows),
     Choice(&'static [(&'static str, &'static str)]),
@@ -57,6 +65,8 @@ pub enum Goes {
     Value,
     /// As `key=value`, if the job does not say so already.
     Pair(&'static str),
+    /// As a line `key=value` that the command reads, if it is not empty.
+    Secret(&'static str),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -115,6 +125,20 @@ const fn free(name: &'static str, label: &'static str, input: Input, goes: Goes)
 const fn helped(field: Field, help: &'static str) -> Field {
     Field { help, ..field }
 }
+
+/// A value that is not shown again: empty, it stays as it is.
+const fn secret(name: &'static str, label: &'static str) -> Field {
+    Field {
+        name,
+        label,
+        help: "Empty: as it is. It is not shown.",
+        input: Input::Secret,
+        goes: Goes::Secret(name),
+        required: false,
+    }
+}
+
+const SECRET_FILE: &str = "A file in /etc/canopy that only root can read (chmod 600), with one line.";
 
 const BRANCH: Field = field("branch", "Branch", Input::Branch, Goes::Last);
 const MODES: Input = Input::Choice(&[("RW", "read and write"), ("NC", "no new files"), ("RO", "read only")]);
@@ -388,6 +412,14 @@ pub static KINDS: &[Kind] = &[
         Some("tier"),
     ),
     list(
+        "cache",
+        "Change read caches",
+        "A cache copies files that are read to a fast disk, and has them read from there. The files stay where they are. A cache \
+         that is taken away leaves its copies: remove its directory .canopy-cache then.",
+        &[rows(Rows::Caches), PERSIST],
+        None,
+    ),
+    list(
         "keep",
         "Change what the trash keeps",
         "What is removed from the pool is kept for a while. What the trash holds and no row keeps any more stays until it is emptied; \
@@ -534,6 +566,85 @@ pub static KINDS: &[Kind] = &[
         group: "",
     },
     Kind {
+        name: "receiver",
+        title: "Tell somebody of events",
+        words: "What canopy status warns of is sent there, by the service canopy-notify: once when it begins, and once when it is \
+                over. Give one way. What is shown here has no secret; a way that runs a program can only be said in the file.",
+        undo: Undo::By("it can be changed again, or taken off"),
+        scope: Scope::Machine,
+        command: &["notify"],
+        plan: Plan::Shown,
+        after: &["set"],
+        fields: &[
+            helped(
+                field("name", "Name", Input::ReceiverName, Goes::Last),
+                "Letters, digits, -, _ and dots, such as phone.",
+            ),
+            helped(
+                secret("ntfy", "ntfy: URL of the topic"),
+                "Such as https://ntfy.sh/ and a word that nobody guesses.",
+            ),
+            secret("gotify", "Gotify: URL of the server"),
+            helped(secret("webhook", "Webhook: URL"), "It gets an object of JSON."),
+            helped(
+                free("mail", "Mail to", Input::Value, Goes::Pair("mail")),
+                "By the machine's sendmail, unless a server is named.",
+            ),
+            helped(secret("smtp", "Mail: server"), "Such as smtps://mail.example.org:465."),
+            free("from", "Mail: from", Input::Value, Goes::Pair("from")),
+            free("user", "Mail: user of the server", Input::Value, Goes::Pair("user")),
+            helped(
+                free(
+                    "password-file",
+                    "Mail: file with the password",
+                    Input::SecretFile,
+                    Goes::Pair("password-file"),
+                ),
+                SECRET_FILE,
+            ),
+            helped(
+                free(
+                    "token-file",
+                    "ntfy, Gotify, webhook: file with the token",
+                    Input::SecretFile,
+                    Goes::Pair("token-file"),
+                ),
+                SECRET_FILE,
+            ),
+            free(
+                "least",
+                "Tell of",
+                Input::Choice(&[
+                    ("problem", "problems: files, or a place for new ones, are missing"),
+                    ("warning", "problems and warnings"),
+                    ("notice", "all that happens"),
+                ]),
+                Goes::Pair("least"),
+            ),
+            free(
+                "repeat",
+                "Again",
+                Input::Choice(&[("daily", "each day while it lasts")]),
+                Goes::Pair("repeat"),
+            ),
+        ],
+        next: Some("notify"),
+        group: "",
+    },
+    Kind {
+        name: "unreceiver",
+        title: "Tell somebody no longer",
+        words: "The file no longer has this receiver. What waits to be sent there is dropped.",
+        undo: Undo::Never("a secret that only the file has is gone with it"),
+        scope: Scope::Machine,
+        command: &["notify"],
+        plan: Plan::Shown,
+        after: &["drop"],
+        fields: &[field("name", "Name", Input::Receiver, Goes::Last)],
+        next: None,
+        group: "",
+    },
+    Kind {
         name: "unmount",
         title: "Unmount the pool",
         words: "The pool ends; its files stay on their disks. It fails while files of it are in use.",
@@ -615,8 +726,14 @@ mod tests {
                     Goes::Flag(option) | Goes::With(option) => {
                         assert!(option.starts_with("--"), "{}", kind.name)
                     }
-                    Goes::Last | Goes::Key | Goes::Value | Goes::Pair(_) => {}
+                    Goes::Last | Goes::Key | Goes::Value | Goes::Pair(_) | Goes::Secret(_) => {}
                 }
+                assert_eq!(
+                    field.input == Input::Secret,
+                    matches!(field.goes, Goes::Secret(_)),
+                    "{}",
+                    kind.name
+                );
                 assert_eq!(field.input == Input::Yes, matches!(field.goes, Goes::Flag(_)), "{}", kind.name);
             }
         }

@@ -22,6 +22,16 @@ pub enum Undo {
     Never(&'static str),
 }
 
+/// What a command reads, which nobody sees.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Hidden(pub Vec<u8>);
+
+impl std::fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0.is_empty() { "nothing" } else { "hidden" })
+    }
+}
+
 /// An action with all that it needs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Action {
@@ -34,6 +44,8 @@ pub struct Action {
     pub plan: Option<Vec<OsString>>,
     /// The command line that does it.
     pub argv: Vec<OsString>,
+    /// What both commands read.
+    pub input: Hidden,
     /// What is done next: its title, and the address of its form.
     pub next: Option<(&'static str, String)>,
 }

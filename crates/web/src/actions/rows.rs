@@ -1,4 +1,4 @@
-//! Options that are lists, as tables in a form: rules, tiers, and what the trash keeps. An option has one value for all rows.
+//! Options that are lists, as tables in a form: rules, tiers, read caches, and what the trash keeps. An option has one value for all rows.
 //!
 //! The command judges what the rows say. Here it is only seen to that no row becomes two.
 
@@ -15,6 +15,7 @@ const NEW: usize = 2;
 pub enum Rows {
     Rules,
     Tiers,
+    Caches,
     Trash,
 }
 
@@ -54,6 +55,25 @@ const TIERS: &[Column] = &[
         "Such as: fuller than 70 % | older than 2 days. Also: larger than 1G, every night at 03:00.",
     ),
 ];
+const CACHES: &[Column] = &[
+    column(
+        "branches",
+        "Directories for copies",
+        "Whole paths on the fast disk, with colons between them, each for one cache: /mnt/ssd/films. They have to exist.",
+    ),
+    column(
+        "path",
+        "Files",
+        "Patterns, with colons between them, such as films/**. The first cache that matches counts.",
+    ),
+    column("size", "Copies take at most", "Such as 200 GiB."),
+    column("free", "Or leave free", "Such as 10 % or 20 GiB; 10 % if neither is given."),
+    column(
+        "when",
+        "A file is copied when it is",
+        "opened, read twice in a week, read 3 times in 2 days; empty for read twice in a week.",
+    ),
+];
 const TRASH: &[Column] = &[
     column("path", "Files", "A pattern, such as ** for all. The first that matches decides."),
     column("keep", "Kept for", "Such as 30 days, or: until snapraid sync."),
@@ -68,6 +88,7 @@ impl Rows {
         match self {
             Rows::Rules => "rules",
             Rows::Tiers => "tiers",
+            Rows::Caches => "read-cache",
             Rows::Trash => "trash",
         }
     }
@@ -77,6 +98,7 @@ impl Rows {
         match self {
             Rows::Rules => "Rule",
             Rows::Tiers => "Tier",
+            Rows::Caches => "Cache",
             Rows::Trash => "Rule of the trash",
         }
     }
@@ -85,6 +107,7 @@ impl Rows {
         match self {
             Rows::Rules => RULES,
             Rows::Tiers => TIERS,
+            Rows::Caches => CACHES,
             Rows::Trash => TRASH,
         }
     }
@@ -114,6 +137,15 @@ impl Rows {
             Rows::Tiers => {
                 row[1] = parts[0].to_owned();
                 row[2] = parts[1..].join(" | ");
+            }
+            Rows::Caches => {
+                row[1] = parts[0].to_owned();
+                for part in &parts[1..] {
+                    let (word, value) = part.split_once(' ').unwrap_or((part, ""));
+                    if let Some(at) = CACHES.iter().skip(2).position(|column| column.name == word) {
+                        row[at + 2] = value.to_owned();
+                    }
+                }
             }
             Rows::Trash => {
                 row[1] = parts[0].to_owned();
@@ -187,7 +219,10 @@ impl Rows {
             let name = self.columns()[at].label;
             if value.is_empty() { Err(format!("“{name}” is needed")) } else { Ok(value) }
         };
-        let key = quote(needed(0)?);
+        let key = match self {
+            Rows::Caches => listed(needed(0)?),
+            Rows::Rules | Rows::Tiers | Rows::Trash => quote(needed(0)?),
+        };
         let mut parts = Vec::new();
         match self {
             Rows::Rules => {
@@ -208,6 +243,15 @@ impl Rows {
                 parts.push(listed(needed(1)?));
                 for when in split(&row[2], '|').into_iter().filter(|when| !when.is_empty()) {
                     parts.push(plain(when)?.to_owned());
+                }
+            }
+            Rows::Caches => {
+                parts.push(listed(needed(1)?));
+                if !row[2].is_empty() && !row[3].is_empty() {
+                    return Err("give what copies take or what they leave free, not both".into());
+                }
+                for (column, value) in CACHES.iter().zip(row).skip(2).filter(|(_, value)| !value.is_empty()) {
+                    parts.push(format!("{} {}", column.name, plain(value)?));
                 }
             }
             Rows::Trash => {
@@ -260,6 +304,10 @@ mod tests {
             (Rows::Rules, "films/**=/mnt/d1:/mnt/d2;**/*.part=ssd;photos/**=copies 2;a\\;b\\=c=ssd|copies 3"),
             (Rows::Tiers, "ssd=/mnt/ssd|fuller than 70%|every night at 03:00;disks=/mnt/disk*"),
             (Rows::Trash, "a=until snapraid sync|except b:c|overwritten|alarm 9 in 1 hour|freeze;**=30 days"),
+            (
+                Rows::Caches,
+                "/mnt/ssd/films:/mnt/b=films/**:*.flac|size 200G|when opened;/c\\=d=**|free 10%|when read 3 times in 2 days",
+            ),
             (Rows::Rules, ""),
         ] {
             let shown = rows.shown(&Fields::default(), value);
@@ -290,7 +338,7 @@ mod tests {
     #[test]
     fn a_row_stays_one_row() {
         for hostile in ["a;b=c", "a|copies 9", "x=y", "--help", "a:b", "\\", "a\\;c=d;e"] {
-            for rows in [Rows::Rules, Rows::Tiers, Rows::Trash] {
+            for rows in [Rows::Rules, Rows::Tiers, Rows::Caches, Rows::Trash] {
                 for column in rows.columns() {
                     let mut text = "path.0=p&name.0=n&branches.0=/b&keep.0=1 day".to_owned();
                     let escaped: String = hostile.bytes().map(|byte| format!("%{byte:02x}")).collect();
@@ -315,6 +363,7 @@ mod tests {
         ] {
             assert!(Rows::Rules.value(&form(wrong)).is_err(), "{wrong}");
         }
+        assert!(Rows::Caches.value(&form("branches.0=/s&path.0=a&size.0=1G&free.0=1G")).is_err());
         let many: String = (0..MOST + NEW).map(|row| format!("path.{row}=a&tier.{row}=x&")).collect();
         assert!(Rows::Rules.value(&form(&many)).is_err());
     }

@@ -2,7 +2,7 @@
 
 use super::child::{self, End, Order};
 use super::record::{Line, Record};
-use super::{Action, Undo};
+use super::{Action, Hidden, Undo};
 use crate::data::command::command_line;
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -141,6 +141,7 @@ impl Runs {
     /// If too much runs.
     pub fn ask(self: &Arc<Runs>, action: Action, by: &str) -> Result<u64, String> {
         let plan = action.plan.clone();
+        let input = action.input.clone();
         let mut all = self.all();
         if plan.is_some() && all.children() >= AT_ONCE {
             return Err(busy());
@@ -163,14 +164,20 @@ impl Runs {
         });
         drop(all);
         if let Some(plan) = plan {
-            tokio::spawn(Arc::clone(self).make_plan(id, plan, receiver));
+            tokio::spawn(Arc::clone(self).make_plan(id, plan, input, receiver));
         }
         Ok(id)
     }
 
-    async fn make_plan(self: Arc<Runs>, id: u64, plan: Vec<OsString>, orders: Receiver<Order>) {
+    async fn make_plan(
+        self: Arc<Runs>,
+        id: u64,
+        plan: Vec<OsString>,
+        input: Hidden,
+        orders: Receiver<Order>,
+    ) {
         let tell = |line: &str| self.change(id, |run| run.plan.push(line));
-        let making = child::run(&self.program, &plan, orders, tell);
+        let making = child::run(&self.program, &plan, &input.0, orders, tell);
         let deadline = tokio::time::sleep(PLAN_DEADLINE);
         let end = tokio::select! {
             end = making => end,
@@ -239,7 +246,7 @@ impl Runs {
 
     async fn act(self: Arc<Runs>, id: u64, action: Arc<Action>, by: String, orders: Receiver<Order>) {
         let tell = |line: &str| self.change(id, |run| run.output.push(line));
-        let end = child::run(&self.program, &action.argv, orders, tell).await;
+        let end = child::run(&self.program, &action.argv, &action.input.0, orders, tell).await;
         self.record.note(&by, &command_line(&action.argv), &end.words);
         self.change(id, |run| {
             run.orders = None;

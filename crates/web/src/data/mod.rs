@@ -8,7 +8,9 @@ pub mod model;
 use background::{Background, Progress};
 use command::{Failure, Output, Program};
 use metrics::{Activity, Look};
-use model::{Doctor, Du, Events, Jobs, Listing, Log, OptionHelp, Pool, Proposal, Status, Trash, Which};
+use model::{
+    Doctor, Du, Events, Jobs, Listing, Log, OptionHelp, Pool, Proposal, Receivers, Status, Trash, Which,
+};
 use serde::de::DeserializeOwned;
 use std::ffi::OsStr;
 use std::path::Path;
@@ -202,6 +204,14 @@ impl Data {
     /// If it cannot be read.
     pub async fn events(&self) -> Result<Events, Failure> {
         self.ask(["notify", "events", "--json"]).await
+    }
+
+    /// Returns who is told of events.
+    ///
+    /// # Errors
+    /// If a file has a mistake.
+    pub async fn receivers(&self) -> Result<Receivers, Failure> {
+        self.ask(["notify", "list", "--json"]).await
     }
 
     async fn ask<T: DeserializeOwned>(

@@ -327,6 +327,28 @@ pub struct LastJob {
     pub text: String,
 }
 
+/// Who is told of events.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Receivers {
+    /// The file with those that can be changed here.
+    pub file: String,
+    pub receivers: Vec<Receiver>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Receiver {
+    pub name: String,
+    pub by: String,
+    pub to: String,
+    pub least: String,
+    pub repeat: Option<String>,
+    /// The file of this pool has it.
+    pub pool: Option<String>,
+    /// What the file says of it, by key, without what may be secret.
+    #[serde(default)]
+    pub says: BTreeMap<String, String>,
+}
+
 #[derive(Clone, Debug, Deserialize)]
 pub struct Doctor {
     pub findings: Vec<Finding>,

@@ -61,8 +61,8 @@ pub fn form(
 /// What a form has before somebody has typed: what a job says now, and that a change is kept where there is a file for it.
 pub fn as_it_is(kind: &Kind, known: &Known<'_>, fixed: &Fields) -> Fields {
     let mut fields: Vec<(String, String)> = Vec::new();
-    if kind.name == "schedule" {
-        fields.extend(known.says(fixed.text("job")));
+    if matches!(kind.name, "schedule" | "receiver") {
+        fields.extend(known.says(fixed));
     }
     let has_rows = kind.fields.iter().any(|field| matches!(field.input, Input::Rows(_)));
     if has_rows && !known.option("config").is_empty() {
@@ -119,7 +119,7 @@ fn entry(field: &Field, known: &Known<'_>, typed: &Fields) -> Markup {
     let id = format!("f-{}", field.name);
     let help = format!("h-{}", field.name);
     let described = (!field.help.is_empty()).then_some(help.as_str());
-    let was = typed.text(field.name);
+    let was = if field.input == Input::Secret { "" } else { typed.text(field.name) };
     let choose = |choices: Vec<(String, String)>| {
         html! {
             select id=(id) name=(field.name) required[field.required] aria-describedby=[described] {
@@ -146,6 +146,7 @@ fn entry(field: &Field, known: &Known<'_>, typed: &Fields) -> Markup {
                         ((*word).to_owned(), words)
                     }).collect())),
                     Input::Job => (choose(same(known.jobs.iter().map(|job| job.name.clone()).collect()))),
+                    Input::Receiver => (choose(same(known.told.receivers.iter().map(|receiver| receiver.name.clone()).collect()))),
                     Input::Finding => (choose(same(known.findings.clone()))),
                     Input::Option => (choose(same(known.options.iter().filter(|option| option.runtime).map(|option| option.name.clone()).collect()))),
                     Input::Directories => textarea id=(id) name=(field.name) rows="4" required[field.required] aria-describedby=[described] { (was) },
@@ -227,6 +228,7 @@ pub fn list(status: &Status, runs: &[Run], record: &[Line], session: &Session) -
                 ul .actions {
                     li { a href="/new" { "Make a pool" } }
                     li { a href=(form_link("mount", None, &[])) { "Mount a pool" } }
+                    li { a href=(form_link("receiver", None, &[])) { "Tell somebody of events" } }
                     li { a href=(form_link("notify", None, &[])) { "Send a trial message" } }
                     li { a href="/doctor" { "Look what is wrong" } }
                 }

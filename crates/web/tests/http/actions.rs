@@ -413,6 +413,69 @@ fn pages_lead_to_actions() {
     }
 }
 
+/// Who is told is changed without a secret in a page, a command line or the record.
+#[test]
+fn receivers_are_changed_and_their_secrets_shown_to_nobody() {
+    let screen = Screen::start(&[]);
+    let (visitor, reader) = (Visitor::of(&screen, &[]), Visitor::of(&screen, &["--read-only"]));
+    let read = screen.scratch.path("read").to_str().unwrap().to_owned();
+    screen.does(
+        "notify",
+        &format!(
+            "case \"$*\" in *events*) echo '{{\"events\":[]}}'; exit 0;; *--json*) ;; *) \
+             case \"$*\" in *--stdin*) cat >> {read};; esac; echo '+ ntfy = \"https://h…\"'; exit 0;; esac\n"
+        ),
+    );
+    screen.says(
+        "notify",
+        r#"{"file":"/etc/canopy/notify.toml","receivers":[
+            {"name":"phone","by":"ntfy","to":"https://h<b>","least":"problem","repeat":null,"pool":null,"says":{"least":"problem"}},
+            {"name":"mail","by":"mail","to":"me@there","least":"warning","repeat":"daily","pool":"media","says":{}}]}"#,
+    );
+    let events = visitor.get("/events").body;
+    for part in [
+        "Who is told",
+        "https://h&lt;b&gt;",
+        "me@there",
+        "whose file says so",
+        "what=receiver&amp;name=phone",
+    ] {
+        assert!(events.contains(part), "{part}: {events}");
+    }
+    assert!(!events.contains("what=receiver&amp;name=mail"), "{events}");
+    assert!(!reader.get("/events").body.contains("Who is told"));
+    let form = visitor.get("/do?what=receiver&name=phone").body;
+    assert!(form.contains("value=\"problem\" selected") && form.contains("It is not shown"), "{form}");
+    let id = visitor.ready("/do?what=receiver&name=phone", "ntfy=https://h/s3cret&least=&repeat=daily");
+    let page = visitor.get(&format!("/run?id={id}")).body;
+    assert!(
+        page.contains("+ ntfy = ") && page.contains("--stdin -- set phone least= repeat=daily"),
+        "{page}"
+    );
+    assert_eq!(visitor.start(&id).status, 303);
+    let over = visitor.wait_for(&format!("/run?id={id}"), "It has ended: done").body;
+    // For the plan, and for the act.
+    assert_eq!(std::fs::read_to_string(&read).unwrap(), "ntfy=https://h/s3cret\n".repeat(2));
+    let got = visitor.post("/do?what=receiver", "name=a b&ntfy=https://h/s3cret&mail=typed@there");
+    assert!(got.status == 422 && got.body.contains("value=\"typed@there\""), "{got:?}");
+    let asked = screen.asked().join("\n");
+    let record = std::fs::read_to_string(screen.scratch.path("state/actions")).unwrap();
+    for shown in [&page, &over, &got.body, &visitor.get("/actions").body, &asked, &record] {
+        assert!(!shown.contains("s3cret"), "{shown}");
+    }
+    let id = visitor.ready("/do?what=unreceiver&name=phone", "");
+    assert_eq!(visitor.post("/run/start", &format!("id={id}&sure=yes")).status, 303);
+    visitor.wait_for(&format!("/run?id={id}"), "It has ended: done");
+    assert!(screen.asked().iter().any(|line| line == "notify -- drop phone"));
+    for form in ["name=mail", "name=--file"] {
+        assert_eq!(visitor.post("/do?what=unreceiver", form).status, 422, "{form}");
+    }
+    for form in ["name=x&ntfy=https://h/t%0acommand=/bin/sh", "name=x&ntfy=https://h&token-file=/etc/shadow"]
+    {
+        assert_eq!(visitor.post("/do?what=receiver", form).status, 422, "{form}");
+    }
+}
+
 #[test]
 fn lists_are_edited_in_rows_and_jobs_in_fields() {
     let screen = Screen::start(&[]);
@@ -452,6 +515,10 @@ fn lists_are_edited_in_rows_and_jobs_in_fields() {
     assert_eq!(acted(&screen), [""; 0]);
     assert_eq!(visitor.start(&id).status, 303);
     visitor.wait_for(&format!("/run?id={id}"), "It has ended: done");
+    let cache = "branches.0=/ssd&path.0=films/**:*.flac&size.0=200+GiB&when.0=opened";
+    let id = visitor.ready("/do?what=cache&at=/mnt/media", cache);
+    assert_eq!(visitor.start(&id).status, 303);
+    visitor.wait_for(&format!("/run?id={id}"), "It has ended: done");
     // What is wrong is said, and what was typed stays.
     let got = visitor.post("/do?what=rules&at=/mnt/media", "path.0=typed&tier.0=a&branches.0=/b");
     assert!(
@@ -471,6 +538,7 @@ fn lists_are_edited_in_rows_and_jobs_in_fields() {
         acted(&screen),
         [
             "set --persist -- /mnt/media rules=b\\;c=ssd;a/**=/mnt/disk1",
+            "set -- /mnt/media read-cache=/ssd=films/**:*.flac|size 200 GiB|when opened",
             "jobs -- /mnt/media set verify when=every week idle= nice=3",
             "jobs -- /mnt/media drop verify"
         ]
@@ -478,6 +546,10 @@ fn lists_are_edited_in_rows_and_jobs_in_fields() {
     // A form that somebody else has made.
     for form in ["path.0=a%0ab&tier.0=x", "path.0=a&tier.0=x;y", "path.0=a%5C&tier.0=x"] {
         assert_eq!(visitor.post("/do?what=rules&at=/mnt/media", form).status, 422, "{form}");
+    }
+    for form in ["path.0=a", "branches.0=/s&path.0=a&size.0=1&free.0=1", "branches.0=/s&path.0=a&when.0=a|b"]
+    {
+        assert_eq!(visitor.post("/do?what=cache&at=/mnt/media", form).status, 422, "{form}");
     }
     for form in ["job=--yes&do=verify&when=x", "job=a/b&do=verify&when=x", "job=new&do=verify"] {
         assert_eq!(visitor.post("/do?what=schedule&at=/mnt/media", form).status, 422, "{form}");

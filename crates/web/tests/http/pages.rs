@@ -285,6 +285,16 @@ fn names_are_searched_in_the_background_and_events_are_shown() {
     // Another one waits: more than one at a time only makes disks seek.
     let other = screen.get(&cookie, "/files?at=/mnt/media&name=other");
     assert!(other.body.contains("This one is next"), "{}", other.body);
+    let escaped = address.replace('%', "%25").replace('&', "%26");
+    let mut live = events(&screen, &cookie, &format!("/live?at={escaped}"));
+    let mut event = next_event(&mut live);
+    while !event.contains("There are more") {
+        assert!(event.starts_with("event: content"), "{event}");
+        event = next_event(&mut live);
+    }
+    // The page is whole: it is not loaded again under whoever reads it.
+    let last = next_event(&mut live);
+    assert!(last.starts_with("event: done"), "{last}");
     let found = screen.wait_for(&cookie, address, "There are more");
     for part in [
         "films/&lt;b&gt;Beach",
