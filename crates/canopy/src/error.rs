@@ -41,7 +41,7 @@ pub enum Error {
     BranchesNotMounted { branches: Vec<PathBuf>, seconds: u64 },
     #[error("branch {} is not a directory", .0.shown())]
     BranchNotDirectory(PathBuf),
-    #[error("branch {path} cannot be read: {why} (its owner or root must allow it)", path = .path.shown())]
+    #[error("branch {path} cannot be read: {why} (its owner or root must allow it)", path = .path.shown(), why = os_error(.why))]
     BranchUnreadable { path: PathBuf, why: io::Error },
     #[error("branch {path} is a mount whose server is gone (umount -l {path})", path = .0.shown())]
     BranchDead(PathBuf),
@@ -81,7 +81,7 @@ pub enum Error {
     MountpointMissing(PathBuf),
     #[error("mountpoint {} is not a directory", .0.shown())]
     MountpointNotDirectory(PathBuf),
-    #[error("mountpoint {} cannot be used: {why}", .path.shown())]
+    #[error("mountpoint {} cannot be used: {}", .path.shown(), os_error(.why))]
     Mountpoint { path: PathBuf, why: io::Error },
     #[error("mountpoint {path} holds a dead mount that cannot be removed: {why} (as root: umount -l {path})", path = .path.shown())]
     DeadMount { path: PathBuf, why: String },
@@ -158,11 +158,11 @@ pub enum Error {
     OnNoPool(PathBuf),
     #[error("'{word}' is not a function: must be one of {known}{}", .nearest.as_ref().map_or_else(String::new, |name| format!(" (did you mean '{name}'?)")))]
     NoFunction { word: String, known: String, nearest: Option<String> },
-    #[error("{path} cannot be written: {why}", path = .path.shown())]
+    #[error("{} cannot be written: {}", .path.shown(), os_error(.why))]
     Output { path: PathBuf, why: io::Error },
     #[error("{path} already exists (choose another name, or remove it: rm {path})", path = .0.shown())]
     OutputExists(PathBuf),
-    #[error("{what}: {why}")]
+    #[error("{what}: {}", os_error(.why))]
     System { what: &'static str, why: io::Error },
     /// A message from the background process.
     #[error("{0}")]

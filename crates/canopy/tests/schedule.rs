@@ -394,6 +394,7 @@ fn a_mistake_names_its_line_and_nothing_runs() {
         (&["jobs", "run", "frob"][..], "no job is called 'frob' (there is: verify)"),
         (&["jobs", "nosuch"], "nosuch"),
         (&["jobs", "run"], "is not understood (write canopy jobs [POOL]"),
+        (&["jobs", "lst"], "'lst' is no pool (did you mean 'canopy jobs list'?)"),
         (&["jobs", "media", "log", "frob"], "frob has not run yet"),
         (&["jobs", "run", "drain-mnt-x"], "no job is called 'drain-mnt-x'"),
     ] {
@@ -437,7 +438,7 @@ fn a_job_is_made_changed_and_taken_off_by_a_command() {
         (&["jobs", "media", "set", "verify", "frob"], "'frob' is not KEY=VALUE"),
         (&["jobs", "media", "set", "other", "do=verify"], "needs when"),
         (&["jobs", "media", "drop", "other"], "no job is called 'other' (there is: verify)"),
-        (&["jobs", "media", "set", "verify"], "is not understood (write canopy jobs [POOL]"),
+        (&["jobs", "media", "set", "verify"], "say what verify is to do, or what changes: KEY=VALUE"),
     ] {
         let done = bed.run(words);
         assert!(!done.success() && done.describe().contains(part), "{part}: {}", done.describe());

@@ -31,6 +31,7 @@ pub use list::{JobReport, Jobs, State};
 pub use record::{Outcome, Run};
 pub use table::Check;
 
+use canopy_config::options::closest;
 use canopy_config::source::named::{self, NamedPool};
 use canopy_config::state::DISKS;
 use clap::Args;
@@ -91,6 +92,9 @@ Examples:
   canopy jobs media set verify do=verify 'when=every month'
   systemctl enable --now canopy-jobs";
 
+/// The words that are no pool.
+const ACTIONS: [&str; 6] = ["list", "watch", "run", "log", "set", "drop"];
+
 /// What is asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Action {
@@ -135,11 +139,16 @@ fn parse(words: &[String]) -> Result<(Option<String>, Action)> {
         ["log", job] => (None, Action::Log(name(job))),
         ["drop", job] => (None, Action::Change(name(job), Change::Drop)),
         [pool, "drop", job] => (Some(name(pool)), Action::Change(name(job), Change::Drop)),
-        [pool, "set", job, ref pairs @ ..] if !pairs.is_empty() => {
+        [_, "set", job] => {
+            return Err(Error::Usage(format!(
+                "say what {job} is to do, or what changes: KEY=VALUE, such as do=verify 'when=every month'"
+            )));
+        }
+        [pool, "set", job, ref pairs @ ..] => {
             let pairs = pairs.iter().map(|word| Change::pair(word)).collect::<Result<_>>()?;
             (Some(name(pool)), Action::Change(name(job), Change::Set(pairs)))
         }
-        [pool] if !["run", "log", "set", "drop"].contains(&pool) => (Some(name(pool)), Action::List),
+        [pool] if !ACTIONS.contains(&pool) => (Some(name(pool)), Action::List),
         [pool, "list"] => (Some(name(pool)), Action::List),
         [pool, "run", job] => (Some(name(pool)), Action::Run(name(job))),
         [pool, "log", job] => (Some(name(pool)), Action::Log(name(job))),
@@ -199,9 +208,20 @@ fn pool_of(word: Option<&str>, job: &str, action: &'static str, check: Check<'_>
     }
 }
 
+/// A word that is no pool may be an action with a letter too few.
+fn or_action(word: &str, why: Error) -> Error {
+    match closest(word, ACTIONS.iter().map(|action| (*action).to_owned())) {
+        Some(action) => {
+            let word = canopy_base::text::one_line(word);
+            Error::Usage(format!("'{word}' is no pool (did you mean 'canopy jobs {action}'?)"))
+        }
+        None => why,
+    }
+}
+
 fn list(word: Option<&str>, check: Check<'_>, json: bool) -> Result<()> {
     let pools: Vec<NamedPool> = match word {
-        Some(word) => vec![find(word)?],
+        Some(word) => vec![find(word).map_err(|why| or_action(word, why))?],
         None => table::all(check).into_iter().map(|(pool, _)| pool).collect(),
     };
     let of = |pool: NamedPool| {

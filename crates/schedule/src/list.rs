@@ -274,6 +274,12 @@ pub(crate) fn print(listed: &Listed, json: bool) -> Result<()> {
         let rows: Vec<Vec<String>> = rows.collect();
         if !rows.is_empty() {
             text.push_str(&table(&["JOB", "WHEN", "NEXT", "STATE"], rows, 2, &[]));
+        } else if pool.mistake.is_none() {
+            let set = format!(
+                "nothing is scheduled (for instance: canopy jobs {} set verify do=verify 'when=every month')",
+                pool.pool
+            );
+            text.push_str(&paragraph("  ", &set));
         }
         for (_, code, what, fix) in pool.jobs.troubles().filter(|(_, code, ..)| *code != "schedule-mistake") {
             let style = if code == "job-failed" { BAD } else { WARNING };
@@ -283,7 +289,7 @@ pub(crate) fn print(listed: &Listed, json: bool) -> Result<()> {
         }
         text.push('\n');
     }
-    if !listed.watched && !listed.pools.is_empty() {
+    if !listed.watched && listed.pools.iter().any(|pool| !pool.jobs.all.is_empty()) {
         text.push_str(&paragraph(
             "",
             "nobody runs them at their times (systemctl enable --now canopy-jobs; without systemd: canopy jobs watch)",

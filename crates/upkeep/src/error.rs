@@ -27,13 +27,13 @@ pub enum Error {
     NoBranch { branch: PathBuf, pool: PathBuf },
     #[error("{} is not missing: to take it out of the pool: canopy remove", .0.shown())]
     NotMissing(PathBuf),
-    #[error("what was on {branch} cannot be forgotten: {why}", branch = .branch.shown())]
+    #[error("what was on {} cannot be forgotten: {}", .branch.shown(), os_error(.why))]
     Forget { branch: PathBuf, why: io::Error },
     #[error("nothing is remembered of {}: the pool has to be mounted with missing=remember", .0.shown())]
     NothingRemembered(PathBuf),
     #[error("branch {branch} cannot be used: {why}", branch = .branch.shown())]
     Branch { branch: PathBuf, why: &'static str },
-    #[error("branches of pool {} cannot be changed: {why}", .pool.shown())]
+    #[error("branches of pool {} cannot be changed: {}", .pool.shown(), os_error(.why))]
     SetBranches { pool: PathBuf, why: io::Error },
     #[error("'{glob}' is not a pattern: {why}")]
     Glob { glob: String, why: String },
@@ -73,7 +73,7 @@ pub enum Error {
     NotAgreed,
     #[error("Stopped. Nothing is lost; run the same command to continue.")]
     Stopped,
-    #[error("{what}: {why}")]
+    #[error("{what}: {}", os_error(.why))]
     System { what: &'static str, why: io::Error },
     #[error("branch {branch} cannot be removed from the pool: {why}", branch = .branch.shown())]
     Remove { branch: PathBuf, why: String },

@@ -329,6 +329,8 @@ fn collect_info_writes_all_sections_to_a_private_file() {
     assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
     let again = collect(&["--output", file.to_str().unwrap()]);
     assert!(again.code() == Some(1) && again.stderr.contains("already exists"), "{}", again.describe());
+    let nowhere = collect(&["-o", "/nowhere/report"]);
+    assert_eq!(nowhere.stderr, "canopy: /nowhere/report cannot be written: No such file or directory\n");
     pool.umount();
 }
 
