@@ -33,15 +33,15 @@ use std::path::PathBuf;
 #[command(after_help = NOTES)]
 pub struct NotifyArgs {
     /// What to do
-    #[arg(value_enum, value_name = "ACTION", hide_possible_values = true)]
+    #[arg(value_enum, value_name = "run|test|events|list|set|drop", hide_possible_values = true)]
     pub action: Action,
-    /// With set and drop: who is told, and what is said of them
+    /// Of set and drop: what they change
     #[arg(value_name = "NAME [KEY=VALUE]")]
     pub words: Vec<String>,
     /// Only show what set or drop would change
     #[arg(short = 'n', long)]
     pub dry_run: bool,
-    /// Read further KEY=VALUE lines, which no list of processes has
+    /// Read more KEY=VALUE lines, such as secrets
     #[arg(long)]
     pub stdin: bool,
     /// Who is told [default: /etc/canopy/notify.toml]
