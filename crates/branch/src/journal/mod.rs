@@ -17,6 +17,7 @@ pub use log::{Change, Record, Step, parse};
 
 use crate::branch::list::Mode;
 use crate::branch::{Branch, BranchId, Branches};
+use canopy_base::error::is_illness;
 use canopy_base::lock::rank;
 use canopy_base::lock::ranked::{Mutex, RwLock};
 use canopy_sys::shown::Show as _;
@@ -206,7 +207,7 @@ impl Journals {
         let answers = |branch: &Branch| {
             returns == Some(branch.id) || !branch.is_silent() && !silent.contains(&branch.id)
         };
-        let (mut logs, unwritable) = self.open(branches, &answers);
+        let Opened { mut logs, unwritable, unreadable } = self.open(branches, &answers);
         let mut left_out = Vec::new();
         for (branch, id) in &unwritable {
             if logs.iter().any(|(_, log)| log.away().contains_key(id)) {
@@ -215,8 +216,16 @@ impl Journals {
         }
         // No name that one of these holds can change.
         let unwritable = unwritable.iter().map(|(_, id)| *id);
-        let present = logs.iter().map(|(_, log)| log.id()).chain(unwritable).collect();
+        let mut present: BTreeSet<Id> = logs.iter().map(|(_, log)| log.id()).chain(unwritable).collect();
         if when == When::Now {
+            match whose(&logs, &present, &unreadable) {
+                Some(theirs) => present.extend(theirs),
+                // Taken for one that is away, it would have to give way later with all that it gets until then.
+                None => left_out.extend(unreadable.iter().map(|(branch, errno)| LeftOut {
+                    branch: *branch,
+                    why: format!("its journal cannot be read: {errno}"),
+                })),
+            }
             self.say_who_is_away(&logs, &present);
         }
         // Those that stay are right; among others, the one that comes first.
@@ -281,10 +290,10 @@ impl Journals {
         left_out
     }
 
-    /// Opens the logs of those branches that answer and can have one. Returns also whose cannot be written.
-    fn open(&self, branches: &Branches, answers: &dyn Fn(&Branch) -> bool) -> (Logs, Vec<(BranchId, Id)>) {
+    /// Opens the logs of those branches that answer and can have one.
+    fn open(&self, branches: &Branches, answers: &dyn Fn(&Branch) -> bool) -> Opened {
         let known = self.table.read().logs.clone();
-        let (mut logs, mut unwritable): (Logs, Vec<_>) = (Vec::new(), Vec::new());
+        let Opened { mut logs, mut unwritable, mut unreadable } = Opened::default();
         for branch in branches.iter().filter(|branch| answers(branch)) {
             let known = log_of(&known, branch.id);
             let opened = match known {
@@ -300,14 +309,20 @@ impl Journals {
                     logs.push((branch.id, log));
                 }
                 Err(errno) => {
-                    unwritable.extend(Log::id_on(branch.root()).map(|id| (branch.id, id)));
+                    match Log::id_on(branch.root()) {
+                        Some(id) => unwritable.push((branch.id, id)),
+                        None if errno != Errno::ROFS && is_illness(errno) => {
+                            unreadable.push((branch.id, errno))
+                        }
+                        None => {}
+                    }
                     if branch.mode != Mode::Ro {
                         tracing::warn!("{}: no journal there: {errno}", branch.path.shown());
                     }
                 }
             }
         }
-        (logs, unwritable)
+        Opened { logs, unwritable, unreadable }
     }
 
     /// Says in each log which others there are, and which of all that any log knows are away. That is on disk when this
@@ -322,6 +337,26 @@ impl Journals {
             }
         }
     }
+}
+
+/// The logs of branches.
+#[derive(Default)]
+struct Opened {
+    logs: Logs,
+    /// Whose cannot be written.
+    unwritable: Vec<(BranchId, Id)>,
+    /// Whose disk fails, so that it is not known which is whose.
+    unreadable: Vec<(BranchId, Errno)>,
+}
+
+/// Returns which logs must be those that cannot be read: as many as there are of these, each known to another, and said by none to be
+/// away. `None` if that cannot be told.
+fn whose(logs: &Logs, present: &BTreeSet<Id>, unreadable: &[(BranchId, Errno)]) -> Option<Vec<Id>> {
+    let is_away = |id: &Id| logs.iter().any(|(_, log)| log.away().contains_key(id));
+    let known: BTreeSet<Id> = logs.iter().flat_map(|(_, log)| log.knows()).collect();
+    let rest: Vec<Id> = known.difference(present).copied().filter(|id| !is_away(id)).collect();
+    let fits = unreadable.is_empty() || rest.len() == unreadable.len();
+    fits.then(|| if unreadable.is_empty() { Vec::new() } else { rest })
 }
 
 /// Brings branches up to date that were away. To be called before anything is mounted: a disk may keep this waiting. Returns them

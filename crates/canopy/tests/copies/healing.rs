@@ -1,6 +1,6 @@
 //! A read that one disk cannot serve is served from another copy, and the copy that could not be read is made again.
 
-use canopy_testkit::cmd::{Finished, run_within};
+use canopy_testkit::cmd::{Finished, run_within, wait_until};
 use canopy_testkit::{Fault, FaultyFs, Opcode, PATIENCE, Pool, ScratchDir};
 use rustix::io::Errno;
 use serde_json::Value;
@@ -204,4 +204,32 @@ fn passed_through_reads_fail_until_the_pool_knows_of_errors_on_the_disk() {
     kept.read_exact_at(&mut read, 0).unwrap();
     assert!(read == bytes);
     assert_eq!(bed.unreadable(), (1, true));
+}
+
+#[test]
+fn a_disk_whose_journal_cannot_be_read_is_not_taken_for_one_that_is_away() {
+    let bed = Bed::new("survive=true");
+    assert!(wait_until(PATIENCE, || bed.pool.log().contains(" is on ")), "{}", bed.pool.log());
+    bed.disk.set(Fault::Fail(Errno::IO), &[Opcode::Read]);
+    let pid = || bed.pool.status()["pid"].as_i64();
+    let before = pid().expect("a process");
+    let process = rustix::process::Pid::from_raw(i32::try_from(before).unwrap()).unwrap();
+    rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
+    assert!(wait_until(PATIENCE, || pid().is_some_and(|pid| pid != before)));
+    assert!(bed.pool.log().contains("no journal there"), "{}", bed.pool.log());
+    let names = ["d/made", "made"];
+    for name in names {
+        // What is owed to a disk that is away is that the first one is gone.
+        fs::create_dir(bed.at(name)).unwrap();
+        fs::remove_dir(bed.at(name)).unwrap();
+        fs::create_dir(bed.at(name)).unwrap();
+    }
+    assert_eq!(names.map(|name| bed.on(name)), [[true, false, false]; 2]);
+    bed.disk.heal();
+    // Now that it can be read, it owes nothing, and is owed nothing.
+    let third = bed.scratch.path("third");
+    bed.pool.set("branches", &format!("-{}", third.display()));
+    bed.pool.set("branches", &format!("+>{}", third.display()));
+    assert_eq!(names.map(|name| bed.on(name)), [[true, false, false]; 2]);
+    assert!(names.iter().all(|name| bed.at(name).is_dir()), "{}", bed.pool.log());
 }
