@@ -7,7 +7,7 @@ mod emptied;
 mod snapraid;
 
 use canopy_testkit::cmd::{Finished, json, run_within, wait_until};
-use canopy_testkit::{DirBed as Rig, LoopFs, PATIENCE, Pool, PoolBed, as_user};
+use canopy_testkit::{DirBed as Rig, FaultyFs, LoopFs, PATIENCE, Pool, PoolBed, ScratchDir, as_user};
 use rustix::io::Errno;
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -120,6 +120,37 @@ fn nothing_is_overwritten_and_the_latest_comes_back() {
     assert_eq!(json(&done)["removed"]["files"], 1);
     let none = trash(rig.pool.path(), "list", [""; 0]);
     assert_eq!(none.stdout, "Nothing is in the trash.\n");
+}
+
+#[test]
+fn a_directory_does_not_come_back_beside_a_file_on_another_disk() {
+    let rig = Rig::with(BINARY, &["a", "b"], |builder| builder.option(KEEP_ALL));
+    fs::create_dir(rig.on("a", "name")).unwrap();
+    fs::remove_dir(rig.at("name")).unwrap();
+    fs::write(rig.on("b", "name"), "a file").unwrap();
+    let done = trash(rig.pool.path(), "restore", ["name", "--yes"]);
+    assert!(!done.success() && done.stderr.contains("has something under its name"), "{}", done.describe());
+    assert!(!rig.on("a", "name").exists() && paths(&kept(rig.pool.path())) == ["name"]);
+    // A directory is in the way of none.
+    fs::remove_file(rig.on("b", "name")).unwrap();
+    fs::create_dir(rig.on("b", "name")).unwrap();
+    let done = trash(rig.pool.path(), "restore", ["name", "--yes"]);
+    assert!(done.success() && rig.on("a", "name").is_dir(), "{}", done.describe());
+}
+
+#[test]
+fn what_comes_back_is_seen_at_once() {
+    let caches = "cache.entry=3600,cache.negative-entry=3600,cache.readdir=true";
+    let scratch = ScratchDir::new("canopy-trash-seen-", &[]);
+    let disk = FaultyFs::mount(&scratch.dir());
+    // Nothing tells the pool of a change on such a disk.
+    let pool = Pool::builder(BINARY).branch(disk.path()).option(KEEP_ALL).option(caches).mount();
+    let at = |name: &str| pool.path().join(name);
+    fs::write(at("file"), "text").unwrap();
+    fs::remove_file(at("file")).unwrap();
+    assert!(!at("file").exists() && fs::read_dir(pool.path()).unwrap().count() == 0);
+    let done = trash(pool.path(), "restore", ["file", "--yes"]);
+    assert!(done.success() && at("file").exists(), "{}", done.describe());
 }
 
 #[test]

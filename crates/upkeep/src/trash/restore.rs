@@ -12,7 +12,7 @@ use canopy_base::text::os_error;
 use canopy_branch::fs::reserved::{TRASH, is_reserved};
 use canopy_branch::relocate::clone_dirs;
 use canopy_branch::trash::sweep::{Trashed, Verdict};
-use canopy_control::OsText;
+use canopy_control::{COMMAND, OsText};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, RenameFlags};
 use rustix::io::Errno;
@@ -49,7 +49,7 @@ pub(super) fn restore(args: &TrashArgs, home: &Home, pool: &PoolLink, items: Vec
                 Some("another of this path was removed later".to_owned())
             }
             (true, branch) if !branch.gives() => Some("its branch cannot be changed".to_owned()),
-            (true, _) if !is_dir && is_taken(pool, &target) => Some(TAKEN.to_owned()),
+            (true, _) if is_taken(pool, &target, is_dir) => Some(TAKEN.to_owned()),
             _ => None,
         };
         match why {
@@ -83,6 +83,10 @@ pub(super) fn restore(args: &TrashArgs, home: &Home, pool: &PoolLink, items: Vec
                 }
             }
         });
+        // The kernel may know that a name is not there, and no disk but a local one tells the pool of a new one.
+        if !done.is_empty() {
+            let _ = pool.daemon.set(&format!("{COMMAND}invalidate-all-nodes"), OsStr::new(""));
+        }
         // Another command may have taken out the rest.
         let met: HashSet<&Path> =
             done.iter().chain(stays.iter().map(|(path, _)| path)).map(PathBuf::as_path).collect();
@@ -134,8 +138,12 @@ fn is_gone(pool: &PoolLink, item: &Item) -> bool {
     matches!(pool.branches[item.branch].stat(&item.kept()), Err(Errno::NOENT | Errno::NOTDIR))
 }
 
-fn is_taken(pool: &PoolLink, path: &Path) -> bool {
-    pool.branches.iter().any(|branch| !matches!(branch.stat(path), Err(Errno::NOENT)))
+/// Returns whether some branch has something under a path, or above it, that is in the way. No directory is in that of another.
+fn is_taken(pool: &PoolLink, path: &Path, is_dir: bool) -> bool {
+    pool.branches.iter().any(|branch| match branch.stat(path) {
+        Ok(attr) => !(is_dir && FileType::from_raw_mode(attr.st_mode) == FileType::Directory),
+        Err(errno) => errno != Errno::NOENT,
+    })
 }
 
 /// Gives a file its name in the pool again, on its branch. Errors: why it stays.
@@ -150,6 +158,10 @@ fn bring_back(
     let (from, name) = found.at;
     let is_dir = item.kind == FileType::Directory;
     let dir = if is_dir { target } else { target.parent().unwrap_or(Path::new("")) };
+    // A client may have been faster.
+    if is_taken(pool, target, is_dir) {
+        return Err(TAKEN.into());
+    }
     let opened = directory(pool, branch, item, (dir, target), made).map_err(os_error)?;
     if is_dir {
         return rustix::fs::unlinkat(from, name, AtFlags::REMOVEDIR).map_err(os_error);
