@@ -327,6 +327,37 @@ fn snapraid_does_not_sync_what_was_deleted_by_mistake() {
 }
 
 #[test]
+fn a_sync_takes_what_waits_for_it_out_of_the_trash() {
+    let bed = Bed::mounted(
+        "[[schedule]]\ndo = 'snapraid sync -c /x.conf'\nwhen = 'every night'\n\
+         [[trash]]\npath = 'films/**'\nuntil = 'snapraid sync'\n[[trash]]\npath = '**'\n",
+    );
+    let asked = bed.scratch.path("asked");
+    let says = "case $* in *status) echo No sync is in progress;; diff) echo '0 removed';; esac";
+    bed.script("snapraid", &format!("echo $* >> {}\n{says}", asked.display()));
+    let at = |name: &str| bed.scratch.path("pool").join(name);
+    fs::create_dir(at("films")).unwrap();
+    for name in ["films/one", "text"] {
+        fs::write(at(name), "text").unwrap();
+        fs::remove_file(at(name)).unwrap();
+    }
+    let kept = || {
+        let list: Value =
+            serde_json::from_str(&bed.run(&["trash", "list", "media", "--json"]).stdout).unwrap();
+        let paths =
+            list["kept"].as_array().unwrap().iter().map(|item| item["path"].as_str().unwrap().to_owned());
+        paths.collect::<Vec<_>>()
+    };
+    assert_eq!(kept().len(), 2);
+    // What is removed in the second in which a sync begins stays.
+    std::thread::sleep(Duration::from_millis(1100));
+    let done = bed.run(&["jobs", "run", "snapraid-sync"]);
+    let said = fs::read_to_string(&asked).unwrap();
+    assert_eq!(said, "diff\n-c /x.conf sync\n-c /x.conf status\n", "{}", done.describe());
+    assert!(done.success() && kept() == ["text"], "{:?} {}", kept(), done.describe());
+}
+
+#[test]
 fn what_fails_or_is_overdue_is_a_message_and_so_is_what_is_done() {
     let bed = Bed::mounted(
         "[[schedule]]\nname = 'look'\ndo = ['which', 'nothing']\nwhen = 'every month'\n\

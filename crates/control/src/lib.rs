@@ -369,7 +369,7 @@ impl TrashAlarm {
             text,
             format!(
                 "canopy trash list {pool}{by_user}{filter} shows what it has removed, and restore brings it back; canopy trash \
-                 thaw {pool} {ends}"
+                 thaw {pool}{by_user}{filter} {ends}"
             ),
         )
     }

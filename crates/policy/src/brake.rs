@@ -114,10 +114,12 @@ impl<K: Clone + Eq + Hash> Brake<K> {
         &self.raised
     }
 
-    /// Lets all go on that were frozen, and ends all alarms. Returns how many there were.
-    pub fn let_go(&mut self) -> usize {
-        self.counters.clear();
-        std::mem::take(&mut self.raised).len()
+    /// Lets those go on that were frozen, and ends their alarms. Returns how many there were.
+    pub fn let_go(&mut self, goes: impl Fn(&K) -> bool) -> usize {
+        let before = self.raised.len();
+        self.counters.retain(|who, _| !goes(who));
+        self.raised.retain(|raised| !goes(&raised.who));
+        before - self.raised.len()
     }
 
     fn end_calm(&mut self, now: u64) {
@@ -204,7 +206,9 @@ mod tests {
         assert_eq!(brake.count(&2, &alarm(3, true), 9_000_000, b"d"), Outcome::Passes, "another goes on");
         let raised = brake.raised(u64::MAX)[0].clone();
         assert_eq!((raised.files, raised.refused, raised.path.as_slice()), (3, 2, &b""[..]));
-        assert_eq!(brake.let_go(), 1);
+        assert_eq!(brake.let_go(|who| *who == 2), 0);
+        assert_eq!(brake.count(&1, &alarm(3, true), 9_000_000, b"d"), Outcome::Refused);
+        assert_eq!(brake.let_go(|who| *who == 1), 1);
         assert_eq!(brake.count(&1, &alarm(3, true), 9_000_001, b"d"), Outcome::Passes);
         // A rule that does not freeze any more frees who was.
         for _ in 0..5 {

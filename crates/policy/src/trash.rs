@@ -78,6 +78,11 @@ impl TrashRules {
         }
     }
 
+    /// Returns whether something may stay until SnapRAID does not need it any more.
+    pub fn any_waits_for_sync(&self) -> bool {
+        self.0.iter().any(|rule| rule.keep == Keep::UntilSync)
+    }
+
     /// Returns whether what was put into the trash under a path stays until SnapRAID does not need it any more.
     pub fn waits_for_sync(&self, path: &[u8]) -> bool {
         self.rule(path).is_some_and(|rule| rule.keep == Keep::UntilSync)

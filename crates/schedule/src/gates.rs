@@ -37,6 +37,12 @@ pub(crate) fn mounted(pool: &NamedPool) -> Option<MountEntry> {
     here.or_else(named).map(|at| mounts.swap_remove(at))
 }
 
+/// Returns whether the trash of a pool keeps something until SnapRAID does not need it any more.
+pub(crate) fn trash_waits_for_sync(pool: &MountEntry) -> bool {
+    let Ok(rules) = Daemon::of(pool).get("trash") else { return false };
+    canopy_config::trash::parse(&rules.to_string_lossy()).is_ok_and(|rules| rules.any_waits_for_sync())
+}
+
 /// Counts the requests of pools from one look to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Gates {

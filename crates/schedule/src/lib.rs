@@ -237,6 +237,11 @@ fn list(word: Option<&str>, check: Check<'_>, json: bool) -> Result<()> {
 fn run_one(pool: &NamedPool, name: &str, due: Option<i64>, check: Check<'_>) -> Result<()> {
     let job = watch::job_of(pool, name, due.is_some(), check)?;
     let mounted = gates::mounted(pool).ok_or_else(|| Error::NotMounted(pool.name.clone()))?;
+    let job = if gates::trash_waits_for_sync(&mounted) {
+        table::Job { work: job.work.with_trash(), ..job }
+    } else {
+        job
+    };
     let asked = due.map_or(Asked::ByHand, Asked::Due);
     let outcome = run::run(&pool.name, &mounted.mountpoint, &job, asked)?;
     // Who has asked for a time reads what is kept.

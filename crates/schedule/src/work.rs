@@ -160,6 +160,17 @@ impl Work {
         true
     }
 
+    /// Has what waits in the trash for a sync go with it, if it is one: `canopy trash sync` runs it then.
+    pub(crate) fn with_trash(self) -> Work {
+        match self {
+            Work::Snapraid(mut words) if words.first().is_some_and(|word| word == "sync") => {
+                words.splice(..1, ["trash", "sync", "--"].map(str::to_owned));
+                Work::Canopy(words)
+            }
+            other => other,
+        }
+    }
+
     /// Returns whether what was deleted by mistake would be lost by it for good.
     pub(crate) fn is_sync(&self) -> bool {
         matches!(self, Work::Snapraid(words) if words[0] == "sync")
@@ -227,6 +238,18 @@ mod tests {
             parsed("do = ['move', '--to', '/mnt/a b', 'x']").as_deref(),
             Ok("canopy move /mnt/pool --to /mnt/a b x")
         );
+    }
+
+    #[test]
+    fn a_sync_is_that_of_the_trash_where_it_waits_for_one() {
+        let of = |text: &str| {
+            let work = Work::from_words(text.split(' ').map(str::to_owned).collect()).unwrap().unwrap();
+            work.with_trash().shown(Path::new("/p"))
+        };
+        assert_eq!(of("snapraid sync -c /etc/x.conf"), "canopy trash sync /p -- -c /etc/x.conf");
+        for text in ["snapraid scrub -p 5", "canopy balance /p"] {
+            assert_eq!(of(&text.replace(" /p", "")), text);
+        }
     }
 
     #[test]

@@ -87,7 +87,7 @@ pub enum Error {
     NotWithoutPool(PathBuf),
     #[error("the trash of {pool} holds nothing of that (canopy trash list {pool})", pool = .0.shown())]
     NotInTrash(PathBuf),
-    #[error("{0} is for all: give no path, user, program or time")]
+    #[error("{0} is for no path and no time: {hint}", hint = if *.0 == "thaw" { "give --program or --user, or neither" } else { "give no user and no program either" })]
     OnlyFiltering(&'static str),
     #[error("{0}: what waits for the sync stays in the trash")]
     NotSynced(String),

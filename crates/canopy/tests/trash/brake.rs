@@ -57,8 +57,17 @@ fn a_program_that_removes_too_much_is_told_of_and_stopped_until_somebody_lets_it
     }
     assert_eq!(kept(path).len(), 60 + 20);
     let refused = trash(path, "thaw", ["photos"]);
-    assert!(!refused.success() && refused.stderr.contains("is for all"), "{}", refused.describe());
-    let done = trash(path, "thaw", [""; 0]);
+    assert!(
+        !refused.success() && refused.stderr.contains("is for no path and no time"),
+        "{}",
+        refused.describe()
+    );
+    for other in [["--program", "cp"], ["--user", "4321"]] {
+        let done = trash(path, "thaw", other);
+        assert!(!done.success() && done.stderr.contains("no alarm is about that"), "{}", done.describe());
+    }
+    assert_eq!(alarms().len(), 1);
+    let done = trash(path, "thaw", ["--program", "rm", "--user", "0"]);
     assert!(done.success() && alarms().is_empty(), "{}", done.describe());
     assert!(shell(0, "rm photos/*/f1*").success());
     // Without freeze it goes on, and is told of.

@@ -449,7 +449,10 @@ impl Control {
         match command {
             // There are no caches to trim: memory is freed as nodes and buffers go.
             b"gc" | b"gc1" => ops::trash::recount(&self.pool),
-            b"trash-thaw" => ops::names::brake::thaw(&self.pool),
+            b"trash-thaw" => ops::names::brake::thaw(&self.pool, b"")?,
+            command if command.starts_with(THAW) => {
+                ops::names::brake::thaw(&self.pool, &command[THAW.len()..])?;
+            }
             b"invalidate-all-nodes" => self.coherence.invalidate_names(),
             b"upgrade" => self.hand_over()?,
             _ => return Err(Errno::NODATA),
@@ -480,6 +483,9 @@ impl Control {
         Ok(())
     }
 }
+
+/// Before the user and the program that a command lets go.
+const THAW: &[u8] = b"trash-thaw:";
 
 /// Returns the option of a key. Setting it requires the spelling of the list.
 fn settable(key: &str) -> Option<&'static options::Spec> {

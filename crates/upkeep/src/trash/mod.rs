@@ -71,8 +71,9 @@ UTC (2026-11-27, 2026-11-27T14:00). A PATH also stands for all below it.
 Restoring overwrites nothing: what has its name in the pool by now stays there.
 Of several files of one path, the one that was removed last comes back. empty
 removes for good, du shows the bytes on each branch, and thaw lets programs go
-on that an alarm has stopped. sync runs snapraid sync, with the options after
---, and removes what waited for it. Only root may look into the trash.
+on that an alarm has stopped: all, or those of --program and --user. sync runs
+snapraid sync, with the options after --, and removes what waited for it. Only
+root may look into the trash.
 
 Examples:
   canopy trash list /mnt/pool
@@ -123,11 +124,20 @@ pub fn trash(args: &TrashArgs) -> Result<()> {
 /// Lets programs go on that were stopped for what they have removed.
 fn thaw(args: &TrashArgs, home: &Home) -> Result<()> {
     let pool = home.pool.as_ref().ok_or_else(|| Error::NotWithoutPool(args.pool.clone()))?;
-    if !Chosen::of(args, None)?.is_all() {
+    if !args.paths.is_empty() || args.since.or(args.before).is_some() {
         return Err(Error::OnlyFiltering("thaw"));
     }
-    let told = pool.daemon.set(&format!("{COMMAND}trash-thaw"), OsStr::new(""));
-    told.map_err(|why| Error::NotThawed { pool: args.pool.clone(), why: os_error(why) })
+    let user = args.user.map_or_else(String::new, |user| user.to_string());
+    let program = args.program.as_deref().unwrap_or_default();
+    let is_all = args.user.is_none() && program.is_empty();
+    let who = if is_all { String::new() } else { format!(":{user}/{program}") };
+    let told = pool.daemon.set(&format!("{COMMAND}trash-thaw{who}"), OsStr::new(""));
+    told.map_err(|why| match why {
+        Errno::NOENT => {
+            Error::NotThawed { pool: args.pool.clone(), why: "no alarm is about that (canopy status)".into() }
+        }
+        why => Error::NotThawed { pool: args.pool.clone(), why: os_error(why) },
+    })
 }
 
 /// Where the trash is: the branches of a pool, or one branch of a pool that need not be mounted.

@@ -65,8 +65,24 @@ pub fn alarms(pool: &Pool) -> Vec<Alarmed> {
     raised.collect()
 }
 
-/// Lets all programs go on that were stopped, and forgets all alarms.
-pub fn thaw(pool: &Pool) {
-    let count = pool.brakes.lock().let_go();
+/// Lets programs go on that were stopped, and forgets their alarms: all, or those of `USER/PROGRAM`, of which one may be empty.
+///
+/// # Errors
+/// `EINVAL` if that is not understood, `ENOENT` if no alarm is about it.
+pub fn thaw(pool: &Pool, whose: &[u8]) -> std::result::Result<(), Errno> {
+    let text = std::str::from_utf8(whose).map_err(|_| Errno::INVAL)?;
+    let (user, program) = match text {
+        "" => ("", ""),
+        text => text.split_once('/').ok_or(Errno::INVAL)?,
+    };
+    let uid = if user.is_empty() { None } else { Some(user.parse::<u32>().map_err(|_| Errno::INVAL)?) };
+    let is_meant = |who: &Who| {
+        (uid.is_none() || who.uid == uid) && (program.is_empty() || who.program == program.as_bytes())
+    };
+    let count = pool.brakes.lock().let_go(|(who, _)| is_meant(who));
+    if count == 0 && !text.is_empty() {
+        return Err(Errno::NOENT);
+    }
     tracing::info!("{count} programs may remove and overwrite again");
+    Ok(())
 }
