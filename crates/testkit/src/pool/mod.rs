@@ -235,7 +235,12 @@ impl Pool {
             }
         }
         if faults.is_empty() && !exited {
-            faults.push(format!("the process {:?} still runs after the unmount", self.pids));
+            let elsewhere = if proc::is_left_elsewhere(&self.point) {
+                " (another mount namespace still has the pool)"
+            } else {
+                ""
+            };
+            faults.push(format!("the process {:?} still runs after the unmount{elsewhere}", self.pids));
         }
         self.force();
         if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) }
