@@ -18,6 +18,7 @@
 //! | EOPNOTSUPP for O_TMPFILE | a disk is a mirror | FUSE filesystems may lack it |
 //! | EAGAIN for an open with O_NONBLOCK | a command of upkeep runs | it holds a lease on the file (fcntl(2)) |
 //! | EBADMSG | attributes cannot be read | the disk says so |
+//! | EIO for reading what is open | a disk fails | the disk says so; what another disk has must be read by name |
 //!
 //! What the pool refuses has no effect: the plain directory does not do it either, and the trees are still compared.
 
@@ -36,6 +37,14 @@ pub(crate) struct Conditions {
     pub(crate) mirror: bool,
     pub(crate) survives: bool,
     pub(crate) unreadable: bool,
+    pub(crate) failing: bool,
+}
+
+impl Conditions {
+    /// Whether the pool cannot be compared as a whole.
+    pub(crate) fn is_sick(self) -> bool {
+        self.unreadable || self.failing
+    }
 }
 
 /// What the plain directory does when the pool has given an answer.
@@ -53,6 +62,7 @@ pub(crate) fn then(op: &Op, pool: &Outcome, now: Conditions) -> Then {
         Outcome::Failed(Errno::NOSPC | Errno::DQUOT) => now.small,
         Outcome::Failed(Errno::ROFS) => now.read_only,
         Outcome::Failed(Errno::BADMSG) => now.unreadable,
+        Outcome::Failed(Errno::IO) => now.failing && matches!(op, Op::Read { .. } | Op::CopyRange { .. }),
         Outcome::Failed(Errno::AGAIN) => {
             now.upkeep && matches!(op, Op::Open { .. } | Op::Change { change: Change::Size(_), .. })
         }

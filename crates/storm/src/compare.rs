@@ -69,7 +69,7 @@ pub(crate) fn on_disk(world: &World, disk: usize) -> Tree {
 }
 
 /// Whether an entry on a disk is as it should be. Its links are not looked at.
-fn is_current(expected: &Entry, found: &Entry) -> bool {
+pub(crate) fn is_current(expected: &Entry, found: &Entry) -> bool {
     let alike = |entry: &Entry| Entry { nlink: 0, group: None, data: None, ..entry.clone() };
     alike(expected) == alike(found)
 }
@@ -131,7 +131,7 @@ pub(crate) fn copies(world: &mut World, hidden: &Paths) -> Result<Vec<String>, S
 }
 
 /// Removes the times that the system has set, because they differ between the two sides, and what is hidden.
-fn comparable(mut tree: Tree, hidden: &Paths) -> Tree {
+pub(crate) fn comparable(mut tree: Tree, hidden: &Paths) -> Tree {
     tree.entries.retain(|path, _| !is_below(path, hidden));
     for entry in tree.entries.values_mut() {
         // A directory has the newest time of those on the disks that are there.

@@ -118,14 +118,23 @@ impl Disk {
         done
     }
 
-    /// Whether attributes of files can be read.
-    pub(crate) fn set_unreadable(&self, on: bool) {
+    /// Attributes of files cannot be read any more.
+    pub(crate) fn lose_attributes(&self) {
         if let Store::Faulty { faulty, .. } = &self.store {
-            if on {
-                faulty.set(Fault::Fail(Errno::BADMSG), &[Opcode::Getxattr, Opcode::Listxattr]);
-            } else {
-                faulty.heal();
-            }
+            faulty.set(Fault::Fail(Errno::BADMSG), &[Opcode::Getxattr, Opcode::Listxattr]);
+        }
+    }
+
+    /// What files hold cannot be read any more.
+    pub(crate) fn lose_contents(&self) {
+        if let Store::Faulty { faulty, .. } = &self.store {
+            faulty.set(Fault::Fail(Errno::IO), &[Opcode::Read]);
+        }
+    }
+
+    pub(crate) fn heal(&self) {
+        if let Store::Faulty { faulty, .. } = &self.store {
+            faulty.heal();
         }
     }
 
@@ -169,7 +178,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        self.set_unreadable(false);
+        self.heal();
         if let Some(picture) = &self.picture {
             let _ = fs::remove_file(picture);
         }

@@ -15,6 +15,7 @@ mod plan;
 mod script;
 mod server;
 mod shrink;
+mod trash;
 mod watchdog;
 mod weather;
 mod world;
@@ -103,11 +104,12 @@ fn tell(args: &Args, plan: &Plan, steps: Numbered, failure: drive::Failure) {
     let (steps, failure) = shrink::shrink(plan, steps, failure, args.shrink);
     println!("\nstorm: seed {} fails in {} steps: {}\n", plan.seed, steps.len(), failure.what);
     println!(
-        "disks: {:?}\noptions: {} rules={} tiers={}",
+        "disks: {:?}\noptions: {} rules={} tiers={} trash={}",
         plan.disks,
         plan.options.join(","),
         plan.rules,
-        plan.tiers
+        plan.tiers,
+        plan.trash
     );
     for (number, step) in &steps {
         println!("  {number}: {step:?}");

@@ -28,7 +28,17 @@ pub(crate) struct Plan {
     /// In both, `@N` is the branch of disk N.
     pub(crate) rules: &'static str,
     pub(crate) tiers: &'static str,
+    pub(crate) trash: &'static str,
 }
+
+/// What the trash keeps. The first is for everything.
+const TRASHES: [&str; 5] = [
+    "**=30 days|overwritten",
+    "**=30 days|overwritten|except b",
+    "**=30 days",
+    "**=until snapraid sync|overwritten",
+    "t/a/**=1 second|overwritten;**=1 hour|overwritten",
+];
 
 /// The pool's directory in which clients work.
 pub(crate) const TOP: &str = "t";
@@ -54,7 +64,7 @@ impl Plan {
             let kind = if has(Weather::Filesystems) { Kind::Ext4 } else { Kind::Tmpfs };
             disks[small] = Make::Real { kind, size: 4 * MIB };
         }
-        if has(Weather::Unreadable) {
+        if has(Weather::Unreadable) || has(Weather::Failing) {
             disks.truncate(2);
             disks.push(Make::Faulty);
         }
@@ -84,7 +94,18 @@ impl Plan {
             (false, false) => "",
         };
         let tiers = if placed { "fast=@0|fuller than 50%;slow=@2" } else { "" };
-        Self { seed, weathers: weathers.clone(), disks, small, options, rules, tiers }
+        let trash = *rng.pick(&TRASHES);
+        let trash = if has(Weather::Trash) { trash } else { "" };
+        Self { seed, weathers: weathers.clone(), disks, small, options, rules, tiers, trash }
+    }
+
+    /// Whether the trash must keep what is removed under this path below [`TOP`]; or, if it is `overwritten`, what is replaced there.
+    pub(crate) fn trash_keeps(&self, path: &[u8], overwritten: bool) -> bool {
+        let is_except =
+            self.trash.contains("except b") && path.split(|byte| *byte == b'/').next_back() == Some(b"b");
+        let is_short = self.trash.contains("second") && path.starts_with(b"a/");
+        let is_kept = !self.trash.is_empty() && (self.trash.contains("overwritten") || !overwritten);
+        is_kept && !is_except && !is_short
     }
 
     /// Whether a rule wants two copies of what has this path below [`TOP`].

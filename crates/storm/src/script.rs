@@ -33,6 +33,19 @@ pub(crate) enum Directly {
     Remove,
 }
 
+/// What is done with the trash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trashing {
+    /// It is listed, and must have what was removed.
+    List,
+    Restore,
+    /// One path is removed for good, and what is below it.
+    Empty,
+    EmptyAll,
+    /// Large files are made and removed until disks are full of trash.
+    Litter,
+}
+
 /// A step. In a world where it makes no sense it does nothing, so any part of a sequence is one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Step {
@@ -101,6 +114,9 @@ pub(crate) enum Step {
     Unreadable {
         on: bool,
     },
+    Failing {
+        on: bool,
+    },
     Away {
         disk: usize,
         how: How,
@@ -115,6 +131,10 @@ pub(crate) enum Step {
     },
     /// The disk that is away becomes what it was when its picture was taken.
     Older,
+    Trash {
+        what: Trashing,
+        choice: usize,
+    },
 }
 
 /// The commands of upkeep. `POOL` is the pool, `DIR` a directory of it, `DISK` a branch.
@@ -183,6 +203,7 @@ fn arrivals(weather: Weather, rng: &mut Rng, unsettled: bool) -> (u32, Vec<(usiz
         Weather::Unreadable => {
             (12, vec![(0, Step::Unreadable { on: true }), (later, Step::Unreadable { on: false })])
         }
+        Weather::Failing => (8, vec![(0, Step::Failing { on: true }), (later, Step::Failing { on: false })]),
         Weather::Away => (12, away(rng, How::Set)),
         Weather::Pull => (8, away(rng, How::Pull)),
         Weather::Older => {
@@ -194,6 +215,11 @@ fn arrivals(weather: Weather, rng: &mut Rng, unsettled: bool) -> (u32, Vec<(usiz
                 (gone + later, Step::Back { front: rng.chance(500) }),
             ];
             (6, steps.to_vec())
+        }
+        Weather::Trash => {
+            use Trashing::{Empty, EmptyAll, List, Litter, Restore};
+            let all = [List, List, Restore, Restore, Restore, Restore, Empty, EmptyAll, Litter];
+            (50, vec![(0, Step::Trash { what: *rng.pick(&all), choice: rng.index(1000) })])
         }
         Weather::Links | Weather::Renames | Weather::Specials | Weather::Filesystems | Weather::Caches => {
             (0, vec![])
@@ -249,7 +275,15 @@ pub(crate) fn write(seed: u64, operations: usize, weathers: &Weathers) -> Vec<St
     }
     steps.sort_by_key(|(at, _)| *at);
     let mut steps: Vec<Step> = steps.into_iter().map(|(_, step)| step).collect();
-    steps.push(Step::Settle);
+    // At the end all disks are well, so that everything is compared.
+    steps.extend([
+        Step::Back { front: false },
+        Step::Readonly { disk: 0, on: false },
+        Step::Unreadable { on: false },
+        Step::Failing { on: false },
+        Step::Settle,
+        Step::Trash { what: Trashing::List, choice: 0 },
+    ]);
     steps
 }
 

@@ -34,6 +34,8 @@ pub(crate) enum Weather {
     Older,
     Removals,
     Types,
+    Trash,
+    Failing,
 }
 
 /// A weather, its name, whether it is on unless one says otherwise, and what it is.
@@ -100,6 +102,8 @@ pub(crate) const TABLE: &[Row] = &[
     Row(Weather::Older, "older", false, "a disk comes back as an older image of itself"),
     Row(Weather::Removals, "removals", true, "what is removed while a disk is away must stay removed"),
     Row(Weather::Types, "types", true, "while a disk is away, its names may become of another type"),
+    Row(Weather::Trash, "trash", true, "what is removed is kept, listed, restored and removed for good"),
+    Row(Weather::Failing, "failing", true, "what files on one disk hold cannot be read (EIO)"),
 ];
 
 impl Weather {

@@ -239,7 +239,7 @@ fn mount(plan: &Plan, home: &ScratchDir, disks: &[Disk], order: &[usize]) -> Poo
     for option in &plan.options {
         builder = builder.option(option);
     }
-    for (name, value) in [("tiers", plan.tiers), ("rules", plan.rules)] {
+    for (name, value) in [("tiers", plan.tiers), ("rules", plan.rules), ("trash", plan.trash)] {
         if !value.is_empty() {
             builder = builder.option(format!("{name}={}", place(value, disks)));
         }

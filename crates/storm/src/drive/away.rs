@@ -62,7 +62,7 @@ impl Gone {
 impl Driver {
     pub(super) fn away(&mut self, disk: usize, how: How, settled: bool) -> Result<(), String> {
         let disk = disk % self.world.disks.len();
-        let busy = self.gone.is_some() || self.now.read_only || self.now.unreadable;
+        let busy = self.gone.is_some() || self.now.read_only || self.now.is_sick();
         if busy || !self.world.present().contains(&disk) || !self.world.can_spare(disk) {
             return Ok(());
         }
@@ -159,6 +159,8 @@ impl Driver {
             return Ok(());
         }
         gone.older = true;
+        let disk = gone.disk;
+        self.kept.forget(|known| known.disk == disk);
         gone.names = names(&self.world, gone.disk);
         Ok(())
     }

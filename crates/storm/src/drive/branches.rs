@@ -13,6 +13,8 @@ use crate::compare;
 use crate::script::Directly;
 use crate::weather::Weather;
 
+/// The one that fails at times.
+const DISK: usize = 2;
 /// How many disks there are at most.
 const DISKS: usize = 6;
 
@@ -39,7 +41,7 @@ impl Driver {
     /// Empties a disk, takes it out of the pool, and adds it again.
     pub(super) fn drain(&mut self, disk: usize) -> Result<(), String> {
         let disk = disk % self.world.disks.len();
-        if self.gone.is_some() || !self.world.can_drain(disk) || self.now.read_only || self.now.unreadable {
+        if self.gone.is_some() || !self.world.can_drain(disk) || self.now.read_only || self.now.is_sick() {
             return Ok(());
         }
         self.calm()?;
@@ -94,18 +96,22 @@ impl Driver {
 
     /// Attributes of the files on a disk cannot be read any more. No old content may be shown, and nothing be removed.
     pub(super) fn unreadable(&mut self, on: bool) -> Result<(), String> {
-        const DISK: usize = 2;
-        if on == self.now.unreadable || self.gone.is_some() || self.world.disks[DISK].kind() != "faulty" {
+        if on == self.now.unreadable
+            || self.now.failing
+            || self.gone.is_some()
+            || self.world.disks[DISK].kind() != "faulty"
+        {
             return Ok(());
         }
         self.calm()?;
         self.close();
-        self.world.disks[DISK].set_unreadable(on);
         if !on {
+            self.world.disks[DISK].heal();
             self.wait_until_healthy(DISK)?;
             self.now.unreadable = false;
             return self.compare().map_err(|what| format!("the attributes can be read again: {what}"));
         }
+        self.world.disks[DISK].lose_attributes();
         self.now.unreadable = true;
         let tree = compare::expected(&mut self.world)?;
         for (path, _) in tree.entries.iter().filter(|(_, entry)| entry.hash.is_some()) {
@@ -119,12 +125,67 @@ impl Driver {
         self.dedup()
     }
 
+    /// What files on a disk hold cannot be read any more. What another disk holds is read from there.
+    pub(super) fn failing(&mut self, on: bool) -> Result<(), String> {
+        let busy = on && (self.gone.is_some() || self.now.unreadable || self.now.read_only);
+        if on == self.now.failing || busy || self.world.disks[DISK].kind() != "faulty" {
+            return Ok(());
+        }
+        self.calm()?;
+        self.close();
+        if on {
+            self.settle()?;
+            self.world.disks[DISK].lose_contents();
+            self.now.failing = true;
+            return self.read_from_others();
+        }
+        self.read_from_others()?;
+        self.world.disks[DISK].heal();
+        self.wait_until_healthy(DISK)?;
+        self.now.failing = false;
+        self.compare().map_err(|what| format!("files can be read again: {what}"))
+    }
+
+    /// Reads each file of which another disk than the failing one has a current copy.
+    fn read_from_others(&mut self) -> Result<(), String> {
+        let alone = compare::only_on(&mut self.world, DISK)?;
+        let tree = compare::expected(&mut self.world)?;
+        let files =
+            tree.entries.iter().filter(|(path, entry)| entry.hash.is_some() && !alone.contains(*path));
+        // The kernel gives the errors of what it reads past the pool to the program (docs/copies.md).
+        let is_asked = self.world.plan.options.iter().any(|option| option.contains("passthrough.io=off"));
+        for (path, _) in files {
+            let name = compare::text(path);
+            let right =
+                fs::read(self.world.beside(name)).map_err(|error| format!("{}: {error}", name.display()))?;
+            match fs::read(self.world.at(name)) {
+                Ok(shown) if shown == right => {}
+                Ok(shown) => {
+                    return Err(format!(
+                        "{} shows {} bytes that are not its own",
+                        name.display(),
+                        shown.len()
+                    ));
+                }
+                Err(_) if !is_asked => {}
+                Err(error) => {
+                    return Err(format!(
+                        "{} is on {:?}, and cannot be read: {error}",
+                        name.display(),
+                        self.world.holders(name)
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Changes a file that no rule copies on its branch.
     pub(super) fn directly(&mut self, what: Directly, choice: usize) -> Result<(), String> {
         let plan = &self.world.plan;
         let copied = plan.rules.starts_with("**=copies") && plan.weathers.has(Weather::Copies);
         // What a disk does not tell of a file is no reason for the pool to show it.
-        if copied || self.now.read_only || self.now.unreadable {
+        if copied || self.now.read_only || self.now.is_sick() {
             return Ok(());
         }
         self.calm()?;

@@ -19,6 +19,7 @@ impl Driver {
             self.idle = true;
             return Ok(());
         }
+        let going = self.going(op);
         let pool = self.world.client.apply(op);
         let plain = match allowed::then(op, &pool, self.now) {
             Then::Same => self.world.reference.apply(op),
@@ -39,7 +40,10 @@ impl Driver {
             let opens = matches!(op, Op::Open { .. } | Op::OpenDir { .. } | Op::Tmpfile { .. });
             self.idle = !opens && !matches!(plain, Outcome::Done | Outcome::Number(_));
             self.settle_time(op, &plain);
-            return Ok(());
+            return match going.filter(|_| plain == Outcome::Done) {
+                Some(going) => self.gone(&going),
+                None => Ok(()),
+            };
         }
         if !allowed::differ(op, &plain, &pool, self.now) {
             return Err(format!("\n  plain directory: {plain:?}\n  pool:            {pool:?}"));
@@ -159,6 +163,10 @@ impl Driver {
     /// Stores bytes through a shared mapping, and syncs them. The part of the file must be there.
     pub(super) fn map(&mut self, path: &str, offset: u64, len: u64, byte: u8) -> Result<(), String> {
         let meta = self.world.beside(path).symlink_metadata();
+        // A page that cannot be read kills who maps it.
+        if self.now.failing {
+            return Ok(());
+        }
         let fits = meta.is_ok_and(|meta| meta.is_file() && meta.len() >= offset + len);
         if !fits || !self.can_touch(path) {
             return Ok(());
@@ -176,7 +184,7 @@ impl Driver {
         match stored(&self.world.at(path)) {
             Ok(()) => stored(&self.world.beside(path)),
             // The holes of the file, and copies, need room. What cannot say whether it is old is not written.
-            Err(_) if self.now.small || self.now.read_only || self.now.unreadable => Ok(()),
+            Err(_) if self.now.small || self.now.read_only || self.now.is_sick() => Ok(()),
             Err(why) => Err(why),
         }
     }

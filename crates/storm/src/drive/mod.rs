@@ -6,6 +6,7 @@ mod clients;
 mod races;
 mod serving;
 mod settle;
+mod trash;
 mod upkeep;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,6 +19,7 @@ use crate::compare::{self, Paths};
 use crate::plan::{Make, Plan};
 use crate::script::Step;
 use crate::server::Kill;
+use crate::trash::Known;
 use crate::watchdog::Watchdog;
 use crate::weather::Weather;
 use crate::world::World;
@@ -43,6 +45,9 @@ pub(crate) struct Driver {
     kill: Option<Kill>,
     now: Conditions,
     direct: usize,
+    kept: Known,
+    /// Old trash has had to make room.
+    littered: bool,
 }
 
 /// Set by SIGINT and SIGTERM: the storm ends after the step that runs.
@@ -92,7 +97,17 @@ impl Driver {
         };
         let world = World::new(plan);
         let now = Conditions { survives: world.survives(), ..now };
-        Self { idle: false, world, gone: None, command: None, kill: None, now, direct: 0 }
+        Self {
+            idle: false,
+            world,
+            gone: None,
+            command: None,
+            kill: None,
+            now,
+            direct: 0,
+            kept: Known::default(),
+            littered: false,
+        }
     }
 
     fn play(
@@ -151,16 +166,18 @@ impl Driver {
             Step::Full { full } => self.full(full),
             Step::Readonly { disk, on } => self.read_only(disk, on),
             Step::Unreadable { on } => self.unreadable(on),
+            Step::Failing { on } => self.failing(on),
             Step::Away { disk, how, settled } => self.away(disk, how, settled),
             Step::Back { front } => self.back(front),
             Step::Picture { disk } => self.picture(disk),
             Step::Older => self.older(),
+            Step::Trash { what, choice } => self.trashing(what, choice),
         }
     }
 
     /// Compares the pool with the plain directory, unless it cannot be read.
     fn compare(&mut self) -> Result<(), String> {
-        if self.now.unreadable {
+        if self.now.is_sick() {
             return Ok(());
         }
         let hidden = self.hidden();
@@ -184,7 +201,7 @@ impl Driver {
         }
         self.close();
         for disk in &mut self.world.disks {
-            disk.set_unreadable(false);
+            disk.heal();
             disk.put_back();
         }
         self.world.end();

@@ -18,7 +18,9 @@ const NEW: &[u8] = b"NEW NEW NEW";
 impl Driver {
     pub(super) fn race(&mut self, how: Beside, files: usize) -> Result<(), String> {
         let free = self.world.beside("a").symlink_metadata().is_ok_and(|meta| meta.is_dir());
-        if !free || self.gone.is_some() || self.now.read_only || self.now.unreadable {
+        // It may have come back from the trash.
+        let free = free && self.world.beside(DIR).symlink_metadata().is_err();
+        if !free || self.gone.is_some() || self.now.read_only || self.now.is_sick() {
             return Ok(());
         }
         let (pool, plain) = (self.world.at(DIR), self.world.beside(DIR));

@@ -33,7 +33,7 @@ impl Driver {
 
     pub(super) fn remount(&mut self) -> Result<(), String> {
         // A pool that is mounted later knows nothing of a mount that was lost.
-        if self.world.disks.iter().any(|disk| disk.is_pulled()) || self.now.unreadable {
+        if self.world.disks.iter().any(|disk| disk.is_pulled()) || self.now.is_sick() {
             return Ok(());
         }
         self.calm()?;

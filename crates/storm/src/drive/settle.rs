@@ -15,7 +15,7 @@ impl Driver {
     pub(super) fn settle(&mut self) -> Result<(), String> {
         self.calm()?;
         self.close();
-        if !self.now.read_only && !self.now.unreadable {
+        if !self.now.read_only && !self.now.is_sick() {
             self.make_copies()?;
         }
         self.compare()
