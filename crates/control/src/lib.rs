@@ -218,7 +218,7 @@ pub struct ParkedReport {
 /// The processes that have served a pool.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SurvivalReport {
-    /// Another process takes over from one that dies; else only from one that hands over, for an upgrade.
+    /// Another process takes over from one that was killed; else only from one that hands over, for an upgrade or after a crash.
     #[serde(default = "yes")]
     pub deaths: bool,
     /// How often another process has taken over from one that died.

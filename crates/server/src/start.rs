@@ -19,7 +19,7 @@ use crate::negotiate;
 use crate::probes::{self, Behaviour, Findings};
 use crate::progress::Progress;
 use crate::settings::Settings;
-use crate::survival::{Ledger, Survival};
+use crate::survival::{self, Ledger, Survival};
 use crate::takeover;
 use crate::test_switches;
 use crate::watch::{Watch, WatchThread, catalogue_file};
@@ -213,7 +213,7 @@ fn start_over(
     let running = confine::run_confined(sandbox.as_ref(), serve).map_err(Error::Confine)??;
     if *running.transport() != planned {
         dispatch.control.set_actual_transport(TransportInfo::new(running.transport(), threads));
-        ledger.inspect(Ledger::record_unservable);
+        ledger.inspect(Ledger::record_unservable).inspect(|_| dump_core_again());
     }
     report_transport(plan, running.transport(), &planned);
     let replacing = mounted.as_mut().filter(|_| plan.replaces);
@@ -300,8 +300,7 @@ fn record_session(
     ledger.record_session(session.device().as_fd(), session.agreed(), kernel_opens_dirs);
     let over_uring = matches!(planned, Transport::Uring { .. });
     if over_uring {
-        // Nobody takes over after it.
-        dump_core_again();
+        survival::watch_for_faults(session.pause(), ledger.clone()).map_err(Error::Thread)?;
     }
     let may_begin = ledger.record_transport(over_uring);
     if may_begin { Ok(()) } else { Err(Error::Takeover(Errno::CANCELED.into())) }

@@ -94,6 +94,9 @@ pub(crate) fn get_stuck(name: &[u8]) {
     static FILE: OnceLock<Option<PathBuf>> = OnceLock::new();
     let Some(file) = FILE.get_or_init(|| std::env::var_os(STUCK).map(PathBuf::from)) else { return };
     while file.file_name().is_some_and(|stuck| stuck.as_bytes() == name) && file.exists() {
+        if std::fs::read(file).is_ok_and(|text| text == b"abort") {
+            std::process::abort();
+        }
         std::thread::sleep(Duration::from_millis(10));
     }
 }

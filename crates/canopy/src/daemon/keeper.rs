@@ -121,7 +121,7 @@ impl Keeper {
             if !died || self.survival.ledger.is_ending() || !self.survival.ledger.is_serving() {
                 exit(status_of(ended));
             }
-            if self.survival.ledger.is_over_uring() {
+            if self.survival.ledger.has_lost_requests() {
                 takeover::report_lost(ended);
                 exit(status_of(ended));
             }

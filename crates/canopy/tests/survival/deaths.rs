@@ -234,7 +234,7 @@ fn over_the_device_every_pool_of_root_outlives_deaths() {
 
 /// Requests that the process had are lost with it, and clients would wait for them for ever. So nobody takes over.
 #[test]
-fn over_io_uring_a_death_ends_the_mount() {
+fn over_io_uring_a_kill_ends_the_mount() {
     let dir = ScratchDir::new("canopy-survival", &["a"]);
     let mut pool = Pool::builder(env!("CARGO_BIN_EXE_canopy"))
         .branch(dir.path("a"))
@@ -248,13 +248,13 @@ fn over_io_uring_a_death_ends_the_mount() {
     }
     assert_eq!(survival["deaths"], false);
     let text = pool.command(["status".as_ref(), pool.path().as_os_str()]).stdout;
-    assert!(text.contains("upgrades need no unmount"), "{text}");
+    assert!(text.contains("upgrades and crashes need no unmount"), "{text}");
     let keeper = keeper(&pool);
-    send(server(&pool), Signal::ABORT);
+    send(server(&pool), Signal::KILL);
     assert!(cmd::wait_until(PATIENCE, || rustix::fs::statvfs(pool.path()).is_err()), "{}", pool.log());
     // Reaps the process that was started in the foreground.
     pool.kill();
     assert!(cmd::wait_until(PATIENCE, || proc::process(keeper).is_none()), "{}", pool.log());
     let log = pool.log();
-    assert!(log.contains("has died (SIGABRT): the mount is dead"), "{log}");
+    assert!(log.contains("has died (SIGKILL): the mount is dead"), "{log}");
 }

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod deaths;
+mod faults;
 mod held_dirs;
 mod held_files;
 mod inode_numbers;

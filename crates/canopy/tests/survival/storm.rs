@@ -40,6 +40,19 @@ fn clients_of_passthrough_do_not_notice_upgrades_and_deaths() {
     storm("passthrough.io=rw", |rig, rng| if rng.chance(500) { rig.upgrade() } else { kill(rig, rng) });
 }
 
+/// Over io_uring a process that ends by a signal with a handler leaves its queues first.
+#[test]
+fn clients_do_not_notice_faults_over_io_uring() {
+    storm("survive=auto,passthrough.io=off", |rig, rng| {
+        let signal = [Signal::SEGV, Signal::BUS, Signal::ABORT][rng.index(3)];
+        if rng.chance(200) { rig.upgrade() } else { fault(rig, signal) }
+    });
+}
+
+fn fault(rig: &Rig, signal: Signal) -> Result<(), String> {
+    rig.try_kill(signal).then_some(()).ok_or_else(|| format!("no process takes over after {signal:?}"))
+}
+
 fn kill(rig: &Rig, _: &mut Rng) -> Result<(), String> {
     rig.try_kill(Signal::KILL).then_some(()).ok_or_else(|| "no process takes over".into())
 }

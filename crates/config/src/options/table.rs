@@ -412,7 +412,7 @@ fn kernel_and_threads() -> Vec<Spec> {
             "survive",
             field!(survive),
             "another process takes over from the one that serves, and open files stay open; true: after any death, which needs \
-             /dev/fuse; auto: after upgrades, and after deaths without io_uring",
+             /dev/fuse; auto: after upgrades and crashes, and without io_uring after any death",
         )
         .since("6.9")
         .no_key(),

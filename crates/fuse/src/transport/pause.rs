@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::workers::Workers;
+use super::workers::{Failing, Workers};
 
 /// How often the workers are looked at while requests are under way.
 const LOOK: Duration = Duration::from_micros(200);
@@ -78,6 +78,36 @@ impl Pause {
             workers.set_retiring(false);
         }
         retired
+    }
+
+    /// The same before a fault ends the process. The requests of threads that have met it fail, and after `patience` those of
+    /// all that still have one: they may wait for such a thread.
+    pub fn retire_after_fault(&self, patience: Duration) -> bool {
+        let until = Instant::now() + patience;
+        // The connection may be about to be served.
+        let workers = loop {
+            match self.workers.get() {
+                Some(workers) => break workers.upgrade(),
+                None if Instant::now() >= until => return false,
+                None => sleep(LOOK),
+            }
+        };
+        let Some(workers) = workers else { return false };
+        for failing in [Failing::OfFaulty, Failing::OfAll] {
+            let until = Instant::now() + patience;
+            workers.set_failing(failing);
+            workers.set_retiring(true);
+            while !workers.have_retired() && Instant::now() < until {
+                sleep(LOOK);
+            }
+            if workers.have_retired() {
+                // What comes over the other transport.
+                self.on.store(true, Ordering::SeqCst);
+                sleep(SEND);
+                return true;
+            }
+        }
+        false
     }
 
     /// Lets requests begin.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use canopy_sys::fuse::uring::Window;
 use canopy_sys::sched;
+use rustix::io::Errno;
 
 use super::admitted::{Admitted, FirstRequest};
 use super::dev::send_error;
@@ -20,7 +21,9 @@ use super::stalled::{Stalled, Verdict};
 use super::uring::online_cpus;
 use super::wake_queue::{FindLandmarks, Landmarks, WakeCalls};
 use super::worker_thread::{WorkerThread, WorkersEnd};
-use super::workers::{Activity, GroupSample, ReplyToken, WorkerGrowth, WorkerSlot, WorkerState, Workers};
+use super::workers::{
+    Activity, Failing, GroupSample, ReplyToken, WorkerGrowth, WorkerSlot, WorkerState, Workers,
+};
 use crate::notify;
 
 /// After this time without a request the watchdog sleeps until the next one.
@@ -251,24 +254,9 @@ impl<H: Handler> Watchdog<H> {
 
     /// Answers a request in the worker's place, if it has an answer and that has not happened yet.
     fn answer(&mut self, group: usize, activity: &mut Activity, stalled: &Stalled, errno: i32, room: bool) {
-        let ended = self.workers.has_ended();
-        let token = match activity.token() {
-            Some(Some(ReplyToken::Entry(_))) if !room && !ended => return,
-            Some(token @ Some(ReplyToken::Device | ReplyToken::Entry(_))) => token,
-            _ => return,
-        };
-        match token.take() {
-            Some(ReplyToken::Entry(window)) if !ended => match self.groups[group].seize(window, errno) {
-                Ok(()) => activity.lost = true,
-                Err((window, why)) => {
-                    *token = Some(ReplyToken::Entry(window));
-                    self.scarce(&why.to_string());
-                    return;
-                }
-            },
-            _ => {}
+        if !self.take(group, activity, errno, room) {
+            return;
         }
-        activity.set_answered(errno);
         // First, so that what the handler records is known to those who get the answer.
         let stalled = Stalled { answered: true, ..*stalled };
         if catch_unwind(AssertUnwindSafe(|| self.handler.stalled(&stalled))).is_err() {
@@ -277,6 +265,49 @@ impl<H: Handler> Watchdog<H> {
         if let Some(device) = &activity.device {
             // It fails if the request was aborted or the filesystem was unmounted.
             let _ = send_error(device, stalled.unique, errno);
+        }
+    }
+
+    /// Takes from a worker what it takes to answer its request. Over io_uring the next worker of the group answers. Returns false
+    /// if it has no answer, or that has happened already.
+    fn take(&mut self, group: usize, activity: &mut Activity, errno: i32, room: bool) -> bool {
+        let ended = self.workers.has_ended();
+        let token = match activity.token() {
+            Some(Some(ReplyToken::Entry(_))) if !room && !ended => return false,
+            Some(token @ Some(ReplyToken::Device | ReplyToken::Entry(_))) => token,
+            _ => return false,
+        };
+        match token.take() {
+            Some(ReplyToken::Entry(window)) if !ended => match self.groups[group].seize(window, errno) {
+                Ok(()) => activity.lost = true,
+                Err((window, why)) => {
+                    *token = Some(ReplyToken::Entry(window));
+                    self.scarce(&why.to_string());
+                    return false;
+                }
+            },
+            _ => {}
+        }
+        activity.set_answered(errno);
+        true
+    }
+
+    /// When a fault ends the process, answers the requests that are not to end any more.
+    fn fail(&mut self, now: Instant) {
+        let failing = self.workers.failing();
+        if failing == Failing::No {
+            return;
+        }
+        for group in 0..self.groups.len() {
+            for state in self.workers.states(group) {
+                let mut activity = state.lock();
+                if !activity.lost && (failing == Failing::OfAll || activity.is_faulty()) {
+                    // What has met a fault would do so in the next process, too. The handler is not asked: it may wait.
+                    let _ = activity.stalled(now);
+                    activity.ask_again(now + LONG);
+                    self.take(group, &mut activity, Errno::IO.raw_os_error(), true);
+                }
+            }
         }
     }
 
@@ -299,6 +330,7 @@ impl<H: Handler> Watchdog<H> {
     /// requests recently, and whether workers are to leave or children to end.
     fn adjust(&mut self, tick: u64) -> (bool, bool) {
         let (workers, now) = (Arc::clone(&self.workers), Instant::now());
+        self.fail(now);
         let mut samples: Vec<GroupSample> =
             (0..self.groups.len()).map(|group| workers.sample(group, now)).collect();
         let fixed: usize = self.groups.iter().map(|group| group.fixed).sum();

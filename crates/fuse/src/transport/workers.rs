@@ -17,12 +17,13 @@
 //! waits until one becomes idle, and is not passed to one that joins later.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use canopy_sys::fuse::uring::Window;
+use canopy_sys::process::fault;
 use canopy_sys::sched;
 use canopy_sys::thread::ioprio;
 use parking_lot::{Mutex, MutexGuard};
@@ -90,11 +91,24 @@ pub(crate) struct Workers {
     /// The attempt in which they have left, so that this process has no request of a client.
     retired: AtomicU64,
     attempts: AtomicU64,
+    /// [`Failing`].
+    failing: AtomicU8,
     watchdog: OnceLock<Thread>,
     groups: Vec<Group>,
     parked: Parked,
     pause: Arc<Pause>,
     thread_start: OnceLock<Box<ThreadStart>>,
+}
+
+/// Whether a fault ends the process, and whose requests get an error for that.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(super) enum Failing {
+    No,
+    /// Those of threads that have met it: they execute nothing any more.
+    OfFaulty,
+    /// Those of all that have not ended meanwhile. They may wait for what such a thread has locked.
+    OfAll,
 }
 
 /// What each thread of a worker calls before its first request, with its number.
@@ -359,6 +373,11 @@ impl Activity {
         self.current.is_some() && self.latest <= before
     }
 
+    /// Returns whether the worker never comes out of its request: its thread has met a fault.
+    pub(super) fn is_faulty(&self) -> bool {
+        fault::is_faulty(self.thread)
+    }
+
     /// Returns the worker's thread if it is in a request, and takes others afterwards.
     fn serving_thread(&self) -> Option<i32> {
         (self.current.is_some() && !self.lost).then_some(self.thread)
@@ -426,6 +445,7 @@ impl Workers {
             retiring: AtomicU64::new(0),
             retired: AtomicU64::new(0),
             attempts: AtomicU64::new(0),
+            failing: AtomicU8::new(Failing::No as u8),
             watchdog: OnceLock::new(),
             groups: std::iter::repeat_with(Group::default).take(groups).collect(),
             parked: Parked::default(),
@@ -492,11 +512,32 @@ impl Workers {
     /// Has all workers of queues leave, as they come to a request for which no process waits; or has their queues filled
     /// again.
     pub(super) fn set_retiring(&self, retiring: bool) {
+        if !retiring && self.failing() != Failing::No {
+            return;
+        }
         let attempt = if retiring { self.attempts.fetch_add(1, Ordering::SeqCst) + 1 } else { 0 };
         self.retiring.store(attempt, Ordering::SeqCst);
         if let Some(watchdog) = self.watchdog.get() {
             watchdog.unpark();
         }
+    }
+
+    /// Has requests get an error, because the process ends.
+    pub(super) fn set_failing(&self, failing: Failing) {
+        self.failing.store(failing as u8, Ordering::SeqCst);
+    }
+
+    pub(super) fn failing(&self) -> Failing {
+        match self.failing.load(Ordering::SeqCst) {
+            0 => Failing::No,
+            1 => Failing::OfFaulty,
+            _ => Failing::OfAll,
+        }
+    }
+
+    /// Returns the workers of a group.
+    pub(super) fn states(&self, group: usize) -> Vec<Arc<WorkerState>> {
+        self.groups[group].states.lock().clone()
     }
 
     pub(super) fn is_retiring(&self) -> bool {
@@ -512,9 +553,16 @@ impl Workers {
     /// Finds that out of the groups that serve a queue with requests. To be called by the one who starts workers.
     pub(super) fn find_retired(&self, serve: &[bool]) -> bool {
         let retiring = self.retiring.load(Ordering::SeqCst);
+        // Threads that have lost their entries end with the process.
+        let failing = self.failing() != Failing::No;
+        let has_left = |state: &Arc<WorkerState>| failing && state.0.lock().lost;
         // A worker that leaves with a request puts it aside before it ceases to be one.
         let retired = retiring != 0
-            && self.groups.iter().zip(serve).all(|(group, serves)| !serves || group.states.lock().is_empty())
+            && self
+                .groups
+                .iter()
+                .zip(serve)
+                .all(|(group, serves)| !serves || group.states.lock().iter().all(has_left))
             && self.parked.waiting() == 0;
         if retired {
             self.retired.store(retiring, Ordering::SeqCst);

@@ -64,6 +64,8 @@ const OVER_URING: usize = 37;
 /// one that is no more to begin, with [`REFUSED`].
 const QUEUES: usize = 38;
 const REFUSED: u64 = 1 << 63;
+/// The number of the process that left the queues before a fault ended it, so that no request is lost with it.
+const LEFT: usize = 39;
 const AGREED: Range<usize> = 16..32;
 
 const EXITED: u64 = 1 << 32;
@@ -73,7 +75,7 @@ const EXITED: u64 = 1 << 32;
 pub const FORM: u64 = 6;
 /// That number, and a hash of what it stands for (`form.rs`).
 #[cfg(test)]
-pub(super) const RECORDED_FORM: (u64, u64) = (6, 0xb342_9b6d_5c56_6291);
+pub(super) const RECORDED_FORM: (u64, u64) = (6, 0xe361_18d0_17b6_0091);
 
 /// The name of the memory in /proc.
 const NAME: &str = "canopy-records";
@@ -244,6 +246,17 @@ impl Ledger {
     #[must_use]
     pub fn has_begun_queues(&self) -> bool {
         self.is_over_uring() && self.get(QUEUES) == self.starts()
+    }
+
+    /// Records that this process, which a fault ends, has left the queues.
+    pub(crate) fn record_left(&self) {
+        self.set(LEFT, self.starts());
+    }
+
+    /// Returns whether the process that was started last has ended with requests of clients.
+    #[must_use]
+    pub fn has_lost_requests(&self) -> bool {
+        self.has_begun_queues() && self.get(LEFT) != self.starts()
     }
 
     /// Records that the pool is usable. From now on another process takes over when this one dies.

@@ -7,12 +7,14 @@
 //!
 //! Another program takes over in the same way, after no request is under way (`upgrade`).
 
+mod fault;
 #[cfg(test)]
 mod form;
 pub(crate) mod in_flight;
 mod ledger;
 mod upgrade;
 
+pub(crate) use fault::watch_for_faults;
 #[cfg(any(test, fuzzing))]
 pub(crate) use ledger::fuzz;
 pub use ledger::{Death, FORM, Ledger};

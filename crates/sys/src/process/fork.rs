@@ -8,6 +8,7 @@
 
 use super::clone::Clone;
 use super::exec::exec;
+use super::fault;
 use super::shared_words::SharedWords;
 use crate::errno::last_errno;
 use rustix::io::Errno;
@@ -63,10 +64,6 @@ const SIGNALLED: u32 = 1 << 31;
 static STOPS: AtomicU32 = AtomicU32::new(0);
 
 const STOP_SIGNALS: [c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGQUIT];
-/// The signals of a process that has gone wrong.
-const FATAL_SIGNALS: [c_int; 7] =
-    [libc::SIGSEGV, libc::SIGBUS, libc::SIGABRT, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
-
 /// Forks children, one at a time. This process handles signals from then on, its children do not.
 #[derive(Debug)]
 pub struct Forker(());
@@ -86,35 +83,9 @@ extern "C" fn on_signal(signal: c_int) {
     }
 }
 
-/// Ends the process without a core dump. A dump waits for all threads, one of which may wait for a client, which waits for
-/// the next process.
-extern "C" fn on_fatal_signal(signal: c_int) {
-    if let Some(word) = fatal_signal() {
-        let _ = word.compare_exchange(0, signal.cast_unsigned().into(), Ordering::Relaxed, Ordering::Relaxed);
-    }
-    // SAFETY: ends this process.
-    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
-}
-
-fn fatal_signal() -> Option<&'static AtomicU64> {
+/// Where a child notes the fatal signal that it has caught.
+pub(super) fn fatal_signal() -> Option<&'static AtomicU64> {
     FIRST_THREAD.get()?.get(1)
-}
-
-/// Handles fatal signals, on the stack that the thread has for that: its own may be full.
-fn handle_fatal_signals() {
-    for signal in FATAL_SIGNALS {
-        // SAFETY: all zeros are a valid value, which blocks no other signal.
-        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        action.sa_sigaction = on_fatal_signal as *const () as libc::sighandler_t;
-        action.sa_flags = libc::SA_ONSTACK;
-        // SAFETY: the handler makes atomic operations and system calls alone.
-        unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
-    }
-}
-
-/// Has fatal signals dump core again, as they do without a process that takes over.
-pub fn dump_core_again() {
-    FATAL_SIGNALS.into_iter().for_each(|signal| handle(signal, libc::SIG_DFL));
 }
 
 /// Blocks a signal in this thread, or lets it through: one that a parent sends may arrive before its child has a handler.
@@ -133,7 +104,7 @@ fn block_stop_signals(block: bool) {
     STOP_SIGNALS.into_iter().for_each(|signal| block_signal(signal, block));
 }
 
-fn handle(signal: c_int, handler: libc::sighandler_t) {
+pub(super) fn handle(signal: c_int, handler: libc::sighandler_t) {
     // SAFETY: the handlers here do nothing but atomic operations. One that is not set is not called.
     unsafe { libc::signal(signal, handler) };
 }
@@ -206,7 +177,7 @@ impl Forker {
                 for signal in STOP_SIGNALS.into_iter().chain([libc::SIGCHLD]) {
                     handle(signal, libc::SIG_DFL);
                 }
-                handle_fatal_signals();
+                fault::handle_fatal_signals();
                 Ok(Forked::Child)
             }
             Some(child) => Ok(Forked::Parent(Child(child))),

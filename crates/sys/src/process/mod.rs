@@ -3,6 +3,7 @@
 pub mod child;
 mod clone;
 mod exec;
+pub mod fault;
 mod fork;
 pub mod local_time;
 pub mod peer;
@@ -11,7 +12,8 @@ mod shared_words;
 pub mod syslog;
 
 pub use exec::exec;
-pub use fork::{Child, Ended, Event, Forked, Forker, block_signal, catch_signals, dump_core_again};
+pub use fault::dump_core_again;
+pub use fork::{Child, Ended, Event, Forked, Forker, block_signal, catch_signals};
 #[cfg(not(loom))]
 pub use shared_words::SharedWords;
 #[cfg(loom)]

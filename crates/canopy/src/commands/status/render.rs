@@ -192,7 +192,7 @@ fn survived(survival: &SurvivalReport) -> String {
     let times = |number: u64| format!("{number} {}", if number == 1 { "time" } else { "times" });
     let mut text = match &survival.last_death {
         None if survival.deaths => "no other process had to take over".to_owned(),
-        None => "upgrades need no unmount; a crash ends the mount (io_uring)".to_owned(),
+        None => "upgrades and crashes need no unmount; kill -9 ends the mount (io_uring)".to_owned(),
         Some(death) => format!(
             "another process took over {}, last after {death}: {:.0} ms without answers (longest {:.0} ms)",
             times(survival.takeovers),
