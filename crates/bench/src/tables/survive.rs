@@ -23,9 +23,9 @@ pub(super) fn survive<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Error> {
     let sides = [
         targets.isolated_branch()?,
         targets.isolated_pool("survive=false", "survive=false")?,
-        targets.isolated_pool("pool", "")?,
+        targets.isolated_pool("survive=auto", "survive=auto")?,
         targets.isolated_pool("/dev/fuse, survive=false", "io-uring=off,survive=false")?,
-        targets.isolated_pool("/dev/fuse", "io-uring=off")?,
+        targets.isolated_pool("/dev/fuse, survive=auto", "io-uring=off,survive=auto")?,
     ];
     let sides: Vec<&Target> = sides.iter().collect();
     let goals = |limit| [URING, DEVICE].map(|[off, on]| Goal { side: on, of: vec![off], plus: 0.0, limit });
