@@ -17,7 +17,8 @@ use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime};
 
-/// A file that has not rested for so long gets no copy: what changes it next might leave the same times.
+/// A file that has not rested for so long gets no copy: what changes it next might leave the same times, on filesystems that store
+/// every other second.
 pub const RESTS: Duration = Duration::from_secs(3);
 
 /// A file, as distinct from all others of the pool, also after a restart of the machine.
@@ -50,12 +51,12 @@ impl Version {
         Version { size: attr.size, mtime: attr.mtime, ctime: attr.ctime }
     }
 
-    /// Returns whether the file has not changed for a while.
+    /// Returns whether the file has not changed for so long.
     #[must_use]
-    pub fn rests(&self, now: SystemTime) -> bool {
-        let now = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs());
-        let since = i64::try_from(now.saturating_sub(RESTS.as_secs())).unwrap_or(i64::MAX);
-        self.ctime.sec < since && self.mtime.sec < since
+    pub fn rests(&self, now: SystemTime, long: Duration) -> bool {
+        let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().saturating_sub(long);
+        let since = (i64::try_from(now.as_secs()).unwrap_or(i64::MAX), now.subsec_nanos());
+        [self.ctime, self.mtime].iter().all(|time| (time.sec, time.nsec) < since)
     }
 }
 
@@ -182,7 +183,8 @@ impl Store {
         if attr.is_regular() && attr.size == version.size { Ok(file) } else { Err(Errno::NOENT) }
     }
 
-    /// Copies a file in the state `attr`. Returns the bytes that the copy takes.
+    /// Copies a file in the state `attr`, from its beginning on. Returns the bytes that the copy takes. `wanted` is asked again and
+    /// again, and given what is there.
     ///
     /// # Errors
     /// `EBUSY` if the file is being written, `EAGAIN` if it has changed meanwhile, `EINTR` as soon as the copy is not `wanted`;
@@ -192,7 +194,7 @@ impl Store {
         source: &LeasedFile,
         branch: u64,
         attr: &Attr,
-        wanted: &dyn Fn() -> bool,
+        wanted: &dyn Fn(BorrowedFd<'_>) -> bool,
     ) -> Result<u64, Errno> {
         let temporary = temporary_name();
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -212,9 +214,10 @@ impl Store {
         source: &LeasedFile,
         target: BorrowedFd<'_>,
         attr: &Attr,
-        wanted: &dyn Fn() -> bool,
+        wanted: &dyn Fn(BorrowedFd<'_>) -> bool,
     ) -> Result<u64, Errno> {
-        copy_data(source, target, attr.size, wanted)?;
+        copy_data(source, target, attr.size, &|| wanted(target))?;
+        wanted(target);
         rustix::fs::fsync(target)?;
         source.check()?;
         let now = stat::of(source.as_fd())?;
@@ -222,6 +225,14 @@ impl Store {
             return Err(Errno::AGAIN);
         }
         Ok(stat::of(target)?.blocks * 512)
+    }
+
+    /// Makes a copy one of another state of its file, which has changed in other ways than its data.
+    ///
+    /// # Errors
+    /// That of rename(2).
+    pub fn restamp(&self, id: &FileId, before: &Version, now: &Version) -> Result<(), Errno> {
+        rustix::fs::renameat(&self.dir, name_of(id, before), &self.dir, name_of(id, now))
     }
 
     /// Removes a copy.
@@ -279,7 +290,7 @@ mod tests {
     }
 
     fn put(store: &Store, path: &Path) -> Result<u64, Errno> {
-        store.put(&leased(path), 7, &attr(path), &|| true)
+        store.put(&leased(path), 7, &attr(path), &|_| true)
     }
 
     #[test]
@@ -326,9 +337,56 @@ mod tests {
         let (store, _) = Store::open(home.path()).unwrap();
         let before = attr(&file);
         fs::write(&file, "longer text").unwrap();
-        assert_eq!(store.put(&leased(&file), 7, &before, &|| true), Err(Errno::AGAIN));
-        assert_eq!(store.put(&leased(&file), 7, &attr(&file), &|| false), Err(Errno::INTR));
+        assert_eq!(store.put(&leased(&file), 7, &before, &|_| true), Err(Errno::AGAIN));
+        assert_eq!(store.put(&leased(&file), 7, &attr(&file), &|_| false), Err(Errno::INTR));
         assert_eq!(fs::read_dir(home.path().join(".canopy-cache")).unwrap().count(), 0);
+    }
+
+    /// As far as its disk is concerned, a panic ends the making of a copy as SIGKILL does.
+    #[test]
+    fn wherever_making_a_copy_ends_there_is_none_or_a_right_one() {
+        let home = tempfile::tempdir().unwrap();
+        let source = tempfile::tempdir_in("/dev/shm").unwrap();
+        let original = source.path().join("f");
+        fs::write(&original, vec![7; 3 * (4 << 20) + 5]).unwrap();
+        let of = attr(&original);
+        let (mut step, mut ended) = (0_u32, false);
+        while !ended {
+            let (store, _) = Store::open(home.path()).unwrap();
+            let left = std::cell::Cell::new(step);
+            let dies = |_: BorrowedFd<'_>| {
+                left.set(
+                    left.get().checked_sub(1).unwrap_or_else(|| std::panic::resume_unwind(Box::new(()))),
+                );
+                true
+            };
+            let make = || store.put(&leased(&original), 7, &of, &dies);
+            ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(make)).is_ok();
+            let (again, found) = Store::open(home.path()).unwrap();
+            assert_eq!(found.len(), usize::from(ended), "after {step} steps");
+            let got = again.get(&FileId::of(7, &of), &Version::of(&of));
+            assert_eq!(got.is_ok(), ended);
+            let left = fs::read_dir(home.path().join(".canopy-cache")).unwrap().count();
+            assert_eq!(left, usize::from(ended), "nothing is left that was under construction");
+            step += 1;
+        }
+        // The beginning, each step, and when all is there.
+        assert_eq!(step, 6);
+    }
+
+    #[test]
+    fn a_copy_follows_another_state() {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("f");
+        fs::write(&file, "text").unwrap();
+        let (store, _) = Store::open(home.path()).unwrap();
+        put(&store, &file).unwrap();
+        let (id, before) = (FileId::of(7, &attr(&file)), Version::of(&attr(&file)));
+        let now = Version { ctime: Time { sec: before.ctime.sec + 9, ..before.ctime }, ..before };
+        store.restamp(&id, &before, &now).unwrap();
+        assert_eq!(store.get(&id, &before).unwrap_err(), Errno::NOENT);
+        assert!(store.get(&id, &now).is_ok());
+        assert!(before.rests(SystemTime::now() + RESTS, RESTS) && !before.rests(SystemTime::now(), RESTS));
     }
 
     #[test]

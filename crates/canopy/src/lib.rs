@@ -96,6 +96,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Dup(args) => canopy_upkeep::dup(&args).map_err(Into::into),
         Command::Dedup(args) => canopy_upkeep::dedup(&args).map_err(Into::into),
         Command::Trash(args) => canopy_upkeep::trash(&args).map_err(Into::into),
+        Command::Cache(args) => canopy_upkeep::cache(&args).map_err(Into::into),
         Command::Drain(args) => {
             let set = |pool: &Path, list: &OsStr| {
                 let kept = commands::set::branches(pool, list, true, cli::parse_mount_cmdline);

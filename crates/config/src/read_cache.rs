@@ -1,7 +1,7 @@
 //! Caches for reading, as text on one line and as tables of a TOML file.
 //!
-//! A cache is `DIR[:DIR...]=GLOB[:GLOB...][|size SIZE][|free SIZE][|when WHEN]`, such as
-//! `/mnt/ssd=films/**:music/**|size 200G|when read 2 times in 1 week`. Several are joined by semicolons. Separators are quoted as in
+//! A cache is `DIR[:DIR...]=GLOB[:GLOB...][|size SIZE][|free SIZE][|when WHEN][|spool]`, such as
+//! `/mnt/ssd=films/**:music/**|size 200G|when read 2 times in 1 week`. `only canopy cache add` takes the place of `when`. Several are joined by semicolons. Separators are quoted as in
 //! [`placement`](crate::placement).
 
 use crate::placement::{join, list, pair, pattern};
@@ -17,7 +17,7 @@ const USUAL_ROOM: Room = Room::FreeShare(10);
 /// When files get a copy unless a table says so.
 pub const USUAL_WHEN: &str = "read twice in a week";
 
-const CACHE: &str = "a cache: DIR[:DIR...]=GLOB[:GLOB...][|size SIZE][|free SIZE][|when WHEN]";
+const CACHE: &str = "a cache: DIR[:DIR...]=GLOB[:GLOB...][|size SIZE][|free SIZE][|when WHEN][|spool]";
 
 /// Parses when a file gets a copy: `opened`, `read twice in a week` or `read 3 times in 2 days`.
 pub fn when(text: &str) -> Result<When, String> {
@@ -41,6 +41,18 @@ pub fn when(text: &str) -> Result<When, String> {
         ["a ", "an "].iter().find_map(|word| within.strip_prefix(word)).map(|unit| format!("1 {unit}"));
     let within = units::time(single.as_deref().unwrap_or(within)).filter(|time| !time.is_zero());
     Ok(When::Read { times, within: within.ok_or_else(wrong)? })
+}
+
+/// What there is instead of a `when`: files get a copy by that command alone.
+const ONLY: &str = "canopy cache add";
+
+/// Parses the command that alone makes copies.
+pub fn only(text: &str) -> Result<When, String> {
+    if text.split_whitespace().eq(ONLY.split(' ')) {
+        Ok(When::Added)
+    } else {
+        Err(format!("only '{text}' is not understood (write only = \"{ONLY}\", or when = \"{USUAL_WHEN}\")"))
+    }
 }
 
 /// Parses what stays free: a size, or per cents.
@@ -67,23 +79,26 @@ pub fn parse_one(text: &str) -> Result<CacheRule, String> {
     let mut parts = split(rest, '|').into_iter();
     let paths = split(parts.next().unwrap_or_default(), ':');
     let paths = paths.into_iter().map(pattern).collect::<Result<_, _>>().map_err(of_cache)?;
-    let (mut room, mut wanted) = (None, None);
+    let (mut room, mut wanted, mut spool) = (None, None, false);
     for part in parts {
         let (word, value) = part.split_once(' ').unwrap_or((part, ""));
         match word {
             "size" | "free" if room.is_some() => return Err(of_cache("give size or free, once".into())),
             "size" => room = Some(size(value).map_err(of_cache)?),
             "free" => room = Some(free(value).map_err(of_cache)?),
-            "when" if wanted.is_none() => wanted = Some(when(value).map_err(of_cache)?),
+            "when" | "only" if wanted.is_some() => return Err(of_cache("give when or only, once".into())),
+            "when" => wanted = Some(when(value).map_err(of_cache)?),
+            "only" => wanted = Some(only(value).map_err(of_cache)?),
+            "spool" if value.is_empty() => spool = true,
             _ => {
                 return Err(of_cache(format!(
-                    "'{part}' is not understood (write 'size SIZE', 'free SIZE' or 'when WHEN')"
+                    "'{part}' is not understood (write 'size SIZE', 'free SIZE', 'when WHEN' or 'spool')"
                 )));
             }
         }
     }
     let when = wanted.map_or_else(|| when(USUAL_WHEN), Ok).map_err(of_cache)?;
-    Ok(CacheRule { dirs, paths, room: room.unwrap_or(USUAL_ROOM), when })
+    Ok(CacheRule { dirs, paths, room: room.unwrap_or(USUAL_ROOM), when, spool })
 }
 
 fn directory(text: &str) -> Result<PathBuf, String> {
@@ -119,10 +134,14 @@ fn format_dir(dir: &Path) -> String {
     quote(&text.replace('\\', "\\\\"))
 }
 
-pub fn format_when(when: When) -> String {
+/// Returns the key that says when a file gets a copy, and its value.
+pub fn format_when(when: When) -> (&'static str, String) {
     match when {
-        When::Opened => "opened".into(),
-        When::Read { times, within } => format!("read {times} times in {}", units::format_time(within)),
+        When::Opened => ("when", "opened".into()),
+        When::Read { times, within } => {
+            ("when", format!("read {times} times in {}", units::format_time(within)))
+        }
+        When::Added => ("only", ONLY.into()),
     }
 }
 
@@ -138,7 +157,9 @@ pub fn format(rules: &CacheRules) -> String {
     let one = |rule: &CacheRule| {
         let dirs: Vec<String> = rule.dirs.iter().map(|dir| format_dir(dir)).collect();
         let (word, room) = format_room(rule.room);
-        format!("{}={}|{word} {room}|when {}", dirs.join(":"), join(&rule.paths), format_when(rule.when))
+        let (key, when) = format_when(rule.when);
+        let spool = if rule.spool { "|spool" } else { "" };
+        format!("{}={}|{word} {room}|{key} {when}{spool}", dirs.join(":"), join(&rule.paths))
     };
     rules.0.iter().map(one).collect::<Vec<_>>().join(";")
 }
@@ -152,7 +173,8 @@ mod tests {
         for text in [
             "/mnt/ssd=films/**:music/**|size 200G|when read 2 times in 1 week",
             "/a:/b=**|free 10%|when opened;/c\\;d=x|free 5G|when read 3 times in 2 days",
-            "/a\\\\b=x|size 1G|when opened",
+            "/a\\\\b=x|size 1G|when opened|spool",
+            "/a=x|free 10%|only canopy cache add",
             "",
         ] {
             assert_eq!(format(&parse(text).unwrap()), text);
@@ -181,6 +203,9 @@ mod tests {
             ("/a=x|when never", "cache /a: when 'never'"),
             ("/a=x|when read 17 times in a week", "cache /a: when 'read 17"),
             ("/a=x|when read 0 times in a week", "cache /a: when 'read 0"),
+            ("/a=x|only snapraid", "cache /a: only 'snapraid'"),
+            ("/a=x|only canopy cache add|when opened", "cache /a: give when or only"),
+            ("/a=x|spool twice", "cache /a: 'spool twice'"),
             ("/a=x|keep", "cache /a: 'keep'"),
             ("/a=x;/b:/a=y", "/a is in two caches"),
         ] {

@@ -153,7 +153,11 @@ impl Daemon {
                 Answer::Keys(names.map(str::to_owned).collect())
             }
             Query::Get(key) => Answer::Value(OsText::from(&*OsString::from_vec(value(key)?))),
-            Query::Placement | Query::Forget(_) => return Err(Errno::NODATA),
+            Query::Placement
+            | Query::Forget(_)
+            | Query::Cached
+            | Query::CacheAdd(_)
+            | Query::CacheDrop(_) => return Err(Errno::NODATA),
             Query::Set { key, value } => set(key, value.to_os_string().as_bytes())?,
             Query::Command(name) => set(&format!("{COMMAND}{name}"), b"")?,
         })

@@ -12,6 +12,7 @@ pub mod daemon;
 pub mod messages;
 pub mod metrics;
 pub mod mount;
+pub mod read_cache;
 pub mod socket;
 
 use canopy_sys::shown::Show as _;
@@ -125,6 +126,12 @@ pub enum OsText {
     Bytes(Vec<u8>),
 }
 
+impl Default for OsText {
+    fn default() -> Self {
+        OsText::Text(String::new())
+    }
+}
+
 impl OsText {
     pub fn to_os_string(&self) -> OsString {
         match self {
@@ -198,6 +205,28 @@ pub struct PoolReport {
     /// Programs that have removed or overwritten more than a rule of the trash allows.
     #[serde(default)]
     pub trash_alarms: Vec<TrashAlarm>,
+    /// The directories with copies that files are read from.
+    #[serde(default)]
+    pub read_caches: Vec<ReadCacheReport>,
+}
+
+/// A directory with copies that files are read from. Counts begin with the process that serves the pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadCacheReport {
+    pub path: OsText,
+    pub files: u64,
+    /// What the copies take.
+    pub bytes: u64,
+    /// Opens of files that were read from a copy here, and the sizes of these files.
+    pub hits: u64,
+    pub hit_bytes: u64,
+    /// Opens of files of the cache without a copy, and their sizes. They count in the first directory of a cache.
+    pub misses: u64,
+    pub missed_bytes: u64,
+    /// What was read from copies here.
+    pub read_bytes: u64,
+    /// Why the directory is not used.
+    pub unusable: Option<String>,
 }
 
 /// Requests that wait for one kind of cause.

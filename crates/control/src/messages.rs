@@ -1,6 +1,7 @@
 //! What is asked over the socket of a pool, and answered: one line of JSON each. The daemon speaks first: a [`Hello`].
 
 use crate::metrics::MetricsReport;
+use crate::read_cache::{AddedReport, CachedReport};
 use crate::{ClosedReport, CopiesReport, OsText, PoolReport};
 use serde::{Deserialize, Serialize};
 
@@ -41,19 +42,32 @@ pub enum Query {
     Command(String),
     /// Forget what a missing branch held.
     Forget(OsText),
+    /// The copies that read caches have.
+    Cached,
+    /// Have these paths of the pool copied to a read cache. Asked again until they are, or are refused.
+    CacheAdd(Vec<OsText>),
+    /// Remove the copies of these paths, or all.
+    CacheDrop(Option<Vec<OsText>>),
 }
 
 impl Query {
     /// Returns whether it may change the pool, so that it must not be asked twice.
     #[must_use]
     pub fn changes(&self) -> bool {
-        matches!(self, Query::Set { .. } | Query::Command(_) | Query::Forget(_))
+        matches!(
+            self,
+            Query::Set { .. }
+                | Query::Command(_)
+                | Query::Forget(_)
+                | Query::CacheAdd(_)
+                | Query::CacheDrop(_)
+        )
     }
 
     /// Returns whether only administrators get an answer.
     #[must_use]
     pub fn is_restricted(&self) -> bool {
-        self.changes() || matches!(self, Query::Closed(_) | Query::Copies(_))
+        self.changes() || matches!(self, Query::Closed(_) | Query::Copies(_) | Query::Cached)
     }
 }
 
@@ -69,6 +83,11 @@ pub enum Answer {
     Keys(Vec<String>),
     Value(OsText),
     Placement(PlacementReport),
+    Cached(Vec<CachedReport>),
+    /// In the order of the paths.
+    CacheAdded(Vec<AddedReport>),
+    /// How many files, and the bytes that they took.
+    CacheDropped(u64, u64),
     Done,
 }
 

@@ -3,7 +3,7 @@
 use crate::families::{self, ALL, Family};
 use crate::observe::{BranchObservation, Condition, Observation};
 use canopy_control::metrics::{MetricsReport, OperationReport, TrafficReport};
-use canopy_control::{BranchReport, OsText};
+use canopy_control::{BranchReport, OsText, ReadCacheReport};
 use std::fmt::{Display, Write as _};
 use std::time::Duration;
 
@@ -83,6 +83,7 @@ impl Exposition {
                 self.one(&families::CATALOGUE_ANSWERS, &[("pool", &pool), ("from", from)], answers);
             }
         }
+        report.read_caches.iter().for_each(|cache| self.read_cache(&pool, cache));
         if let Some(process) = seen.process {
             self.one(&families::MEMORY, own, process.resident_bytes);
             self.one(&families::CPU, own, seconds(process.cpu));
@@ -122,6 +123,21 @@ impl Exposition {
             self.one(&families::DISK_WRITTEN_BYTES, &labels, disk.written_bytes);
             self.one(&families::DISK_BUSY, &labels, seconds(disk.busy));
         }
+    }
+
+    fn read_cache(&mut self, pool: &str, cache: &ReadCacheReport) {
+        let path = text_of(&cache.path);
+        let own: Labels<'_> = &[("pool", pool), ("cache", &path)];
+        self.one(&families::READ_CACHE_FILES, own, cache.files);
+        self.one(&families::READ_CACHE_BYTES, own, cache.bytes);
+        for (result, opens, bytes) in
+            [("hit", cache.hits, cache.hit_bytes), ("miss", cache.misses, cache.missed_bytes)]
+        {
+            let labels = [own, &[("result", result)]].concat();
+            self.one(&families::READ_CACHE_OPENS, &labels, opens);
+            self.one(&families::READ_CACHE_OPENED_BYTES, &labels, bytes);
+        }
+        self.one(&families::READ_CACHE_READ_BYTES, own, cache.read_bytes);
     }
 
     fn metrics(&mut self, pool: &str, metrics: &MetricsReport) {
@@ -292,6 +308,7 @@ mod tests {
         };
         let mut exposition = Exposition { samples: vec![String::new(); ALL.len()] };
         exposition.metrics("/p", &metrics);
+        exposition.read_cache("/p", &ReadCacheReport::default());
         for (family, samples) in ALL.iter().zip(exposition.samples) {
             for sample in samples.lines() {
                 let labels = sample.split_once('{').and_then(|(_, rest)| rest.split_once('}')).unwrap().0;

@@ -138,6 +138,16 @@ families! {
         "The space that this takes in the file of the catalogue.";
     CATALOGUE_ANSWERS: Counter "canopy_catalogue_answers" ["from"]
         "Questions about names and attributes, by who has answered them: the catalogue or the branches.";
+    READ_CACHE_FILES: Gauge "canopy_read_cache_files" ["cache"]
+        "Copies in a directory of a read cache.";
+    READ_CACHE_BYTES: Gauge "canopy_read_cache_bytes" ["cache"]
+        "The space that they take.";
+    READ_CACHE_OPENS: Counter "canopy_read_cache_opens" ["cache", "result"]
+        "Opens of files of a read cache: hit if the file was read from a copy there, else miss.";
+    READ_CACHE_OPENED_BYTES: Counter "canopy_read_cache_opened_bytes" ["cache", "result"]
+        "The sizes of these files.";
+    READ_CACHE_READ_BYTES: Counter "canopy_read_cache_read_bytes" ["cache"]
+        "Bytes that clients have read from copies there.";
     MEMORY: Gauge "canopy_resident_memory_bytes" []
         "The memory of the process that serves the pool.";
     CPU: Counter "canopy_cpu_seconds" []

@@ -16,6 +16,7 @@ mod log;
 mod metrics;
 mod observe;
 pub mod probe;
+pub mod read_cache;
 pub mod sleep;
 mod top;
 mod web;

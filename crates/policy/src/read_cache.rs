@@ -12,6 +12,8 @@ pub struct CacheRule {
     pub paths: Vec<Pattern>,
     pub room: Room,
     pub when: When,
+    /// A large file is read from its copy while that is being made.
+    pub spool: bool,
 }
 
 /// How much a cache may take, in each of its directories.
@@ -32,6 +34,8 @@ pub enum When {
     Opened,
     /// It has been opened for reading so often in such a time.
     Read { times: u8, within: Duration },
+    /// An administrator asks for it.
+    Added,
 }
 
 impl Room {
@@ -101,6 +105,7 @@ impl Reads {
     pub fn suffice(&self, when: When, now: u64) -> bool {
         match when {
             When::Opened => !self.0.is_empty(),
+            When::Added => false,
             When::Read { times, within } => {
                 let since = now.saturating_sub(within.as_secs());
                 self.0.iter().filter(|read| **read >= since).count() >= usize::from(times)
@@ -148,6 +153,7 @@ mod tests {
             paths: paths.iter().map(|path| Pattern::new(path).unwrap()).collect(),
             room: Room::Size(1),
             when: When::Opened,
+            spool: false,
         };
         let rules = CacheRules(vec![rule("/a", &["films/**", "*.flac"]), rule("/b", &["music/**"])]);
         let dir = |path: &str| rules.rule(path.as_bytes()).map(|rule| rule.dirs[0].to_str().unwrap());
@@ -179,6 +185,7 @@ mod tests {
         for (times, when, expected) in [
             (&[][..], When::Opened, false),
             (&[0], When::Opened, true),
+            (&[0], When::Added, false),
             (&[0], twice, false),
             (&[0, DAY], twice, true),
             (&[0, 8 * DAY], twice, false),

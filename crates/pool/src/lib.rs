@@ -24,7 +24,7 @@ pub use door::Caller;
 pub use node::handles::records::{HandleRecords, RECORD as HANDLE_RECORD_WORDS};
 pub use node::known_tree::KnownTree;
 pub use node::passthrough::OpenFlags;
-pub use node::read_cache::CacheFigures;
+pub use node::read_cache::{CacheFigures, CachedFile};
 pub use node::table::dir_numbers::{DIR_NUMBER_WORDS, DIR_NUMBERS_HEAD, DirNumbers};
 pub use ops::aggregate;
 pub use ops::attrs::ioctl::IoctlAnswer;

@@ -63,6 +63,15 @@ pub(crate) fn catalogue_rules() -> Rules {
     Rules::default()
 }
 
+/// Returns for how long a file must have rested that gets a copy in a read cache, if tests change that.
+pub(crate) fn cached_after() -> Option<Duration> {
+    #[cfg(feature = "test-switches")]
+    if let Ok(text) = std::env::var("CANOPY_TEST_CACHED_AFTER") {
+        return text.parse().ok().map(Duration::from_millis);
+    }
+    None
+}
+
 /// Returns after how long a disk rests that has nothing to do.
 pub(crate) fn rests_after() -> Duration {
     #[cfg(feature = "test-switches")]

@@ -93,6 +93,10 @@ pub enum Error {
     NotSynced(String),
     #[error("{}: {why}", .pool.shown())]
     NotThawed { pool: PathBuf, why: String },
+    #[error("{}: {why}", .pool.shown())]
+    Cache { pool: PathBuf, why: String },
+    #[error("{refused} of {all} files are not cached")]
+    NotCached { refused: u64, all: u64 },
     #[error("not all was done: {0}")]
     NotRestored(u64),
     #[error("{} is not a directory", .0.shown())]

@@ -1,5 +1,5 @@
 //! The commands that keep a pool in shape: where files are (`which`, `ls`, `du`), moving them between branches, their
-//! copies, copies that differ (`fsck`), and what was removed (`trash`).
+//! copies, copies that differ (`fsck`), what was removed (`trash`), and what is read from a fast disk (`cache`).
 //!
 //! They look at the branches directly, in the order in which the pool lists them, and leave changes to the daemon
 //! (`canopy_sys::ioctl::relocate`), except that `dedup` removes copies that
@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod cache;
 mod columns;
 mod consent;
 mod copies;
@@ -36,6 +37,7 @@ mod tests;
 mod tools;
 mod trash;
 
+pub use cache::{CacheArgs, cache};
 pub use consent::ConsentArgs;
 pub use copies::{CopiesArgs, DedupArgs, DupArgs, VerifyArgs, copies, dedup, dup, verify};
 pub use error::{Error, Result};

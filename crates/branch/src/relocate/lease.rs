@@ -34,6 +34,11 @@ impl LeasedFile {
         }
     }
 
+    /// As `hold`, without waiting for a file that was closed a moment ago.
+    pub fn hold_now(file: OwnedFd) -> Result<LeasedFile, Errno> {
+        take_lease(&file, 1).map(|()| LeasedFile { file, leased: true })
+    }
+
     /// Fails with `EBUSY` once another process wants to write the file. That process waits until this is dropped.
     pub fn check(&self) -> Result<(), Errno> {
         if !self.leased || lease::holds(self.file.as_fd()) { Ok(()) } else { Err(Errno::BUSY) }
@@ -74,9 +79,7 @@ pub fn is_written(fd: impl AsFd) -> bool {
 
 /// As [`is_written`], without waiting for a file that was closed a moment ago.
 pub fn is_written_now(fd: impl AsFd) -> bool {
-    let lease =
-        readable(fd).and_then(|file| take_lease(&file, 1).map(|()| LeasedFile { file, leased: true }));
-    lease.is_err()
+    readable(fd).and_then(LeasedFile::hold_now).is_err()
 }
 
 /// Reopens a file for reading, without changes of its access time where the daemon may.

@@ -6,14 +6,16 @@ use std::fmt::Write as _;
 
 /// The groups of commands, in the order of a pool's life. Each command that is not hidden is in one of them.
 const GROUPS: &[(&str, &[&str])] = &[
-    ("Set up", &["init", "migrate", "doctor"]),
-    ("Mount", &["mount", "umount", "sync", "upgrade"]),
+    ("Set up and mount", &["init", "migrate", "doctor", "mount", "umount", "sync", "upgrade"]),
     (
         "Look",
         &["status", "disks", "top", "metrics", "notify", "log", "web", "explain", "bench", "collect-info"],
     ),
     ("Change", &["add", "remove", "replace", "forget", "mode", "set", "get", "list", "options"]),
-    ("Files", &["which", "ls", "du", "lost", "trash", "move", "balance", "drain", "consolidate", "tier"]),
+    (
+        "Files",
+        &["which", "ls", "du", "lost", "trash", "cache", "move", "balance", "drain", "consolidate", "tier"],
+    ),
     ("Copies and checks", &["copies", "dup", "dedup", "verify", "fsck", "jobs"]),
 ];
 

@@ -31,8 +31,8 @@ use canopy_setup::commands::init::InitArgs;
 use canopy_setup::commands::migrate::MigrateArgs;
 use canopy_setup::complete::CompleteArgs;
 use canopy_upkeep::{
-    BalanceArgs, ConsolidateArgs, CopiesArgs, DedupArgs, DrainArgs, DuArgs, DupArgs, ForgetArgs, FsckArgs,
-    LostArgs, LsArgs, MoveArgs, TierArgs, Tool, ToolCommand, TrashArgs, VerifyArgs, WhichArgs,
+    BalanceArgs, CacheArgs, ConsolidateArgs, CopiesArgs, DedupArgs, DrainArgs, DuArgs, DupArgs, ForgetArgs,
+    FsckArgs, LostArgs, LsArgs, MoveArgs, TierArgs, Tool, ToolCommand, TrashArgs, VerifyArgs, WhichArgs,
 };
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -96,6 +96,7 @@ pub enum Command {
     Dedup(DedupArgs),
     Verify(VerifyArgs),
     Trash(TrashArgs),
+    Cache(CacheArgs),
     /// A program of mergerfs-tools.
     #[command(skip)]
     Tool(ToolCommand),

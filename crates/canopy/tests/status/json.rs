@@ -96,9 +96,11 @@ struct Bed {
 
 impl Bed {
     fn new() -> Bed {
-        let builder = Pool::builder(BINARY).option("minfreespace=0,cache.attr=0,cache.entry=0");
+        let home = ScratchDir::new("canopy-json-", &["etc", "one", "two", "ssd"]);
+        let cache = format!("read-cache={}=d/**|when opened", home.path("ssd").display());
+        let builder = Pool::builder(BINARY).option("minfreespace=0,cache.attr=0,cache.entry=0").option(cache);
         let pool = PoolBed::mount(builder, [0; 3].map(|_| LoopFs::ext4(64 << 20)));
-        Bed { pool, home: ScratchDir::new("canopy-json-", &["etc", "one", "two"]) }
+        Bed { pool, home }
     }
 
     fn put(&self, branch: usize, path: &str, content: impl AsRef<[u8]>) {
@@ -161,6 +163,7 @@ fn json_is_as_documented() {
     bed.put(0, ".canopy-aside/1764267611000000000/d/once", "before");
     check("copies", &all(&["copies POOL"]));
     check("ls", &all(&["ls POOL/d"]));
+    check("cache", &all(&["cache add POOL d big", "cache list POOL", "cache drop POOL d"]));
     check("du", &all(&["du POOL"]));
     let log = bed.json("log POOL");
     let (source, point) = (&log["sources"][0], bed.pool.pool.path().to_str().unwrap());

@@ -62,6 +62,7 @@ fn a_healthy_pool_is_described_without_warnings() {
         "parked",
         "passthrough",
         "pid",
+        "read_caches",
         "security",
         "sleep",
         "source",

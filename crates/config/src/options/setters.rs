@@ -154,7 +154,7 @@ impl Setter for ReadCache {
         read_cache::format(&config.pool.read_cache)
     }
     fn accepted(&self) -> String {
-        "DIR[:DIR...]=GLOB[:GLOB...][|size SIZE][|free SIZE][|when WHEN], several joined by semicolons".into()
+        "DIR[:DIR...]=GLOB[:GLOB...][|size SIZE][|free SIZE][|when WHEN][|spool], several joined by semicolons".into()
     }
 }
 

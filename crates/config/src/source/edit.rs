@@ -449,10 +449,14 @@ mod tests {
             toml(
                 "[[cache]] # fast\nbranches = '/s'\npath = '**'\n",
                 "read-cache",
-                "/s=**;/t=a:b|size 5G|when opened"
+                "/s=**;/t=a:b|size 5G|when opened|spool"
             ),
             "[[cache]] # fast\nbranches = '/s'\npath = '**'\n\n[[cache]]\nbranches = [\"/t\"]\n\
-             path = [\"a\", \"b\"]\nsize = \"5G\"\nwhen = \"opened\"\n"
+             path = [\"a\", \"b\"]\nsize = \"5G\"\nwhen = \"opened\"\nspool = true\n"
+        );
+        assert_eq!(
+            toml("", "read-cache", "/t=a|free 10%|only canopy cache add"),
+            "[[read-cache]]\nbranches = [\"/t\"]\npath = [\"a\"]\nfree = \"10%\"\nonly = \"canopy cache add\"\n"
         );
         assert_eq!(
             toml("[cache]\nattr = 1\n", "read-cache", "/t=a|free 10%|when read 3 times in 2 days"),

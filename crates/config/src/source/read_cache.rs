@@ -7,7 +7,7 @@ use canopy_policy::placement::Pattern;
 use canopy_policy::read_cache::CacheRule;
 use toml_edit::{Array, Item, Table, TableLike, Value};
 
-const PARTS: [&str; 5] = ["branches", "path", "size", "free", "when"];
+const PARTS: [&str; 7] = ["branches", "path", "size", "free", "when", "only", "spool"];
 
 /// Returns a table in the syntax of `-o`.
 ///
@@ -37,8 +37,18 @@ pub(super) fn of_table(table: &dyn TableLike) -> Result<String, String> {
         (None, Some(free)) => format!("|free {free}"),
         (None, None) => String::new(),
     };
-    let when = word("when", read_cache::USUAL_WHEN)?.map_or_else(String::new, |when| format!("|when {when}"));
-    let text = format!("{named}={}{room}{when}", paths.join(":"));
+    let when = match (word("when", read_cache::USUAL_WHEN)?, word("only", "canopy cache add")?) {
+        (Some(_), Some(_)) => return Err(of_cache("give when or only, not both".into())),
+        (Some(when), None) => format!("|when {when}"),
+        (None, Some(only)) => format!("|only {only}"),
+        (None, None) => String::new(),
+    };
+    let spool = match table.get("spool").map(|item| item.as_bool()) {
+        Some(None) => return Err(of_cache("spool must be true or false".into())),
+        Some(Some(true)) => "|spool",
+        Some(Some(false)) | None => "",
+    };
+    let text = format!("{named}={}{room}{when}{spool}", paths.join(":"));
     // In one form, so that tables can be compared.
     read_cache::parse(&text).map(|rules| read_cache::format(&rules))
 }
@@ -64,7 +74,11 @@ pub(super) fn to_tables(text: &str) -> Result<Vec<Table>, String> {
         table.insert("path", Item::Value(globs.into()));
         let (word, room) = read_cache::format_room(rule.room);
         table.insert(word, Item::Value(room.into()));
-        table.insert("when", Item::Value(read_cache::format_when(rule.when).into()));
+        let (key, when) = read_cache::format_when(rule.when);
+        table.insert(key, Item::Value(when.into()));
+        if rule.spool {
+            table.insert("spool", Item::Value(true.into()));
+        }
         table
     };
     Ok(read_cache::parse(text)?.0.iter().map(one).collect())

@@ -452,6 +452,8 @@ mod tests {
         for (text, mistake) in [
             ("[[cache]]\npath = '**'", "1: a cache needs branches"),
             ("[[cache]]\nbranches = '/s'", "1: cache /s: path is missing"),
+            ("[[cache]]\nbranches = '/s'\npath = '**'\nonly = 'me'", "1: cache /s: only 'me'"),
+            ("[[cache]]\nbranches = '/s'\npath = '**'\nspool = 'yes'", "1: cache /s: spool must be"),
             ("[[cache]]\nbranches = 's'\npath = '**'", "1: cache s: 's' is not a directory"),
             (
                 "[[cache]]\nbranches = '/s'\npaths = '**'",

@@ -290,6 +290,7 @@ mod tests {
             disks: vec![],
             catalogue: None,
             trash_alarms: Vec::new(),
+            read_caches: Vec::new(),
         };
         let metrics = MetricsReport {
             operations,

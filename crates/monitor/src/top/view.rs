@@ -4,7 +4,7 @@ use super::bars::Glyphs;
 use super::rates::{BranchRate, History, OperationRate};
 use super::screen::Line;
 use crate::observe::{Condition, Observation};
-use crate::sleep;
+use crate::{read_cache, sleep};
 use anstyle::{AnsiColor, Effects, Style};
 use canopy_control::OsText;
 use canopy_terminal::{BAD, BOLD, WARNING, bytes, fitted, width};
@@ -112,7 +112,8 @@ fn summary(now: &Observation, operations: &[OperationRate]) -> Vec<Line> {
             count(moves.files),
         ),
     ];
-    lines.into_iter().chain(sleep::summary(&daemon.pool.disks)).map(Line::plain).collect()
+    let cached = daemon.pool.read_caches.iter().map(|cache| format!("cache {}", read_cache::line(cache)));
+    lines.into_iter().chain(cached).chain(sleep::summary(&daemon.pool.disks)).map(Line::plain).collect()
 }
 
 /// Returns the tables of branches and operations, in so many rows. The operations get at least a third.

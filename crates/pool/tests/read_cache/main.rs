@@ -5,12 +5,16 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod asked;
+mod follow;
+mod spool;
+
 use canopy_base::ids::{HandleId, NodeId};
 use canopy_branch::branch::Mode::Rw;
 use canopy_policy::placement::Pattern;
 use canopy_policy::read_cache::{CacheRule, CacheRules, Room, When};
 use canopy_pool::config::Config;
-use canopy_pool::{SetAttr, ops};
+use canopy_pool::{CacheFigures, SetAttr, ops};
 use common::{Made, TestKernel, administrator, over, pool};
 use rustix::fs::OFlags;
 use std::fs::{self, File, FileTimes};
@@ -27,14 +31,18 @@ struct Rig {
 
 fn config(ssd: &Path, room: Room, when: When) -> Config {
     let paths = vec![Pattern::new("films/").unwrap()];
-    let rule = CacheRule { dirs: vec![ssd.to_owned()], paths, room, when };
+    let rule = CacheRule { dirs: vec![ssd.to_owned()], paths, room, when, spool: true };
     Config { read_cache: CacheRules(vec![rule]), ..Config::default() }
 }
 
 fn connect(made: &Made) {
     let kernel = TestKernel { unwatched: true, ..TestKernel::default() };
     ops::settings::connect(&made.pool, Arc::new(kernel), false);
+    ops::read_cache::set_rests(&made.pool, RESTS / 2);
 }
+
+/// A file rests for so long before it is copied.
+const RESTS: Duration = Duration::from_millis(200);
 
 /// Makes a pool with these files in it, which rest.
 fn rig(room: Room, when: When, files: &[&str]) -> Rig {
@@ -43,7 +51,7 @@ fn rig(room: Room, when: When, files: &[&str]) -> Rig {
     connect(&made);
     fs::create_dir(made.on(0, "films")).unwrap();
     files.iter().for_each(|name| fs::write(made.on(0, name), "original").unwrap());
-    std::thread::sleep(Duration::from_millis(4200));
+    std::thread::sleep(RESTS);
     ops::read_cache::tend(&made.pool);
     Rig { made, ssd }
 }
@@ -99,8 +107,13 @@ impl Rig {
         assert_eq!(self.content(path), "the copy");
     }
 
+    fn figures(&self) -> CacheFigures {
+        let [figures] = &ops::read_cache::figures(&self.made.pool)[..] else { panic!("one directory") };
+        figures.clone()
+    }
+
     fn hits(&self) -> (u64, u64) {
-        let figures = ops::read_cache::figures(&self.made.pool);
+        let figures = self.figures();
         (figures.hits, figures.misses)
     }
 }
@@ -111,7 +124,8 @@ fn what_was_read_is_read_from_its_copy_until_somebody_changes_it() {
     assert_eq!(rig.content("b"), "original");
     rig.cache("films/a");
     assert_eq!(rig.hits(), (1, 1));
-    assert_eq!(ops::read_cache::figures(&rig.made.pool).bytes_read, 8);
+    let figures = rig.figures();
+    assert_eq!((figures.files, figures.hit_bytes, figures.missed_bytes, figures.read_bytes), (1, 8, 8, 8));
 
     // A writer takes it away from readers that have it open.
     let reader = rig.open("films/a", OFlags::RDONLY);
@@ -176,7 +190,7 @@ fn another_file_of_the_name_is_another_file_and_a_removed_one_takes_its_copy_alo
 fn hard_links_are_one_file() {
     let rig = rig(Room::Size(1 << 20), When::Opened, &["films/a"]);
     fs::hard_link(rig.made.on(0, "films/a"), rig.made.on(0, "films/b")).unwrap();
-    std::thread::sleep(Duration::from_millis(4200));
+    std::thread::sleep(RESTS);
     rig.cache("films/a");
     assert_eq!(rig.content("films/b"), "the copy");
 }

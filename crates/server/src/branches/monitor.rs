@@ -10,6 +10,7 @@
 
 use super::pending::{self, PendingBranches};
 use super::topology::{GoneBranch, Topology};
+use crate::test_switches;
 use canopy_branch::branch::Branch;
 use canopy_branch::branch::health::{CheckResult, Health};
 use canopy_branch::fs::block_device;
@@ -75,7 +76,12 @@ impl BranchMonitor {
         }
         if ops::read_cache::is_due(&topology.pool, self.round.fetch_add(1, Ordering::Relaxed)) {
             let pool = Arc::clone(&topology.pool);
-            tend::apart_if_free((c"canopy-cache", tend::of(self)), move || ops::read_cache::tend(&pool));
+            tend::apart_if_free((c"canopy-cache", tend::of(self)), move || {
+                if let Some(long) = test_switches::cached_after() {
+                    ops::read_cache::set_rests(&pool, long);
+                }
+                ops::read_cache::tend(&pool);
+            });
         }
         for (path, gone) in topology.gone_branches() {
             if changed || gone.health.needs_check() {

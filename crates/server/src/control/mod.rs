@@ -6,6 +6,7 @@
 mod file_keys;
 mod hidden_name;
 mod metrics;
+mod read_cache;
 mod rest;
 mod socket;
 mod status;
@@ -208,6 +209,18 @@ impl Control {
                 self.topology.forget_names(&branch.to_path())?;
                 Answer::Done
             }
+            Query::Cached => {
+                admits(Act::LearnNames)?;
+                read_cache::list(&self.pool)
+            }
+            Query::CacheAdd(paths) => {
+                admits(Act::Configure)?;
+                read_cache::add(&self.pool, paths)
+            }
+            Query::CacheDrop(paths) => {
+                admits(Act::Configure)?;
+                read_cache::drop_copies(&self.pool, paths.as_ref())
+            }
         })
     }
 
@@ -228,9 +241,13 @@ impl Control {
             Answer::Metrics(report) => status::json(&report),
             Answer::Closed(report) => status::json(&report),
             Answer::Value(value) => value.to_os_string().into_vec(),
-            Answer::Copies(_) | Answer::Keys(_) | Answer::Placement(_) | Answer::Done => {
-                return Err(Errno::NODATA);
-            }
+            Answer::Copies(_)
+            | Answer::Keys(_)
+            | Answer::Placement(_)
+            | Answer::Cached(_)
+            | Answer::CacheAdded(_)
+            | Answer::CacheDropped(..)
+            | Answer::Done => return Err(Errno::NODATA),
         })
     }
 

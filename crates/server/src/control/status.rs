@@ -1,6 +1,6 @@
 //! The reports for `canopy status` and `canopy explain`.
 
-use super::rest;
+use super::{read_cache, rest};
 use crate::branches::condition::Condition;
 use crate::branches::liveness::Liveness;
 use crate::branches::topology::Topology;
@@ -180,6 +180,7 @@ pub(crate) fn status(
             ..connection.security.clone()
         },
         trash_alarms: ops::names::brake::alarms(pool).into_iter().map(trash_alarm).collect(),
+        read_caches: read_cache::figures(pool),
         survival: connection.ledger.as_ref().filter(|ledger| ledger.is_servable()).map(survival_report),
         disks: rest::without_names(rest::disks(&in_force)),
         catalogue: rest::catalogue(pool, config),

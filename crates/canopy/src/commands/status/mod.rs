@@ -295,6 +295,7 @@ fn pool(
         security: report.as_ref().map(|report| report.security.clone()),
         survival: report.as_ref().and_then(|report| report.survival.clone()),
         trash_alarms: report.as_ref().map(|report| report.trash_alarms.clone()),
+        read_caches: report.as_ref().map(|report| report.read_caches.clone()),
         options: report.as_ref().map(|report| report.options.clone()),
         tiering: TierStatus::of(&mounted.mountpoint, report.as_ref(), branches.iter().filter_map(space)),
         jobs: Jobs::default(),

@@ -2,8 +2,8 @@
 
 use crate::commands::probe::BranchFacts;
 use canopy_control::{
-    CatalogueReport, IllnessReport, KernelReport, OsText, ParkedReport, RememberedReport, SecurityReport,
-    SurvivalReport, TrashAlarm, WaitReport,
+    CatalogueReport, IllnessReport, KernelReport, OsText, ParkedReport, ReadCacheReport, RememberedReport,
+    SecurityReport, SurvivalReport, TrashAlarm, WaitReport,
 };
 use canopy_monitor::disks::DiskHealth;
 use canopy_monitor::sleep::DiskSleep;
@@ -100,6 +100,8 @@ pub struct PoolStatus {
     pub survival: Option<SurvivalReport>,
     /// Programs that remove or overwrite too much.
     pub trash_alarms: Option<Vec<TrashAlarm>>,
+    /// Directories with copies that files are read from.
+    pub read_caches: Option<Vec<ReadCacheReport>>,
     pub branches: Vec<BranchStatus>,
     /// The disks below them.
     pub disks: Vec<DiskHealth>,

@@ -3,7 +3,7 @@
 use super::model::{BranchStatus, Health, PoolStatus, State, Status, Unmounted};
 use crate::terminal::{BAD, BOLD, WARNING, bytes, paragraph, styled, table};
 use canopy_control::{OsText, ParkedReport, SurvivalReport};
-use canopy_monitor::sleep;
+use canopy_monitor::{read_cache, sleep};
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -90,6 +90,9 @@ fn pool(pool: &PoolStatus, linux: Option<&String>) -> String {
             "trash",
             &format!("{}, which go when the room is needed (canopy trash list)", bytes(trash)),
         );
+    }
+    for cache in pool.read_caches.iter().flatten() {
+        fact(&mut text, "cache", &read_cache::line(cache));
     }
     let disks = sleep::facts(&pool.sleep, pool.catalogue.as_ref());
     pool.tiering

@@ -12,6 +12,7 @@ use crate::node::handles::FileHandle;
 use crate::ops::moves;
 use crate::ops::names;
 use crate::ops::owed;
+use crate::ops::read_cache;
 use crate::ops::resolve;
 use crate::ops::resolve::opened_copies::OpenedCopies;
 use crate::ops::resolve::places::{Chosen, Places, Purpose};
@@ -22,6 +23,7 @@ use canopy_base::error::{Error, Result};
 use canopy_base::ids::{HandleId, NodeId};
 use canopy_branch::fs::stat::{self, Attr, S_ISGID, S_ISUID, S_IXGRP, Time};
 use canopy_branch::fs::{pinned, xattr};
+use canopy_branch::relocate::lease;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
 use rustix::io::Errno;
@@ -192,17 +194,19 @@ fn change<'p>(
     if set.uid.is_some() || set.gid.is_some() {
         let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
         on_each(Func::Chown, true, &|place| {
-            rustix::fs::chownat(&place.fd, c"", uid, gid, AtFlags::EMPTY_PATH)?;
-            // The branch checks what the daemon may keep, which may be more than its caller may.
-            match without_set_id(&place.attr, || caller.is_in_group(place.attr.gid)) {
-                Some(mode) => pinned::chmod(place.fd.as_fd(), mode),
-                None => Ok(()),
-            }
+            following(op, place, || {
+                rustix::fs::chownat(&place.fd, c"", uid, gid, AtFlags::EMPTY_PATH)?;
+                // The branch checks what the daemon may keep, which may be more than its caller may.
+                match without_set_id(&place.attr, || caller.is_in_group(place.attr.gid)) {
+                    Some(mode) => pinned::chmod(place.fd.as_fd(), mode),
+                    None => Ok(()),
+                }
+            })
         })?;
     }
     if let Some(mode) = set.mode {
         let mode = Mode::from_raw_mode(mode & 0o7777);
-        on_each(Func::Chmod, true, &|place| pinned::chmod(place.fd.as_fd(), mode))?;
+        on_each(Func::Chmod, true, &|place| following(op, place, || pinned::chmod(place.fd.as_fd(), mode)))?;
     }
     if with_data {
         return Ok(());
@@ -215,9 +219,15 @@ fn change<'p>(
         })?;
     }
     if let Some(times) = times(set) {
-        on_each(Func::Utimens, false, &|place| pinned::set_times(place.fd.as_fd(), &times))?;
+        let set = |place: &Place| pinned::set_times(place.fd.as_fd(), &times);
+        on_each(Func::Utimens, false, &|place| following(op, place, || set(place)))?;
     }
     Ok(())
+}
+
+/// Runs a change of a place that its copy in a cache follows.
+fn following(op: &Op<'_>, place: &Place, change: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+    read_cache::following(op, &place.branch, Some(&place.attr), || lease::readable(&place.fd), change)
 }
 
 /// Returns the file of a handle, or a node's own file.
@@ -287,7 +297,7 @@ fn change_data(
         })?;
     }
     if let Some(times) = times(set) {
-        file.branch.changes(|| pinned::set_times(file.fd.as_fd(), &times))?;
+        file.branch.changes(|| following(op, &file, || pinned::set_times(file.fd.as_fd(), &times)))?;
     }
     Ok(file)
 }

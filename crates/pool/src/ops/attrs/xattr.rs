@@ -7,6 +7,7 @@ use crate::door::Caller;
 use crate::node::Node;
 use crate::ops::names;
 use crate::ops::owed;
+use crate::ops::read_cache;
 use crate::ops::reserve;
 use crate::ops::resolve;
 use crate::ops::resolve::Place;
@@ -18,7 +19,7 @@ use canopy_base::ids::NodeId;
 use canopy_branch::fs::acl::{ACCESS, is_acl};
 use canopy_branch::fs::stat::{self, S_ISGID};
 use canopy_branch::fs::{generation, pinned, xattr};
-use canopy_branch::relocate::is_xfs_acl_alias;
+use canopy_branch::relocate::{is_xfs_acl_alias, lease};
 use canopy_policy::{self as policy, Category};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Mode, XattrFlags};
@@ -163,8 +164,16 @@ pub fn setxattr(
         may_write(caller, name, place)?;
         let fd = place.fd.as_fd();
         let nears = place.branch.nears_reserve(value.len() as u64);
-        reserve::take_space(op, nears, || None, || Ok(xattr::set(fd, name, value, flags)?))
-            .map_err(Error::errno)?;
+        read_cache::following(
+            op,
+            &place.branch,
+            Some(&place.attr),
+            || lease::readable(fd),
+            || {
+                reserve::take_space(op, nears, || None, || Ok(xattr::set(fd, name, value, flags)?))
+                    .map_err(Error::errno)
+            },
+        )?;
         // The kernel sends `kill_sgid` only if it checks ACLs, and the branch lets the daemon keep the bit.
         let unknown_to_kernel = name == ACCESS && !resolve::acl::kernel_checks_acls(op);
         if !kill_sgid && !unknown_to_kernel {
@@ -206,7 +215,14 @@ pub fn removexattr(pool: &Pool, caller: &Caller, id: NodeId, name: &[u8]) -> Res
     resolve::places::on_copies(op, &node, trust, (Func::Removexattr, purpose(name)), |place| {
         on.push(place.index);
         may_write(caller, name, place)?;
-        xattr::remove(place.fd.as_fd(), name)
+        let fd = place.fd.as_fd();
+        read_cache::following(
+            op,
+            &place.branch,
+            Some(&place.attr),
+            || lease::readable(fd),
+            || xattr::remove(fd, name),
+        )
     })?;
     owed::note_attributes(op, &node, on);
     acl_changed(op, id, name);

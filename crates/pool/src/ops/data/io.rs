@@ -89,7 +89,7 @@ pub fn read(pool: &Pool, via: impl Into<Via>, offset: u64, buffer: &mut [u8]) ->
     let range = offset..offset + buffer.len() as u64;
     loop {
         let (node, moves) = (|| Ok(handle.node.clone()), handle.node.moves());
-        let (done, failed) = read_there(pool, &handle, via, offset, buffer)?;
+        let (done, failed) = read_there(&handle, via, offset, buffer)?;
         match failed {
             Some(error) if moves::heal::leads_away(pool, node, (moves, &range), error)? => {}
             Some(error) if done == 0 || via.pages => return Err(error),
@@ -100,7 +100,6 @@ pub fn read(pool: &Pool, via: impl Into<Via>, offset: u64, buffer: &mut [u8]) ->
 
 /// Reads from the file where it is now. Returns the number of bytes, and the error that came after them.
 fn read_there(
-    pool: &Pool,
     handle: &FileHandle,
     via: Via,
     offset: u64,
@@ -113,7 +112,7 @@ fn read_there(
     if direct && cleared_flags(handle, via.flags.unwrap_or(handle.flags)).contains(OFlags::DIRECT) {
         (fd, direct) = (handle.plain_to_read()?, false);
     }
-    let from_copy = if direct { 0 } else { read_copy(pool, handle, offset, buffer) };
+    let from_copy = if direct { 0 } else { read_copy(handle, offset, buffer) };
     let (mut done, mut failed) = (from_copy, None);
     while done < buffer.len() {
         match handle.open.reads(|| rustix::io::pread(&*fd, &mut buffer[done..], offset + done as u64)) {
@@ -146,11 +145,15 @@ fn read_there(
 }
 
 /// Reads what there is in the copy of a file, if it has one. What the copy cannot give is read from the file.
-fn read_copy(pool: &Pool, handle: &FileHandle, offset: u64, buffer: &mut [u8]) -> usize {
+fn read_copy(handle: &FileHandle, offset: u64, buffer: &mut [u8]) -> usize {
     let Some(copy) = handle.open.copy() else { return 0 };
     let mut done = 0;
     while done < buffer.len() {
-        match rustix::io::pread(&*copy.fd, &mut buffer[done..], offset + done as u64) {
+        let at = offset + done as u64;
+        let Some((file, upto)) = copy.at(at) else { break };
+        let end = usize::try_from(upto - at)
+            .map_or(buffer.len(), |left| buffer.len().min(done.saturating_add(left)));
+        match rustix::io::pread(file, &mut buffer[done..end], at) {
             Ok(0) => break,
             Ok(n) => done += n,
             Err(Errno::INTR) => {}
@@ -161,7 +164,7 @@ fn read_copy(pool: &Pool, handle: &FileHandle, offset: u64, buffer: &mut [u8]) -
             }
         }
     }
-    pool.read_cache.count_read(done);
+    copy.counts.read(done);
     done
 }
 

@@ -6,6 +6,7 @@ use crate::door::Caller;
 use crate::ops::aggregate;
 use crate::ops::names;
 use crate::ops::owed;
+use crate::ops::read_cache;
 use crate::ops::reserve;
 use crate::ops::reserve::DIRECTORY_GROWS;
 use crate::ops::resolve;
@@ -20,6 +21,7 @@ use canopy_branch::fs::pinned;
 use canopy_branch::fs::reserved::check_not_reserved;
 use canopy_branch::fs::stat::Attr;
 use canopy_branch::journal::Change;
+use canopy_branch::relocate::lease;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -117,13 +119,20 @@ fn link_node(
             names::create::bring_dir(op, &mut dirs, index, &path)?;
             let dir = dirs.get(index).ok_or(Errno::NOENT)?;
             let nears = op.branches[index].nears_reserve(DIRECTORY_GROWS);
-            let link = || Ok(pinned::link(target.fd.as_fd(), dir, new_name)?);
+            let fd = target.fd.as_fd();
+            let link = || Ok(pinned::link(fd, dir, new_name)?);
             // Symlinks, pipes and the like get no copies, and may have no attributes of users.
             if target.attr.is_regular() {
                 resolve::generations::begin_generation(op, target.fd.as_fd(), &path, new_name)?;
             }
             trash::making_way(op, &op.branches[index], || {
-                reserve::take_space(op, nears, || None, link).map_err(Error::errno)
+                read_cache::following(
+                    op,
+                    &op.branches[index],
+                    Some(&target.attr),
+                    || lease::readable(fd),
+                    || reserve::take_space(op, nears, || None, link).map_err(Error::errno),
+                )
             })
         }));
         dirs.name_created(new_name, index);

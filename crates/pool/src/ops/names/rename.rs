@@ -14,6 +14,7 @@ use crate::ops::external_changes;
 use crate::ops::names;
 use crate::ops::names::remove::Fate;
 use crate::ops::owed;
+use crate::ops::read_cache;
 use crate::ops::reserve;
 use crate::ops::reserve::DIRECTORY_GROWS;
 use crate::ops::resolve;
@@ -26,6 +27,8 @@ use canopy_base::path::join;
 use canopy_branch::fs::reserved::{check_not_reserved, is_reserved};
 use canopy_branch::fs::stat::{self, Attr};
 use canopy_branch::journal::Change;
+use canopy_branch::relocate::lease;
+use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use smallvec::{SmallVec, smallvec};
@@ -420,6 +423,7 @@ pub(crate) fn replace<'b>(
     note_owed(op, old, new, kind);
     let gone = victim.map(|victim| names::remove::orphan(op, victim, Fate::of(kept)));
     op.nodes.renamed((old.parent, old.name), (new.parent, new.name));
+    read_cache::renamed(op, &join(&old.path, old.name), &join(&new.path, new.name));
     resolve::generations::note_closed(op, &new.path, new.name);
     if removed_any {
         note_replacement(op, new);
@@ -509,9 +513,18 @@ fn rename_for_caller(
     // A whiteout belongs to the daemon.
     let nears = !kind.leaves_whiteout() && new.dirs.branches[index].nears_reserve(DIRECTORY_GROWS);
     let rename = || Ok(rename_on_branch(old, new, index, undoable, kind)?);
+    let source = || open_source(old, index).and_then(lease::readable);
     trash::making_way(op, &new.dirs.branches[index], || {
-        reserve::take_space(op, nears, || None, rename).map_err(Error::errno)
+        read_cache::following(op, &new.dirs.branches[index], old.copies.get(index), source, || {
+            reserve::take_space(op, nears, || None, rename).map_err(Error::errno)
+        })
     })
+}
+
+/// Opens the source on one branch.
+fn open_source(old: &Side, index: usize) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(old.dirs.get(index).ok_or(Errno::NOENT)?, old.name, flags, Mode::empty())
 }
 
 /// Renames the copy on one branch, in a way that can be undone if `undoable` and the filesystem allows it.
