@@ -29,6 +29,8 @@ pub(crate) struct Plan {
     pub(crate) rules: &'static str,
     pub(crate) tiers: &'static str,
     pub(crate) trash: &'static str,
+    /// Files are read from copies.
+    pub(crate) cached: bool,
 }
 
 /// What the trash keeps. The first is for everything.
@@ -83,6 +85,8 @@ impl Plan {
         if has(Weather::Caches) && !caches.is_empty() {
             options.push(caches.into());
         }
+        // Drawn by its own, so that the worlds of seeds stay as they are.
+        let cached = has(Weather::ReadCache) && Rng::new(seed ^ 0xcac4e).below(2) == 0;
         let (copied, placed) =
             (has(Weather::Copies), has(Weather::Tiers) && rng.below(2) == 0 && disks.len() > 2);
         let everything = rng.below(2) == 0 || has(Weather::Rules);
@@ -96,7 +100,7 @@ impl Plan {
         let tiers = if placed { "fast=@0|fuller than 50%;slow=@2" } else { "" };
         let trash = *rng.pick(&TRASHES);
         let trash = if has(Weather::Trash) { trash } else { "" };
-        Self { seed, weathers: weathers.clone(), disks, small, options, rules, tiers, trash }
+        Self { seed, weathers: weathers.clone(), disks, small, options, rules, tiers, trash, cached }
     }
 
     /// Whether the trash must keep what is removed under this path below [`TOP`]; or, if it is `overwritten`, what is replaced there.

@@ -221,9 +221,12 @@ fn arrivals(weather: Weather, rng: &mut Rng, unsettled: bool) -> (u32, Vec<(usiz
             let all = [List, List, Restore, Restore, Restore, Restore, Empty, EmptyAll, Litter];
             (50, vec![(0, Step::Trash { what: *rng.pick(&all), choice: rng.index(1000) })])
         }
-        Weather::Links | Weather::Renames | Weather::Specials | Weather::Filesystems | Weather::Caches => {
-            (0, vec![])
-        }
+        Weather::Links
+        | Weather::Renames
+        | Weather::Specials
+        | Weather::Filesystems
+        | Weather::Caches
+        | Weather::ReadCache => (0, vec![]),
         Weather::Copies | Weather::Tiers | Weather::Unsettled | Weather::Removals | Weather::Types => {
             (0, vec![])
         }

@@ -39,7 +39,7 @@ pub(crate) fn program() -> PathBuf {
 impl World {
     pub(crate) fn new(plan: &Plan) -> Self {
         rustix::process::umask(Mode::empty());
-        let home = ScratchDir::new("canopy-storm-", &["pool", "plain", "run", "etc"]);
+        let home = ScratchDir::new("canopy-storm-", &["pool", "plain", "run", "etc", "ssd"]);
         // What others may write is not used.
         for dir in ["run", "etc"] {
             fs::set_permissions(home.path(dir), fs::Permissions::from_mode(0o700)).expect("chmod");
@@ -243,6 +243,12 @@ fn mount(plan: &Plan, home: &ScratchDir, disks: &[Disk], order: &[usize]) -> Poo
         if !value.is_empty() {
             builder = builder.option(format!("{name}={}", place(value, disks)));
         }
+    }
+    if plan.cached {
+        builder =
+            builder.option(format!("read-cache={}=**|size 64M|when opened", home.path("ssd").display()));
+        // Two ticks of the clock that filesystems have.
+        builder = builder.env("CANOPY_TEST_CACHED_AFTER", "20");
     }
     builder = builder.env("CANOPY_TEST_DEATHS", "100000").env("CANOPY_TEST_UPGRADE_SECONDS", "60");
     builder = builder.env("CANOPY_RUN_DIR", home.path("run")).env("CANOPY_CONFIG_DIR", home.path("etc"));
