@@ -22,6 +22,7 @@ use crate::settings::Settings;
 use crate::survival::{self, Ledger, Survival};
 use crate::takeover;
 use crate::test_switches;
+use crate::watch::keeper::Keeper;
 use crate::watch::{Watch, WatchThread, catalogue_file};
 use canopy_branch::branch::{BranchSpec, Branches};
 use canopy_branch::fs::acl::PermissionCheck;
@@ -77,6 +78,7 @@ impl Serving {
     /// Returns when the pool has been unmounted.
     pub fn join(self) {
         let result = self.running.join();
+        self.dispatch.control.save_known();
         drop(self.watch_thread);
         if ops::branch_deadlines::longest_deadline(&self.pool).is_some() {
             // Closing files on a branch that hangs would block. They are closed when the process ends.
@@ -224,7 +226,7 @@ fn start_over(
     }
     publish_socket(&mut socket, &settings);
     let badge = badge.or_else(|| mounted.as_ref().and_then(create_badge));
-    badge.iter().for_each(|badge| publish_status(&liveness, badge, &dispatch));
+    attend(&dispatch, &liveness, badge.as_ref(), &settings);
     Ok(Serving { running, mounted, watch_thread, pool, _badge: badge, _socket: socket, dispatch, placement })
 }
 
@@ -374,6 +376,19 @@ fn attached(settings: &Settings) {
     let _changes = settings.lock_changes();
     settings.set_attached();
     negotiate::set_readahead(&settings.config(), settings.device());
+}
+
+/// Begins what lasts as long as the pool is served.
+fn attend(
+    dispatch: &Arc<Dispatch>,
+    liveness: &Liveness,
+    badge: Option<&Arc<Badge>>,
+    settings: &Arc<Settings>,
+) {
+    badge.into_iter().for_each(|badge| publish_status(liveness, badge, dispatch));
+    if let Some(keeper) = Keeper::start(&dispatch.pool, &dispatch.watch, settings) {
+        dispatch.control.set_keeper(keeper);
+    }
 }
 
 /// Lets the badge hold the status of the pool while branches do not answer well.

@@ -72,6 +72,15 @@ pub(crate) fn cached_after() -> Option<Duration> {
     None
 }
 
+/// Returns how long the keeper of the catalogue waits instead of what it waits otherwise.
+pub(crate) fn keeps_after() -> Option<Duration> {
+    #[cfg(feature = "test-switches")]
+    if let Some(milliseconds) = std::env::var("CANOPY_TEST_KEEPS").ok().and_then(|text| text.parse().ok()) {
+        return Some(Duration::from_millis(milliseconds));
+    }
+    None
+}
+
 /// Returns after how long a disk rests that has nothing to do.
 pub(crate) fn rests_after() -> Duration {
     #[cfg(feature = "test-switches")]

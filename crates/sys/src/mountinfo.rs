@@ -1,11 +1,15 @@
 //! The mount table, /proc/self/mountinfo (proc_pid_mountinfo(5)).
 
 use rustix::fd::{AsRawFd as _, BorrowedFd, RawFd};
+use rustix::fs::StatxFlags;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+
+/// `STATX_MNT_ID_UNIQUE`, include/uapi/linux/stat.h: the id of a mount that is not given again before a reboot (Linux 6.8).
+pub const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
 /// One mount: a line of /proc/self/mountinfo (proc_pid_mountinfo(5)).
 #[derive(Clone, PartialEq, Eq, Debug)]

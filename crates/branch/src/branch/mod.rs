@@ -15,6 +15,7 @@ pub mod rest;
 pub mod space;
 pub mod stuck;
 pub mod traffic;
+pub mod unchanged;
 
 pub use canopy_base::ids::BranchId;
 pub use list::{BranchError, BranchList, BranchSpec, Expand, FileSystem, Mode, UnknownMode, default_fsname};

@@ -93,6 +93,30 @@ impl Disk {
         Some(activity)
     }
 
+    /// Returns how many sectors were written to the disk since it was attached, and how many discarded; `None` once it is missing.
+    pub fn written(&self) -> Option<u64> {
+        parse_written(&fs::read_to_string(self.dir().join("stat")).ok()?)
+    }
+
+    /// Returns whether the kernel counts what is written to the disk: whether a driver with queues of its own has it, and counting
+    /// was not turned off.
+    pub fn counts(&self) -> bool {
+        let whole = self.own_dir();
+        let says = |file: &str| fs::read_to_string(whole.join(file)).unwrap_or_default();
+        whole.join("mq").exists() && says("queue/iostats").trim() == "1"
+    }
+
+    /// Returns the number of the disk, which no other has before the next reboot (Linux 5.15).
+    pub fn sequence(&self) -> Option<u64> {
+        fs::read_to_string(self.own_dir().join("diskseq")).ok()?.trim().parse().ok()
+    }
+
+    /// Returns the directory of the disk, or of the one that the partition is on.
+    fn own_dir(&self) -> PathBuf {
+        let dir = fs::canonicalize(self.dir()).unwrap_or_else(|_| self.dir());
+        if dir.join("partition").exists() { dir.join("..") } else { dir }
+    }
+
     /// Returns whether the kernel has put the disk to sleep, or is waking it (power/runtime_status). Says nothing of a
     /// disk that went to sleep by itself, which is the common case.
     pub fn is_suspended(&self) -> bool {
@@ -197,6 +221,12 @@ fn parse_stat(stat: &str) -> Option<Activity> {
     })
 }
 
+/// The sectors are in fields 6 (written) and 13 (discarded).
+fn parse_written(stat: &str) -> Option<u64> {
+    let fields: Vec<u64> = stat.split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
+    Some(fields.get(6)? + fields.get(13).unwrap_or(&0))
+}
+
 fn parse_in_flight(in_flight: &str) -> Option<(u64, u64)> {
     let mut fields = in_flight.split_ascii_whitespace().map_while(|field| field.parse().ok());
     Some((fields.next()?, fields.next()?))
@@ -214,6 +244,8 @@ mod tests {
         // Before Linux 4.18 there were no discards, and before 5.5 no flushes.
         assert_eq!(parse_stat("10 1 2 3 20 4 5 6 7 8 9").unwrap().completed, 30);
         assert_eq!(parse_stat(""), None);
+        assert_eq!((parse_written(stat), parse_written("1 2 3 4 5 6")), (Some(5), None));
+        assert_eq!(parse_written("10 1 2 3 20 4 5 6 7 8 9 30 0 40 0 1 0"), Some(45));
         assert_eq!(parse_in_flight("       3       12\n"), Some((3, 12)));
     }
 

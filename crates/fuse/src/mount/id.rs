@@ -3,8 +3,8 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use canopy_sys::mountinfo;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
+use canopy_sys::mountinfo::{self, MNT_ID_UNIQUE};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 /// The identity of a mount.
@@ -15,9 +15,6 @@ pub(super) struct MountId {
     pub(super) unique: Option<u64>,
     pub(super) plain: Option<u64>,
 }
-
-/// `STATX_MNT_ID_UNIQUE`, include/uapi/linux/stat.h.
-const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
 impl MountId {
     /// Returns the identity of the topmost mount at `path`, without sending a request to a FUSE server.

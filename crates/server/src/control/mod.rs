@@ -26,6 +26,7 @@ use crate::settings::Settings;
 use crate::survival::{self, Ledger};
 use crate::translate::convert;
 use crate::watch::Watch;
+use crate::watch::keeper::Keeper;
 use canopy_base::text::one_line;
 use canopy_branch::relocate::closed::ClosedSince;
 use canopy_branch::tend;
@@ -53,8 +54,8 @@ use std::fs::{File, Metadata};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The node id of the control file. The pool counts its ids upwards and never reaches it.
@@ -75,6 +76,8 @@ pub(crate) struct Control {
     topology: Arc<Topology>,
     liveness: Arc<Liveness>,
     connection: Connection,
+    /// Keeps what is known for the next process.
+    keeper: OnceLock<Arc<Keeper>>,
     /// Another program is about to take over.
     hands_over: Arc<AtomicBool>,
     /// When the pool was started, in seconds since 1970.
@@ -86,13 +89,36 @@ impl Control {
         let started_at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs());
         let (pool, settings) = (Arc::clone(&topology.pool), Arc::clone(&topology.settings));
         let (coherence, watch) = (Arc::clone(&topology.coherence), Arc::clone(&topology.watch));
-        let hands_over = Arc::default();
-        Control { pool, settings, coherence, watch, topology, liveness, connection, hands_over, started_at }
+        let (keeper, hands_over) = (OnceLock::new(), Arc::default());
+        Control {
+            pool,
+            settings,
+            coherence,
+            watch,
+            topology,
+            liveness,
+            connection,
+            keeper,
+            hands_over,
+            started_at,
+        }
     }
 
     /// Records that requests are not carried as planned, because the kernel refused that.
     pub(crate) fn set_actual_transport(&self, transport: TransportInfo) {
         let _ = self.connection.actual.set(transport);
+    }
+
+    /// Has what is known kept for the next process.
+    pub(crate) fn set_keeper(&self, keeper: Keeper) {
+        let _ = self.keeper.set(Arc::new(keeper));
+    }
+
+    /// Saves what is known, because this process is about to end.
+    pub(crate) fn save_known(&self) {
+        if let Some(keeper) = self.keeper.get() {
+            keeper.save();
+        }
     }
 
     pub(crate) fn entry(&self, ttl: &CacheTtl) -> EntryOut {
@@ -490,7 +516,10 @@ impl Control {
         self.settings.record("branches", self.settings.config().branches.to_os_string().as_bytes());
         let (pause, hands_over) = (Arc::clone(&self.connection.pause), Arc::clone(&self.hands_over));
         let settings = Arc::clone(&self.settings);
+        let keeper = self.keeper.get().cloned();
         let wait = move || {
+            // Before requests wait.
+            keeper.iter().for_each(|keeper| keeper.save());
             // A change over the socket is no request: it ends before the process does.
             drop(settings.lock_changes());
             survival::hand_over(&pause, &ledger);

@@ -13,6 +13,8 @@ mod case_folding;
 pub(crate) mod catalogue_file;
 mod events;
 mod filesystems;
+pub(crate) mod keeper;
+mod kept_file;
 mod notifications;
 mod writers;
 
@@ -156,6 +158,11 @@ impl Watch {
     /// Returns whether the kernel reports no write on the branches before the file is closed, though all are watched.
     pub(crate) fn misses_writes(&self) -> bool {
         self.pending_events.unreported_writes.load(Ordering::Relaxed)
+    }
+
+    /// Returns the paths in the pool at and below which another filesystem is mounted on a branch.
+    fn covered(&self) -> Vec<Vec<u8>> {
+        self.state.lock().filesystems.covered()
     }
 
     pub(crate) fn pending_events(&self) -> Arc<PendingEvents> {

@@ -9,7 +9,7 @@ pub use mapper::Medium;
 pub use throttle::Throttle;
 
 use std::fs::{self, File, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::panicking;
@@ -279,7 +279,10 @@ impl LoopFs {
                 panic!("mounting {} at {}: {error}", source.display(), self.point.display())
             });
         self.mounted = true;
-        fs::set_permissions(&self.point, Permissions::from_mode(0o755)).expect("chmod of the root");
+        // Once: it would be a change each time.
+        if fs::metadata(&self.point).expect("the root").mode() & 0o7777 != 0o755 {
+            fs::set_permissions(&self.point, Permissions::from_mode(0o755)).expect("chmod of the root");
+        }
     }
 
     /// The mount point, or the part of [`LoopFs::part`]. An ext4 contains `lost+found`.

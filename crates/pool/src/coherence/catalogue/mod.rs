@@ -14,9 +14,11 @@
 //! A directory is known by its path, so all directories above it are known, too, with the file handles of all their
 //! copies: whatever makes another directory appear at the path, or this one vanish, is an event in one of those.
 
+mod kept;
 mod rows;
 mod store;
 
+pub use kept::Home;
 pub(crate) use rows::{Copy, Facts, Row};
 
 use canopy_base::hash;
@@ -51,9 +53,9 @@ const LEAST: i64 = 86_400;
 /// The handles of a directory's copies, as hashes.
 pub(crate) type Handles = SmallVec<[u64; 2]>;
 
-/// Returns the hash by which a file is identified here.
+/// Returns the hash by which a file is identified here. It is the same in the next process.
 pub(crate) fn handle_hash(handle: &[u8]) -> u64 {
-    hash::of(handle)
+    hash::keyed(0, handle)
 }
 
 /// A change on a branch, as it is reported.
@@ -133,6 +135,8 @@ pub struct Catalogue {
     told: AtomicU64,
     answered: AtomicU64,
     asked: AtomicU64,
+    /// How often something was learnt.
+    learnt: AtomicU64,
     state: Mutex<Option<Box<State>>, rank::Catalogue>,
 }
 
@@ -228,7 +232,7 @@ impl Catalogue {
     }
 
     /// Returns the number of the latest change that was told. Taken before anything is looked at.
-    pub(crate) fn now(&self) -> u64 {
+    pub fn now(&self) -> u64 {
         self.told.load(Ordering::Acquire)
     }
 
@@ -309,11 +313,13 @@ impl Catalogue {
     /// Records the names of a directory.
     pub(crate) fn learn_names(&self, listed: Listed) {
         self.with(|state| state.learn_names(listed, self.told.load(Ordering::Relaxed) + 1));
+        self.learnt.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Records what a name in a known directory leads to.
     pub(crate) fn learn(&self, dir: &[u8], name: &[u8], facts: Facts) {
         self.with(|state| state.learn(dir, name, facts));
+        self.learnt.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Adds to what is known of a name.
@@ -323,6 +329,7 @@ impl Catalogue {
                 add(facts);
             }
         });
+        self.learnt.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns until when attributes that were seen now are known; `None` if they are not to be learnt. `rested`: for how many

@@ -86,6 +86,15 @@ impl Rows {
         Some(&self.list[at as usize]).filter(|row| *row.name == *name)
     }
 
+    /// Passes what is known of each name to `change`, and forgets that of which it returns false.
+    pub(crate) fn each_facts(&mut self, mut change: impl FnMut(&mut Facts) -> bool) {
+        for row in &mut self.list {
+            if row.facts.as_deref_mut().is_some_and(|facts| !change(facts)) {
+                row.facts = None;
+            }
+        }
+    }
+
     pub(crate) fn get_mut(&mut self, name: &[u8]) -> Option<&mut Row> {
         let at = *self.by_name.get(&name_hash(name))?;
         Some(&mut self.list[at as usize]).filter(|row| *row.name == *name)

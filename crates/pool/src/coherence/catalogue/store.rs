@@ -1,5 +1,5 @@
 //! Where rows are kept that were not used for a while: a file without a name, which ends with the process. So a crash leaves
-//! nothing of it, and nothing of it can be outdated.
+//! nothing of it, and nothing of it can be outdated. What is kept beyond that is a file of its own ([`super::kept`]).
 //!
 //! It is a ring: what is stored goes behind what was stored last, in the place of what is oldest. What is read often is stored
 //! anew before its turn comes.
