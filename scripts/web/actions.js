@@ -234,7 +234,7 @@ exports.run = async ({ browser, state, check, axe, watch, origin, pool }) => {
     await page.goto(`${origin}/events`);
     await page.getByRole("link", { name: "Tell somebody" }).click();
     await page.getByLabel("Name").fill("phone");
-    await page.getByLabel("Webhook").fill(`http://127.0.0.1:${server.address().port}/s3cret`);
+    await page.getByLabel("Webhook: URL").fill(`http://127.0.0.1:${server.address().port}/s3cret`);
     await page.getByLabel("Tell of").selectOption("problem");
     await axe(page);
     await page.screenshot({ path: `${SHOTS}/receiver-form.png`, fullPage: true });

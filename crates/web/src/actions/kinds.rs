@@ -414,8 +414,8 @@ pub static KINDS: &[Kind] = &[
     list(
         "cache",
         "Change read caches",
-        "A cache copies files that are read to a fast disk, and has them read from there. The files stay where they are. A cache \
-         that is taken away leaves its copies: remove its directory .canopy-cache then.",
+        "A cache copies files that are read to a fast disk, and later reads come from there. The files stay where they are. If \
+         you remove a cache, its copies stay: delete its directory .canopy-cache yourself.",
         &[rows(Rows::Caches), PERSIST],
         None,
     ),
