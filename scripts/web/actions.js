@@ -260,6 +260,8 @@ exports.run = async ({ browser, state, check, axe, watch, origin, pool }) => {
     await small.screenshot({ path: `${SHOTS}/receivers-phone.png`, fullPage: true });
     await small.goto(`${origin}/do?what=receiver&name=phone`);
     await small.screenshot({ path: `${SHOTS}/receiver-form-phone.png`, fullPage: true });
+    const out = await small.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+    assert.ok(out <= 0, `the form is ${out} pixels wider than the window`);
     await see(small);
     await phone.close();
     await page.goto(`${origin}/events`);

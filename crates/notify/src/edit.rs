@@ -167,32 +167,39 @@ fn show(file: &Path, before: &str, after: &str) {
 }
 
 fn shown_difference(before: &str, after: &str) -> String {
-    let known = secrets(before);
+    let known = values(before);
     difference(&hidden(before, &known), &hidden(after, &known))
 }
 
-/// Returns the values that may hold secrets.
-fn secrets(text: &str) -> Vec<String> {
+/// Returns what each table has under the keys that are known.
+fn values(text: &str) -> Vec<Vec<(&'static str, String)>> {
     let Ok(document) = text.parse::<DocumentMut>() else { return Vec::new() };
     let tables = document.get("notify").and_then(Item::as_array_of_tables);
-    let values = tables.into_iter().flatten().flat_map(|table| KEYS.iter().map(|key| table.get(key)));
-    values.flatten().map(|value| value.to_string().trim().to_owned()).collect()
+    let of = |table: &Table| {
+        KEYS.iter().filter_map(|key| Some((*key, plain(table.get(key)?.as_value()?)))).collect()
+    };
+    tables.into_iter().flatten().map(of).collect()
 }
 
-/// Returns the text as it may be shown. A secret that is not `known` is told to be another one.
-fn hidden(text: &str, known: &[String]) -> String {
+fn plain(value: &Value) -> String {
+    value.clone().decorated("", "").to_string()
+}
+
+/// Returns the text as it may be shown. Where a table that is `known` has got another secret, it says so.
+fn hidden(text: &str, known: &[Vec<(&'static str, String)>]) -> String {
     let Ok(mut document) = text.parse::<DocumentMut>() else { return String::new() };
     let tables = document.get_mut("notify").and_then(Item::as_array_of_tables_mut);
-    for table in tables.into_iter().flat_map(ArrayOfTables::iter_mut) {
+    for (index, table) in tables.into_iter().flat_map(ArrayOfTables::iter_mut).enumerate() {
         for key in KEYS {
             let Some(Item::Value(value)) = table.get_mut(key) else { continue };
-            let other = if known.contains(&value.to_string().trim().to_owned()) { "" } else { " (another)" };
+            let now = plain(value);
+            let is_known = known.iter().flatten().any(|(_, before)| *before == now);
+            let was_there = known.get(index).is_some_and(|before| before.iter().any(|(had, _)| *had == key));
+            let other = if was_there && !is_known { " (another)" } else { "" };
             let mut new = match (value.as_str(), value.as_array().and_then(|words| words.get(0)?.as_str())) {
-                (Some(url), _) if url.contains("://") => Value::from(format!(
-                    "{}{HIDDEN}{}",
-                    without_secrets(url),
-                    if known.is_empty() { "" } else { other }
-                )),
+                (Some(url), _) if url.contains("://") => {
+                    Value::from(format!("{}{HIDDEN}{other}", without_secrets(url)))
+                }
                 (None, Some(program)) => Value::from(format!("{program} {HIDDEN}{other}")),
                 _ => continue,
             };
@@ -283,6 +290,8 @@ mod tests {
         for shown in &all {
             assert!(!shown.contains("s3"), "{shown}");
         }
+        let added = shown_difference(&text, &format!("{text}[[notify]]\nntfy = 'https://new/s3new'\n"));
+        assert_eq!(added, "+ [[notify]]\n+ ntfy = \"https://new…\"\n");
         assert!(all[0].contains("+ ntfy = \"https://ntfy.sh…\" # phone\n"), "{}", all[0]);
         assert!(all[2].contains("- ntfy = \"https://ntfy.sh…\""), "{}", all[2]);
         assert!(all[2].contains("+ ntfy = \"https://ntfy.sh… (another)\""), "{}", all[2]);

@@ -35,8 +35,8 @@ pub struct NotifyArgs {
     /// What to do
     #[arg(value_enum, value_name = "run|test|events|list|set|drop", hide_possible_values = true)]
     pub action: Action,
-    /// Of set and drop: what they change
-    #[arg(value_name = "NAME [KEY=VALUE]")]
+    /// Of set: NAME KEY=VALUE...; of drop: NAME
+    #[arg(value_name = "WORD")]
     pub words: Vec<String>,
     /// Only show what set or drop would change
     #[arg(short = 'n', long)]

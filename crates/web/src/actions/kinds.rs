@@ -568,8 +568,9 @@ pub static KINDS: &[Kind] = &[
     Kind {
         name: "receiver",
         title: "Tell somebody of events",
-        words: "What canopy status warns of is sent there, by the service canopy-notify: once when it begins, and once when it is \
-                over. Give one way. What is shown here has no secret; a way that runs a program can only be said in the file.",
+        words: "The service canopy-notify sends there what canopy status warns of: once when it begins, and once when it is over. Fill in \
+                one way. Web addresses are never shown again, the command reads them from its standard input, and one that is left \
+                empty stays as it is. A program to run can only be named in the file.",
         undo: Undo::By("it can be changed again, or taken off"),
         scope: Scope::Machine,
         command: &["notify"],
