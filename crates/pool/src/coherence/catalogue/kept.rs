@@ -5,7 +5,7 @@
 //! What may not be relied on is left out.
 
 use super::rows::{Facts, Row, Rows};
-use super::{Catalogue, Handles, Kept, Log, State, above, seconds};
+use super::{Catalogue, Handles, DirRows, Log, State, above, seconds};
 use canopy_base::ids::BranchId;
 use canopy_branch::fs::packed::{Packer, Unpacker};
 use std::sync::Arc;
@@ -68,9 +68,9 @@ impl State {
         let read;
         let rows = match &known.rows {
             _ if !known.is_listed => None,
-            Kept::No => None,
-            Kept::Hot(hot) => Some(&hot.rows),
-            Kept::Stored(extent) => {
+            DirRows::No => None,
+            DirRows::Hot(hot) => Some(&hot.rows),
+            DirRows::Stored(extent) => {
                 read = self.store.read(*extent).and_then(|bytes| Rows::decode(&bytes));
                 read.as_ref()
             }
@@ -90,7 +90,7 @@ impl State {
 
     fn restore(&mut self, path: Arc<[u8]>, handles: Handles, rows: Option<Rows>, since: u64) {
         // What this process has seen itself is newer.
-        let is_known = |known: &super::Known| !matches!(known.rows, Kept::No) || known.handles != handles;
+        let is_known = |known: &super::Known| !matches!(known.rows, DirRows::No) || known.handles != handles;
         if handles.is_empty()
             || self.dirs.len() >= super::MAX_DIRS
             || self.dirs.get(&path).is_some_and(is_known)
