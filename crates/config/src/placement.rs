@@ -1,7 +1,7 @@
 //! Tiers and rules as text on one line, and as tables of a TOML file.
 //!
 //! A tier is `NAME=BRANCH[:BRANCH...][|WHEN...]`, a rule `PATH=BRANCH[:BRANCH...][|copies N]`, `PATH=TIER[|copies N]` or
-//! `PATH=copies N`. Several are joined by semicolons. A backslash quotes a separator, and stays in the glob, where it quotes as well.
+//! `PATH=copies N`, where `copies N when written` makes them with each write. Several are joined by semicolons. A backslash quotes a separator, and stays in the glob, where it quotes as well.
 
 use crate::units;
 use canopy_base::separated::split;
@@ -107,6 +107,27 @@ pub fn copies(number: Option<i64>) -> Result<u8, String> {
     }
 }
 
+/// Parses when copies are made. Returns whether that is with each write.
+pub fn copies_when(text: &str) -> Result<bool, String> {
+    match text.trim() {
+        "written" => Ok(true),
+        "closed" => Ok(false),
+        other => Err(format!("when = '{other}' cannot be (write written or closed)")),
+    }
+}
+
+/// Parses `N` or `N when WHEN`: a number of copies, and whether they are made with each write.
+fn copies_and_when(text: &str) -> Result<(u8, bool), String> {
+    let (number, when) =
+        text.split_once(" when ").map_or((text, None), |(number, when)| (number, Some(when)));
+    let number = copies(number.trim().parse().ok())?;
+    let written = when.map_or(Ok(false), copies_when)?;
+    if written && number < 2 {
+        return Err("when = 'written' needs copies = 2 or more".into());
+    }
+    Ok((number, written))
+}
+
 /// Parses one rule. The message of an error is one line that names its path.
 pub fn parse_rule(text: &str) -> Result<Rule, String> {
     let form = "a rule: PATH=BRANCH[:BRANCH...][|copies N], PATH=TIER[|copies N] or PATH=copies N";
@@ -116,7 +137,7 @@ pub fn parse_rule(text: &str) -> Result<Rule, String> {
     for part in split(text, '|') {
         match part.strip_prefix("copies ").map(str::trim) {
             Some(number) if wanted.is_none() => {
-                wanted = Some(copies(number.parse().ok()).map_err(of_rule)?);
+                wanted = Some(copies_and_when(number).map_err(of_rule)?);
             }
             None if named.is_none() && !part.is_empty() => named = Some(part),
             None if part.is_empty() => {}
@@ -133,7 +154,8 @@ pub fn parse_rule(text: &str) -> Result<Rule, String> {
         None if wanted.is_some() => Target::Anywhere,
         None => return Err(of_rule("it names neither branches, nor a tier, nor copies".into())),
     };
-    Ok(Rule { path: pattern(path)?, target, copies: wanted })
+    let (copies, written) = wanted.map_or((None, false), |(copies, written)| (Some(copies), written));
+    Ok(Rule { path: pattern(path)?, target, copies, written })
 }
 
 pub(crate) fn list<T>(text: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
@@ -173,7 +195,8 @@ pub fn format_rules(rules: &[Rule]) -> String {
             Target::Tier(name) => Some(name.clone()),
             Target::Anywhere => None,
         };
-        let copies = rule.copies.map(|copies| format!("copies {copies}"));
+        let when = if rule.written { " when written" } else { "" };
+        let copies = rule.copies.map(|copies| format!("copies {copies}{when}"));
         let parts: Vec<String> = place.into_iter().chain(copies).collect();
         format!("{}={}", rule.path.as_str(), parts.join("|"))
     };
@@ -290,6 +313,7 @@ mod tests {
             (r"a\=b/*=ssd", r"a\=b/*=ssd"),
             ("with a space/**=/mnt/a b", "with a space/**=/mnt/a b"),
             ("photos/** = copies  2", "photos/**=copies 2"),
+            ("a=copies 2 when  written;b=ssd|copies 3 when closed", "a=copies 2 when written;b=ssd|copies 3"),
             ("a= /b:/c | copies 2;b=copies 3|ssd;c=copies", "a=/b:/c|copies 2;b=ssd|copies 3;c=copies"),
         ];
         for (text, expected) in table {
@@ -333,6 +357,8 @@ mod tests {
             ("a=copies 0", "rule a: copies = 0 would keep no file (write 2"),
             ("a=copies two", "rule a: copies must be a number, such as copies = 2"),
             ("a=copies 300", "rule a: copies = 300 cannot be (write a number from 1 to 16)"),
+            ("a=copies 2 when open", "rule a: when = 'open' cannot be (write written or closed)"),
+            ("a=copies 1 when written", "rule a: when = 'written' needs copies = 2 or more"),
             ("a=copies 2|copies 3", "rule a: 'copies 3' is one too many"),
             ("a=ssd|/b", "rule a: '/b' is one too many"),
         ];

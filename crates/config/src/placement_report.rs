@@ -26,6 +26,7 @@ pub fn of_placement(placement: &Placement) -> PlacementReport {
             Target::Tier(name) => TargetReport::Tier(name.clone()),
         },
         copies: rule.copies,
+        written: rule.written,
     };
     PlacementReport {
         tiers: placement.tiers.iter().map(tier).collect(),
@@ -58,6 +59,7 @@ pub fn to_placement(report: &PlacementReport) -> Option<Placement> {
                 TargetReport::Tier(name) => Target::Tier(name.clone()),
             },
             copies: rule.copies,
+            written: rule.written,
         })
     };
     Some(Placement {
@@ -76,7 +78,7 @@ mod tests {
         let placement = Placement {
             tiers: parse_tiers("a=/s\\:d|fuller than 70% until 60%|older than 2 days;b=/d*|larger than 1G|every night at 03:05")
                 .unwrap(),
-            rules: parse_rules("films/**=/d1:/d2;*.part=a|copies 2;x\\;y=copies 3").unwrap(),
+            rules: parse_rules("films/**=/d1:/d2;*.part=a|copies 2;x\\;y=copies 3;z=copies 2 when written").unwrap(),
         };
         let json = serde_json::to_string(&of_placement(&placement)).unwrap();
         let report: PlacementReport = serde_json::from_str(&json).unwrap();

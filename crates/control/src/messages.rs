@@ -134,6 +134,9 @@ pub struct RuleReport {
     pub path: String,
     pub target: TargetReport,
     pub copies: Option<u8>,
+    /// Writes go to all copies at once.
+    #[serde(default)]
+    pub written: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -102,6 +102,8 @@ pub struct Rule {
     pub target: Target,
     /// On how many disks each file is to be; `None` if the rule does not say.
     pub copies: Option<u8>,
+    /// What is written goes to all of them at once, not only after the file was closed.
+    pub written: bool,
 }
 
 /// All tiers and rules, in their order.
@@ -204,6 +206,16 @@ impl Placement {
         self.rule(path).and_then(|rule| rule.copies).map_or(1, |copies| usize::from(copies.max(1)))
     }
 
+    /// Returns whether some rule wants writes to go to all copies at once.
+    pub fn knows_written(&self) -> bool {
+        self.rules.iter().any(|rule| rule.written)
+    }
+
+    /// Returns whether writes to the file of a path go to all its copies at once.
+    pub fn is_written_at_once(&self, path: &[u8]) -> bool {
+        self.rule(path).is_some_and(|rule| rule.written && rule.copies > Some(1))
+    }
+
     /// Returns the first rule that matches a path in the pool.
     pub fn rule(&self, path: &[u8]) -> Option<&Rule> {
         self.rules.iter().find(|rule| rule.path.matches(path))
@@ -255,7 +267,12 @@ mod tests {
     }
 
     fn placement() -> Placement {
-        let rule = |path: &str, target| Rule { path: Pattern::new(path).unwrap(), target, copies: None };
+        let rule = |path: &str, target| Rule {
+            path: Pattern::new(path).unwrap(),
+            target,
+            copies: None,
+            written: false,
+        };
         Placement {
             tiers: vec![tier("ssd", &["/mnt/ssd"]), tier("disks", &["/mnt/disk*"])],
             rules: vec![

@@ -90,9 +90,13 @@ impl Plan {
         let (copied, placed) =
             (has(Weather::Copies), has(Weather::Tiers) && rng.below(2) == 0 && disks.len() > 2);
         let everything = rng.below(2) == 0 || has(Weather::Rules);
+        let at_once = rng.below(2) == 0 && has(Weather::Written);
         let rules = match (copied, placed) {
+            (true, _) if everything && at_once => "**=copies 2 when written",
             (true, _) if everything => "**=copies 2",
+            (true, false) if at_once => "t/a/**=copies 2 when written",
             (true, false) => "t/a/**=copies 2",
+            (true, true) if at_once => "t/a/**=copies 2 when written;t/b/**=@0:@2",
             (true, true) => "t/a/**=copies 2;t/b/**=@0:@2",
             (false, true) => "t/b/**=@0:@2;t/c/**=slow",
             (false, false) => "",

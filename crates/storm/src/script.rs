@@ -226,10 +226,13 @@ fn arrivals(weather: Weather, rng: &mut Rng, unsettled: bool) -> (u32, Vec<(usiz
         | Weather::Specials
         | Weather::Filesystems
         | Weather::Caches
-        | Weather::ReadCache => (0, vec![]),
-        Weather::Copies | Weather::Tiers | Weather::Unsettled | Weather::Removals | Weather::Types => {
-            (0, vec![])
-        }
+        | Weather::ReadCache
+        | Weather::Copies
+        | Weather::Written
+        | Weather::Tiers
+        | Weather::Unsettled
+        | Weather::Removals
+        | Weather::Types => (0, vec![]),
     }
 }
 

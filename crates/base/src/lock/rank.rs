@@ -10,6 +10,8 @@
 lock_ranks! {
     /// A node's `moving`: shared by operations that write the file, exclusive for moving the file to another branch.
     FileMove = 100;
+    /// A node's mirrors, the copies that are written with its own: held over each change of the data.
+    Mirrors = 105;
     /// The order of direct writes and page reads of one open file: exclusive for a direct write, shared for page reads
     /// and for pages that are written back.
     DirectWrites = 110;

@@ -69,6 +69,39 @@ pub(crate) fn copy_file_metadata(
     losses.judge(set_times(target, attr))
 }
 
+/// Gives a copy of a file the metadata that the file has now, but for one attribute. Changes nothing that is the same already.
+pub fn level_metadata(source: BorrowedFd<'_>, target: BorrowedFd<'_>, except: &[u8]) -> Result<(), Errno> {
+    let attr = stat::of(source)?;
+    keep_owner(target, &attr, Losses::Refused)?;
+    let wanted = list_xattrs(source)?;
+    for surplus in list_xattrs(target)? {
+        if belongs_to_file(&surplus) && surplus != except && !wanted.contains(&surplus) {
+            xattr::remove(target, &surplus)?;
+        }
+    }
+    let read = |file, name: &[u8]| -> Result<Vec<u8>, Errno> {
+        let mut value = vec![0; XATTR_MAX];
+        let length = xattr::get(file, name, &mut value)?;
+        value.truncate(length);
+        Ok(value)
+    };
+    for name in wanted.iter().filter(|name| belongs_to_file(name) && *name != except) {
+        let value = read(source, name)?;
+        if read(target, name).as_ref() != Ok(&value) {
+            xattr::set(target, name, &value, XattrFlags::empty())?;
+        }
+    }
+    if (stat::of(target)?.mode ^ attr.mode) & 0o7777 != 0 {
+        pinned::chmod(target, Mode::from_raw_mode(attr.mode & 0o7777))?;
+    }
+    chattr::copy(source, target, false, Moment::Last);
+    let now = stat::of(target)?;
+    if (now.mode ^ attr.mode) & 0o7777 != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    if now.mtime == attr.mtime { Ok(()) } else { set_times(target, &attr) }
+}
+
 /// Copies the metadata of a symlink, with its times. Fails as for a file.
 pub(crate) fn copy_link_metadata(
     source: BorrowedFd<'_>,

@@ -25,7 +25,9 @@ pub use clone_dirs::{Cloned, clone_dirs};
 pub use copy::STEP as COPIED_AT_ONCE;
 pub(crate) use copy::copy_data;
 pub use kept_times::with_times_kept;
-pub use metadata::{Losses, copy_metadata, copy_owner_mode_and_xattrs, is_xfs_acl_alias, set_times};
+pub use metadata::{
+    Losses, copy_metadata, copy_owner_mode_and_xattrs, is_xfs_acl_alias, level_metadata, set_times,
+};
 pub use recovery::{Reach, recover, remove_leftovers};
 pub use recovery::{Unfinished, recover_all};
 pub use symlink::move_symlink;

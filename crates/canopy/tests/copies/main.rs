@@ -1,7 +1,8 @@
-//! Copies that rules want, as clients see them while a disk cannot read its own.
+//! Copies that rules want, as clients see them.
 //!
 //! These tests need root.
 
 #![forbid(unsafe_code)]
 
 mod healing;
+mod written;

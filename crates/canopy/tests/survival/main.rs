@@ -8,6 +8,7 @@ mod held_dirs;
 mod held_files;
 mod inode_numbers;
 mod loads;
+mod mirrors;
 mod moves;
 mod parked;
 mod pauses;

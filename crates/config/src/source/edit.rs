@@ -162,6 +162,9 @@ fn placement_tables(tiers: bool, text: &str) -> Result<Vec<Table>, String> {
         if let Some(copies) = rule.copies {
             table.insert("copies", Item::Value(i64::from(copies).into()));
         }
+        if rule.written {
+            table.insert("when", Item::Value("written".into()));
+        }
         table
     });
     Ok(of_tiers.chain(of_rules).collect())
@@ -439,6 +442,10 @@ mod tests {
             rules,
             "branches = ['/a']\n[cache]\nattr = 1\n\n[[rule]]\npath = \"x/**\"\nbranches = [\"/a\"]\n\n\
              [[rule]]\npath = \"y\"\ntier = \"ssd\"\n"
+        );
+        assert_eq!(
+            toml("", "rules", "x=copies 2 when written"),
+            "[[rule]]\npath = \"x\"\ncopies = 2\nwhen = \"written\"\n"
         );
         let trash = "# all\n[[trash]]\npath = '**' # really\n";
         assert_eq!(

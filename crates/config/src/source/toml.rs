@@ -23,7 +23,7 @@ const PARTS: [&str; 3] = ["path", "mode", "minfreespace"];
 /// The keys of a tier.
 const TIER_PARTS: [&str; 3] = ["name", "branches", "move-when"];
 /// The keys of a rule.
-const RULE_PARTS: [&str; 4] = ["path", "branches", "tier", "copies"];
+const RULE_PARTS: [&str; 5] = ["path", "branches", "tier", "copies", "when"];
 
 /// Returns the options of a file in the order in which they apply. A file that is not TOML gives a single mistake.
 pub(super) fn entries(text: &[u8]) -> Vec<Entry> {
@@ -288,7 +288,15 @@ fn placement_of(table: &dyn TableLike, tier: bool) -> Result<String, String> {
             Some(placement::copies(number).map_err(|why| format!("rule {name}: {why}"))?)
         }
     };
-    let copies = wanted.map(|copies| format!("copies {copies}"));
+    let written = match one("when")?.filter(|_| !tier) {
+        Some(_) if wanted.is_none() => {
+            return Err(format!("rule {name}: when says when copies are made (add copies = 2)"));
+        }
+        Some(when) => placement::copies_when(&when).map_err(|why| format!("rule {name}: {why}"))?,
+        None => false,
+    };
+    let when_copied = if written { " when written" } else { "" };
+    let copies = wanted.map(|copies| format!("copies {copies}{when_copied}"));
     let target = match (one("tier")?.filter(|_| !tier), branches.is_empty()) {
         (Some(named), true) => quote(&named),
         (Some(_), false) => return Err(format!("rule {name}: give it branches or a tier, not both")),
@@ -559,6 +567,14 @@ mod tests {
             ("[[rule]]\npath = 'a/**'\ncopies = 'many'", "1: rule a/**: copies must be a number, such as"),
             ("[[tier]]\nname = 'a'\nbranches = '/b'\ncopies = 2", "1: unknown key 'copies' of a tier ("),
             ("[[rule]]\npath = 'a/**'", "1: rule a/**: it needs branches, a tier or copies"),
+            (
+                "[[rule]]\npath = 'a'\ncopies = 2\nwhen = 'now'",
+                "1: rule a: when = 'now' cannot be (write written or",
+            ),
+            (
+                "[[rule]]\npath = 'a'\ntier = 'b'\nwhen = 'written'",
+                "1: rule a: when says when copies are made (",
+            ),
             ("[[rule]]\npath = 'a[b'\ntier = 'x'", "1: 'a[b' is not a glob"),
             (
                 "[[rule]]\npath = 'a'\ntier = 'x'\nbranches = '/b'",

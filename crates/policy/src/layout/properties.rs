@@ -87,7 +87,7 @@ pub(super) fn tier(name: &str, branches: &[&str]) -> Tier {
 pub(super) fn rule(path: &str, branches: &[&str], tier: &str) -> Rule {
     let target =
         if tier.is_empty() { Target::Branches(patterns(branches)) } else { Target::Tier(tier.into()) };
-    Rule { path: Pattern::new(path).unwrap(), target, copies: None }
+    Rule { path: Pattern::new(path).unwrap(), target, copies: None, written: false }
 }
 
 fn patterns(list: &[&str]) -> Vec<Pattern> {

@@ -36,6 +36,7 @@ use canopy_base::lock::ranked::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard
 use canopy_branch::branch::Branch;
 use canopy_branch::fs::stat::{self, Attr, FileKey};
 use dir_state::CachedDir;
+use handles::mirrors::{Locked, Mirrors};
 use once_cell::race::OnceBox;
 use open_file::OpenFile;
 use parts::{DirParts, Parts, RareParts};
@@ -369,6 +370,48 @@ impl Node {
         let mut slot = self.rare_if_any()?.orphan.lock();
         let goes = slot.as_deref().is_some_and(unneeded);
         if goes { slot.take() } else { None }
+    }
+}
+
+impl Node {
+    /// Locks the node's mirrors, whether it has any or not.
+    pub(crate) fn lock_mirrors(&self) -> Locked<'_> {
+        self.rare().mirrors.lock()
+    }
+
+    pub(crate) fn try_lock_mirrors(&self) -> Option<Locked<'_>> {
+        self.rare().mirrors.try_lock()
+    }
+
+    /// Returns whether the node may have mirrors.
+    pub(crate) fn has_mirrors(&self) -> bool {
+        self.rare_if_any().is_some_and(|rare| rare.has_mirrors.load(Ordering::Acquire))
+    }
+
+    /// Returns how often the own copy has failed beside mirrors. Whoever has come upon that asks before it begins, and begins again when
+    /// the number is another one.
+    pub(crate) fn failovers(&self) -> u32 {
+        self.rare_if_any().map_or(0, |rare| rare.failovers.load(Ordering::Acquire))
+    }
+
+    /// Takes the error of the own copy, which is dealt with now. The caller has locked the mirrors.
+    pub(crate) fn take_failure(&self, mirrors: &mut Mirrors) -> Option<Errno> {
+        let errno = mirrors.failed.take()?;
+        self.rare().failovers.fetch_add(1, Ordering::AcqRel);
+        Some(errno)
+    }
+
+    /// Gives the node mirrors.
+    pub(crate) fn put_mirrors(&self, slot: &mut Mirrors, mut mirrors: Mirrors) {
+        mirrors.moves = self.moves();
+        *slot = mirrors;
+        self.rare().has_mirrors.store(true, Ordering::Release);
+    }
+
+    /// Takes all mirrors from the node.
+    pub(crate) fn take_mirrors(&self, slot: &mut Mirrors) {
+        *slot = Mirrors::default();
+        self.rare().has_mirrors.store(false, Ordering::Release);
     }
 }
 

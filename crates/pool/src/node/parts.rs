@@ -2,6 +2,7 @@
 
 use super::Orphan;
 use super::dir_state::CacheSlot;
+use super::handles::mirrors::Mirrors;
 use super::open_file::OpenFile;
 use canopy_base::lock::rank;
 use canopy_base::lock::ranked::{Mutex, RwLock};
@@ -47,6 +48,12 @@ pub(crate) struct RareParts {
     /// The inode number that clients know of a file that has moved; 0 for others. A file whose number changed while
     /// it is open would look like a replaced one.
     pub(crate) number: AtomicU64,
+    /// The copies that are written with the file.
+    pub(super) mirrors: Mutex<Mirrors, rank::Mirrors>,
+    /// There are some.
+    pub(super) has_mirrors: AtomicBool,
+    /// How often the own copy has failed beside them.
+    pub(super) failovers: AtomicU32,
     /// Until then no move of the file is tried: its names were not found, or it cannot be leased.
     pub(crate) stays_until: Mutex<Option<Instant>, rank::Leaf>,
     /// The names of the file lead to another node now.

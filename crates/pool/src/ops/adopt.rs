@@ -8,7 +8,7 @@ use crate::export::StableId;
 use crate::node::Orphan;
 use crate::node::handles::FileHandle;
 use crate::node::handles::records::{HandleRecord, HandleRecords, Recorded};
-use crate::node::open_file::{FileLocation, FileUse, OpenFile, only_reads};
+use crate::node::open_file::{self, FileLocation, FileUse, OpenFile, only_reads};
 use crate::node::table::dir_numbers::{DirNumbers, NameHash};
 use crate::ops::data;
 use crate::ops::data::open::Room;
@@ -22,7 +22,7 @@ use canopy_base::ids::{HandleId, NodeId};
 use canopy_base::path::FileName;
 use canopy_branch::branch::Branch;
 use canopy_branch::fs::reserved::is_reserved;
-use canopy_branch::fs::stat;
+use canopy_branch::fs::{generation, stat};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::io::Errno;
@@ -97,7 +97,7 @@ fn adopt_handle(op: &Op<'_>, record: HandleRecord, said: &Recorded, found: &mut 
     let number = match said.next_fd.filter(|&next| next != said.fd) {
         // The move has been finished, or taken back, from its journal.
         Some(next) => {
-            let moved = has_moved(said.fd, next);
+            let moved = has_moved(said.fd, next) || is_newer(said.fd, next);
             found.given_up.push(if moved { said.fd } else { next });
             if moved { next } else { said.fd }
         }
@@ -112,6 +112,10 @@ fn adopt_handle(op: &Op<'_>, record: HandleRecord, said: &Recorded, found: &mut 
         }
     };
     let attr = stat::of(fd.as_fd()).ok()?;
+    if open_file::writes(said.flags) {
+        // Copies that were written together may have been equal, with the mark, when the process ended.
+        resolve::generations::outdate_others(op, fd.as_fd()).ok()?;
+    }
     let on = |branch: &&Arc<Branch>| branch.seed.number() == said.branch;
     let moved = |branch: &&Arc<Branch>| number != said.fd && branch.dev == attr.dev;
     let branch = op.branches.iter().find(moved).or_else(|| op.branches.iter().find(on))?;
@@ -207,6 +211,15 @@ fn find_name(dir: BorrowedFd<'_>, wanted: NameHash) -> Result<Option<FileName>, 
         }
     }
     Ok(None)
+}
+
+/// Returns whether a copy was to take the place of a file that had failed, and has become the newest.
+fn is_newer(from: RawFd, to: RawFd) -> bool {
+    let number = |number| {
+        let fd = std::mem::ManuallyDrop::new(canopy_sys::fd::take_over(number)?);
+        generation::read(fd.as_fd()).ok().flatten().map(|generation| generation.number)
+    };
+    number(to).is_some_and(|to| number(from).is_none_or(|from| from < to))
 }
 
 /// Returns whether a file that was being moved is the copy now.

@@ -1,6 +1,6 @@
 //! Rules about copies, on plain directories: which copy of a file is the newest, and that only this one is shown.
 
-use crate::common::{Made, ROOT, TestKernel, administrator, pool};
+use crate::common::{Made, ROOT, TestKernel, administrator, home, over, pool};
 use canopy_base::error::Error;
 use canopy_base::ids::{HandleId, NodeId};
 use canopy_branch::branch::{BranchList, BranchSpec, Branches, Mode};
@@ -18,16 +18,17 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const WRITE: u32 = OFlags::WRONLY.bits();
 
-fn placement(copies: u8) -> Placement {
+fn placement(copies: u8, written: bool) -> Placement {
     let rule = |path: &str| Rule {
         path: Pattern::new(path).unwrap(),
         target: Target::Anywhere,
         copies: Some(copies),
+        written,
     };
     Placement { tiers: Vec::new(), rules: vec![rule("d/**")] }
 }
@@ -47,18 +48,29 @@ impl Bed {
     }
 
     fn wanting(copies: u8, branches: usize, watched: bool) -> Bed {
-        let mut config = Config { placement: placement(copies), ..Config::default() };
+        let mut config = Config { placement: placement(copies, false), ..Config::default() };
         config.policies.set_category(Category::Create, Policy::Ff);
-        let made = pool(&vec![Mode::Rw; branches], config);
+        Bed::begun(pool(&vec![Mode::Rw; branches], config), watched)
+    }
+
+    /// A pool over these directories, whose rule wants so many copies that are written at the same time.
+    pub(super) fn written_at_once(copies: u8, branches: Vec<PathBuf>) -> Bed {
+        let mut config = Config { placement: placement(copies, true), ..Config::default() };
+        config.policies.set_category(Category::Create, Policy::Ff);
+        let pool = over(&branches, &vec![Mode::Rw; branches.len()], config);
+        Bed::begun(Made { pool, branches, home: home() }, true)
+    }
+
+    fn begun(made: Made, watched: bool) -> Bed {
         ops::settings::connect(
             &made.pool,
             Arc::new(TestKernel { unwatched: !watched, ..TestKernel::default() }),
             false,
         );
         ops::settings::recover(&made.pool);
-        for branch in 0..branches {
-            fs::create_dir(made.on(branch, "d")).unwrap();
-            fs::create_dir(made.on(branch, "other")).unwrap();
+        for branch in 0..made.branches.len() {
+            fs::create_dir_all(made.on(branch, "d")).unwrap();
+            fs::create_dir_all(made.on(branch, "other")).unwrap();
         }
         Bed { made }
     }
@@ -765,7 +777,7 @@ fn a_pool_without_such_a_rule_neither_reads_nor_writes_generations() {
     assert_eq!([bed.generation(0, "d/g"), bed.generation(1, "d/g")], before);
     assert_eq!(bed.generation(0, "d/new"), None);
     // With `copies = 1`, numbers count, and no copies are wanted.
-    let mut placement = placement(2);
+    let mut placement = placement(2, false);
     placement.rules[0].copies = Some(1);
     let mut config = Config { min_free: 0, placement, ..Config::default() };
     config.policies.set_category(Category::Create, Policy::Ff);

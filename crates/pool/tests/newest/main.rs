@@ -10,3 +10,4 @@ mod copies;
 mod copy_rights;
 mod random;
 mod rejoin;
+mod written;

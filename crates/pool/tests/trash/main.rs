@@ -180,7 +180,12 @@ fn a_directory_with_a_name_that_the_pool_hides_leaves_nothing() {
 fn of_equal_copies_one_is_kept_and_of_others_each() {
     let copies = Placement {
         tiers: Vec::new(),
-        rules: vec![Rule { path: Pattern::new("c/").unwrap(), target: Target::Anywhere, copies: Some(2) }],
+        rules: vec![Rule {
+            path: Pattern::new("c/").unwrap(),
+            target: Target::Anywhere,
+            copies: Some(2),
+            written: false,
+        }],
     };
     let made = made(2, Config { trash: rules(&[], false), placement: copies, ..Config::default() });
     let old = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);

@@ -48,7 +48,10 @@ impl Driver {
         }
         self.calm()?;
         let rules = self.world.place(self.world.plan.rules);
-        self.world.set(&format!("rules={}", rules.replace("copies 2", "copies 1")))?;
+        self.world.set(&format!(
+            "rules={}",
+            rules.replace("copies 2 when written", "copies 1").replace("copies 2", "copies 1")
+        ))?;
         self.world.run("dedup POOL --write")?;
         let compared = self.compare();
         self.world.set(&format!("rules={rules}"))?;

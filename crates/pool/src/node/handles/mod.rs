@@ -1,5 +1,6 @@
 //! Handles: the kernel's references to open files.
 
+pub(crate) mod mirrors;
 pub(crate) mod records;
 
 use self::records::{HandleRecord, HandleRecords, Recorded};
@@ -96,6 +97,13 @@ impl FileHandle {
     pub(crate) fn moves_to(&self, fd: &OwnedFd) {
         if let Some(record) = &self.record {
             record.moves_to(fd);
+        }
+    }
+
+    /// Records that its file is not replaced after all.
+    pub(crate) fn stays(&self) {
+        if let Some(record) = &self.record {
+            record.moved(self);
         }
     }
 

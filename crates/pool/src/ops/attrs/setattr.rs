@@ -9,6 +9,7 @@ use crate::dir::merged::Trust;
 use crate::door::Caller;
 use crate::node::Node;
 use crate::node::handles::FileHandle;
+use crate::ops::data;
 use crate::ops::moves;
 use crate::ops::names;
 use crate::ops::owed;
@@ -97,12 +98,26 @@ pub fn setattr(
             Err(Error::Stale)
         }
         // Some filesystems allocate space as soon as a file grows.
-        Some(size) if !node.is_dir() => {
-            let set = moves::make_room::with_room(op, &node, size, attr);
-            set.map_err(|error| match error {
+        Some(size) if !node.is_dir() => loop {
+            let failovers = node.failovers();
+            let set = moves::make_room::with_room(op, &node, size, |op| {
+                match data::mirrors::for_change(op, &node)? {
+                    Some(mut mirrors) => data::mirrors::resize(&mut mirrors, size, || attr(op)),
+                    None => attr(op),
+                }
+            });
+            if set.is_err() && data::mirrors::has_led(op, &node, failovers) {
+                continue;
+            }
+            break set.map_err(|error| match error {
                 Error::Branch(errno) => node.waits_for_lease(errno, true),
                 other => other,
-            })
+            });
+        },
+        // Times of data that the kernel has cached.
+        _ if handle.is_some() && (set.atime.is_some() || set.mtime.is_some()) => {
+            let _apart = data::mirrors::for_change(op, &node);
+            attr(op)
         }
         _ => attr(op),
     };

@@ -5,7 +5,7 @@ use crate::config::Func;
 use crate::dir::merged::MergedDir;
 use crate::door::Caller;
 use crate::node::Node;
-use crate::node::open_file::{FileLocation, FileUse, OpenFile};
+use crate::node::open_file::{self, FileLocation, FileUse, OpenFile};
 use crate::node::passthrough::Sharing;
 use crate::ops::data;
 use crate::ops::freed;
@@ -88,10 +88,20 @@ fn create_new(
         let _ = dirs.unlink(index, name, AtFlags::empty());
     })?;
     dirs.name_created(name, index);
-    owed::note(op, [index], || Change::Clear(join(&path, name)));
     let attr = branch.reads(|| stat::of(fd.as_fd()))?;
+    let mirrors = if open_file::writes(flags) {
+        data::mirrors::create(op, caller, &mut dirs, (&path, name), (index, &fd, attr.key()), mode)
+    } else {
+        None
+    };
+    let on = mirrors.iter().flat_map(|(_, on)| on).copied().chain([index]);
+    owed::note(op, on, || Change::Clear(join(&path, name)));
     let node = op.nodes.hand_out_file(parent, name, branch, attr.key(), false)?;
     names::lookup::forget_surplus(op);
+    if let Some((mirrors, _)) = mirrors {
+        data::mirrors::attach(&node, mirrors);
+        op.last_opens.put(attr.key(), 0);
+    }
     let path = || join(&path, name);
     finish_create(op, caller, branch, node, fd, flags, attr, path)
 }
@@ -186,7 +196,7 @@ fn finish_create(
     let fd = Arc::new(fd);
     let (open, sharing, room) = {
         let mut slot = node.open().lock();
-        let (backing, room) = data::open::register(op, branch, &fd, flags, &attr);
+        let (backing, room) = data::open::register(op, &node, branch, &fd, flags, &attr);
         let sharing = Sharing::First { backing: backing.as_ref().map(|file| file.id()) };
         let place = FileLocation::new(branch.clone(), fd.clone(), None);
         let open =

@@ -3,7 +3,9 @@
 use crate::door::Caller;
 use crate::node::Node;
 use crate::node::handles::FileHandle;
+use crate::node::handles::mirrors::{Mirror, Mirrors};
 use crate::ops::attrs::setattr::kill_suidgid;
+use crate::ops::data;
 use crate::ops::moves;
 use crate::ops::readdir;
 use crate::pool::{Op, Pool};
@@ -11,7 +13,7 @@ use canopy_base::error::{Error, Result};
 use canopy_base::ids::HandleId;
 use canopy_branch::fs::stat;
 use canopy_sys::ioctl::reflink;
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::{Errno, IoSlice, ReadWriteFlags};
 use std::sync::atomic::Ordering;
@@ -183,17 +185,32 @@ pub fn write(pool: &Pool, via: impl Into<Via>, offset: u64, data: &[u8], kind: W
     let mut flags = via.flags.unwrap_or(handle.flags);
     let counted = !kind.from_cache && (handle.is_direct() || !flags.contains(OFlags::DIRECT));
     let mut done = 0;
+    // Where the end of a file with mirrors was, and how often it had moved.
+    let mut end = None;
     let all = loop {
+        let failovers = handle.node.failovers();
         let all = moves::make_room::with_room(op, &handle.node, data.len() as u64, |op| {
-            write_there(op, &handle, flags, offset, data, kind, &mut done)?;
+            let mut mirrors = data::mirrors::for_change(op, &handle.node)?;
+            let moves = handle.node.moves();
+            if mirrors.is_none() {
+                // Others may have appended there since, but for a mirror that has the data, and has become the file.
+                end = end.filter(|(_, before)| *before != moves);
+            } else if end.is_none() && appends(op, flags, kind) {
+                end = Some((handle.open.reads(|| stat::of(handle.fd().as_fd()))?.size, moves));
+            }
+            let (at, exact) = (end.map_or(offset, |(size, _)| size), end.is_some());
+            let target = Target { mirrors: mirrors.as_deref_mut(), offset: at, exact };
+            write_there(op, &handle, flags, target, data, kind, &mut done)?;
             if !counted && done < data.len() {
                 // The rest, which may not be aligned as O_DIRECT requires.
                 flags -= OFlags::DIRECT;
-                write_there(op, &handle, flags, offset, data, kind, &mut done)?;
+                let target = Target { mirrors: mirrors.as_deref_mut(), offset: at, exact };
+                write_there(op, &handle, flags, target, data, kind, &mut done)?;
             }
             Ok(())
         });
         match all {
+            Err(_) if data::mirrors::has_led(op, &handle.node, failovers) => {}
             // It has begun, so it waits here.
             Err(Error::Wait(_)) if done > 0 => std::thread::sleep(AGAIN),
             other => break other,
@@ -205,18 +222,33 @@ pub fn write(pool: &Pool, via: impl Into<Via>, offset: u64, data: &[u8], kind: W
     }
 }
 
-/// Writes the data after the first `done` bytes to the file on its current branch.
+/// Returns whether the branch is to find out where the end of the file is. With the writeback cache, the kernel does.
+fn appends(op: &Op<'_>, flags: OFlags, kind: WriteKind) -> bool {
+    flags.contains(OFlags::APPEND) && !kind.from_cache && !op.config.writeback
+}
+
+/// Where data are written.
+struct Target<'m> {
+    /// The other copies that get them.
+    mirrors: Option<&'m mut Mirrors>,
+    offset: u64,
+    /// At this offset, also of a handle that appends.
+    exact: bool,
+}
+
+/// Writes the data after the first `done` bytes to the file on its current branch, and to its mirrors.
 fn write_there(
     op: &Op<'_>,
     handle: &FileHandle,
     now: OFlags,
-    offset: u64,
+    Target { mut mirrors, offset, exact }: Target<'_>,
     data: &[u8],
     kind: WriteKind,
     done: &mut usize,
 ) -> Result<()> {
     let (own, traffic) = handle.counted_fd();
-    let (fd, held) = if kind.from_cache || !cleared_flags(handle, now).is_empty() {
+    let is_plain = kind.from_cache || exact || mirrors.is_some();
+    let (fd, held) = if is_plain || !cleared_flags(handle, now).is_empty() {
         (handle.plain_fd()?, OFlags::empty())
     } else {
         (own, handle.fd_flags())
@@ -228,7 +260,7 @@ fn write_there(
     if !kind.from_cache {
         let gained = |flag| now.contains(flag) && !held.contains(flag);
         // With the writeback cache, the kernel computes the offset of appended data itself.
-        extra.set(ReadWriteFlags::APPEND, gained(OFlags::APPEND) && !op.config.writeback);
+        extra.set(ReadWriteFlags::APPEND, gained(OFlags::APPEND) && !op.config.writeback && !is_plain);
         extra.set(ReadWriteFlags::DSYNC, gained(OFlags::DSYNC));
         extra.set(ReadWriteFlags::SYNC, gained(OFlags::SYNC));
     }
@@ -249,16 +281,26 @@ fn write_there(
             }
         }
         let at = offset + *done as u64;
-        let written = handle.open.changes(|| {
-            let written = if extra.is_empty() {
-                rustix::io::pwrite(&*fd, rest, at)
-            } else {
-                rustix::io::pwritev2(&*fd, &[IoSlice::new(rest)], at, extra)
-            };
-            // No filesystem should write nothing. It must neither be tried for ever nor count as written.
-            written.and_then(|n| if n == 0 { Err(Errno::IO) } else { Ok(n) })
-        });
+        let write = || {
+            handle.open.changes(|| {
+                let written = if extra.is_empty() {
+                    rustix::io::pwrite(&*fd, rest, at)
+                } else {
+                    rustix::io::pwritev2(&*fd, &[IoSlice::new(rest)], at, extra)
+                };
+                // No filesystem should write nothing. It must neither be tried for ever nor count as written.
+                written.and_then(|n| if n == 0 { Err(Errno::IO) } else { Ok(n) })
+            })
+        };
+        let written = match &mut mirrors {
+            Some(mirrors) => mirrors.write(write, rest, at, extra),
+            None => write(),
+        };
         match written {
+            // The own copy has failed, and another one has it.
+            Err(_) if mirrors.as_ref().is_some_and(|mirrors| mirrors.failed.is_some()) => {
+                return Err(Error::Stale);
+            }
             Ok(n) => {
                 traffic.count_write(n);
                 *done += n;
@@ -291,6 +333,12 @@ fn drop_set_id_before_write(
 
 pub fn fsync(pool: &Pool, handle: HandleId, data_only: bool) -> Result<()> {
     let handle = pool.files.get(handle)?;
+    if handle.node.has_mirrors()
+        && let Some(synced) = data::mirrors::sync(&mut Op::begin(pool), &handle.node, data_only)
+    {
+        synced?;
+        return sync_replacement(pool, &handle.node);
+    }
     let fd = handle.fd();
     handle.open.changes(|| if data_only { rustix::fs::fdatasync(&*fd) } else { rustix::fs::fsync(&*fd) })?;
     // A move of the file waits for its users.
@@ -317,14 +365,25 @@ pub fn fallocate(pool: &Pool, handle: HandleId, mode: u32, offset: u64, len: u64
     let mode = FallocateFlags::from_bits_retain(mode);
     let gives_back = FallocateFlags::PUNCH_HOLE | FallocateFlags::COLLAPSE_RANGE;
     let wanted = if mode.intersects(gives_back) { 0 } else { len };
-    moves::make_room::with_room(op, &handle.node, wanted, |_| {
-        loop {
-            match handle.open.changes(|| rustix::fs::fallocate(&*handle.fd(), mode, offset, len)) {
-                Err(Errno::INTR) => continue,
-                other => return Ok(other?),
-            }
+    let allocate = |fd: &OwnedFd| loop {
+        match rustix::fs::fallocate(fd, mode, offset, len) {
+            Err(Errno::INTR) => continue,
+            other => return other,
         }
-    })
+    };
+    loop {
+        let failovers = handle.node.failovers();
+        let done = moves::make_room::with_room(op, &handle.node, wanted, |op| {
+            let own = || handle.open.changes(|| allocate(&handle.fd()));
+            let Some(mut mirrors) = data::mirrors::for_change(op, &handle.node)? else { return Ok(own()?) };
+            let other = |mirror: &Mirror| mirror.branch.changes(|| allocate(&mirror.fd));
+            let done = mirrors.on_all(true, |_| own(), other);
+            if mirrors.failed.is_some() { Err(Error::Stale) } else { Ok(done?) }
+        });
+        if done.is_ok() || !data::mirrors::has_led(op, &handle.node, failovers) {
+            return done;
+        }
+    }
 }
 
 /// Returns the offset of the next data or hole at or after `offset`. Errors: `ENXIO` beyond the end.
@@ -361,6 +420,10 @@ pub fn copy_file_range(
 ) -> Result<u64> {
     let op = &mut Op::begin(pool);
     let (from, to) = (op.files.get(from)?, op.files.get(to)?);
+    if to.node.has_mirrors() {
+        // All copies get what the kernel writes.
+        return Err(Errno::XDEV.into());
+    }
     // One call copies at most 0x7ffff000 bytes (MAX_RW_COUNT in include/linux/fs.h).
     let mut len = len.min(0x7fff_f000);
     if from.node.id == to.node.id || len > COPIED_AT_ONCE {

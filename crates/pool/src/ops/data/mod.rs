@@ -5,4 +5,5 @@ pub mod create;
 pub(crate) mod detach;
 pub mod io;
 pub mod mapped;
+pub(crate) mod mirrors;
 pub mod open;

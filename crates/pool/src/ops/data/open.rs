@@ -105,13 +105,27 @@ fn open_shown(
     let has_others = has_other_copies(op, &node);
     // An open for writing waits until a move of the file has finished.
     let writes = open_file::writes(branch_flags(op, flags));
-    let _stays = if writes { Some(node.pin_location()?) } else { None };
-    let _held = op.using(Uses::node(id));
+    let stays = if writes { Some(node.pin_location()?) } else { None };
+    let mut mirrors = if writes { data::mirrors::lock_for_open(op, &node) } else { None };
+    let held = op.using(Uses::node(id));
     if node.is_dir() {
         return Err(Error::IsDirectory);
     }
     resolve::generations::must_be_current(op, &node, trust)?;
+    if let Some(mirrors) = &mut mirrors {
+        data::mirrors::begin(op, &node, trust, mirrors)?;
+    }
     let opened = open_node(op, caller, &node, flags, kill_suidgid);
+    if let Some(mut mirrors) = mirrors.filter(|_| node.has_mirrors()) {
+        if opened.is_ok() {
+            mirrors.users += 1;
+            if branch_flags(op, flags).contains(OFlags::TRUNC) {
+                data::mirrors::emptied(&mut mirrors);
+            }
+        }
+        drop((mirrors, held, stays));
+        data::mirrors::end_if_unused(op, &node);
+    }
     if let Some(key) = node.key() {
         op.last_opens.put(key, if has_others { 0 } else { caller.pid });
     }
@@ -183,7 +197,7 @@ pub(crate) fn open_node(
                 let copy = copy.filter(|copy| copy.is_right(&*fd));
                 let (backing, room) = match node.location_lock().try_read() {
                     // What is read from a copy is read through the daemon, so that it can stop at any moment.
-                    Some(_) if copy.is_none() => register(op, &branch, &fd, branch_flags, &attr),
+                    Some(_) if copy.is_none() => register(op, node, &branch, &fd, branch_flags, &attr),
                     _ => (None, Room::Any),
                 };
                 let sharing = Sharing::First { backing: backing.as_ref().map(|file| file.id()) };
@@ -373,12 +387,14 @@ fn measures_room(op: &Op<'_>, option: PassthroughIo) -> bool {
 /// Registers a file for passthrough if this handle wants it and the branch has room for what it may write.
 pub(crate) fn register(
     op: &Op<'_>,
+    node: &Node,
     branch: &Arc<Branch>,
     fd: &Arc<OwnedFd>,
     flags: OFlags,
     attr: &Attr,
 ) -> (Option<Box<dyn BackingFile>>, Room) {
     if op.no_passthrough.load(Ordering::Relaxed)
+        || data::mirrors::is_wanted(op, node)
         || !passthrough::wants_passthrough(op.config.passthrough, flags)
         || passthrough::may_lose_direct(flags)
         || op.config.nullrw
@@ -468,7 +484,8 @@ pub(crate) fn opened(
     }
     drop(alone);
     let quietly = || closes_quietly(op, node, &branch);
-    travel.no_flush = passthrough::no_flush(op.config.flush_on_close, flags, travel.passthrough, quietly);
+    travel.no_flush = passthrough::no_flush(op.config.flush_on_close, flags, travel.passthrough, quietly)
+        && !(open_file::writes(flags) && node.has_mirrors());
     handle.apply_open_flags(&travel);
     traffic.count_open(handle.passthrough);
     if handle.maps_past_daemon() {
@@ -521,6 +538,12 @@ fn is_listed(op: &Op<'_>, caller: &Caller) -> bool {
 /// on close, as network filesystems do.
 pub fn flush(pool: &Pool, handle: HandleId) -> Result<()> {
     let handle = pool.files.get(handle)?;
+    if handle.writable()
+        && handle.node.has_mirrors()
+        && let Some((_, settled)) = data::mirrors::settle(&mut Op::begin(pool), &handle.node)
+    {
+        settled?;
+    }
     // Held until the duplicate is closed: a move of the file waits for this reference.
     let fd = handle.fd();
     let copy = rustix::io::fcntl_dupfd_cloexec(&*fd, 0)?;
@@ -542,10 +565,15 @@ pub fn release(pool: &Pool, handle: HandleId) -> Result<()> {
     }
     op.dir_cache.idle_files.keep(&handle, &op.branches);
     let was_writable = handle.writable();
-    let node = (was_writable && resolve::generations::knows_copies(op)).then(|| handle.node.clone());
+    let has_mirrors = was_writable && handle.node.has_mirrors();
+    let knows_copies = resolve::generations::knows_copies(op);
+    let node = (was_writable && (knows_copies || has_mirrors)).then(|| handle.node.clone());
     drop(handle);
     if was_writable {
         op.figures.writer_closed();
+    }
+    if let Some(node) = node.as_ref().filter(|_| has_mirrors) {
+        data::mirrors::released(op, node);
     }
     if let Some(node) = node {
         op.nodes.names(node.id).for_each(|(dir, name)| resolve::generations::note_closed(op, &dir, &name));

@@ -7,6 +7,7 @@
 use crate::node::Node;
 use crate::node::handles::FileHandle;
 use crate::node::open_file::FileLocation;
+use crate::ops::data;
 use crate::ops::moves;
 use crate::ops::resolve;
 use crate::pool::{Op, Pool};
@@ -52,6 +53,9 @@ pub(crate) fn leads_away(
     let (op, node) = (&mut Op::begin(pool), node()?);
     if node.is_dir() || !resolve::generations::knows_copies(op) {
         return Ok(false);
+    }
+    if data::mirrors::cannot_read(op, &node, seen, error.errno()) {
+        return Ok(true);
     }
     match lead_away(op, &node, seen, range, error.errno()) {
         Err(Error::Wait(cause)) => Err(Error::Wait(cause)),

@@ -4,6 +4,7 @@ use super::lookup::Entry;
 use crate::config::Func;
 use crate::door::Caller;
 use crate::ops::aggregate;
+use crate::ops::data;
 use crate::ops::names;
 use crate::ops::owed;
 use crate::ops::read_cache;
@@ -85,8 +86,10 @@ fn link_node(
     check_not_reserved(new_name)?;
     let _changes = op.state().figures.changes();
     let trust = resolve::dirs::cache_trust(op);
-    let _held = op.using(Uses::node(id).and(Uses::name(new_parent, new_name)));
     let node = op.nodes.get(id)?;
+    // All copies get the name.
+    let _equal = data::mirrors::settle(op, &node);
+    let _held = op.using(Uses::node(id).and(Uses::name(new_parent, new_name)));
     if node.is_dir() {
         return Err(Error::NotPermitted);
     }

@@ -10,6 +10,7 @@ use crate::dir::merged::{Copies, MergedDir, Trust};
 use crate::dir::symlinks::Symlinks;
 use crate::door::Caller;
 use crate::node::Node;
+use crate::ops::data;
 use crate::ops::external_changes;
 use crate::ops::names;
 use crate::ops::names::remove::Fate;
@@ -180,6 +181,9 @@ pub fn rename_noted(
     let _changes = pool.figures.changes();
     let exchanges = kind == RenameKind::Exchange;
     let mut trust = resolve::dirs::cache_trust(op);
+    // All copies get the name, while nobody writes.
+    let source = op.nodes.child(parent, name);
+    let mut equal = source.as_ref().and_then(|node| data::mirrors::settle(op, node));
     // No operation below a directory may be in flight while the directory moves.
     let mut moves_dir = is_known_dir(op, parent, name) || exchanges && is_known_dir(op, new_parent, new_name);
     let names = [(parent, name), (new_parent, new_name)];
@@ -187,7 +191,7 @@ pub fn rename_noted(
     let mut held = if moves_dir { claim_rename(op, names[0], names[1])? } else { op.using(used()) };
     let [mut old, mut new] = sides(op, names, trust)?;
     if !moves_dir && (is_dir(op, &mut old) || exchanges && is_dir(op, &mut new)) {
-        drop((old, new, held));
+        drop((old, new, held, equal.take()));
         // Others may have changed either directory meanwhile: through the pool, of which the cache knows, or on the
         // branches.
         trust = resolve::dirs::cache_trust(op);

@@ -92,8 +92,12 @@ impl Places {
         Places { list: SmallVec::from_iter([place]), own: (!is_dir).then_some(0), copies, attrs: None }
     }
 
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Place> {
+        self.list.iter()
+    }
+
     /// Returns the node's own file; `None` for a directory.
-    pub(super) fn own(&self) -> Option<&Place> {
+    pub(crate) fn own(&self) -> Option<&Place> {
         self.own.and_then(|at| self.list.get(at))
     }
 
