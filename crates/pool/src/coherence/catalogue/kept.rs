@@ -5,7 +5,7 @@
 //! What may not be relied on is left out.
 
 use super::rows::{Facts, Row, Rows};
-use super::{Catalogue, Handles, DirRows, Log, State, above, seconds};
+use super::{Catalogue, DirRows, Handles, Log, State, above, seconds};
 use canopy_base::ids::BranchId;
 use canopy_branch::fs::packed::{Packer, Unpacker};
 use std::sync::Arc;
