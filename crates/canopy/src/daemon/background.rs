@@ -16,6 +16,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -29,8 +30,14 @@ const START_TIMEOUT: Duration = Duration::from_secs(90);
 /// How long a child may take to end that has failed.
 const ENDED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Returns whether this process is the background child.
+/// This process, or the keeper that has forked it, has entered the background.
+static ENTERED: AtomicBool = AtomicBool::new(false);
+
+/// Returns whether another process reports what this one says: the background child, or one of its own.
 pub fn is_child() -> bool {
+    if ENTERED.load(Ordering::Relaxed) {
+        return true;
+    }
     let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
     std::env::var(PARENT_VARIABLE).is_ok_and(|value| value == parent.to_string())
 }
@@ -107,7 +114,9 @@ impl StartupReporter {
             rustix::thread::set_name(program_name::current().as_c_str())?;
             Ok(File::from(pipe))
         };
-        enter().map(StartupReporter::Background).map_err(system)
+        let pipe = enter().map_err(system)?;
+        ENTERED.store(true, Ordering::Relaxed);
+        Ok(StartupReporter::Background(pipe))
     }
 
     /// Reports a warning.

@@ -43,6 +43,7 @@ fn each_error_is_one_line_with_its_cause_and_remedy() {
         ("mount -o ro=1 @a @p", &["ro takes no value"]),
         ("mount -o max_read=a @a @p", &["max_read", "must be a number of bytes"]),
         ("mount -o context=x @a @p", &["Invalid argument", "SELinux", "fsname"]),
+        ("mount -o survive=true,context=x @a @p", &["Invalid argument", "SELinux", "fsname"]),
         ("mount -o nullrw @a @p", &["nullrw", "true or false"]),
         ("umount @p", &["/p is not mounted"]),
         ("umount @none", &["/none is not mounted"]),
