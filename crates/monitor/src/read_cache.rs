@@ -30,7 +30,7 @@ mod tests {
     #[test]
     fn a_cache_is_told_in_one_line() {
         let mut cache = ReadCacheReport { path: OsText::Text("/ssd".into()), ..ReadCacheReport::default() };
-        assert_eq!(line(&cache), "/ssd: 0 files, 0; not asked for yet");
+        assert_eq!(line(&cache), "/ssd: 0 files, 0B; not asked for yet");
         cache = ReadCacheReport {
             files: 3,
             bytes: 3 << 30,
