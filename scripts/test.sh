@@ -143,7 +143,8 @@ case ${1:-} in
     mapfile -t beside < <(programs | awk -v apart=" ${APART[*]} " '!index(apart, " " $1 " ") { print "--test=" $1 }' | sort -u)
     log=$(mktemp)
     trap 'rm -f "$log"' EXIT
-    cargo test --workspace --no-fail-fast --lib --bins "${beside[@]}" >"$log" 2>&1 &
+    # A shell has what runs beside it ignore SIGINT. `timeout` has it take that signal again.
+    timeout --foreground 2h cargo test --workspace --no-fail-fast --lib --bins "${beside[@]}" >"$log" 2>&1 &
     outcome=0
     cargo test --workspace --no-fail-fast "${APART[@]/#/--test=}" || outcome=$?
     wait $! || outcome=$?

@@ -463,7 +463,7 @@ mod tests {
         );
         assert_eq!(
             toml("", "read-cache", "/t=a|free 10%|only canopy cache add"),
-            "[[read-cache]]\nbranches = [\"/t\"]\npath = [\"a\"]\nfree = \"10%\"\nonly = \"canopy cache add\"\n"
+            "[[cache]]\nbranches = [\"/t\"]\npath = [\"a\"]\nfree = \"10%\"\nonly = \"canopy cache add\"\n"
         );
         assert_eq!(
             toml("[cache]\nattr = 1\n", "read-cache", "/t=a|free 10%|when read 3 times in 2 days"),
