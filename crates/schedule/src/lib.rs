@@ -303,20 +303,12 @@ mod tests {
         ] {
             assert_eq!(parsed(text), Ok(expected), "{text}");
         }
-        for text in [
-            "run",
-            "log",
-            "media run",
-            "media frob verify",
-            "watch media",
-            "a b c",
-            "media set",
-            "media set verify",
-        ] {
+        for text in ["run", "log", "media run", "media frob verify", "watch media", "a b c", "media set"] {
             assert!(
                 parsed(text).unwrap_err().contains("is not understood (write canopy jobs [POOL]"),
                 "{text}"
             );
         }
+        assert!(parsed("media set verify").unwrap_err().contains("say what verify is to do"));
     }
 }

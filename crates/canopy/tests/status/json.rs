@@ -65,7 +65,8 @@ fn check(section: &str, reports: &[Value]) {
         flatten("", report, &mut found);
         for (path, value) in found {
             // An object or a list that may be null is documented by what it holds.
-            let holds = |field: &&str| field.strip_prefix(&*path).is_some_and(|rest| rest.starts_with(['.', '[']));
+            let holds =
+                |field: &&str| field.strip_prefix(&*path).is_some_and(|rest| rest.starts_with(['.', '[']));
             let is_null_object = value.is_null() && fields.keys().any(holds);
             let general = general(&path, &fields);
             let Some((field, (kind, _))) = fields.get_key_value(general.unwrap_or(&path)) else {
