@@ -563,7 +563,10 @@ pub fn release(pool: &Pool, handle: HandleId) -> Result<()> {
             let _ = rustix::fs::fadvise(&*handle.fd(), 0, NonZeroU64::new(0), Advice::DontNeed);
         }
     }
-    op.dir_cache.idle_files.keep(&handle, &op.branches);
+    // The next open looks whether there is a copy on a faster disk meanwhile. One that finds the file open does not.
+    if op.config.read_cache.is_empty() {
+        op.dir_cache.idle_files.keep(&handle, &op.branches);
+    }
     let was_writable = handle.writable();
     let has_mirrors = was_writable && handle.node.has_mirrors();
     let knows_copies = resolve::generations::knows_copies(op);
