@@ -48,6 +48,11 @@ fn cache(bed: &PoolBed, ssd: &Path, name: &str) {
     assert!(cached, "{name} gets a copy");
 }
 
+/// Returns how many opens were served from copies.
+fn hits(bed: &PoolBed) -> u64 {
+    bed.pool.status()["read_caches"][0]["hits"].as_u64().unwrap()
+}
+
 /// Returns how many bytes a loop device was asked to read.
 fn bytes_read(disk: &LoopFs) -> u64 {
     let device = disk.device().unwrap().file_name().unwrap().to_string_lossy().into_owned();
@@ -96,8 +101,14 @@ fn a_file_that_was_read_costs_its_disk_no_more_reads_until_it_changes() {
         assert!(fs::read(bed.at("films/a")).unwrap() == text, "{options:?}");
 
         // A rename changes nothing of the file but its times.
+        std::thread::sleep(RESTS);
+        let before = hits(&bed);
+        let is_hit = || fs::read(bed.at("films/a")).unwrap() == text && hits(&bed) > before;
+        assert!(wait_until(PATIENCE, is_hit), "{options:?}");
         fs::rename(bed.at("films/a"), bed.at("films/b")).unwrap();
+        let before = hits(&bed);
         assert!(fs::read(bed.at("films/b")).unwrap() == text, "{options:?}");
+        assert!(hits(&bed) > before, "{options:?}");
         fs::remove_file(bed.at("films/b")).unwrap();
         assert!(!bed.at("films/b").exists());
         drop(bed);
@@ -254,6 +265,12 @@ fn whenever_the_daemon_is_killed_no_stale_byte_is_read() {
         for _ in 0..2 {
             assert!(fs::read(pool.path().join("a")).unwrap() == text, "{upto}");
         }
+        // The one of the file as it was makes room.
+        let is_hit = || {
+            fs::read(pool.path().join("a")).unwrap();
+            pool.status()["read_caches"][0]["hits"].as_u64().unwrap() > 0
+        };
+        assert!(wait_until(PATIENCE, is_hit), "{upto}");
         assert!(fs::read(pool.path().join("a")).unwrap() == text, "{upto}");
     }
 }
