@@ -63,13 +63,7 @@ fn the_next_process_knows_what_was_added_and_its_path() {
     let rig = rig(Room::Size(1 << 20), When::Added, &["films/a"]);
     ask(&rig, "films/a");
     rig.tend();
-    let config = config(rig.ssd.path(), Room::Size(1 << 20), When::Added);
-    let Rig { made, ssd } = rig;
-    let again =
-        Made { pool: over(&made.branches, &[Rw], config), branches: made.branches.clone(), home: made.home };
-    connect(&again);
-    let rig = Rig { made: again, ssd };
-    rig.tend();
+    let rig = rig.of_the_next_process(When::Added);
     let [copy] = &list(&rig.made.pool)[..] else { panic!("one copy") };
     assert!(copy.added && copy.path == b"films/a", "{copy:?}");
 }

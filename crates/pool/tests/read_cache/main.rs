@@ -57,6 +57,18 @@ fn rig(room: Room, when: When, files: &[&str]) -> Rig {
 }
 
 impl Rig {
+    /// The same disks and copies, served by another process, which has looked at them.
+    fn of_the_next_process(self, when: When) -> Rig {
+        let Rig { made, ssd } = self;
+        let config = config(ssd.path(), Room::Size(1 << 20), when);
+        let pool = over(&made.branches, &[Rw], config);
+        let again = Made { pool, branches: made.branches.clone(), home: made.home };
+        connect(&again);
+        let rig = Rig { made: again, ssd };
+        rig.tend();
+        rig
+    }
+
     fn node(&self, path: &str) -> NodeId {
         let step =
             |at, name: &str| ops::names::lookup::lookup(&self.made.pool, at, name.as_bytes()).unwrap().node;
@@ -238,13 +250,7 @@ fn the_next_process_proves_each_copy_or_drops_it() {
     rig.cache("films/a");
     let home = rig.ssd.path().join(".canopy-cache");
     fs::write(home.join(".canopy-clone.of-one-that-was-killed"), "half").unwrap();
-    let config = config(rig.ssd.path(), Room::Size(1 << 20), When::Opened);
-    let Rig { made, ssd } = rig;
-    let again =
-        Made { pool: over(&made.branches, &[Rw], config), branches: made.branches.clone(), home: made.home };
-    connect(&again);
-    let rig = Rig { made: again, ssd };
-    rig.tend();
+    let rig = rig.of_the_next_process(When::Opened);
     assert_eq!(rig.copies().len(), 1);
     assert_eq!(rig.content("films/a"), "the copy");
     fs::write(&rig.copies()[0], "cut").unwrap();

@@ -9,8 +9,8 @@ use crate::door::Caller;
 use crate::node::Node;
 use crate::node::handles::FileHandle;
 use crate::node::handles::mirrors::{Locked, Mirror, Mirrors};
-use crate::node::open_file::FileLocation;
 use crate::ops::moves;
+use crate::ops::moves::lead::{Lead, names_show_another};
 use crate::ops::names;
 use crate::ops::names::create::mode_in;
 use crate::ops::resolve;
@@ -298,16 +298,13 @@ fn lead(op: &mut Op<'_>, node: &Arc<Node>, mirrors: &mut Mirrors) -> Result<Arc<
         return Err(Errno::STALE);
     }
     op.dir_cache.idle_files.close(node);
-    let open = node.opened();
     let shown = moves::make_room::shown_ino(op, node).unwrap_or(node.kept_number());
     let branch = next.branch.clone();
-    let reopen = |flags| branch.reads(|| resolve::writable::reopen(op, node, &branch, &next.fd, flags));
-    let mut handles: Vec<(Arc<FileHandle>, OwnedFd)> = Vec::new();
-    for handle in op.files.matching(|handle| Arc::ptr_eq(&handle.node, node)) {
-        let flags = handle.flags - OFlags::TRUNC;
-        let fd = reopen(flags)?;
-        handles.push((handle, branch.reopen_for_read(fd, flags)));
-    }
+    let reopen = |flags| {
+        let fd = branch.reads(|| resolve::writable::reopen(op, node, &branch, &next.fd, flags))?;
+        Ok(branch.reopen_for_read(fd, flags))
+    };
+    let led = Lead::prepare(op, node, reopen)?;
     let pinned = beneath::reopen(&next.fd, OFlags::PATH)?;
     let (former, key) = (mirrors.own.take(), next.key);
     mirrors.own = Some(next);
@@ -320,7 +317,7 @@ fn lead(op: &mut Op<'_>, node: &Arc<Node>, mirrors: &mut Mirrors) -> Result<Arc<
         );
     }
     // From here on, it is the newest copy: a process that takes over looks at the numbers.
-    handles.iter().for_each(|(handle, fd)| handle.moves_to(fd));
+    led.announce();
     let newest = {
         let _right =
             op.rights.to_copy(mirrors.keys().into_iter().chain(former.as_ref().map(|former| former.key)));
@@ -334,22 +331,12 @@ fn lead(op: &mut Op<'_>, node: &Arc<Node>, mirrors: &mut Mirrors) -> Result<Arc<
         // What it has been called for a moment must not be newer.
         let _ = mirrors.renumber(0);
         mirrors.failed = None;
-        handles.iter().for_each(|(handle, _)| handle.stays());
+        led.give_up();
         return Err(errno);
     }
-    op.nodes.moved(node, key, if resolve::keeps_inode_numbers(op) { shown } else { 0 });
+    led.go(op, node, key, shown, (&branch, pinned));
     mirrors.moves = node.moves();
-    if let Some(open) = open {
-        open.move_to(FileLocation::new(branch.clone(), Arc::new(pinned), None));
-    }
-    for (handle, fd) in handles {
-        handle.move_to(Arc::new(fd));
-        handle.count_for(branch.traffic);
-    }
-    for (dir, name) in op.nodes.names(node.id) {
-        resolve::dirs::dir_rewritten(op, &dir);
-        resolve::generations::note_closed(op, &dir, &name);
-    }
+    names_show_another(op, node);
     drop(held);
     op.kernel.load().invalidate_attr(node.id);
     Ok(branch)

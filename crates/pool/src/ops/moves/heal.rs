@@ -5,10 +5,9 @@
 //! files with copies there are no longer passed through.
 
 use crate::node::Node;
-use crate::node::handles::FileHandle;
-use crate::node::open_file::FileLocation;
 use crate::ops::data;
 use crate::ops::moves;
+use crate::ops::moves::lead::{Lead, names_show_another};
 use crate::ops::resolve;
 use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result, is_illness};
@@ -73,8 +72,7 @@ fn lead_away(op: &mut Op<'_>, node: &Arc<Node>, seen: u32, range: &Range<u64>, e
     }
     let held = op.claim_file(node.id, 1)?;
     op.dir_cache.idle_files.close(node);
-    let open = node.opened();
-    if open.as_ref().is_some_and(|open| open.backing.is_some() || open.is_written()) {
+    if node.opened().is_some_and(|open| open.backing.is_some() || open.is_written()) {
         return Ok(false);
     }
     let own = resolve::places::primary(op, node)?;
@@ -82,12 +80,11 @@ fn lead_away(op: &mut Op<'_>, node: &Arc<Node>, seen: u32, range: &Range<u64>, e
     let names: Vec<PoolPath> = op.nodes.names(node.id).map(|(dir, name)| join(&dir, &name)).collect();
     let Some(other) = readable_copy(op, node, (&own.attr, number), &names, range) else { return Ok(false) };
     let shown = moves::make_room::shown_ino(op, node)?;
-    let mut handles: Vec<(Arc<FileHandle>, OwnedFd)> = Vec::new();
-    for handle in op.files.matching(|handle| Arc::ptr_eq(&handle.node, node)) {
-        let flags = handle.flags - OFlags::TRUNC;
+    let reopen = |flags| {
         let fd = other.branch.reads(|| beneath::reopen(&other.fd, flags))?;
-        handles.push((handle, other.branch.reopen_for_read(fd, flags)));
-    }
+        Ok(other.branch.reopen_for_read(fd, flags))
+    };
+    let lead = Lead::prepare(op, node, reopen)?;
     {
         let _right = op.rights.to_copy([own.attr.key(), other.attr.key()]);
         let is_same = |file: BorrowedFd<'_>| generation::read(file) == Ok(Some(number));
@@ -98,21 +95,10 @@ fn lead_away(op: &mut Op<'_>, node: &Arc<Node>, seen: u32, range: &Range<u64>, e
         let _ = own.branch.changes(|| generation::write(own.fd.as_fd(), Generation::OUT_OF_DATE));
     }
     op.unreadable.put(own.attr.key(), own.branch.id, names.clone());
-    handles.iter().for_each(|(handle, fd)| handle.moves_to(fd));
-    let number = if resolve::keeps_inode_numbers(op) { shown } else { 0 };
-    op.nodes.moved(node, other.attr.key(), number);
+    lead.announce();
     let branch = other.branch;
-    if let Some(open) = open {
-        open.move_to(FileLocation::new(branch.clone(), Arc::new(other.fd), None));
-    }
-    for (handle, fd) in handles {
-        handle.move_to(Arc::new(fd));
-        handle.count_for(branch.traffic);
-    }
-    for (dir, name) in op.nodes.names(node.id) {
-        resolve::dirs::dir_rewritten(op, &dir);
-        resolve::generations::note_closed(op, &dir, &name);
-    }
+    lead.go(op, node, other.attr.key(), shown, (&branch, other.fd));
+    names_show_another(op, node);
     drop(held);
     op.kernel.load().invalidate_attr(node.id);
     let name = names.first().map_or("a file".shown(), |name| name.shown());

@@ -4,10 +4,10 @@ use crate::config::Func;
 use crate::dir::merged::{Copies, MergedDir};
 use crate::dir::symlinks::Symlinks;
 use crate::node::handles::FileHandle;
-use crate::node::open_file::FileLocation;
 use crate::node::{Node, Orphan};
 use crate::ops::freed::Patience;
 use crate::ops::moves;
+use crate::ops::moves::lead::Lead;
 use crate::ops::names;
 use crate::ops::reserve;
 use crate::ops::resolve;
@@ -30,7 +30,7 @@ use canopy_branch::relocate::links;
 use canopy_policy::placement::{Set, confine};
 use canopy_policy::{self as policy, BranchView, Mode, Policy, ThreadRandom};
 use canopy_sys::shown::Show as _;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::AsFd;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -385,7 +385,6 @@ pub(super) fn carry(
     // From here on, no other request uses one of its names or opens it.
     let held = op.claim_file(node.id, file.names.len()).map_err(NotMoved::File)?;
     op.dir_cache.idle_files.close(node);
-    let open = node.opened();
     let orphan = node.orphan().is_some();
     if op.branches.index_of(target.id).is_none() || op.branches.index_of(file.source.id).is_none() {
         return Err(NotMoved::Branch(Errno::ROFS));
@@ -410,28 +409,17 @@ pub(super) fn carry(
     may_switch(op, node, file.attr.key(), file.reason).map_err(NotMoved::File)?;
     let number = shown_ino(op, node).map_err(|error| NotMoved::File(error.errno()))?;
     let reopened = || -> Result<_, Errno> {
-        let mut handles: Vec<(Arc<FileHandle>, OwnedFd)> = Vec::new();
-        for handle in op.files.matching(|handle| Arc::ptr_eq(&handle.node, node)) {
-            let fd = carry.reopen(handle.flags - OFlags::TRUNC)?;
-            handles.push((handle, fd));
-        }
+        let lead = Lead::prepare(op, node, |flags| carry.reopen(flags))?;
         let pinned = || carry.reopen(OFlags::PATH);
         let orphan =
             if orphan { Some(Orphan { branch: target.clone(), fd: pinned()?, kept: false }) } else { None };
-        Ok((handles, FileLocation::new(target.clone(), Arc::new(pinned()?), None), orphan, carry.key()?))
+        Ok((lead, pinned()?, orphan, carry.key()?))
     };
-    let (handles, place, orphan, key) = reopened().map_err(NotMoved::Branch)?;
-    handles.iter().for_each(|(handle, fd)| handle.moves_to(fd));
+    let (lead, pinned, orphan, key) = reopened().map_err(NotMoved::Branch)?;
+    lead.announce();
     switch(op, &mut carry, file, target)?;
     // Nothing below can fail.
-    op.nodes.moved(node, key, if resolve::keeps_inode_numbers(op) { number } else { 0 });
-    if let Some(open) = open {
-        open.move_to(place);
-    }
-    for (handle, fd) in handles {
-        handle.move_to(Arc::new(fd));
-        handle.count_for(target.traffic);
-    }
+    lead.go(op, node, key, number, (target, pinned));
     if let Some(orphan) = orphan {
         node.set_orphan(Arc::new(orphan));
     }

@@ -5,6 +5,7 @@ pub(crate) mod break_link;
 pub(crate) mod drop_copy;
 pub(crate) mod freeze;
 pub(crate) mod heal;
+pub(crate) mod lead;
 pub(crate) mod make_room;
 pub(crate) mod relocate;
 mod twin;
