@@ -176,6 +176,8 @@ fn files_are_cached_by_name() {
     for words in ["Cached: 3 files", "films/large: it does not fit", "music/c: no cache", "none: no file"] {
         assert!(!done && text.contains(words), "{words}: {text}");
     }
+    let (done, text) = canopy(&["cache", "add", pool, "none"], "");
+    assert!(!done && text.contains("1 of 1 files are not cached"), "{text}");
     fs::read(bed.at("films/s/1")).unwrap();
     let (_, text) = canopy(&["cache", "list", pool], "");
     let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();

@@ -52,11 +52,11 @@ pub(super) fn add(args: &CacheArgs, pool: &PoolLink, words: &[Word]) -> Result<(
         return Err(Error::Cache { pool: args.pool.clone(), why: "say which files to add".into() });
     }
     let stop = Stop::on_signals()?;
-    let (files, all) = files(pool, words, &stop)?;
     let mut report = AddReport::default();
+    let (files, all) = files(pool, words, &mut report.refused, &stop)?;
     let progress = Progress::new(all, args.json);
     let mut waiting: VecDeque<Pending> = files.into_iter().map(|path| Pending { path, done: 0 }).collect();
-    let count = waiting.len() as u64;
+    let count = (waiting.len() + report.refused.len()) as u64;
     while !waiting.is_empty() && !stop.is_set() {
         let now: Vec<OsText> =
             waiting.iter().take(AT_ONCE).map(|file| OsText::from(file.path.as_path())).collect();
@@ -118,8 +118,13 @@ fn why(errno: Errno) -> String {
     }
 }
 
-/// Returns the files that are meant, in the order of the words, and their size.
-fn files(pool: &PoolLink, words: &[Word], stop: &Stop) -> Result<(Vec<PathBuf>, u64)> {
+/// Returns the files that are meant, in the order of the words, and their size. Words that mean none are refused.
+fn files(
+    pool: &PoolLink,
+    words: &[Word],
+    refused: &mut Vec<Refused>,
+    stop: &Stop,
+) -> Result<(Vec<PathBuf>, u64)> {
     let mut walk = Walk { pool, stop, seen: HashSet::new(), found: Vec::new(), size: 0 };
     for word in words {
         let patterns = word.patterns()?;
@@ -132,10 +137,11 @@ fn files(pool: &PoolLink, words: &[Word], stop: &Stop) -> Result<(Vec<PathBuf>, 
                 .take_while(|part| !part.as_bytes().iter().any(|byte| b"*?[]{}\\".contains(byte)))
                 .collect()
         };
-        let before = walk.found.len();
-        walk.look(&start, &patterns)?;
-        if walk.found.len() == before && !word.text.is_empty() {
-            complain(&format!("{}: no file of the pool", shown(Path::new(&word.text))));
+        // The pool itself, which is empty, is no mistake.
+        if !walk.look(&start, &patterns)? && !word.text.is_empty() {
+            let (path, why) = (Path::new(&word.text), "no file of the pool");
+            complain(&format!("{}: {why}", shown(path)));
+            refused.push(Refused { path: OsText::from(path), why: why.to_owned() });
         }
     }
     Ok((walk.found, walk.size))
@@ -150,12 +156,14 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn look(&mut self, path: &Path, patterns: &[Pattern]) -> Result<()> {
+    /// Returns whether a file there is meant.
+    fn look(&mut self, path: &Path, patterns: &[Pattern]) -> Result<bool> {
         self.stop.check()?;
         let at = self.pool.mountpoint.join(path);
-        let Ok(found) = at.symlink_metadata() else { return Ok(()) };
+        let Ok(found) = at.symlink_metadata() else { return Ok(false) };
+        let mut is_meant = false;
         if found.is_file() {
-            let is_meant = patterns.iter().any(|pattern| pattern.matches(path.as_os_str().as_bytes()));
+            is_meant = patterns.iter().any(|pattern| pattern.matches(path.as_os_str().as_bytes()));
             if is_meant && self.seen.insert(path.to_owned()) {
                 self.size += found.len();
                 self.found.push(path.to_owned());
@@ -168,8 +176,10 @@ impl Walk<'_> {
                 .collect::<Result<_, _>>()
                 .map_err(failed)?;
             names.sort();
-            names.iter().try_for_each(|name| self.look(&path.join(name), patterns))?;
+            for name in &names {
+                is_meant |= self.look(&path.join(name), patterns)?;
+            }
         }
-        Ok(())
+        Ok(is_meant)
     }
 }
