@@ -1,5 +1,6 @@
 //! What commands remember from one run to the next, in files that may be lost without harm.
 
+use canopy_sys::own_dir;
 use std::fs::{self, Permissions};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -41,7 +42,7 @@ pub fn keep(file: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
         return Ok(());
     }
     let dir = file.parent().unwrap_or(Path::new("/"));
-    fs::create_dir_all(dir)?;
+    own_dir::make(dir)?;
     let mut new = NamedTempFile::new_in(dir)?;
     new.write_all(bytes)?;
     new.as_file().set_permissions(Permissions::from_mode(mode))?;

@@ -1,4 +1,4 @@
-//! System calls that rustix does not wrap, and how names are shown.
+//! System calls that rustix does not wrap, how names are shown, and directories of our own.
 //!
 //! Apart from the preload library, this is the only crate with `unsafe` code. All its functions are safe to call, and
 //! each `unsafe` block says why it is sound.
@@ -20,6 +20,7 @@ pub mod ioctl;
 pub mod lease;
 pub mod memory;
 pub mod mountinfo;
+pub mod own_dir;
 pub mod page_buf;
 pub mod process;
 pub mod sched;

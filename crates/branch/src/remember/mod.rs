@@ -19,6 +19,7 @@ pub use rows::{Listing, Row};
 
 use canopy_base::lock::rank;
 use canopy_base::lock::ranked::Mutex;
+use canopy_sys::own_dir;
 use canopy_sys::shown::Show as _;
 use log::Frame;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -184,7 +185,7 @@ impl Record {
     /// Makes a file beside the one of the record, and returns it with its length.
     fn new_file(&self) -> io::Result<(File, u64)> {
         if let Some(dir) = self.path.parent() {
-            fs::create_dir_all(dir)?;
+            own_dir::make_private(dir)?;
         }
         let mut options = OpenOptions::new();
         let file =

@@ -1,6 +1,7 @@
 //! Where what is known of the branches is kept.
 
 use canopy_config::Config;
+use canopy_sys::own_dir;
 use canopy_sys::shown::Show as _;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -23,7 +24,7 @@ pub(crate) fn open(config: &Config) -> Option<File> {
 }
 
 fn nameless(dir: &Path) -> io::Result<File> {
-    fs::create_dir_all(dir)?;
+    own_dir::make(dir)?;
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     match rustix::fs::open(dir, flags | OFlags::TMPFILE, Mode::RUSR | Mode::WUSR) {
         Err(Errno::OPNOTSUPP | Errno::ISDIR) => {

@@ -6,6 +6,7 @@
 
 use canopy_base::hash;
 use canopy_branch::fs::packed::{Packer, Unpacker};
+use canopy_sys::own_dir;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -67,7 +68,7 @@ impl NewFile {
     /// Those of making it.
     pub(super) fn begin(path: &Path, head: &Head) -> io::Result<NewFile> {
         if let Some(dir) = path.parent() {
-            fs::create_dir_all(dir)?;
+            own_dir::make_private(dir)?;
         }
         let beside = path.with_extension(format!("new.{}", std::process::id()));
         let options = OpenOptions::new()

@@ -41,10 +41,13 @@ impl Place {
         PoolBed { pool, disks }
     }
 
-    /// The file in which it is kept.
+    /// The file in which it is kept, where nobody else can get at it.
     fn file(&self) -> PathBuf {
         let dir = fs::read_dir(self.store.path()).expect("a listing").next().expect("a directory");
-        dir.expect("an entry").path().join("catalogue")
+        let file = dir.expect("an entry").path().join("catalogue");
+        let mode = |path: &Path| fs::metadata(path).expect("it is there").mode() & 0o7777;
+        assert_eq!(mode(file.parent().expect("a directory")), 0o700);
+        file
     }
 }
 
