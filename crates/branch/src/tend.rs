@@ -10,7 +10,7 @@
 
 use canopy_base::lock::rank;
 use canopy_base::lock::ranked::Mutex;
-use canopy_sys::sched;
+use canopy_sys::thread::sched;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, getpid};

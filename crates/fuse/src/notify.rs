@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use canopy_sys::sched;
+use canopy_sys::thread::sched;
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;

@@ -23,7 +23,6 @@ pub mod mountinfo;
 pub mod own_dir;
 pub mod page_buf;
 pub mod process;
-pub mod sched;
 pub mod shown;
 pub mod thread;
 pub mod truncate;

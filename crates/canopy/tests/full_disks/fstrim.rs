@@ -1,7 +1,7 @@
 //! fstrim(8) of a pool.
 
 use super::rig::{MIB, pattern, pool_over};
-use canopy_testkit::cmd::{Finished, run_within};
+use canopy_testkit::cmd::{Finished, run_within, wait_until};
 use canopy_testkit::{Kind, LoopFs, PATIENCE, User};
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -23,7 +23,17 @@ fn fstrim_discards_the_free_space_of_every_branch() {
         let path = bed.on(branch, "f");
         fs::write(&path, pattern(1, 24 * MIB)).expect("a file");
         File::open(&path).and_then(|file| file.sync_all()).expect("fsync");
+        let free = || {
+            let space = rustix::fs::statvfs(bed.on(branch, "")).expect("statvfs");
+            space.f_bfree * space.f_frsize
+        };
+        let with_it = free();
         fs::remove_file(&path).expect("unlink");
+        // The pool may look at the file just now, and its blocks are free after that.
+        assert!(
+            wait_until(PATIENCE, || free() >= with_it + 24 * MIB as u64),
+            "the blocks of the file stay in use"
+        );
         rustix::fs::syncfs(File::open(bed.on(branch, "")).expect("the branch")).expect("syncfs");
     }
     let before = in_use();

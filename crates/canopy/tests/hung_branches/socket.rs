@@ -120,7 +120,7 @@ fn a_socket_answers_as_the_control_file_does() {
     assert_eq!(status["Ok"]["status"]["pid"], pool.pid());
     let (_, rules) = ask(&socket, "\"placement\"");
     let rule = &rules["Ok"]["placement"]["rules"][0];
-    assert_eq!(*rule, json!({"path": "films/**", "target": {"tier": "ssd"}, "copies": 2}));
+    assert_eq!(*rule, json!({"path": "films/**", "target": {"tier": "ssd"}, "copies": 2, "written": false}));
     // What the control file refuses, in the same way.
     for (key, value) in [("version", "1"), ("no-such-key", "1"), ("category.create", "nonsense")] {
         let by_file = pool.try_set(key, value).expect_err("a refusal").raw_os_error();

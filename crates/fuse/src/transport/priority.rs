@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use canopy_sys::sched;
+use canopy_sys::thread::sched;
 
 use super::workers::{GroupSample, Workers};
 

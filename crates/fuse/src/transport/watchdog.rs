@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use canopy_sys::fuse::uring::Window;
-use canopy_sys::sched;
+use canopy_sys::thread::sched;
 use rustix::io::Errno;
 
 use super::admitted::{Admitted, FirstRequest};

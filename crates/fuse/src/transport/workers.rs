@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 
 use canopy_sys::fuse::uring::Window;
 use canopy_sys::process::fault;
-use canopy_sys::sched;
 use canopy_sys::thread::ioprio;
+use canopy_sys::thread::sched;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 

@@ -14,7 +14,7 @@ use canopy_base::path::{PoolPath, join, split};
 use canopy_branch::branch::Branch;
 use canopy_branch::fs::walk::{Visited, walk};
 use canopy_branch::fs::{beneath, stat};
-use canopy_sys::sched;
+use canopy_sys::thread::sched;
 use rustix::fs::{OFlags, RawDir};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;

@@ -105,7 +105,7 @@ mod tests {
             IoPriority::NONE.apply().unwrap();
             settle();
             let settled = IoPriority::of(0).unwrap();
-            crate::sched::set_idle_only(0, true).unwrap();
+            crate::thread::sched::set_idle_only(0, true).unwrap();
             let idle = IoPriority::of(0).unwrap();
             adopt(rustix::process::getpid().as_raw_nonzero().get().cast_unsigned());
             reset();

@@ -1,5 +1,6 @@
-//! Threads: what one is blocked in, how it is interrupted, and the priority of its input and output.
+//! Threads: what one is blocked in, how it is interrupted, where and when it runs, and the priority of its input and output.
 
 pub mod blocked_call;
 pub mod interrupt;
 pub mod ioprio;
+pub mod sched;

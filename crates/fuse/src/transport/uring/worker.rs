@@ -6,7 +6,7 @@ use std::sync::mpsc::Sender;
 
 use canopy_sys::fuse::uring::{Arrival, Entry, HEADER, Parked, Window};
 use canopy_sys::page_buf::PageBuf;
-use canopy_sys::sched;
+use canopy_sys::thread::sched;
 use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
 use zerocopy::FromBytes;

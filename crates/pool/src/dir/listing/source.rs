@@ -5,7 +5,7 @@ use crate::dir::symlinks::Symlinks;
 use canopy_branch::branch::{Branch, Branches};
 use canopy_branch::fs::beneath;
 use canopy_branch::fs::stat::{self, Time};
-use canopy_sys::sched;
+use canopy_sys::thread::sched;
 use parking_lot::Mutex;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{OFlags, RawDir, SeekFrom};
