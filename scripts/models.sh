@@ -8,6 +8,8 @@ cd "$(dirname "$0")/.."
 . scripts/rust.sh
 rust_on_path
 export RUSTFLAGS="--cfg loom ${RUSTFLAGS:-}" CARGO_TARGET_DIR=target/loom
+# What is explored is optimized, but nobody debugs it: without debugging information, the compiler needs much less memory.
+export CARGO_PROFILE_RELEASE_DEBUG=0
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 for crate in canopy-pool canopy-server; do
