@@ -17,6 +17,7 @@ first failure ends it: it is shortened, and printed with what repeats it.
   --shrink MINUTES                how long a failure may be shortened (10)
   --keep-going                    print failures, and go on
   --chatty                        print each step
+  --hold                          leave the pool and its disks as they are after the first failure, until Ctrl-C
   --list                          print the weathers, and end
 ";
 
@@ -30,6 +31,7 @@ pub(crate) struct Args {
     pub(crate) shrink: Duration,
     pub(crate) keep_going: bool,
     pub(crate) chatty: bool,
+    pub(crate) hold: bool,
 }
 
 /// What is to be done.
@@ -60,6 +62,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Task, Stri
         shrink: Duration::from_secs(600),
         keep_going: false,
         chatty: false,
+        hold: false,
     };
     let (mut args, mut plain) = (args.into_iter(), 0);
     while let Some(arg) = args.next() {
@@ -76,6 +79,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Task, Stri
             "--shrink" => storm.shrink = minutes(&value()?)?,
             "--keep-going" => storm.keep_going = true,
             "--chatty" => storm.chatty = true,
+            "--hold" => storm.hold = true,
             "--list" => return Ok(Task::List),
             "--help" | "-h" => return Ok(Task::Help),
             _ if arg.starts_with('-') => return Err(format!("unknown option: {arg}")),

@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use args::{Args, Task};
+use drive::Watched;
 use plan::Plan;
 use shrink::Numbered;
 
@@ -67,7 +68,7 @@ fn storms(args: &Args) -> ExitCode {
             steps.retain(|(number, _)| only.contains(number));
         }
         let begun = Instant::now();
-        let failure = drive::play(&plan, &steps, args.chatty);
+        let failure = drive::play(&plan, &steps, Watched { chatty: args.chatty, hold: args.hold });
         if drive::stopped() {
             eprintln!("storm: interrupted; nothing is left");
             return ExitCode::from(130);

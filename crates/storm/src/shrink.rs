@@ -3,7 +3,7 @@
 use std::mem::discriminant;
 use std::time::{Duration, Instant};
 
-use crate::drive::{Failure, play, stopped};
+use crate::drive::{Failure, Watched, play, stopped};
 use crate::plan::Plan;
 use crate::script::Step;
 
@@ -59,7 +59,7 @@ impl Shorter<'_> {
         if stopped() || Instant::now() > self.until {
             return false;
         }
-        let Some(failure) = play(self.plan, &steps, false) else { return false };
+        let Some(failure) = play(self.plan, &steps, Watched::default()) else { return false };
         let at = failure.at;
         self.steps = steps;
         self.steps.retain(|(number, _)| *number <= at);

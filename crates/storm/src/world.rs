@@ -66,6 +66,11 @@ impl World {
         self.pool.as_ref().expect("the pool is mounted")
     }
 
+    /// The directory in which all of it lies.
+    pub(crate) fn home(&self) -> PathBuf {
+        self.home.dir()
+    }
+
     /// A path in the pool, below its [`TOP`].
     pub(crate) fn at(&self, path: impl AsRef<Path>) -> PathBuf {
         self.pool().path().join(TOP).join(path)

@@ -61,6 +61,22 @@ impl Bed {
 }
 
 #[test]
+fn names_of_a_file_are_one_file_whichever_disk_has_made_it() {
+    for create in ["ff", "lfs"] {
+        let bed = Bed::new(&format!("category.create={create}"));
+        let file = |name: &str| fs::metadata(bed.dir().join(name)).unwrap();
+        fs::write(bed.dir().join("f"), "text").unwrap();
+        bed.run("ln f g");
+        for name in ["f", "g"] {
+            assert_eq!((file(name).nlink(), file(name).ino()), (2, file("f").ino()), "{create}: {name}");
+            bed.is_on_both(name);
+        }
+        fs::remove_file(bed.dir().join("f")).unwrap();
+        assert_eq!(file("g").nlink(), 1, "{create}");
+    }
+}
+
+#[test]
 fn programs_leave_two_equal_copies() {
     for options in ["cache.files=auto-full", "cache.files=off", "cache.files=full,cache.writeback=true"] {
         let bed = Bed::new(options);

@@ -13,6 +13,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
+use std::thread::sleep;
+use std::time::Duration;
 
 use crate::allowed::Conditions;
 use crate::compare::{self, Paths};
@@ -50,6 +52,15 @@ pub(crate) struct Driver {
     littered: bool,
 }
 
+/// What a person who watches has asked for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Watched {
+    /// Print each step.
+    pub(crate) chatty: bool,
+    /// After a failure, wait for SIGINT, so that one can look at the pool and its disks.
+    pub(crate) hold: bool,
+}
+
 /// Set by SIGINT and SIGTERM: the storm ends after the step that runs.
 pub(crate) static STOP: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
@@ -58,18 +69,24 @@ pub(crate) fn stopped() -> bool {
 }
 
 /// Plays steps, which have numbers, on a new world.
-pub(crate) fn play(plan: &Plan, steps: &[(usize, Step)], chatty: bool) -> Option<Failure> {
+pub(crate) fn play(plan: &Plan, steps: &[(usize, Step)], watched: Watched) -> Option<Failure> {
     let (mut at, mut idle) = (0, Vec::new());
     let whole = catch_unwind(AssertUnwindSafe(|| {
         let mut driver = Driver::new(plan);
         let watchdog = Watchdog::start(driver.world.pool().path());
-        let outcome = driver.play(steps, (&mut at, &mut idle), &watchdog, chatty);
+        let outcome = driver.play(steps, (&mut at, &mut idle), &watchdog, watched.chatty);
         let outcome = outcome.map_err(|what| format!("{what}{}", watchdog.said()));
         if let Err(what) = outcome {
             let log = driver.world.pool().log();
             let lines: Vec<&str> = log.lines().filter(|line| !line.contains(" INFO ")).collect();
             let what =
                 format!("{what}\n--- the pool's log\n{}", lines[lines.len().saturating_sub(12)..].join("\n"));
+            if watched.hold {
+                println!("{what}\nstorm: all is left as it is in {}; Ctrl-C ends it", driver.world.home().display());
+                while !stopped() {
+                    sleep(Duration::from_millis(100));
+                }
+            }
             driver.abandon();
             return Some(what);
         }

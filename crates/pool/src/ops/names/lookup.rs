@@ -18,7 +18,7 @@ use canopy_base::ids::{HandleId, NodeId};
 use canopy_base::path::join;
 use canopy_branch::fs::beneath::ProcPath;
 use canopy_branch::fs::reserved::is_reserved;
-use canopy_branch::fs::stat::{self, Attr, S_IFDIR};
+use canopy_branch::fs::stat::{self, Attr, FileKey, S_IFDIR};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Access, AtFlags, OFlags};
 use std::sync::Arc;
@@ -113,7 +113,7 @@ pub(crate) fn enter_as(
     loop {
         let copies = resolve::choose::look(op, Func::Getattr, dirs, name);
         let index = match resolve::choose::shown(op, Func::Getattr, &copies) {
-            Ok(index) => open_copy(op, parent, name, &copies).unwrap_or(index),
+            Ok(index) => known_copy(op, parent, name, &copies, index).unwrap_or(index),
             // Leaves the table as it is: a name that is being created or moved concurrently must not lose its node to
             // an older answer. A name that was removed outside the pool does no harm there.
             Err(error) if is_absent(error) => return Err(Error::Absent),
@@ -144,18 +144,28 @@ fn keep(op: &Op<'_>, dirs: &MergedDir<'_>, name: &[u8], copies: &Copies, index: 
     Some(op.replaced.keep(thread, attr.key(), Orphan { branch: op.branches[index].clone(), fd, kept: false }))
 }
 
-/// Returns which of several copies of a file is open under this name. While one is open, the name must lead to it,
-/// even if the policy would now choose another.
-fn open_copy(op: &Op<'_>, parent: NodeId, name: &[u8], copies: &Copies) -> Option<usize> {
+/// Returns which of several copies of a file the name must lead to, even if the policy would now choose another: one that is open
+/// under this name; of a file with more names, one that has a node already, because all its names are one file to the kernel, which
+/// counts its links.
+fn known_copy(op: &Op<'_>, parent: NodeId, name: &[u8], copies: &Copies, chosen: usize) -> Option<usize> {
     if copies.count() < 2 {
         return None;
     }
-    let node = op.nodes.child(parent, name)?;
-    let key = node.key()?;
-    node.opened()?;
-    // A copy that is out of date is not shown, whoever has it open.
-    let is_it = |(index, attr): &(usize, &Attr)| attr.key() == key && copies.is_current(*index);
-    copies.iter().find(is_it).map(|(index, _)| index)
+    let copy_with = |is_it: &dyn Fn(FileKey) -> bool| {
+        // A copy that is out of date is not shown, whoever has it open.
+        copies.iter().find(|(index, attr)| copies.is_current(*index) && is_it(attr.key())).map(|(index, _)| index)
+    };
+    let opened = || {
+        let node = op.nodes.child(parent, name)?;
+        let key = node.key()?;
+        node.opened()?;
+        copy_with(&|copy| copy == key)
+    };
+    let named_elsewhere = || {
+        let attr = copies.get(chosen).filter(|attr| !attr.is_dir() && attr.nlink > 1)?;
+        if op.nodes.knows_file(attr.key()) { None } else { copy_with(&|copy| op.nodes.knows_file(copy)) }
+    };
+    opened().or_else(named_elsewhere)
 }
 
 /// Returns the entry for the copy at `index`, which the policy chose.
