@@ -3,12 +3,13 @@
 use super::mount::MountArgs;
 use crate::control_client::ControlClient;
 use crate::error::Error;
-use crate::terminal::print;
+use crate::terminal::{eprint_line, print};
 use canopy_base::difference::difference;
 use canopy_base::text::one_line;
 use canopy_branch::branch::BranchList;
 use canopy_config::Config;
 use canopy_config::options::{self, Changes, Spec};
+use canopy_config::resolve::idle;
 use canopy_config::source::named::restore_names;
 use canopy_config::source::persist::{Origin, Rewrite};
 use canopy_control::COMMAND;
@@ -76,7 +77,25 @@ pub fn run(args: &SetArgs, parse_cmdline: fn(&[u8]) -> Option<MountArgs>) -> Res
     if args.dry_run {
         return plan(&pool, args, &key, value, parse_cmdline);
     }
-    if args.persist { persist(&pool, &args.mount, &key, value, parse_cmdline) } else { pool.set(&key, value) }
+    if args.persist {
+        persist(&pool, &args.mount, &key, value, parse_cmdline)?;
+    } else {
+        pool.set(&key, value)?;
+    }
+    tell_idle(&pool, &key, value);
+    Ok(())
+}
+
+/// Says what of the new value has no effect yet.
+fn tell_idle(pool: &ControlClient, key: &str, value: &OsStr) {
+    let known = |config: &mut Config| {
+        canopy_config::source::set(config, BRANCHES, &pool.get(BRANCHES).ok()?).ok()?;
+        canopy_config::source::set(config, key, value).ok()
+    };
+    let mut config = Config::default();
+    if matches!(key, "tiers" | "rules" | "read-cache") && known(&mut config).is_some() {
+        idle(&config).iter().for_each(|line| eprint_line(&one_line(line)));
+    }
 }
 
 /// Where a change is kept.

@@ -107,10 +107,17 @@ fn a_running_pool_refuses_what_a_mount_would() {
 }
 
 #[test]
-fn a_glob_without_a_branch_is_a_warning() {
+fn what_has_no_effect_yet_is_a_warning() {
     let bed = bed("branches = ['@a']\nmountpoint = '@p'\n[[tier]]\nname = 'ssd'\nbranches = '@sdd'\n");
     let done = bed.ok("mount media");
     assert!(bed.shorten(&done.stderr).contains("tier ssd: no branch matches @sdd"), "{}", done.describe());
+    for (change, said) in [
+        ("rules=x=@ssd", "rule x: no branch matches @ssd"),
+        ("read-cache=@none=**", "read-cache: @none is no directory: nothing is cached until it is one"),
+    ] {
+        let done = bed.ok(&format!("set @p {change}"));
+        assert!(bed.shorten(&done.stderr).contains(said), "{}", done.describe());
+    }
     bed.umount("@p");
 }
 

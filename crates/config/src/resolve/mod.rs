@@ -9,6 +9,7 @@ use crate::placement;
 use crate::{Config, MAX_WORKERS};
 use canopy_branch::branch::default_fsname;
 use canopy_pool::config::{CacheFiles, PassthroughIo};
+use canopy_sys::shown::Show as _;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -48,7 +49,7 @@ pub fn resolve(mut config: Config) -> Result<Plan, Error> {
     });
     check(&config)?;
     let mut warnings = std::mem::take(&mut config.warnings);
-    warnings.extend(idle_globs(&config));
+    warnings.extend(idle(&config));
     warnings.extend(resolve_conflicts(&mut config));
     if config.threads.read.max(config.threads.process) > MAX_WORKERS as i32 {
         warnings.push(format!("more threads were asked for than a pool can have: there are {MAX_WORKERS}"));
@@ -100,6 +101,16 @@ pub fn check_beside(
 /// Returns a line for each tier or rule with a glob that matches no branch. The branch may come later.
 pub fn idle_globs(config: &Config) -> Vec<String> {
     placement::idle_globs(&config.pool.placement, config.branches.iter().map(|spec| spec.path.as_path()))
+}
+
+/// As `idle_globs`, with a line for each read cache without its directory, which may come later too. Asks the disks of caches.
+pub fn idle(config: &Config) -> Vec<String> {
+    let mut lines = idle_globs(config);
+    let missing = config.pool.read_cache.dirs().filter(|(dir, _)| !dir.is_dir());
+    lines.extend(missing.map(|(dir, _)| {
+        format!("read-cache: {} is no directory: nothing is cached until it is one", dir.shown())
+    }));
+    lines
 }
 
 /// Changes options that exclude each other, and returns warnings about it.

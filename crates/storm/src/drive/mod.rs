@@ -82,7 +82,10 @@ pub(crate) fn play(plan: &Plan, steps: &[(usize, Step)], watched: Watched) -> Op
             let what =
                 format!("{what}\n--- the pool's log\n{}", lines[lines.len().saturating_sub(12)..].join("\n"));
             if watched.hold {
-                println!("{what}\nstorm: all is left as it is in {}; Ctrl-C ends it", driver.world.home().display());
+                println!(
+                    "{what}\nstorm: all is left as it is in {}; Ctrl-C ends it",
+                    driver.world.home().display()
+                );
                 while !stopped() {
                     sleep(Duration::from_millis(100));
                 }

@@ -153,7 +153,10 @@ fn known_copy(op: &Op<'_>, parent: NodeId, name: &[u8], copies: &Copies, chosen:
     }
     let copy_with = |is_it: &dyn Fn(FileKey) -> bool| {
         // A copy that is out of date is not shown, whoever has it open.
-        copies.iter().find(|(index, attr)| copies.is_current(*index) && is_it(attr.key())).map(|(index, _)| index)
+        copies
+            .iter()
+            .find(|(index, attr)| copies.is_current(*index) && is_it(attr.key()))
+            .map(|(index, _)| index)
     };
     let opened = || {
         let node = op.nodes.child(parent, name)?;
