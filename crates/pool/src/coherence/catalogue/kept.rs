@@ -4,8 +4,11 @@
 //! Branches are identified by their place in a list, because ids and device numbers are those of a process and of a mount.
 //! What may not be relied on is left out.
 
+use super::dirs::{Known, MAX_DIRS, State};
+use super::log::Log;
+use super::room::{DirRows, Hot};
 use super::rows::{Facts, Row, Rows};
-use super::{Catalogue, DirRows, Handles, Log, State, above, seconds};
+use super::{Catalogue, Handles, above, seconds};
 use canopy_base::ids::BranchId;
 use canopy_branch::fs::packed::{Packer, Unpacker};
 use std::sync::Arc;
@@ -90,11 +93,8 @@ impl State {
 
     fn restore(&mut self, path: Arc<[u8]>, handles: Handles, rows: Option<Rows>, since: u64) {
         // What this process has seen itself is newer.
-        let is_known = |known: &super::Known| !matches!(known.rows, DirRows::No) || known.handles != handles;
-        if handles.is_empty()
-            || self.dirs.len() >= super::MAX_DIRS
-            || self.dirs.get(&path).is_some_and(is_known)
-        {
+        let is_known = |known: &Known| !matches!(known.rows, DirRows::No) || known.handles != handles;
+        if handles.is_empty() || self.dirs.len() >= MAX_DIRS || self.dirs.get(&path).is_some_and(is_known) {
             return;
         }
         // Whatever has come to one of these paths, or gone, was told of a directory above it.
@@ -110,7 +110,7 @@ impl State {
             known.is_listed = true;
             known.doubts.clear();
         }
-        self.keep(&path, super::Hot { rows, stored: None, used: false });
+        self.keep(&path, Hot { rows, stored: None, used: false });
     }
 }
 
