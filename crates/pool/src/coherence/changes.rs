@@ -157,9 +157,15 @@ impl Changes {
 /// threads, but `loom` takes them for weaker ones.
 fn in_one_order() {
     #[cfg(loom)]
-    if !model::WITHOUT_FENCES.get() {
+    if !WITHOUT_FENCES.get() {
         loom::sync::atomic::fence(SeqCst);
     }
+}
+
+#[cfg(loom)]
+std::thread_local! {
+    /// Set to prove that they are needed. `loom` runs all its threads on one of the system's.
+    static WITHOUT_FENCES: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 #[cfg(all(test, not(loom)))]
@@ -224,17 +230,12 @@ mod tests {
 }
 
 /// `scripts/models.sh`
-#[cfg(loom)]
+#[cfg(all(test, loom))]
 mod model {
     use super::*;
     use loom::sync::atomic::AtomicBool;
     use loom::sync::{Arc, Mutex};
     use std::sync::atomic::Ordering;
-
-    std::thread_local! {
-        /// `loom` runs all its threads on one of the system's.
-        pub(super) static WITHOUT_FENCES: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
-    }
 
     const DIR: NodeId = NodeId(2);
 
