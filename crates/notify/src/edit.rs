@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::target::{KEYS, Target, WAYS, parse, without_secrets};
 use canopy_base::difference::difference;
 use canopy_config::source::persist::Rewrite;
+use canopy_config::source::tables::{self, Change, Tables, Unchanged};
 use canopy_sys::shown::Show as _;
 use canopy_terminal::print;
 use std::fs;
@@ -19,41 +20,32 @@ const HIDDEN: &str = "…";
 /// What is read from the standard input at most.
 const LONGEST_INPUT: u64 = 64 << 10;
 
-/// What becomes of one who is told.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Change {
-    /// These keys get these values; an empty one takes the key away.
-    Set(Vec<(String, String)>),
-    Drop,
-}
+const TARGETS: Tables = Tables { key: "notify", naming: KEYS.split_at(WAYS).0, value };
 
-impl Change {
-    /// Reads `KEY=VALUE` words, and further ones from the standard input, a line each, if asked.
-    pub(crate) fn of_words(words: &[String], from_input: bool) -> Result<Change> {
-        let mut pairs = words.iter().map(|word| pair(word)).collect::<Result<Vec<_>>>()?;
-        if from_input {
-            let mut text = String::new();
-            let read = io::stdin().take(LONGEST_INPUT).read_to_string(&mut text);
-            read.map_err(Error::system("cannot read the standard input"))?;
-            for line in text.lines().filter(|line| !line.trim().is_empty()) {
-                // What is wrong may be a secret.
-                let wrong = |_| Error::Usage("a line of the standard input is not KEY=VALUE".into());
-                pairs.push(pair(line).map_err(wrong)?);
-            }
+/// Reads `KEY=VALUE` words, and further ones from the standard input, a line each, if asked.
+pub(crate) fn of_words(words: &[String], from_input: bool) -> Result<Change> {
+    let mut pairs = words.iter().map(|word| pair(word)).collect::<Result<Vec<_>>>()?;
+    if from_input {
+        let mut text = String::new();
+        let read = io::stdin().take(LONGEST_INPUT).read_to_string(&mut text);
+        read.map_err(Error::system("cannot read the standard input"))?;
+        for line in text.lines().filter(|line| !line.trim().is_empty()) {
+            // What is wrong may be a secret.
+            let wrong = || Error::Usage("a line of the standard input is not KEY=VALUE".into());
+            pairs.push(tables::pair(line).ok_or_else(wrong)?);
         }
-        if pairs.is_empty() {
-            return Err(Error::Usage(
-                "say what is to change, such as 'canopy notify set phone ntfy=https://ntfy.sh/TOPIC'".into(),
-            ));
-        }
-        Ok(Change::Set(pairs))
     }
+    if pairs.is_empty() {
+        return Err(Error::Usage(
+            "say what is to change, such as 'canopy notify set phone ntfy=https://ntfy.sh/TOPIC'".into(),
+        ));
+    }
+    Ok(Change::Set(pairs))
 }
 
 fn pair(word: &str) -> Result<(String, String)> {
-    let pair = word.split_once('=').filter(|(key, _)| !key.trim().is_empty());
-    let pair = pair.map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()));
-    pair.ok_or_else(|| Error::Usage(format!("'{word}' is not KEY=VALUE, such as mail=me@example.org")))
+    tables::pair(word)
+        .ok_or_else(|| Error::Usage(format!("'{word}' is not KEY=VALUE, such as mail=me@example.org")))
 }
 
 /// Changes the file, or shows only what would change.
@@ -101,65 +93,27 @@ fn changed(file: &Path, text: &str, name: &str, change: &Change) -> Result<Strin
 }
 
 fn edited(file: &Path, text: &str, before: &[Target], name: &str, change: &Change) -> Result<String> {
-    let mut document = document(text)?;
-    let at = before.iter().position(|target| target.label == name);
-    let none = || Item::ArrayOfTables(ArrayOfTables::new());
-    // What is no list of tables is a mistake that was told.
-    let Some(tables) = document.entry("notify").or_insert_with(none).as_array_of_tables_mut() else {
-        return Ok(text.to_owned());
-    };
-    match (change, at) {
-        (Change::Set(pairs), Some(at)) => {
-            if let Some(table) = tables.get_mut(at) {
-                // It keeps its name, whatever it is told by from now on.
-                if pairs.iter().any(|(key, _)| KEYS[..WAYS].contains(&&**key)) && !table.contains_key("name")
-                {
-                    table.insert("name", Item::Value(name.into()));
-                }
-                set(table, pairs)?;
-            }
-        }
-        (Change::Set(pairs), None) => {
-            let mut table = Table::new();
-            table.insert("name", Item::Value(name.into()));
-            set(&mut table, pairs)?;
-            tables.push(table);
-        }
-        (Change::Drop, Some(at)) => drop(tables.remove(at)),
-        (Change::Drop, None) => {
-            let known = before.iter().map(|target| target.label.clone()).collect();
-            return Err(Error::NoReceiver { name: name.to_owned(), file: file.to_owned(), known });
+    let names: Vec<&str> = before.iter().map(|target| &*target.label).collect();
+    match TARGETS.changed(text, &names, name, change) {
+        Ok(new) => Ok(new),
+        // A mistake that was told when the text was read.
+        Err(Unchanged::NoTables) => Ok(text.to_owned()),
+        Err(Unchanged::NotToml(why)) => Err(Error::Usage(format!("not valid TOML: {why}"))),
+        Err(Unchanged::Value(why)) => Err(Error::Usage(why)),
+        Err(Unchanged::NoSuchTable) => {
+            let known = names.iter().map(|&known| known.to_owned()).collect();
+            Err(Error::NoReceiver { name: name.to_owned(), file: file.to_owned(), known })
         }
     }
-    Ok(document.to_string())
 }
 
-fn document(text: &str) -> Result<DocumentMut> {
-    text.parse().map_err(|why: toml_edit::TomlError| {
-        Error::Usage(format!("not valid TOML: {}", why.message().replace('\n', ", ")))
-    })
-}
-
-fn set(table: &mut Table, pairs: &[(String, String)]) -> Result<()> {
-    for (key, value) in pairs {
-        if value.is_empty() {
-            table.remove(key);
-            continue;
-        }
-        let is_list = key == "command" && value.starts_with('[');
-        let new = if is_list { value.parse().ok() } else { Some(Value::from(value.as_str())) };
-        let mut new = new.ok_or_else(|| {
-            Error::Usage("command is a path, or a list such as [\"/usr/local/bin/tell\", \"me\"]".into())
-        })?;
-        match table.get_mut(key) {
-            Some(Item::Value(old)) => {
-                *new.decor_mut() = old.decor().clone();
-                *old = new;
-            }
-            _ => drop(table.insert(key, Item::Value(new))),
-        }
+fn value(key: &str, text: &str) -> Result<Value, String> {
+    if key == "command" && text.starts_with('[') {
+        return text
+            .parse()
+            .map_err(|_| "command is a path, or a list such as [\"/usr/local/bin/tell\", \"me\"]".into());
     }
-    Ok(())
+    Ok(text.into())
 }
 
 fn show(file: &Path, before: &str, after: &str) {
@@ -225,7 +179,7 @@ mod tests {
 
     fn set_to(words: &[&str]) -> Change {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-        Change::of_words(&words, false).unwrap()
+        of_words(&words, false).unwrap()
     }
 
     fn edit(text: &str, name: &str, change: &Change) -> Result<String, String> {
@@ -272,7 +226,7 @@ mod tests {
         assert_eq!(none, "/f has no receiver 'nobody' (it has ntfy, us, ntfy-2)");
         for words in [&["x"][..], &["=x"], &[]] {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-            assert!(Change::of_words(&words, false).is_err(), "{words:?}");
+            assert!(of_words(&words, false).is_err(), "{words:?}");
         }
     }
 

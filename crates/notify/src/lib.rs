@@ -22,9 +22,9 @@ mod tracker;
 pub use error::{Error, Result};
 
 use canopy_config::source::named;
+use canopy_config::source::tables::Change;
 use canopy_config::state::{self, DISKS};
 use clap::{Args, ValueEnum};
-use edit::Change;
 use event::Seen;
 use std::path::PathBuf;
 
@@ -113,7 +113,7 @@ pub fn notify(args: &NotifyArgs, look: &dyn Fn() -> Result<Seen, String>) -> Res
     let targets = || target::all(&file);
     let change = |name: &str, change: &Change| edit::change(&file, name, change, args.dry_run);
     match (args.action, &args.words[..]) {
-        (Action::Set, [name, words @ ..]) => change(name, &Change::of_words(words, args.stdin)?),
+        (Action::Set, [name, words @ ..]) => change(name, &edit::of_words(words, args.stdin)?),
         (Action::Drop, [name]) => change(name, &Change::Drop),
         (Action::Set | Action::Drop, _) => Err(Error::Usage(
             "say who: 'canopy notify set NAME KEY=VALUE' or 'canopy notify drop NAME' (canopy notify list shows \

@@ -6,29 +6,21 @@ use crate::table::{Check, Table};
 use canopy_base::difference::difference;
 use canopy_config::source::named::NamedPool;
 use canopy_config::source::persist::Rewrite;
+use canopy_config::source::tables::{self, Change, Tables, Unchanged};
 use canopy_config::source::toml;
 use canopy_sys::shown::Show as _;
 use canopy_terminal::print;
 use jiff::Zoned;
-use toml_edit::{ArrayOfTables, DocumentMut, Item, Table as TomlTable, Value};
+use toml_edit::Value;
 
-/// What becomes of a job.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Change {
-    /// These keys get these values; an empty one takes the key away.
-    Set(Vec<(String, String)>),
-    Drop,
-}
+const JOBS: Tables =
+    Tables { key: toml::SCHEDULE, naming: &["do"], value: |key, text| Ok(value_of(key, text)) };
 
-impl Change {
-    /// Reads `KEY=VALUE`.
-    pub(crate) fn pair(word: &str) -> Result<(String, String)> {
-        let pair = word.split_once('=').filter(|(key, _)| !key.trim().is_empty());
-        let pair = pair.map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()));
-        pair.ok_or_else(|| {
-            Error::Usage(format!("'{word}' is not KEY=VALUE, such as 'when=every Sunday at 03:00'"))
-        })
-    }
+/// Reads `KEY=VALUE`.
+pub(crate) fn pair(word: &str) -> Result<(String, String)> {
+    tables::pair(word).ok_or_else(|| {
+        Error::Usage(format!("'{word}' is not KEY=VALUE, such as 'when=every Sunday at 03:00'"))
+    })
 }
 
 /// Changes the file of a pool, or shows only what would change.
@@ -68,54 +60,18 @@ pub(crate) fn change(
 
 /// Returns the text with the change. `table` is what the text says.
 fn edited(text: &str, table: &Table, name: &str, change: &Change) -> Result<String> {
-    let mut document: DocumentMut = text.parse().map_err(|why: toml_edit::TomlError| {
-        Error::Usage(format!("not valid TOML: {}", why.message().replace('\n', ", ")))
-    })?;
-    let at = table.jobs.iter().position(|job| job.name == name);
-    let empty = Item::ArrayOfTables(ArrayOfTables::new());
-    let jobs = document.entry(toml::SCHEDULE).or_insert(empty).as_array_of_tables_mut();
-    let jobs = jobs
-        .ok_or_else(|| Error::Usage("schedule is a list of tables: write [[schedule]] above each".into()))?;
-    match (change, at) {
-        (Change::Set(pairs), Some(at)) => {
-            if let Some(job) = jobs.get_mut(at) {
-                // It keeps its name, whatever it does from now on.
-                if pairs.iter().any(|(key, _)| key == "do") && !job.contains_key("name") {
-                    job.insert("name", Item::Value(name.into()));
-                }
-                set(job, pairs);
-            }
+    let names: Vec<&str> = table.jobs.iter().map(|job| &*job.name).collect();
+    JOBS.changed(text, &names, name, change).map_err(|why| match why {
+        Unchanged::NotToml(why) => Error::Usage(format!("not valid TOML: {why}")),
+        Unchanged::NoTables => {
+            Error::Usage("schedule is a list of tables: write [[schedule]] above each".into())
         }
-        (Change::Set(pairs), None) => {
-            let mut job = TomlTable::new();
-            job.insert("name", Item::Value(name.into()));
-            set(&mut job, pairs);
-            jobs.push(job);
-        }
-        (Change::Drop, Some(at)) => drop(jobs.remove(at)),
-        (Change::Drop, None) => {
-            let known = table.jobs.iter().map(|job| job.name.clone()).collect();
-            return Err(Error::NoJob { name: name.to_owned(), known });
-        }
-    }
-    Ok(document.to_string())
-}
-
-fn set(job: &mut TomlTable, pairs: &[(String, String)]) {
-    for (key, value) in pairs {
-        if value.is_empty() {
-            job.remove(key);
-            continue;
-        }
-        let mut new = value_of(key, value);
-        match job.get_mut(key) {
-            Some(Item::Value(old)) => {
-                *new.decor_mut() = old.decor().clone();
-                *old = new;
-            }
-            _ => drop(job.insert(key, Item::Value(new))),
-        }
-    }
+        Unchanged::Value(why) => Error::Usage(why),
+        Unchanged::NoSuchTable => Error::NoJob {
+            name: name.to_owned(),
+            known: names.iter().map(|&known| known.to_owned()).collect(),
+        },
+    })
 }
 
 /// Returns a value of the type that the key has; what is of no such type is told when the text is read again.
@@ -143,7 +99,7 @@ mod tests {
     }
 
     fn set_to(words: &[&str]) -> Change {
-        Change::Set(words.iter().map(|word| Change::pair(word).unwrap()).collect())
+        Change::Set(words.iter().map(|word| pair(word).unwrap()).collect())
     }
 
     const FILE: &str = "branches = ['/a']\n\n# rot\n[[schedule]]\ndo = 'verify' # all\nwhen = 'every month'\n\n\
@@ -203,7 +159,7 @@ mod tests {
             assert!(error.contains(why), "{name} {words:?}: {error}");
         }
         for word in ["x", "=x", ""] {
-            assert!(Change::pair(word).is_err(), "{word}");
+            assert!(pair(word).is_err(), "{word}");
         }
     }
 }

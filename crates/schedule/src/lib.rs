@@ -33,9 +33,9 @@ pub use table::Check;
 
 use canopy_config::options::closest;
 use canopy_config::source::named::{self, NamedPool};
+use canopy_config::source::tables::Change;
 use canopy_config::state::DISKS;
 use clap::Args;
-use edit::Change;
 use list::{Listed, PoolJobs};
 use place::JobsDir;
 use run::Asked;
@@ -145,7 +145,7 @@ fn parse(words: &[String]) -> Result<(Option<String>, Action)> {
             )));
         }
         [pool, "set", job, ref pairs @ ..] => {
-            let pairs = pairs.iter().map(|word| Change::pair(word)).collect::<Result<_>>()?;
+            let pairs = pairs.iter().map(|word| edit::pair(word)).collect::<Result<_>>()?;
             (Some(name(pool)), Action::Change(name(job), Change::Set(pairs)))
         }
         [pool] if !ACTIONS.contains(&pool) => (Some(name(pool)), Action::List),

@@ -2,7 +2,7 @@
 //!
 //! `command_line` applies arguments in order, `file` a config file of lines, `toml` a config file in TOML. `named` finds
 //! the files of named pools, and `trust` checks who else can write them. `persist` saves a change of a running pool in
-//! its config file, using `edit`.
+//! its config file, using `edit`; `tables` changes one of a list of tables.
 
 pub mod branch_lists;
 pub mod command_line;
@@ -12,6 +12,7 @@ pub mod file;
 pub mod named;
 pub mod persist;
 mod read_cache;
+pub mod tables;
 pub mod toml;
 mod trash;
 mod trust;
