@@ -141,7 +141,7 @@ impl State {
     }
 
     pub(super) fn find(&mut self, dir: &[u8], name: &[u8]) -> Found {
-        let Some((known, rows, log)) = self.load(dir) else { return Found::Unknown };
+        let Some((known, rows, log)) = self.rows_of(dir) else { return Found::Unknown };
         if known.doubts.contains(&name_hash(name)) {
             return Found::Unknown;
         }
@@ -158,7 +158,7 @@ impl State {
         position: u64,
         mut room: impl FnMut(&[u8]) -> bool,
     ) -> Option<Page> {
-        let (_, rows, log) = self.load(dir).filter(|(known, ..)| known.is_listed)?;
+        let (_, rows, log) = self.rows_of(dir).filter(|(known, ..)| known.is_listed)?;
         let first = if position == 0 { 0 } else { rows.after(position)? };
         let relied = |row: &Row| {
             let facts = row.facts.as_ref().filter(|facts| log.may_rely_on(facts)).cloned();
@@ -187,7 +187,7 @@ impl State {
             self.forget_tree(&path);
         }
         // What a name leads to may be known from before.
-        if let Some((known, old, _)) = self.load(&path) {
+        if let Some((known, old, _)) = self.rows_of(&path) {
             for row in rows.iter_mut().filter(|row| row.facts.is_none()) {
                 if let Some(before) = old.get(&row.name).filter(|before| before.kind == row.kind)
                     && !known.doubts.contains(&name_hash(&row.name))
@@ -221,7 +221,7 @@ impl State {
     }
 
     pub(super) fn learn(&mut self, dir: &[u8], name: &[u8], facts: Facts) {
-        let Some((known, _, log)) = self.load(dir) else { return };
+        let Some((known, _, log)) = self.rows_of(dir) else { return };
         if !log.all_unchanged(&known.handles, facts.since) || !log.may_rely_on(&facts) {
             return;
         }

@@ -25,7 +25,7 @@ pub(super) struct Hot {
 
 impl State {
     /// Returns a directory with its rows, unpacked, and what has changed; `None` if there are no rows.
-    pub(super) fn load(&mut self, dir: &[u8]) -> Option<(&Known, &Rows, &Log)> {
+    pub(super) fn rows_of(&mut self, dir: &[u8]) -> Option<(&Known, &Rows, &Log)> {
         let stored = match &mut self.dirs.get_mut(dir)?.rows {
             DirRows::No => return None,
             DirRows::Hot(hot) => {
