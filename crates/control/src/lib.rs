@@ -601,6 +601,19 @@ pub struct CatalogueReport {
     /// Of the questions that could be answered from it, so many were, and so many were put to the branches.
     pub answered: u64,
     pub asked: u64,
+    /// What was known before, and is looked at again.
+    #[serde(default)]
+    pub verifying: Option<VerifyingReport>,
+}
+
+/// How far that is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VerifyingReport {
+    /// So many directories, of so many.
+    pub done: u64,
+    pub total: u64,
+    /// It waits, because a disk may sleep.
+    pub waits_for_disk: bool,
 }
 
 /// What a policy would choose, and why.

@@ -6,7 +6,7 @@
 use crate::probe;
 use canopy_base::text::bytes;
 use canopy_branch::fs::disk::Disk;
-use canopy_control::{CatalogueReport, OsText, RestReport, WakeReport};
+use canopy_control::{CatalogueReport, OsText, RestReport, VerifyingReport, WakeReport};
 use canopy_sys::ioctl::ata_power;
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
@@ -134,12 +134,13 @@ pub fn facts(disks: &[DiskSleep], catalogue: Option<&CatalogueReport>) -> Vec<(&
         facts.push(("disk", format!("{}: always awake", solid.join(", "))));
     }
     facts.extend(catalogue.map(|catalogue| ("known", known(catalogue))));
+    facts.extend(catalogue.and_then(|it| it.verifying).map(|progress| ("known", verifying(progress))));
     facts
 }
 
 /// Returns how much is known without the disks.
 fn known(catalogue: &CatalogueReport) -> String {
-    let CatalogueReport { relied_on, directories, bytes: used, bound, answered, asked } = *catalogue;
+    let CatalogueReport { relied_on, directories, bytes: used, bound, answered, asked, .. } = *catalogue;
     if !relied_on {
         return "nothing, because not all branches are watched".into();
     }
@@ -149,6 +150,13 @@ fn known(catalogue: &CatalogueReport) -> String {
         bytes(used),
         bytes(bound)
     )
+}
+
+/// Returns how far what was known before has been looked at again.
+fn verifying(progress: VerifyingReport) -> String {
+    let VerifyingReport { done, total, waits_for_disk } = progress;
+    let waits = if waits_for_disk { "; waits for a disk that may sleep" } else { "" };
+    format!("verifying what was known before: {done} of {total} directories{waits}")
 }
 
 fn line(disk: &DiskSleep) -> String {
@@ -262,5 +270,19 @@ mod tests {
         let solid = sleep(SleepState::AlwaysAwake, vec![]);
         assert_eq!(facts(std::slice::from_ref(&solid), None), [], "it needs no line");
         assert_eq!(facts(&[solid, sleep(SleepState::Awake, vec![])], None)[1].1, "sdb: always awake");
+    }
+
+    #[test]
+    fn what_is_looked_at_again_has_its_line() {
+        let verifying = VerifyingReport { done: 1204, total: 24_000, waits_for_disk: false };
+        let lines = |verifying| {
+            let catalogue = CatalogueReport { relied_on: true, verifying, ..CatalogueReport::default() };
+            facts(&[], Some(&catalogue)).into_iter().map(|(_, line)| line).collect::<Vec<_>>()
+        };
+        assert_eq!(lines(None).len(), 1);
+        let known = "verifying what was known before: 1204 of 24000 directories";
+        assert_eq!(lines(Some(verifying))[1], known);
+        let waits = VerifyingReport { waits_for_disk: true, ..verifying };
+        assert_eq!(lines(Some(waits))[1], format!("{known}; waits for a disk that may sleep"));
     }
 }

@@ -81,6 +81,15 @@ pub(crate) fn keeps_after() -> Option<Duration> {
     None
 }
 
+/// Returns how long whoever looks again at what was known waits after each directory, if tests change that.
+pub(crate) fn revisits_after() -> Option<Duration> {
+    #[cfg(feature = "test-switches")]
+    if let Ok(text) = std::env::var("CANOPY_TEST_REVISITS") {
+        return text.parse().ok().map(Duration::from_millis);
+    }
+    None
+}
+
 /// Returns after how long a disk rests that has nothing to do.
 pub(crate) fn rests_after() -> Duration {
     #[cfg(feature = "test-switches")]

@@ -143,6 +143,11 @@ impl Nodes {
         self.table.read().child(parent, name).cloned()
     }
 
+    /// Returns the node of a file, if it is known.
+    pub(crate) fn file(&self, key: FileKey) -> Option<Arc<Node>> {
+        self.table.read().file((key, false)).map(|record| Arc::clone(&record.node))
+    }
+
     /// Returns the known names in a directory.
     pub(crate) fn children(&self, id: NodeId) -> Vec<Vec<u8>> {
         let table = self.table.read();

@@ -331,7 +331,13 @@ impl Control {
     pub(crate) fn status(&self) -> PoolReport {
         let config = self.settings.config();
         let (topology, liveness) = (&self.topology, &self.liveness);
-        status::status(&self.connection, &config, &self.pool, topology, liveness, &self.watch)
+        let mut report =
+            status::status(&self.connection, &config, &self.pool, topology, liveness, &self.watch);
+        if let Some(catalogue) = &mut report.catalogue {
+            let progress = self.keeper.get().and_then(|keeper| keeper.progress());
+            catalogue.verifying = progress.map(rest::verifying);
+        }
+        report
     }
 
     /// Returns the files that were closed since a report.

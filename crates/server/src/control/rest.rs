@@ -1,9 +1,10 @@
 //! The reports of disks that rest, and of what is known without them.
 
+use crate::watch::revisit::Progress;
 use canopy_branch::branch::rest::{self, Touch, Wake};
 use canopy_branch::branch::{Branch, Branches};
 use canopy_config::Config;
-use canopy_control::{CatalogueReport, OsText, RestReport, WakeReport};
+use canopy_control::{CatalogueReport, OsText, RestReport, VerifyingReport, WakeReport};
 use canopy_pool::{Pool, ops};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -74,7 +75,14 @@ pub(super) fn catalogue(pool: &Pool, config: &Config) -> Option<CatalogueReport>
         bound: config.catalogue_size,
         answered: extents.answered,
         asked: extents.asked,
+        verifying: None,
     })
+}
+
+/// Returns how far what was known before has been looked at again.
+pub(super) fn verifying(progress: Progress) -> VerifyingReport {
+    let Progress { done, total, rests } = progress;
+    VerifyingReport { done, total, waits_for_disk: rests }
 }
 
 fn seconds(at: SystemTime) -> u64 {

@@ -2,10 +2,11 @@
 //!
 //! A thread saves it when nothing has happened for a while, before another program takes over, and when the pool was unmounted;
 //! and the next process learns it if the states of all branches are those that were saved with it. By then it watches them, so that
-//! whatever comes later is told. Nothing of it is believed otherwise.
+//! whatever comes later is told. Nothing of it is believed otherwise: then the directories in it are looked at again ([`revisit`]).
 
 use super::Watch;
 use super::kept_file::{Head, KeptFile, NewFile};
+use super::revisit::{Progress, Revisits};
 use crate::settings::Settings;
 use crate::test_switches;
 use canopy_base::hash;
@@ -13,7 +14,7 @@ use canopy_branch::branch::{Branch, Branches, unchanged};
 use canopy_config::options;
 use canopy_config::resolve::remembered;
 use canopy_pool::Pool;
-use canopy_pool::coherence::catalogue::{Catalogue, Home};
+use canopy_pool::coherence::catalogue::{Catalogue, Home, Packed, packed};
 use canopy_pool::ops;
 use canopy_sys::shown::Show as _;
 use canopy_sys::thread::ioprio;
@@ -39,6 +40,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The thread, as long as this lives.
 pub(crate) struct Keeper {
     asks: Sender<Sender<()>>,
+    revisits: Arc<Revisits>,
+    /// As long as it is there, directories are looked at again.
+    _revisiting: Sender<()>,
 }
 
 impl Keeper {
@@ -53,6 +57,9 @@ impl Keeper {
             return None;
         }
         let (asks, asked) = channel();
+        let (revisiting, ended) = channel();
+        let revisits = Arc::<Revisits>::default();
+        let looks = Arc::clone(&revisits);
         let (pool, watch, settings) = (Arc::clone(pool), Arc::clone(watch), Arc::clone(settings));
         let keep = move || {
             ioprio::yield_disks();
@@ -62,6 +69,7 @@ impl Keeper {
                 watch,
                 settings,
                 file,
+                revisits: looks,
                 kept: None,
                 saved: (0, 0),
                 seen: (0, 0),
@@ -69,15 +77,22 @@ impl Keeper {
                 next: Instant::now(),
             };
             saver.learn();
+            saver.revisits.start(&saver.pool, ended);
             saver.run(&asked);
         };
         let started = thread::Builder::new().name("canopy-keep".into()).spawn(keep);
         started.inspect_err(|why| tracing::warn!("catalogue: nothing is kept for later: {why}")).ok()?;
-        Some(Keeper { asks })
+        Some(Keeper { asks, revisits, _revisiting: revisiting })
+    }
+
+    /// Returns how far what was known has been looked at again; `None` if there is nothing of the kind.
+    pub(crate) fn progress(&self) -> Option<Progress> {
+        self.revisits.progress()
     }
 
     /// Saves all, because this process is about to end. Does not wait long for a disk.
     pub(crate) fn save(&self) {
+        self.revisits.hold();
         let (done, waits) = channel();
         if self.asks.send(done).is_ok() && waits.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
             tracing::warn!(
@@ -110,6 +125,7 @@ struct Saver {
     watch: Arc<Watch>,
     settings: Arc<Settings>,
     file: PathBuf,
+    revisits: Arc<Revisits>,
     /// The number of the latest change when the thread began.
     since: u64,
     /// What was saved last, and when that was.
@@ -201,6 +217,9 @@ impl Saver {
         for packed in directories.iter().filter_map(|path| catalogue.pack(path, &homes)) {
             new.add(&packed).map_err(unwritable)?;
         }
+        for unknown in self.revisits.left() {
+            new.add(&unknown).map_err(unwritable)?;
+        }
         let length = new.length();
         let states = states(&branches, flush)?;
         self.check(saved.0)?;
@@ -236,22 +255,56 @@ impl Saver {
                 return;
             }
         };
-        if let Err(why) = self.learn_from(kept) {
+        if let Err((why, kept)) = self.learn_from(kept) {
             tracing::info!("catalogue: the disks are read again, because {why}");
+            if !catalogue_of(&self.pool).is_on() {
+                return;
+            }
+            let _ = kept.each(|bytes| {
+                let found = packed(bytes);
+                found.filter(|(_, what)| *what != Packed::Place).inspect(|(path, _)| self.revisits.add(path));
+                found.is_some()
+            });
         }
     }
 
-    fn learn_from(&mut self, kept: KeptFile) -> Result<(), String> {
-        let catalogue = catalogue_of(&self.pool);
+    /// Returns why nothing was learnt, and from what.
+    fn learn_from(&mut self, kept: KeptFile) -> Result<(), (String, KeptFile)> {
         let branches = ops::settings::branches(&self.pool);
-        if !catalogue.is_on() {
+        if let Err(why) = self.prove(&kept, &branches) {
+            return Err((why, kept));
+        }
+        let (catalogue, homes) = (catalogue_of(&self.pool), homes(&branches));
+        let mut known = 0;
+        let learnt = kept.each(|bytes| match packed(bytes) {
+            Some((path, Packed::Unknown)) => {
+                self.revisits.add(path);
+                true
+            }
+            _ => {
+                known += 1;
+                catalogue.unpack(bytes, &homes, self.since)
+            }
+        });
+        if let Err(why) = learnt {
+            return Err((format!("{} is damaged: {why}", self.file.shown()), kept));
+        }
+        tracing::info!("catalogue: {known} directories are known from before");
+        self.kept = Some(kept);
+        self.saved = (self.since, catalogue.learnt());
+        Ok(())
+    }
+
+    /// Proves that all in a file is as it was.
+    fn prove(&self, kept: &KeptFile, branches: &Branches) -> Result<(), String> {
+        if !catalogue_of(&self.pool).is_on() {
             return Err("not all branches are watched".into());
         }
-        if kept.head != self.head(&branches) {
+        if kept.head != self.head(branches) {
             return Err("the pool has other branches or options".into());
         }
         // All changes are told by now. What was changed before is on the disk afterwards.
-        let found = states(&branches, true)?;
+        let found = states(branches, true)?;
         if let Some(at) = (0..found.len()).find(|at| kept.states.get(*at) != found.get(*at)) {
             let path = branches.as_slice()[at].path.shown();
             tracing::debug!(
@@ -261,12 +314,6 @@ impl Saver {
             );
             return Err(format!("something may have been changed on {path}"));
         }
-        let homes = homes(&branches);
-        let learnt = kept.each(|packed| catalogue.unpack(packed, &homes, self.since));
-        learnt.map_err(|why| format!("{} is damaged: {why}", self.file.shown()))?;
-        tracing::info!("catalogue: {} directories are known from before", kept.directories());
-        self.kept = Some(kept);
-        self.saved = (self.since, catalogue.learnt());
         Ok(())
     }
 

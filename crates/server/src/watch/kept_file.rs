@@ -161,7 +161,8 @@ impl KeptFile {
         scan(&self.file, |_, kind, payload| (kind != DIRECTORY || take(payload)).then_some(()))
     }
 
-    pub(super) fn directories(&self) -> u64 {
+    #[cfg(test)]
+    fn directories(&self) -> u64 {
         self.directories
     }
 

@@ -16,6 +16,7 @@ mod filesystems;
 pub(crate) mod keeper;
 mod kept_file;
 mod notifications;
+pub(crate) mod revisit;
 mod writers;
 
 use crate::coherence::{CacheTtl, Coherence, Watched};

@@ -14,29 +14,32 @@ use tempfile::TempDir;
 /// How often the keeper looks, in milliseconds.
 const KEEPS: &str = "300";
 /// What it says when it has learnt what was kept, and when it has not.
-const LEARNT: &str = "directories are known from before";
-const REFUSED: &str = "the disks are read again, because";
+pub(super) const LEARNT: &str = "directories are known from before";
+pub(super) const REFUSED: &str = "the disks are read again, because";
 const DAMAGED: &str = "is damaged, so nothing in it is used";
 
 /// A place for a pool, and where it keeps what it knows.
-struct Place {
+pub(super) struct Place {
     point: TempDir,
     store: TempDir,
+    /// More of the environment of the next mount.
+    pub(super) env: Vec<(&'static str, &'static str)>,
 }
 
 impl Place {
-    fn new() -> Place {
+    pub(super) fn new() -> Place {
         let [point, store] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
-        Place { point, store }
+        Place { point, store, env: Vec::new() }
     }
 
-    fn mount(&self, options: &str, disks: Vec<LoopFs>) -> PoolBed {
+    pub(super) fn mount(&self, options: &str, disks: Vec<LoopFs>) -> PoolBed {
         let pool = builder(options)
             .option(format!("catalogue={}", self.store.path().display()))
             .env("CANOPY_TEST_RESTED", "0")
             .env("CANOPY_TEST_KEEPS", KEEPS)
             .env("CANOPY_TEST_UPGRADE_SECONDS", "60")
             .env("CANOPY_TEST_KERNEL", "mask:NO_OPENDIR_SUPPORT");
+        let pool = self.env.iter().fold(pool, |pool, (name, value)| pool.env(*name, *value));
         let pool = pool.at(self.point.path()).branches(disks.iter().map(LoopFs::path)).mount();
         PoolBed { pool, disks }
     }
@@ -51,7 +54,7 @@ impl Place {
     }
 }
 
-fn said(bed: &PoolBed, what: &str) -> usize {
+pub(super) fn said(bed: &PoolBed, what: &str) -> usize {
     bed.pool.log().matches(what).count()
 }
 
@@ -63,7 +66,7 @@ fn wait_for_keeper(bed: &PoolBed, (learnt, times): (usize, usize)) -> bool {
 }
 
 /// Two disks with files that have come to rest: nothing is to be written of them any more.
-fn rested(kind: Kind) -> Vec<LoopFs> {
+pub(super) fn rested(kind: Kind) -> Vec<LoopFs> {
     let mut disks: Vec<LoopFs> = (0..2).map(|_| LoopFs::new(kind, 512 << 20)).collect();
     for (number, disk) in disks.iter_mut().enumerate() {
         fill(disk.path(), number);
@@ -83,7 +86,7 @@ fn numbers(bed: &PoolBed) -> BTreeMap<PathBuf, u64> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum End {
+pub(super) enum End {
     Unmounted,
     Upgraded,
     Killed,
@@ -97,7 +100,7 @@ fn server(bed: &PoolBed) -> i32 {
 }
 
 /// Ends the process that serves, and returns when another does.
-fn end(place: &Place, mut bed: PoolBed, how: End) -> PoolBed {
+pub(super) fn end(place: &Place, mut bed: PoolBed, how: End) -> PoolBed {
     let first = server(&bed);
     match how {
         End::Unmounted | End::Away => {

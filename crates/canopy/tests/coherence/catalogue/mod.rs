@@ -3,6 +3,7 @@
 //! `CANOPY_CATALOGUE_CHANGES` sets the number of random changes, `CANOPY_CATALOGUE_SEED` the seed.
 
 mod kept;
+mod revisited;
 
 use crate::rig::builder;
 use canopy_testkit::cmd::wait_until;

@@ -32,6 +32,16 @@ impl Catalogue {
         self.with(|state| state.dirs.keys().cloned().collect()).unwrap_or_default()
     }
 
+    /// Returns whether a directory is known with all its names, and what all of them lead to.
+    pub(crate) fn is_whole(&self, path: &[u8]) -> bool {
+        self.with(|state| state.is_whole(path)).unwrap_or(false)
+    }
+
+    /// Returns whether there is room for many more directories.
+    pub fn has_room(&self) -> bool {
+        self.with(|state| state.has_room()).unwrap_or(false)
+    }
+
     /// Packs what is known of a directory; `None` if nothing is any more.
     pub fn pack(&self, path: &[u8], homes: &[Home]) -> Option<Vec<u8>> {
         self.with(|state| state.packed(path, homes)).flatten()
@@ -48,6 +58,42 @@ impl Catalogue {
 
 /// Whether the rows of a directory follow.
 const ROWS: u64 = 1;
+
+/// Packs a directory that is not known, but was: nothing is learnt of it but that.
+pub fn pack_unknown(path: &[u8]) -> Vec<u8> {
+    let mut out = Packer::default();
+    out.bytes(path);
+    out.number(0);
+    out.number(0);
+    out.0
+}
+
+/// What was packed of a directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Packed {
+    /// Its names.
+    Names,
+    /// That it is there.
+    Place,
+    /// That it was known.
+    Unknown,
+}
+
+/// Returns the path of a directory, and what was packed of it. `None` if that is damaged.
+pub fn packed(bytes: &[u8]) -> Option<(&[u8], Packed)> {
+    let mut from = Unpacker(bytes);
+    let path = from.bytes()?;
+    let handles = from.number()?;
+    for _ in 0..handles {
+        from.take::<8>()?;
+    }
+    let what = match from.number()? {
+        ROWS => Packed::Names,
+        _ if handles == 0 => Packed::Unknown,
+        _ => Packed::Place,
+    };
+    Some((path, what))
+}
 
 fn unpacked(bytes: &[u8], homes: &[Home], since: u64) -> Option<(Arc<[u8]>, Handles, Option<Rows>)> {
     let mut from = Unpacker(bytes);
@@ -66,6 +112,18 @@ fn unpacked(bytes: &[u8], homes: &[Home], since: u64) -> Option<(Arc<[u8]>, Hand
 }
 
 impl State {
+    fn is_whole(&mut self, path: &[u8]) -> bool {
+        let Some((_, rows, log)) = self.load(path).filter(|(known, ..)| known.is_listed) else {
+            return false;
+        };
+        let is_known = |row: &Row| row.facts.as_ref().is_some_and(|facts| log.may_rely_on(facts));
+        rows.list().iter().all(|row| matches!(&*row.name, b"." | b"..") || is_known(row))
+    }
+
+    fn has_room(&self) -> bool {
+        self.dirs.len() < super::MAX_DIRS / 8 * 7 && self.store.has_room()
+    }
+
     fn packed(&mut self, path: &[u8], homes: &[Home]) -> Option<Vec<u8>> {
         let known = self.dirs.get(path)?;
         let read;

@@ -24,7 +24,7 @@ mod room;
 mod rows;
 mod store;
 
-pub use kept::Home;
+pub use kept::{Home, Packed, pack_unknown, packed};
 pub(crate) use rows::{Copy, Facts, Row};
 
 use canopy_base::hash;
@@ -172,6 +172,11 @@ impl Catalogue {
             answered: self.answered.load(Ordering::Relaxed),
             asked: self.asked.load(Ordering::Relaxed),
         })
+    }
+
+    /// Returns how many questions were not answered.
+    pub fn asked(&self) -> u64 {
+        self.asked.load(Ordering::Relaxed)
     }
 
     /// Returns the number of the latest change that was told. Taken before anything is looked at.

@@ -94,6 +94,11 @@ impl Store {
         ahead < self.bound / 4
     }
 
+    /// Returns whether an eighth is free.
+    pub(crate) fn has_room(&self) -> bool {
+        self.bytes() < self.bound / 8 * 7
+    }
+
     pub(crate) fn bytes(&self) -> u64 {
         self.used.values().map(|(length, _)| length).sum()
     }

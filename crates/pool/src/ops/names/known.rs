@@ -267,14 +267,14 @@ pub(crate) fn learn_dir_attr(
     }
 }
 
-fn copy_at(branch: &Branch, dir: BorrowedFd<'_>, name: &[u8], attr: &Attr) -> Option<Copy> {
+pub(crate) fn copy_at(branch: &Branch, dir: BorrowedFd<'_>, name: &[u8], attr: &Attr) -> Option<Copy> {
     let handle = file_handle::at(dir, name).ok().filter(|_| attr.dev == branch.dev)?;
     Some(Copy { branch: branch.id, key: attr.key(), handle: handle_hash(&handle) })
 }
 
 /// Returns the facts about a node, as they were seen in this operation; `None` if they may change without being reported, or
 /// with the path.
-fn make(op: &Op<'_>, node: &Node, copies: SmallVec<[Copy; 1]>, attr: Attr) -> Option<Facts> {
+pub(crate) fn make(op: &Op<'_>, node: &Node, copies: SmallVec<[Copy; 1]>, attr: Attr) -> Option<Facts> {
     // Which of several copies by a rule is the newest does not depend on them alone.
     let is_one_of_many = !attr.is_dir() && resolve::generations::knows_copies(op);
     if is_one_of_many || resolve::needs_path(op, node) || !attr.is_dir() && changes_unseen(node) {
@@ -364,15 +364,21 @@ pub(crate) fn learn_listed(
         cursor.learning = Some(learning);
         return;
     }
+    let _ = complete(op, learning.listed);
+}
+
+/// Records a directory with all its names, and those above it. `None` if one of these cannot be looked at.
+pub(crate) fn complete(op: &Op<'_>, mut listed: Listed) -> Option<()> {
     for path in op.catalogue.unknown_above(&listed.path) {
         let dirs = MergedDir::open(resolve::dirs::follow(op), &op.branches, &path);
         let there = (0..op.branches.len()).filter_map(|index| Some((index, dirs.get(index)?)));
         let handles: Option<Handles> =
             there.map(|(index, dir)| dir_handle(&op.branches.as_slice()[index], dir)).collect();
-        let Some(handles) = handles.filter(|_| dirs.opened.error.is_none()) else { return };
+        let handles = handles.filter(|_| dirs.opened.error.is_none())?;
         listed.above.push((path, handles));
     }
-    op.catalogue.learn_names(learning.listed);
+    op.catalogue.learn_names(listed);
+    Some(())
 }
 
 /// Returns the copies of what a listing has found; `None` if they are not all known.

@@ -6,6 +6,7 @@
 //! for some seconds (`dir::listing::cursor`, `dir::listing::parked`).
 
 mod fill;
+pub mod relearn;
 mod remembered;
 
 use crate::coherence::catalogue::{Page, Row};
