@@ -237,7 +237,7 @@ impl Default for Config {
             debug: false,
             log_file: PathBuf::new(),
             landlock: false,
-            survive: Choice::Off,
+            survive: Choice::Auto,
             priority: -10,
             detach_mountpoint: false,
             branches_wait: BranchesWait { timeout: Duration::ZERO, fail: false },

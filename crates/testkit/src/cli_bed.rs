@@ -126,9 +126,13 @@ impl CliBed {
         self.shorten(done.stderr.trim_end())
     }
 
-    /// Returns the daemons that were started here.
+    /// Returns the daemons that were started here, without the keepers of those that serve (`survive`). A keeper whose
+    /// daemon has ended is among them until it has ended, too.
     pub fn daemons(&self) -> Vec<proc::Process> {
-        proc::daemons(&self.dir())
+        let mut found = proc::daemons(&self.dir());
+        let parents: Vec<_> = found.iter().filter_map(|process| proc::parent(process.pid)).collect();
+        found.retain(|process| !parents.contains(&process.pid));
+        found
     }
 
     /// Waits until this many daemons run.

@@ -199,7 +199,13 @@ pub fn io_counter(pid: i32, name: &str) -> u64 {
     found.unwrap_or_else(|| panic!("no {name} in {text}"))
 }
 
-/// Returns the pool daemons that use `dir`: it occurs in their arguments or environment, or is their working directory.
+/// Returns the parent of a process.
+pub fn parent(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Returns the pool daemons, and their keepers, that use `dir`: it occurs in their arguments or environment, or is their working directory.
 pub fn daemons(dir: &Path) -> Vec<Process> {
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     let text = dir.as_os_str().as_bytes();

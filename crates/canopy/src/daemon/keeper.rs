@@ -5,6 +5,7 @@
 //! nothing and has no capability in force while it waits.
 
 use super::handover::{self, Handover};
+use super::process;
 use super::signals::{self, STOP_ASKED};
 use crate::error::Error;
 use canopy_server::confine::{self, Resting};
@@ -89,6 +90,9 @@ enum Start {
 
 impl Keeper {
     fn new(forker: Forker, survival: Survival, directory: PathBuf) -> Result<Keeper, Error> {
+        // All open files of clients are its own, too. With a lower limit than the process that serves, it and the next one
+        // could not even look at /proc.
+        process::raise_open_files();
         confine::limit_keeper();
         let program = handover::installed("self").map_err(Error::system("cannot find the own program"))?;
         let (survival, deaths) = (ManuallyDrop::new(survival), vec![None; test_switches::max_deaths()]);

@@ -34,7 +34,7 @@ pub fn prepare(priority: i32) {
 }
 
 /// Raises the limit of open files, because each open file of each client needs a descriptor here.
-fn raise_open_files() {
+pub fn raise_open_files() {
     let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse().ok());
     if most.is_none() || !raise(Resource::Nofile, most) {
         let hard = getrlimit(Resource::Nofile).maximum;

@@ -1,11 +1,12 @@
 //! Deaths of each kind, and the ends that are none.
 
 use crate::rig::{Rig, count, keeper, over_io_uring, send, server, servers};
-use canopy_testkit::{LoopFs, PATIENCE, Paused, Pool, ScratchDir, cmd, proc};
+use canopy_testkit::{CliBed, LoopFs, PATIENCE, Paused, Pool, ScratchDir, cmd, proc};
 use rustix::process::Signal;
 use std::fs;
 use std::io::BufRead as _;
 use std::os::unix::fs::FileExt as _;
+use std::process::Command;
 
 #[test]
 fn status_tells_how_often_and_why() {
@@ -230,6 +231,33 @@ fn over_the_device_every_pool_of_root_outlives_deaths() {
     rig.kill(Signal::KILL);
     open.write_all_at(b"+", 0).unwrap();
     assert_eq!((fs::read_to_string(rig.path("open")).unwrap().as_str(), rig.takeovers()), ("+", 1));
+}
+
+/// The limit is what a keeper has from who mounts: usually 1024, where clients may have many more files open.
+#[test]
+fn more_files_are_open_than_who_mounts_may_open() {
+    for options in ["io-uring=off", "io-uring=auto"] {
+        let bed = CliBed::new(env!("CARGO_BIN_EXE_canopy"), "canopy-survival-limit-", &["a", "p"]);
+        let line = bed.command(&format!("mount -o minfreespace=0,survive=auto,{options} @a @p"));
+        let mut limited = Command::new("sh");
+        limited
+            .args(["-c", "ulimit -Sn 64; exec \"$@\"", "sh"])
+            .arg(line.get_program())
+            .args(line.get_args());
+        let done = cmd::run_within(&mut limited, PATIENCE);
+        assert!(done.success(), "{}", done.describe());
+        let create = |number| fs::File::create_new(bed.path("p").join(format!("file{number}"))).unwrap();
+        let open: Vec<fs::File> = (0..200).map(create).collect();
+        let again = |at| open.iter().try_for_each(|file| file.write_all_at(b"+", at));
+        if options == "io-uring=off" {
+            send(bed.daemons()[0].pid, Signal::KILL);
+            again(0).unwrap();
+        }
+        bed.ok("upgrade --force @p");
+        again(1).unwrap();
+        drop(open);
+        bed.umount("@p");
+    }
 }
 
 /// Requests that the process had are lost with it, and clients would wait for them for ever. So nobody takes over.

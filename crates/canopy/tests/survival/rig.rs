@@ -101,12 +101,7 @@ fn processes(pool: &Pool) -> Vec<(i32, i32)> {
     let own = std::process::id().cast_signed();
     let all = proc::processes().into_iter().filter(|process| process.pid != own);
     let of_pool = all.filter(|process| process.args.iter().any(|arg| arg == pool.path()));
-    of_pool.filter_map(|process| Some((process.pid, parent(process.pid)?))).collect()
-}
-
-fn parent(pid: i32) -> Option<i32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+    of_pool.filter_map(|process| Some((process.pid, proc::parent(process.pid)?))).collect()
 }
 
 /// The processes that serve a pool, or are ending: the children of the keeper.
@@ -130,7 +125,7 @@ pub(crate) fn server(pool: &Pool) -> i32 {
 
 /// The process that starts those that serve.
 pub(crate) fn keeper(pool: &Pool) -> i32 {
-    parent(server(pool)).expect("the server has a parent")
+    proc::parent(server(pool)).expect("the server has a parent")
 }
 
 /// How many processes a pool has.

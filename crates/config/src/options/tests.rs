@@ -326,7 +326,7 @@ fn defaults_match_the_table() {
         ("io-uring", "auto"),
         ("worker-priority", "auto"),
         ("landlock", "false"),
-        ("survive", "false"),
+        ("survive", "auto"),
     ];
     for (name, value) in table {
         assert_eq!(find(name).unwrap().render(&config).as_deref(), Some(value), "{name}");
