@@ -37,7 +37,7 @@ mkdir -p "$bare"
 # inside quick-start: runs the commands of the manual's quick start on a system with three disks.
 # shellcheck disable=SC2317 # another shell calls this function
 inside() {
-    local pid new output disk tries from package=/root/packages
+    local pid old new output disk tries from package=/root/packages
     export DEBIAN_FRONTEND=noninteractive
     if [[ $1 == quick-start ]]; then
         for disk in 1 2 3; do
@@ -148,13 +148,21 @@ inside() {
     [[ ! -e /usr/bin/canopy-web ]]
 
     step "upgrade"
+    # The installed program takes over, and what is open stays open. A pool without a keeper is left as it is.
+    mkdir -p /mnt/old
+    canopy mount -o survive=false /mnt/disk1:/mnt/disk2 /mnt/old
     pid=$(canopy get /mnt/media pid)
-    expect "  /mnt/media" apt install "$package"/2/canopy_*.deb
-    [[ $(canopy get /mnt/media pid) == "$pid" && $(cat /mnt/media/film) == film ]]
-    canopy umount /mnt/media
-    mount -a
+    old=$(canopy get /mnt/old pid)
+    exec 3</mnt/media/film
+    expect " serves /mnt/media now" apt install "$package"/2/canopy_*.deb
+    [[ $output == *"/mnt/old stays mounted"* ]]
     new=$(canopy get media pid)
-    [[ $new != "$pid" && $(cat /mnt/media/film) == film ]]
+    [[ $new != "$pid" && $(cat <&3) == film && $(cat /mnt/media/film) == film ]]
+    exec 3<&-
+    [[ $(canopy get /mnt/old pid) == "$old" ]]
+    canopy umount /mnt/old
+    # What needrestart would ask a restart for.
+    ! grep -q '/canopy (deleted)$' /proc/[0-9]*/maps || exit 1
 
     step "replace mergerfs"
     expect "Setting up mergerfs" apt install "$package"/mergerfs.deb

@@ -97,6 +97,9 @@ deb() {
     for script in postinst prerm postrm; do
         [[ ! -e dist/debian/$1.$script ]] || install -m 755 "dist/debian/$1.$script" "$root/DEBIAN/$script"
     done
+    if [[ -d $root/etc ]]; then
+        (cd "$root" && find etc -type f -printf '/%p\n') >"$root/DEBIAN/conffiles"
+    fi
     # The paragraph of this package, with its size.
     fill dist/debian/control.in |
         awk -v RS= -v package="Package: $1" 'index($0 "\n", package "\n") == 1' |
@@ -143,6 +146,7 @@ make_deb() {
     done
     # The configuration of pools: empty, so that it goes with the package.
     mkdir -p "$work/canopy/etc/canopy"
+    install -D -m 644 dist/debian/needrestart.conf "$work/canopy/etc/needrestart/conf.d/canopy.conf"
     # Documents that answer what a first user asks.
     install -m 644 -t "$work/canopy/usr/share/doc/canopy" README.md docs/from-mergerfs.md docs/options.md docs/metrics.md \
         docs/metrics-list.md \

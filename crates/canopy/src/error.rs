@@ -116,7 +116,7 @@ pub enum Error {
     NoPool(PathBuf),
     #[error("the server of pool {path} has ended (canopy umount {path}, and mount it again)", path = .0.shown())]
     PoolDead(PathBuf),
-    #[error("pool {path} cannot be served by another process: it was mounted with survive=false, by a user, or before Linux 6.9 (canopy umount {path}, and mount it again)", path = .0.shown())]
+    #[error("pool {path} cannot be served by another process: it was mounted with survive=false, by a user, or before Linux 6.9, or its keeper was killed (canopy umount {path}, and mount it again)", path = .0.shown())]
     NotSurviving(PathBuf),
     #[error("pool {path} was not upgraded, and is still served by the old program: {why}", path = .path.shown())]
     NotUpgraded { path: PathBuf, why: String },

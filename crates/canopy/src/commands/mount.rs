@@ -15,7 +15,7 @@ use canopy_config::source::command_line::{self, Arg};
 use canopy_config::source::{self, named};
 use canopy_fuse::mount::{MountError, Placement};
 use canopy_server::Error as StartError;
-use canopy_server::survival::{Refusal, Survival};
+use canopy_server::survival::{self, Refusal, Survival};
 use canopy_server::{log, systemd, takeover, test_switches};
 use canopy_sys::glob::is_pattern;
 use canopy_sys::mountinfo;
@@ -237,6 +237,7 @@ const BETWEEN_READS: Duration = Duration::from_secs(1);
 impl keeper::Server for Survivor<'_> {
     fn serve(&mut self, survival: &Survival) -> Result<(), Error> {
         systemd::speak_for_parent();
+        survival::remember_keeper();
         if !survival.ledger.is_serving() {
             let Survivor { plan: Some(plan), reporter, .. } = self else { return Ok(()) };
             return serve_once(plan, reporter, Some(survival));

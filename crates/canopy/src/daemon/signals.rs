@@ -107,7 +107,8 @@ impl SignalWatch {
         let watch = move || {
             let (mut asked, mut asked_keeper) = (0, 0);
             for signal in self.signals.forever() {
-                let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
+                // The keeper does not say by which signal.
+                let name = signal_hook::low_level::signal_name(signal).unwrap_or("asked to stop");
                 match signal {
                     SIGINT | SIGTERM | SIGQUIT => asked += 1,
                     STOP_ASKED if pool.ledger.is_some() => asked_keeper += 1,

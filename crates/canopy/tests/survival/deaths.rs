@@ -193,6 +193,25 @@ fn without_the_option_there_is_one_process() {
     assert!(maps.contains("/memfd:canopy-records (deleted)"), "{maps}");
 }
 
+/// Who would ask for another program then would lose the pool.
+#[test]
+fn a_pool_whose_keeper_was_killed_is_served_on() {
+    let dir = ScratchDir::new("canopy-survival", &["a"]);
+    let mut pool =
+        Pool::builder(env!("CARGO_BIN_EXE_canopy")).branch(dir.path("a")).option("survive=auto").mount();
+    assert!(pool.status()["survival"].is_object(), "{}", pool.log());
+    let server = server(&pool);
+    send(keeper(&pool), Signal::KILL);
+    assert!(cmd::wait_until(PATIENCE, || pool.status()["survival"].is_null()), "{}", pool.log());
+    let refused = pool.command(["upgrade".as_ref(), "--force".as_ref(), pool.path().as_os_str()]);
+    assert!(refused.code() == Some(1) && refused.stderr.contains("keeper"), "{}", refused.describe());
+    // Nor does it for who asks the pool itself.
+    let asked = pool.try_set("cmd.upgrade", "");
+    assert!(asked.is_err() && pool.status()["pid"] == server, "{asked:?}");
+    fs::write(pool.path().join("file"), "data").unwrap();
+    pool.kill();
+}
+
 /// The keeper runs with no capability while it waits, and may give no more to what it starts than a server needs to begin.
 #[test]
 fn the_keeper_has_no_capability_in_force() {

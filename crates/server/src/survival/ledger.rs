@@ -231,9 +231,9 @@ impl Ledger {
         self.set(SERVABLE, 0);
     }
 
-    /// Returns whether there is a session that another process can take over.
+    /// Returns whether there is a session that another process can take over, and a keeper to start that.
     pub(crate) fn is_servable(&self) -> bool {
-        self.get(SERVABLE) != 0
+        self.get(SERVABLE) != 0 && super::has_keeper()
     }
 
     /// Returns whether requests come over io_uring. Then another process can take over only from one that hands over.

@@ -28,7 +28,24 @@ use canopy_sys::fd::KnownFd;
 use canopy_sys::{fanotify, fd};
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
+use rustix::process::{Pid, getppid};
 use std::io;
+use std::sync::OnceLock;
+
+/// The process that has started this one to serve, and is to start the next.
+static KEEPER: OnceLock<Pid> = OnceLock::new();
+
+/// Remembers the parent of this process as its keeper.
+pub fn remember_keeper() {
+    if let Some(parent) = getppid() {
+        let _ = KEEPER.set(parent);
+    }
+}
+
+/// Returns whether the keeper has not ended. Then a process has another parent.
+fn has_keeper() -> bool {
+    KEEPER.get().is_none_or(|&keeper| getppid() == Some(keeper))
+}
 
 /// What a process needs to serve a pool that is to outlive it.
 #[derive(Debug)]
