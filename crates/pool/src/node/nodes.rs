@@ -328,11 +328,6 @@ impl Nodes {
         node
     }
 
-    /// Returns whether a file on a branch has a node.
-    pub(crate) fn knows_file(&self, key: FileKey) -> bool {
-        self.table.read().file((key, false)).is_some()
-    }
-
     /// Returns the node of a file that was found under a name, with one more reference. Adds to `freed` what the name
     /// led to before, if nothing else holds it.
     pub(crate) fn file_under(

@@ -166,7 +166,8 @@ fn known_copy(op: &Op<'_>, parent: NodeId, name: &[u8], copies: &Copies, chosen:
     };
     let named_elsewhere = || {
         let attr = copies.get(chosen).filter(|attr| !attr.is_dir() && attr.nlink > 1)?;
-        if op.nodes.knows_file(attr.key()) { None } else { copy_with(&|copy| op.nodes.knows_file(copy)) }
+        let has_node = |copy| op.nodes.file(copy).is_some();
+        if has_node(attr.key()) { None } else { copy_with(&has_node) }
     };
     opened().or_else(named_elsewhere)
 }
