@@ -15,6 +15,7 @@ pub mod mount;
 pub mod read_cache;
 pub mod socket;
 
+use canopy_branch::branch::state::BranchState;
 use canopy_sys::shown::Show as _;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -445,6 +446,32 @@ pub struct BranchReport {
     pub remembered: Option<RememberedReport>,
 }
 
+impl BranchReport {
+    /// Returns what the pool has found the branch to be: up, read-only, failing, hung, gone or awaited.
+    #[must_use]
+    pub fn found(&self) -> BranchState {
+        match &self.illness {
+            _ if self.awaited => BranchState::Awaited,
+            None => BranchState::Up,
+            // Whatever another version calls it, the pool does not rely on it.
+            Some(illness) => BranchState::of_word(&illness.health).unwrap_or(BranchState::Failing),
+        }
+    }
+
+    /// Returns how it answers those who wait for it: up, lagging, asleep or hung.
+    #[must_use]
+    pub fn answers(&self) -> BranchState {
+        let of = |waits: &WaitReport| BranchState::of_word(&waits.answers).unwrap_or(BranchState::Lagging);
+        self.waits.as_ref().map_or(BranchState::Up, of)
+    }
+
+    /// Returns the worse of both.
+    #[must_use]
+    pub fn state(&self) -> BranchState {
+        self.found().max(self.answers())
+    }
+}
+
 /// What is known of a branch for the time when it is missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RememberedReport {
@@ -763,5 +790,56 @@ mod tests {
             assert_eq!(back.to_os_string().as_bytes(), bytes, "{json}");
         }
         assert_eq!(serde_json::to_string(&OsText::from(Path::new("/a"))).unwrap(), "\"/a\"");
+    }
+
+    #[test]
+    fn a_branch_is_in_the_worst_state_that_is_reported() {
+        let branch = |health: Option<&str>, answers: Option<&str>, awaited: bool| {
+            let illness =
+                health.map(|health| IllnessReport { health: health.into(), since: 0, cause: String::new() });
+            let waits = answers.map(|answers| WaitReport {
+                answers: answers.into(),
+                since: 0,
+                requests: 1,
+                deadline: None,
+                disks: Vec::new(),
+            });
+            let report = BranchReport {
+                path: OsText::Text("/a".into()),
+                mode: "RW".into(),
+                min_free: 0,
+                dev: 0,
+                ino: 0,
+                passes_through: false,
+                illness,
+                waits,
+                unwatched: None,
+                unfinished_moves: Vec::new(),
+                trash: 0,
+                trash_unusable: None,
+                unreadable_copies: 0,
+                remembered: None,
+                awaited,
+            };
+            report.state()
+        };
+        for (health, answers, awaited, expected) in [
+            (None, None, false, "ok"),
+            (None, Some("lagging"), false, "lagging"),
+            (None, Some("asleep"), false, "asleep"),
+            (None, Some("hung"), false, "hung"),
+            (Some("hung"), None, false, "hung"),
+            (Some("read-only"), Some("lagging"), false, "read-only"),
+            (Some("failing"), None, false, "failing"),
+            (Some("read-only"), Some("asleep"), false, "asleep"),
+            (Some("gone"), None, false, "gone"),
+            (Some("gone"), Some("hung"), false, "gone"),
+            // A word of another version.
+            (Some("unheard-of"), None, false, "failing"),
+            (None, Some("unheard-of"), false, "lagging"),
+            (None, None, true, "awaited"),
+        ] {
+            assert_eq!(branch(health, answers, awaited).word(), expected);
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! Writes what was seen of pools in the OpenMetrics text format, version 1.0.0.
 
 use crate::families::{self, ALL, Family};
-use crate::observe::{BranchObservation, Condition, Observation};
+use crate::observe::{BranchObservation, Observation};
+use canopy_branch::branch::state::BranchState;
 use canopy_control::metrics::{MetricsReport, OperationReport, TrafficReport};
 use canopy_control::{BranchReport, OsText, ReadCacheReport};
 use std::fmt::{Display, Write as _};
@@ -100,10 +101,10 @@ impl Exposition {
     fn branch(&mut self, pool: &str, branch: &BranchReport, seen: &BranchObservation) {
         let path = text_of(&branch.path);
         let own: Labels<'_> = &[("pool", pool), ("branch", &path)];
-        let condition = Condition::of(branch);
-        for one in Condition::ALL {
+        let state = branch.state();
+        for one in BranchState::ALL {
             let labels = [own, &[(families::CONDITION.name, one.word())]].concat();
-            self.one(&families::CONDITION, &labels, u8::from(one == condition));
+            self.one(&families::CONDITION, &labels, u8::from(one == state));
         }
         let waiting = branch.waits.as_ref().map_or(0, |waits| waits.requests);
         self.one(&families::WAITING, own, waiting);

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::probe::{self, QueryOutcome};
+use canopy_branch::branch::state::BranchState;
 use canopy_config::source::named;
 use canopy_control::metrics::MetricsReport;
 use canopy_control::{BranchReport, PoolReport};
@@ -72,66 +73,10 @@ pub(crate) struct Process {
     pub(crate) cpu: Duration,
 }
 
-/// The condition of a branch.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Condition {
-    Ok,
-    Lagging,
-    Asleep,
-    Hung,
-    ReadOnly,
-    Failing,
-    Gone,
-    Awaited,
-}
-
-impl Condition {
-    pub(crate) const ALL: [Condition; 8] = [
-        Condition::Ok,
-        Condition::Lagging,
-        Condition::Asleep,
-        Condition::Hung,
-        Condition::ReadOnly,
-        Condition::Failing,
-        Condition::Gone,
-        Condition::Awaited,
-    ];
-
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Condition::Ok => "ok",
-            Condition::Lagging => "lagging",
-            Condition::Asleep => "asleep",
-            Condition::Hung => "hung",
-            Condition::ReadOnly => "read-only",
-            Condition::Failing => "failing",
-            Condition::Gone => "gone",
-            Condition::Awaited => "awaited",
-        }
-    }
-
-    /// Returns the condition of a branch as its daemon sees it.
-    pub(crate) fn of(branch: &BranchReport) -> Condition {
-        if branch.awaited {
-            return Condition::Awaited;
-        }
-        let illness = branch.illness.as_ref().map(|illness| illness.health.as_str());
-        let answers = branch.waits.as_ref().map(|waits| waits.answers.as_str());
-        match (illness, answers) {
-            (Some("gone"), _) => Condition::Gone,
-            (Some("hung"), _) | (_, Some("hung")) => Condition::Hung,
-            (_, Some("asleep")) => Condition::Asleep,
-            (Some("read-only"), _) => Condition::ReadOnly,
-            (Some(_), _) => Condition::Failing,
-            (None, Some(_)) => Condition::Lagging,
-            (None, None) => Condition::Ok,
-        }
-    }
-
-    /// Returns whether the branch can be asked: a question to one that does not answer would only leave a process behind.
-    fn can_be_asked(self) -> bool {
-        !matches!(self, Condition::Hung | Condition::Asleep | Condition::Gone | Condition::Awaited)
-    }
+/// Returns whether the branch can be asked: a question to one that does not answer would only leave a process behind.
+fn can_be_asked(branch: &BranchReport) -> bool {
+    use BranchState::{Asleep, Awaited, Gone, Hung};
+    !matches!(branch.state(), Hung | Asleep | Gone | Awaited)
 }
 
 /// The most time that a daemon has to answer, and then all of its branches together.
@@ -201,7 +146,7 @@ impl Observer {
         if same && self.asked.is_some_and(|asked| asked.elapsed() < self.fresh_for) {
             return Ok(());
         }
-        let is_asked = |branch: &&BranchReport| Condition::of(branch).can_be_asked();
+        let is_asked = |branch: &&BranchReport| can_be_asked(branch);
         let asked: Vec<PathBuf> =
             branches.iter().filter(is_asked).map(|branch| branch.path.to_path()).collect();
         let mut queries =
@@ -302,7 +247,6 @@ fn parse_process(stat: &str, page: u64, ticks: u64) -> Option<Process> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use canopy_control::{IllnessReport, OsText, WaitReport};
 
     #[test]
     fn counters_are_those_of_the_kernel() {
@@ -321,50 +265,5 @@ mod tests {
         assert_eq!(parse_process(stat, 4096, 100), Some(expected));
         assert_eq!(parse_process("7 (a)", 4096, 100), None);
         assert!(process(std::process::id()).is_some_and(|own| own.resident_bytes > 4096));
-    }
-
-    #[test]
-    fn a_branch_is_in_the_worst_condition_that_is_reported() {
-        let branch = |health: Option<&str>, answers: Option<&str>, awaited: bool| {
-            let illness =
-                health.map(|health| IllnessReport { health: health.into(), since: 0, cause: String::new() });
-            let waits = answers.map(|answers| WaitReport {
-                answers: answers.into(),
-                since: 0,
-                requests: 1,
-                deadline: None,
-                disks: Vec::new(),
-            });
-            Condition::of(&BranchReport {
-                path: OsText::Text("/a".into()),
-                mode: "RW".into(),
-                min_free: 0,
-                dev: 0,
-                ino: 0,
-                passes_through: false,
-                illness,
-                waits,
-                unwatched: None,
-                unfinished_moves: Vec::new(),
-                trash: 0,
-                trash_unusable: None,
-                unreadable_copies: 0,
-                remembered: None,
-                awaited,
-            })
-        };
-        for (health, answers, awaited, expected) in [
-            (None, None, false, "ok"),
-            (None, Some("lagging"), false, "lagging"),
-            (None, Some("asleep"), false, "asleep"),
-            (None, Some("hung"), false, "hung"),
-            (Some("hung"), None, false, "hung"),
-            (Some("read-only"), Some("lagging"), false, "read-only"),
-            (Some("failing"), None, false, "failing"),
-            (Some("gone"), None, false, "gone"),
-            (None, None, true, "awaited"),
-        ] {
-            assert_eq!(branch(health, answers, awaited).word(), expected);
-        }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::keep::Keep;
+use canopy_branch::branch::state::BranchState;
 use canopy_branch::fs::beneath;
 use canopy_branch::fs::filesystem_id::FilesystemId;
 use canopy_branch::fs::reserved::is_reserved;
@@ -208,7 +209,7 @@ impl PoolLink {
                 path: branch.path.to_path(),
                 mode: branch.mode.clone(),
                 min_free: branch.min_free,
-                is_well: branch.illness.is_none() && !branch.awaited,
+                is_well: branch.found() == BranchState::Up,
                 loses: Loses::of(&mounts, branch, root.as_ref()),
                 is_named: false,
                 record: branch.remembered.as_ref().map(|known| known.file.to_path()),
@@ -265,8 +266,7 @@ pub(crate) fn below(mountpoint: &Path, path: &Path) -> PathBuf {
 
 /// A branch that hangs would hang this command as well.
 fn is_there(branch: &BranchReport) -> bool {
-    let lost = |health: &str| matches!(health, "gone" | "hung");
-    !branch.awaited && !branch.illness.as_ref().is_some_and(|illness| lost(&illness.health))
+    !matches!(branch.found(), BranchState::Awaited | BranchState::Gone | BranchState::Hung)
 }
 
 fn open_root(branch: &BranchReport) -> Result<OwnedFd, Errno> {

@@ -13,6 +13,7 @@ pub mod nested;
 pub mod probe;
 pub mod rest;
 pub mod space;
+pub mod state;
 pub mod stuck;
 pub mod traffic;
 pub mod unchanged;
@@ -30,13 +31,13 @@ use canopy_base::inode_number::BranchSeed;
 use canopy_base::lock::rank;
 use canopy_base::lock::ranked::{Mutex, RwLock};
 use canopy_sys::file_handle::InodeOpener;
-use health::contact::Turn;
-use health::{BranchHealth, Health};
+use health::BranchHealth;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use space::Space;
 use space::{AmpleUntil, LastFreed, RoomSeen};
+use state::{BranchState, Turn};
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
@@ -155,7 +156,7 @@ impl Branch {
 
     /// Returns true while the branch does not answer. Operations leave it out.
     pub fn is_silent(&self) -> bool {
-        self.health.health() == Health::Hung
+        self.health.state() == BranchState::Hung
     }
 
     /// Counts a clone of a directory to the branch, until the value is dropped.

@@ -2,9 +2,10 @@
 
 use super::Branch;
 use super::access_times::AtimePolicy;
-use super::health::{CheckResult, Health, HealthReport};
+use super::health::{CheckResult, HealthReport};
 use super::list::Mode;
 use super::space::Space;
+use super::state::Health;
 use crate::fs::disk::Disk;
 use crate::fs::reserved::temporary_name;
 use crate::fs::{beneath, block_device};
@@ -136,7 +137,7 @@ mod tests {
         assert_eq!(branch.examine(), Ok(()));
         assert_eq!(branch.check_health(), None, "no error was recorded");
         branch.changes(|| Err::<(), _>(Errno::IO)).unwrap_err();
-        assert_eq!((branch.check_health(), branch.health.health()), (None, Health::Well));
+        assert_eq!((branch.check_health(), branch.health.is_well()), (None, true));
         assert_eq!(std::fs::read_dir(tmp.path()).unwrap().count(), 0, "the check leaves nothing");
     }
 }

@@ -1,6 +1,7 @@
 //! What has happened between looks at a pool.
 
-use crate::observe::{Condition, Disk, Observation};
+use crate::observe::{Disk, Observation};
+use canopy_branch::branch::state::BranchState;
 use canopy_control::metrics::{MetricsReport, OperationReport, TrafficReport};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -43,7 +44,7 @@ pub(super) struct Times {
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct BranchRate {
     pub(super) path: String,
-    pub(super) condition: Condition,
+    pub(super) condition: BranchState,
     pub(super) available: Option<u64>,
     /// The share of its space that users cannot fill any more.
     pub(super) used: Option<f64>,
@@ -147,7 +148,7 @@ impl History {
                 };
                 BranchRate {
                     path: branch.path.one_line(),
-                    condition: Condition::of(branch),
+                    condition: branch.state(),
                     available: seen.space.as_ref().map(|space| space.available),
                     used: seen
                         .space

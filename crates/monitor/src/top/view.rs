@@ -3,9 +3,10 @@
 use super::bars::Glyphs;
 use super::rates::{BranchRate, History, OperationRate};
 use super::screen::Line;
-use crate::observe::{Condition, Observation};
+use crate::observe::Observation;
 use crate::{read_cache, sleep};
 use anstyle::{AnsiColor, Effects, Style};
+use canopy_branch::branch::state::BranchState;
 use canopy_control::OsText;
 use canopy_terminal::{BAD, BOLD, WARNING, bytes, fitted, width};
 use std::time::Duration;
@@ -180,9 +181,9 @@ fn branch(branch: &BranchRate, glyphs: Glyphs, columns: usize) -> Line {
         branch.condition.word().to_owned(),
     ];
     let style = match branch.condition {
-        Condition::Ok => Style::new(),
-        Condition::Lagging | Condition::Asleep | Condition::Awaited => WARNING,
-        Condition::Hung | Condition::ReadOnly | Condition::Failing | Condition::Gone => BAD,
+        BranchState::Up => Style::new(),
+        BranchState::Lagging | BranchState::Asleep | BranchState::Awaited => WARNING,
+        BranchState::Hung | BranchState::ReadOnly | BranchState::Failing | BranchState::Gone => BAD,
     };
     let Some(bar) = bar_width(columns) else {
         return Line::styled(style, row(&branch.path, &cells, &BRANCH_COLUMNS, columns));
@@ -318,7 +319,7 @@ mod tests {
         line.0.iter().map(|(_, text)| text.as_str()).collect()
     }
 
-    fn example(path: &str, condition: Condition) -> BranchRate {
+    fn example(path: &str, condition: BranchState) -> BranchRate {
         BranchRate {
             path: path.into(),
             condition,
@@ -352,7 +353,7 @@ mod tests {
     #[test]
     fn tables_fit_80_columns_and_24_rows() {
         let branches: Vec<BranchRate> = (0..40)
-            .map(|number| example(&format!("/mnt/a/long/path/to/disk{number}"), Condition::ReadOnly))
+            .map(|number| example(&format!("/mnt/a/long/path/to/disk{number}"), BranchState::ReadOnly))
             .collect();
         let operation = OperationRate {
             name: "copy_file_range_64".into(),
@@ -381,7 +382,7 @@ mod tests {
 
     #[test]
     fn a_wide_terminal_has_bars() {
-        let gone = example("/mnt/disk1", Condition::Gone);
+        let gone = example("/mnt/disk1", BranchState::Gone);
         for (columns, bar) in [(80, None), (120, Some(12)), (200, Some(24))] {
             let lines = tables(std::slice::from_ref(&gone), &[], Glyphs::Ascii, columns, 20);
             for line in &lines[..2] {

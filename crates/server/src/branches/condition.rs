@@ -1,5 +1,6 @@
 //! How a branch answers, for reports.
 
+use canopy_branch::branch::state::BranchState;
 use canopy_branch::fs::disk::Disk;
 use canopy_control::DiskReport;
 use std::collections::HashMap;
@@ -15,33 +16,11 @@ const WAKES_WITHIN: Duration = Duration::from_secs(30);
 /// shorter, but nobody uses it.
 const SLEEPS_AFTER: Duration = Duration::from_secs(60);
 
-/// How a branch answers. Listed from good to bad.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Answers {
-    Promptly,
-    /// After more than a second.
-    Late,
-    /// Its disk most likely spins up.
-    Waking,
-    NotAtAll,
-}
-
-impl Answers {
-    /// Returns the word for this in machine-readable output; `None` if there is nothing to report.
-    pub(crate) fn word(self) -> Option<&'static str> {
-        match self {
-            Answers::Promptly => None,
-            Answers::Late => Some("lagging"),
-            Answers::Waking => Some("asleep"),
-            Answers::NotAtAll => Some("hung"),
-        }
-    }
-}
-
 /// How a branch answers that has let operations wait.
 #[derive(Clone, Debug)]
 pub(crate) struct Condition {
-    pub(crate) answers: Answers,
+    /// Lagging, asleep or hung.
+    pub(crate) answers: BranchState,
     /// For how long it has not answered.
     pub(crate) quiet: Duration,
     /// How many requests wait.
@@ -78,24 +57,25 @@ impl Signs {
         oldest.max(self.asked.unwrap_or_default())
     }
 
-    pub(super) fn answers(&self) -> Answers {
+    /// Returns how it answers: up, lagging, asleep or hung.
+    pub(super) fn answers(&self) -> BranchState {
         let quiet = self.quiet();
         let late = |time: Option<Duration>| time.is_some_and(|time| time >= LAGS_AFTER);
         if self.silent {
-            return Answers::NotAtAll;
+            return BranchState::Hung;
         }
         if self.slept && (late(self.asked) || late(self.oldest)) && quiet < WAKES_WITHIN {
-            return Answers::Waking;
+            return BranchState::Asleep;
         }
         if quiet >= HANGS_AFTER {
-            return Answers::NotAtAll;
+            return BranchState::Hung;
         }
         // A disk that answers at once does not lag: the operation itself is long, such as a copy.
         let long = self.answers_prove_little && self.oldest.is_some_and(|oldest| oldest >= HANGS_AFTER);
         if late(self.asked) || self.oldest.is_some() && late(self.last_took) || long {
-            Answers::Late
+            BranchState::Lagging
         } else {
-            Answers::Promptly
+            BranchState::Up
         }
     }
 }
@@ -164,58 +144,58 @@ mod tests {
     fn a_branch_is_called_what_its_signs_say() {
         let well = Signs { oldest: secs(0), last_took: Some(Duration::from_millis(5)), ..Signs::default() };
         let cases = [
-            ("nothing waits", Signs::default(), Answers::Promptly),
-            ("a request began a moment ago", well, Answers::Promptly),
+            ("nothing waits", Signs::default(), BranchState::Up),
+            ("a request began a moment ago", well, BranchState::Up),
             (
                 "a long copy on a disk that answers",
                 Signs { oldest: secs(60), since_life: secs(1), ..well },
-                Answers::Promptly,
+                BranchState::Up,
             ),
             (
                 "the disk takes a second and more",
                 Signs { oldest: secs(2), since_life: secs(1), last_took: secs(2), ..well },
-                Answers::Late,
+                BranchState::Lagging,
             ),
             (
                 "it was slow once, but nothing waits",
                 Signs { oldest: None, last_took: secs(2), ..well },
-                Answers::Promptly,
+                BranchState::Up,
             ),
             (
                 "a question is open for a second",
                 Signs { oldest: secs(2), asked: secs(1), ..well },
-                Answers::Late,
+                BranchState::Lagging,
             ),
             (
                 "no answer at all",
                 Signs { oldest: secs(4), asked: secs(3), last_took: None, ..well },
-                Answers::NotAtAll,
+                BranchState::Hung,
             ),
             (
                 "no answer since the last",
                 Signs { oldest: secs(60), asked: secs(3), since_life: secs(4), ..well },
-                Answers::NotAtAll,
+                BranchState::Hung,
             ),
             (
                 "all requests were interrupted, but the disk still owes an answer",
                 Signs { oldest: None, asked: secs(9), ..well },
-                Answers::NotAtAll,
+                BranchState::Hung,
             ),
-            ("it is left out", Signs { silent: true, ..Signs::default() }, Answers::NotAtAll),
+            ("it is left out", Signs { silent: true, ..Signs::default() }, BranchState::Hung),
             (
                 "a disk that slept spins up",
                 Signs { oldest: secs(12), asked: secs(11), slept: true, ..well },
-                Answers::Waking,
+                BranchState::Asleep,
             ),
             (
                 "no disk spins up for half a minute",
                 Signs { oldest: secs(31), asked: secs(30), slept: true, ..well },
-                Answers::NotAtAll,
+                BranchState::Hung,
             ),
             (
                 "one operation of a remote branch",
                 Signs { oldest: secs(9), since_life: secs(0), answers_prove_little: true, ..well },
-                Answers::Late,
+                BranchState::Lagging,
             ),
         ];
         for (what, signs, expected) in cases {

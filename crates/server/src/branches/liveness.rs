@@ -7,14 +7,15 @@
 //! is asked only while operations wait, because a question wakes the disk. It is back when the disk answers. A branch
 //! without a disk is asked all the time. It is back when it answers and every operation that was stuck on it has ended.
 
-use super::condition::{Answers, Condition, DiskHistory, HANGS_AFTER, Signs};
+use super::condition::{Condition, DiskHistory, HANGS_AFTER, Signs};
 use super::crowded::{Crowded, line_of};
 use super::probe;
 use super::stalls::Stalls;
 use crate::lock_rank as rank;
 use crate::test_switches;
 use canopy_base::lock::ranked::Mutex;
-use canopy_branch::branch::health::contact::{Contact, Turn, Waiting};
+use canopy_branch::branch::health::contact::{Contact, Waiting};
+use canopy_branch::branch::state::{BranchState, Turn};
 use canopy_branch::branch::{Branch, BranchId, Branches, rest};
 use canopy_branch::tend;
 use canopy_fuse::transport::Lines;
@@ -179,7 +180,7 @@ impl Liveness {
             let disks = contact.disks.clone()?;
             Some((signs(contact, &memory.disks), disks, contact.waiting, contact.deadline))
         })?;
-        if signs.answers() == Answers::Promptly {
+        if signs.answers() == BranchState::Up {
             return None;
         }
         let condition = Condition {
@@ -231,7 +232,7 @@ impl Liveness {
                     tracing::warn!("branch {path} does not answer: it is left out until it does");
                 }
             }
-            Some(Turn::Return | Turn::StayOut) | None => {}
+            Some(Turn::Return | Turn::StayOut | Turn::Go) | None => {}
         }
     }
 }

@@ -9,10 +9,11 @@
 //! there is a readable mount in the old place; the directory below the missing mount is never used.
 
 use super::pending::{self, PendingBranches};
-use super::topology::{GoneBranch, Topology};
+use super::topology::{GoneBranch, Presence, Topology};
 use crate::test_switches;
 use canopy_branch::branch::Branch;
-use canopy_branch::branch::health::{CheckResult, Health};
+use canopy_branch::branch::health::CheckResult;
+use canopy_branch::branch::state::{BranchState, Health};
 use canopy_branch::fs::block_device;
 use canopy_branch::tend;
 use canopy_config::overlap;
@@ -60,11 +61,11 @@ impl BranchMonitor {
         let topology = self.topology.upgrade()?;
         let changed = self.mounts_changed.fetch_or(changed, Ordering::SeqCst) || changed;
         let branches = ops::settings::branches(&topology.pool);
-        if changed || branches.iter().any(|branch| branch.health.health() == Health::Gone) {
+        if changed || branches.iter().any(|branch| branch.health.state() == BranchState::Gone) {
             let monitor = Arc::clone(self);
             tend::apart_if_free((c"canopy-health", tend::of(self)), move || monitor.follow_mounts());
         }
-        if pending::any_missing(&topology) {
+        if pending::any_awaited(&topology) {
             let monitor = Arc::clone(self);
             tend::apart_if_free((c"canopy-missing", tend::of(self)), move || monitor.pending.add_arrived());
         }
@@ -100,7 +101,7 @@ impl BranchMonitor {
             if changed {
                 topology.apply_access_times(&topology.settings.config(), &branches);
             }
-            let is_gone = |branch: &Arc<Branch>| branch.health.health() == Health::Gone;
+            let is_gone = |branch: &Arc<Branch>| branch.health.state() == BranchState::Gone;
             if branches.iter().any(is_gone) || !topology.unmounted_branches(&branches).is_empty() {
                 remove_gone_branches(&topology);
             }
@@ -120,10 +121,10 @@ impl BranchMonitor {
             // What the pool has cached of its space may be out of date.
             ops::settings::forget_space(&topology.pool);
             let path = branch.path.shown();
-            match illness.health {
-                Health::Well => tracing::info!("branch {path} works again, and is used again"),
+            match illness.state {
+                BranchState::Up => tracing::info!("branch {path} works again, and is used again"),
                 // Logged when it is removed.
-                Health::Gone => remove_gone_branches(&topology),
+                BranchState::Gone => remove_gone_branches(&topology),
                 _ => tracing::warn!(
                     "branch {path}: {illness}; nothing is created or changed there until it works again"
                 ),
@@ -139,10 +140,10 @@ impl BranchMonitor {
                 return;
             };
             let news = gone.health.look(|| check_mount(&path, &gone.mountpoint, &pool_at));
-            let well = news.is_some_and(|illness| illness.health == Health::Well);
+            let well = news.is_some_and(|illness| illness.state == BranchState::Up);
             let Some(topology) = topology.upgrade().filter(|_| well) else { return };
             let _changing = topology.settings.lock_changes();
-            if !topology.is_gone(&path) {
+            if !matches!(topology.presence(&path), Presence::Gone(_)) {
                 return;
             }
             match topology.restore(&path) {

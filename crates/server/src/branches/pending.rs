@@ -5,7 +5,7 @@
 //! nothing is such a path, too: when directories match it, they take its place in the list. While any is missing, they are
 //! looked for once a second.
 
-use super::topology::Topology;
+use super::topology::{Presence, Topology};
 use crate::lock_rank as rank;
 use crate::settings::Settings;
 use canopy_base::lock::ranked::Mutex;
@@ -37,13 +37,16 @@ impl PendingBranches {
     pub(super) fn add_arrived(&self) {
         let Some(topology) = self.topology.upgrade() else { return };
         let settings = &topology.settings;
+        let has_arrived = |spec: &&BranchSpec| {
+            matches!(topology.presence(&spec.path), Presence::Awaited) && can_be_branch(&topology, &spec.path)
+        };
         let is_usable = |spec: &&BranchSpec| {
-            topology.is_branch(spec) || !topology.is_gone(&spec.path) && can_be_branch(&topology, &spec.path)
+            matches!(topology.presence(&spec.path), Presence::InForce) || has_arrived(spec)
         };
         let found = matches(&topology, &settings.branches());
         let matches = self.settled(found);
         // A disk that hangs must not block other changes, so look before taking the lock.
-        let arrived = settings.branches().iter().any(|spec| !topology.is_branch(spec) && is_usable(&spec));
+        let arrived = settings.branches().iter().any(|spec| has_arrived(&spec));
         let _changing = settings.lock_changes();
         replace_patterns(settings, &matches);
         let arrived = arrived || !matches.is_empty();
@@ -68,10 +71,11 @@ impl PendingBranches {
     }
 }
 
-/// Returns whether any branch of the list is missing. Those that are gone are the business of `monitor`.
-pub(super) fn any_missing(topology: &Topology) -> bool {
-    let is_missing = |spec: &BranchSpec| !topology.is_branch(spec) && !topology.is_gone(&spec.path);
-    topology.settings.branches().iter().any(is_missing)
+/// Returns whether any branch of the list is awaited. Those that are gone are the business of `monitor`.
+pub(super) fn any_awaited(topology: &Topology) -> bool {
+    let list = topology.settings.branches();
+    let (_, found) = topology.presences(list.iter().map(|spec| spec.path.as_path()));
+    found.iter().any(|presence| matches!(presence, Presence::Awaited))
 }
 
 /// Returns whether this directory can become a branch. The path may be a symlink, even into the pool.
@@ -94,7 +98,9 @@ fn matches(topology: &Topology, list: &BranchList) -> Vec<Match> {
         let found = found.filter(|path| !is_listed(path) && can_be_branch(topology, path)).collect();
         (spec.path.clone(), found)
     };
-    let is_waiting = |spec: &&BranchSpec| is_pattern(spec.path.as_os_str()) && !topology.is_branch(spec);
+    let is_waiting = |spec: &&BranchSpec| {
+        is_pattern(spec.path.as_os_str()) && !matches!(topology.presence(&spec.path), Presence::InForce)
+    };
     list.iter().filter(is_waiting).map(matching).collect()
 }
 

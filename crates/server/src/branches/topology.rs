@@ -3,6 +3,8 @@
 //! The caller of every change holds [`Settings::lock_changes`]. A branch is watched before it is in force. Afterwards
 //! the caller makes the kernel look all names up again ([`Coherence::invalidate_names`]).
 //!
+//! It alone says where a branch of the list is ([`Presence`]): in force, gone or awaited.
+//!
 //! A branch that is gone is removed, so that the pool keeps nothing open there except the files that its users have
 //! open. It stays in the configured list, and this module remembers it until it is back.
 
@@ -13,7 +15,8 @@ use crate::lock_rank as rank;
 use crate::settings::Settings;
 use crate::watch::Watch;
 use canopy_base::lock::ranked::Mutex;
-use canopy_branch::branch::health::{BranchHealth, Health, HealthReport};
+use canopy_branch::branch::health::BranchHealth;
+use canopy_branch::branch::state::{BranchState, Health, Turn};
 use canopy_branch::branch::{Branch, BranchId, BranchList, BranchSpec, Branches};
 use canopy_branch::remember::Record;
 use canopy_config::resolve::remembered::{self, BranchPlace};
@@ -27,7 +30,6 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 /// How often events are processed before a branch is let go.
 const CATCH_UP: usize = 64;
@@ -71,6 +73,14 @@ impl BranchMount {
     }
 }
 
+/// Where a branch of the list is.
+pub(crate) enum Presence {
+    InForce,
+    Gone(GoneBranch),
+    /// It does not exist yet, or its disk is not mounted yet.
+    Awaited,
+}
+
 /// A branch that was removed because it is gone.
 #[derive(Clone)]
 pub(crate) struct GoneBranch {
@@ -111,6 +121,7 @@ impl Topology {
             );
             let health = Arc::new(BranchHealth::default());
             health.look(|| Err((Health::Gone, Errno::NODEV)));
+            health.turn(Turn::Go);
             self.settings.record_mountpoint(path, mountpoint);
             self.gone.lock().insert(path.clone(), GoneBranch { mountpoint: mountpoint.clone(), health });
         }
@@ -139,10 +150,13 @@ impl Topology {
         // So that no branch is opened again without its mount.
         let removed = self.remove_gone();
         let applied = self.check_list(list).and_then(|()| {
-            // What is in force stays, whatever fstab says of it by now.
-            let is_there = |spec: &BranchSpec| exists(spec) && (self.is_branch(spec) || !is_away(spec));
-            let present = list.iter().filter(|spec| !self.is_gone(&spec.path) && is_there(spec));
-            self.put_in_force(config, present.cloned().collect())
+            let is_present = |spec: &&BranchSpec| match self.presence(&spec.path) {
+                // It stays, whatever fstab says of it by now.
+                Presence::InForce => exists(spec),
+                Presence::Gone(_) => false,
+                Presence::Awaited => exists(spec) && !is_away(spec),
+            };
+            self.put_in_force(config, list.iter().filter(is_present).cloned().collect())
         });
         match applied {
             Ok(()) => self.gone.lock().retain(|path, _| list.iter().any(|spec| spec.path == *path)),
@@ -163,7 +177,7 @@ impl Topology {
         self.settings.check_reachable(list)?;
         self.check_duplicates(list)?;
         let device = self.settings.device();
-        for branch in list.iter().filter(|spec| !self.is_branch(spec)) {
+        for branch in list.iter().filter(|spec| !self.is_in_force(&spec.path)) {
             pool_loops::check(&branch.path, mountpoint, device).map_err(|error| {
                 tracing::warn!("{}", error.line());
                 Errno::INVAL
@@ -273,7 +287,7 @@ impl Topology {
         if !config.branches.iter().any(|spec| spec.path == path) {
             return Err(Errno::NOENT);
         }
-        if ops::settings::branches(&self.pool).iter().any(|branch| branch.path == path) {
+        if self.is_in_force(path) {
             return Err(Errno::BUSY);
         }
         self.remembered.forget(&config, &self.settings, path)?;
@@ -290,7 +304,7 @@ impl Topology {
     /// Puts a gone branch in force again.
     pub(crate) fn restore(&self, path: &Path) -> Result<(), Errno> {
         let config = self.settings.config();
-        let wanted = |spec: &&BranchSpec| spec.path == path || self.is_branch(spec);
+        let wanted = |spec: &&BranchSpec| spec.path == path || self.is_in_force(&spec.path);
         let branches = self.open(&config.branches.iter().filter(wanted).cloned().collect())?;
         let mountpoint = self.gone.lock().get(path).map(|gone| gone.mountpoint.clone());
         if let Some(mountpoint) = mountpoint
@@ -318,7 +332,7 @@ impl Topology {
             branch.health.look(|| Err((Health::Gone, Errno::NODEV)));
         }
         let going: Vec<_> =
-            branches.iter().filter(|branch| branch.health.health() == Health::Gone).cloned().collect();
+            branches.iter().filter(|branch| branch.health.state() == BranchState::Gone).cloned().collect();
         if going.is_empty() {
             return false;
         }
@@ -336,6 +350,7 @@ impl Topology {
             ));
             let mountpoint =
                 self.mounts.lock().get(&branch.id).map_or_else(|| path.clone(), |on| on.mountpoint.clone());
+            branch.health.turn(Turn::Go);
             let gone = GoneBranch { mountpoint, health: Arc::clone(&branch.health) };
             self.gone.lock().insert(path, gone);
         }
@@ -382,28 +397,46 @@ impl Topology {
         branches.iter().filter(is_unmounted).map(|branch| branch.id).collect()
     }
 
-    /// Returns whether this branch is in force.
-    pub(crate) fn is_branch(&self, spec: &BranchSpec) -> bool {
-        ops::settings::branches(&self.pool).iter().any(|branch| branch.path == spec.path)
+    fn is_in_force(&self, path: &Path) -> bool {
+        is_among(&ops::settings::branches(&self.pool), path)
     }
 
-    /// Returns whether the branch at this path was removed because it is gone.
-    pub(crate) fn is_gone(&self, path: &Path) -> bool {
-        self.gone.lock().contains_key(path)
+    /// Returns where the branch at this path of the list is.
+    pub(crate) fn presence(&self, path: &Path) -> Presence {
+        let (_, mut at) = self.presences(std::iter::once(path));
+        at.pop().unwrap_or(Presence::Awaited)
     }
 
-    /// Returns why a branch is gone; `None` if it is not.
-    pub(crate) fn gone_report(&self, path: &Path) -> Option<HealthReport> {
-        // Until it is in force again it counts as gone, however well it is by now.
-        let still = HealthReport { health: Health::Gone, since: SystemTime::now(), cause: Errno::NODEV };
-        let health = self.gone.lock().get(path).map(|gone| Arc::clone(&gone.health))?;
-        Some(health.report().unwrap_or(still))
+    /// Returns which branches are in force, and where those at these paths are at the same moment, although branches may come and
+    /// go meanwhile.
+    pub(crate) fn presences<'a>(
+        &self,
+        paths: impl Iterator<Item = &'a Path> + Clone,
+    ) -> (Arc<Branches>, Vec<Presence>) {
+        let mut in_force = ops::settings::branches(&self.pool);
+        loop {
+            let at = |path: &Path| match self.gone.lock().get(path) {
+                _ if is_among(&in_force, path) => Presence::InForce,
+                Some(gone) => Presence::Gone(gone.clone()),
+                None => Presence::Awaited,
+            };
+            let found = paths.clone().map(at).collect();
+            let now = ops::settings::branches(&self.pool);
+            if Arc::ptr_eq(&in_force, &now) {
+                return (in_force, found);
+            }
+            in_force = now;
+        }
     }
 
     /// Returns all gone branches.
     pub(crate) fn gone_branches(&self) -> Vec<(PathBuf, GoneBranch)> {
         self.gone.lock().clone().into_iter().collect()
     }
+}
+
+fn is_among(branches: &Branches, path: &Path) -> bool {
+    branches.iter().any(|branch| branch.path == path)
 }
 
 /// Returns true if a branch was opened that is not on the mount there. It has been unmounted since it was looked for, so what was

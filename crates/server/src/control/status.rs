@@ -3,7 +3,7 @@
 use super::{read_cache, rest};
 use crate::branches::condition::Condition;
 use crate::branches::liveness::Liveness;
-use crate::branches::topology::Topology;
+use crate::branches::topology::{Presence, Topology};
 use crate::parking::{self, Kind, Waits};
 use crate::probes::Findings;
 use crate::survival::{FORM, Ledger};
@@ -112,7 +112,7 @@ pub(crate) fn status(
         ino: branch.ino,
         passes_through: ops::settings::passes_through(pool, branch.id),
         illness: branch.health.report().map(|illness| illness_report(&illness)),
-        waits: conditions.get(&branch.id).and_then(wait_report),
+        waits: conditions.get(&branch.id).map(wait_report),
         unwatched: unwatched.iter().find(|one| one.branch == branch.path).map(|one| one.why.clone()),
         unfinished_moves: ops::settings::unfinished_moves(pool, branch.id),
         trash: ops::trash::bytes(pool, branch),
@@ -121,18 +121,14 @@ pub(crate) fn status(
         awaited: false,
         remembered: remembered_report(topology, &branch.path, false),
     };
-    // A consistent snapshot, although branches may come and go meanwhile.
-    let mut in_force = ops::settings::branches(pool);
-    let gone: Vec<Option<HealthReport>> = loop {
-        let gone = config.branches.iter().map(|spec| topology.gone_report(&spec.path)).collect();
-        let now = ops::settings::branches(pool);
-        if Arc::ptr_eq(&in_force, &now) {
-            break gone;
-        }
-        in_force = now;
-    };
-    let not_in_force = |(spec, illness): (&BranchSpec, Option<HealthReport>)| {
-        in_force.iter().all(|branch| branch.path != spec.path).then(|| BranchReport {
+    let (in_force, presences) = topology.presences(config.branches.iter().map(|spec| spec.path.as_path()));
+    let not_in_force = |(spec, presence): (&BranchSpec, Presence)| {
+        let illness = match presence {
+            Presence::InForce => return None,
+            Presence::Gone(gone) => gone.health.report(),
+            Presence::Awaited => None,
+        };
+        Some(BranchReport {
             path: OsText::from(spec.path.as_path()),
             mode: spec.mode.to_string(),
             min_free: spec.min_free.unwrap_or(config.pool.min_free),
@@ -173,7 +169,7 @@ pub(crate) fn status(
         branches: in_force
             .iter()
             .map(|branch| report(branch))
-            .chain(config.branches.iter().zip(gone).filter_map(not_in_force))
+            .chain(config.branches.iter().zip(presences).filter_map(not_in_force))
             .collect(),
         security: SecurityReport {
             unheeded_acls: ops::resolve::acl::has_unheeded_acls(pool),
@@ -231,21 +227,21 @@ fn remembered_report(topology: &Topology, path: &Path, shown: bool) -> Option<Re
 
 fn illness_report(illness: &HealthReport) -> IllnessReport {
     IllnessReport {
-        health: illness.health.word().into(),
+        health: illness.state.word().into(),
         since: illness.since.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
         cause: canopy_base::text::os_error(illness.cause),
     }
 }
 
-fn wait_report(condition: &Condition) -> Option<WaitReport> {
+fn wait_report(condition: &Condition) -> WaitReport {
     let since = SystemTime::now().checked_sub(condition.quiet).unwrap_or(UNIX_EPOCH);
-    Some(WaitReport {
-        answers: condition.answers.word()?.into(),
+    WaitReport {
+        answers: condition.answers.word().into(),
         since: since.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
         requests: condition.requests,
         deadline: condition.deadline.map(|deadline| deadline.as_secs()),
         disks: condition.disks.clone(),
-    })
+    }
 }
 
 fn parked_report((kind, waits): (Kind, Waits)) -> ParkedReport {

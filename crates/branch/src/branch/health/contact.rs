@@ -3,6 +3,7 @@
 //! Nothing here makes a system call or looks at the clock. Who asks the branch, or waits for it, tells what has happened and when;
 //! [`Contact::wants`] says what is to be done, and who has done it tells that as a [`Turn`].
 
+use crate::branch::state::{Standing, Turn};
 use crate::fs::disk::Disk;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,43 +14,6 @@ const TRY_AGAIN_AFTER: Duration = Duration::from_secs(10);
 const ASK_AFTER: Duration = Duration::from_millis(500);
 /// The time between two questions to a branch on which operations wait.
 const ASK_EVERY: Duration = Duration::from_secs(1);
-
-/// Whether operations use a branch.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Standing {
-    #[default]
-    InForce,
-    /// It does not answer.
-    LeftOut,
-    /// It answers again, and is being brought up to date.
-    Returning,
-}
-
-/// What changes that.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Turn {
-    LeaveOut,
-    /// It begins to be brought up to date.
-    Return,
-    /// That has failed.
-    StayOut,
-    TakeBack,
-}
-
-impl Standing {
-    /// All transitions; `None` for none.
-    #[must_use]
-    pub fn after(self, turn: Turn) -> Option<Standing> {
-        match (self, turn) {
-            (Standing::InForce, Turn::LeaveOut) | (Standing::Returning, Turn::StayOut) => {
-                Some(Standing::LeftOut)
-            }
-            (Standing::LeftOut, Turn::Return) => Some(Standing::Returning),
-            (Standing::LeftOut | Standing::Returning, Turn::TakeBack) => Some(Standing::InForce),
-            _ => None,
-        }
-    }
-}
 
 /// What waits for one branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,10 +154,16 @@ impl Contact {
         after.is_some()
     }
 
+    /// Returns whether operations use it.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        self.standing
+    }
+
     /// Returns whether operations leave it out.
     #[must_use]
     pub fn is_out(&self) -> bool {
-        self.standing != Standing::InForce
+        matches!(self.standing, Standing::LeftOut | Standing::Returning)
     }
 
     /// Returns when the question was asked that is still open. It is of no account if nobody waits for a branch without a disk.

@@ -10,49 +10,20 @@
 //! read. It counts as healthy again once checks have found nothing wrong for a certain time, which doubles with every
 //! relapse.
 //!
-//! Whether the branch answers is known in one place, too ([`contact`]).
+//! Whether the branch answers is known in one place, too ([`contact`]). What both say of the branch is its
+//! [state](super::state).
 
 pub mod contact;
 
+use super::state::{BranchState, Health, Turn};
 use canopy_base::error::is_illness;
 use canopy_base::lock::rank;
 use canopy_base::lock::ranked::Mutex;
-use contact::{Contact, Turn};
+use contact::Contact;
 use rustix::io::Errno;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime};
-
-/// The state of a branch.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[repr(u8)]
-pub enum Health {
-    Well,
-    /// Its filesystem refuses changes, though the branch's mode allows them.
-    ReadOnly,
-    /// Changes fail with errors.
-    Failing,
-    /// Its root cannot be read, or its disk is missing. For a branch that the pool has let go of: its mount is
-    /// missing.
-    Gone,
-    /// It does not answer.
-    Hung,
-}
-
-impl Health {
-    const ALL: [Health; 5] = [Health::Well, Health::ReadOnly, Health::Failing, Health::Gone, Health::Hung];
-
-    /// Returns the word for this state in machine-readable output.
-    pub fn word(self) -> &'static str {
-        match self {
-            Health::Well => "ok",
-            Health::ReadOnly => "read-only",
-            Health::Failing => "failing",
-            Health::Gone => "gone",
-            Health::Hung => "hung",
-        }
-    }
-}
 
 /// What an operation was doing when a branch gave it an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,7 +49,7 @@ const CHECK_PAUSE_AT_MOST: Duration = Duration::from_secs(16);
 /// The health of one branch. Reading it costs one load.
 #[derive(Debug)]
 pub struct BranchHealth {
-    /// A [`Health`]: that of the record, or `Hung`.
+    /// A [`BranchState`], which only [`BranchHealth::publish`] writes.
     now: AtomicU8,
     /// The errors since the last check.
     errors: AtomicU32,
@@ -99,19 +70,21 @@ struct Known {
 /// What is reported about an unhealthy branch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HealthReport {
-    pub health: Health,
+    pub state: BranchState,
     pub since: SystemTime,
     pub cause: Errno,
 }
 
 impl fmt::Display for HealthReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.health {
-            Health::Well => write!(f, "it works again"),
-            Health::ReadOnly => write!(f, "it has become read-only"),
-            Health::Failing => write!(f, "it fails ({})", self.cause),
-            Health::Gone => write!(f, "it is gone ({})", self.cause),
-            Health::Hung => write!(f, "it does not answer"),
+        match self.state {
+            BranchState::Up => write!(f, "it works again"),
+            BranchState::ReadOnly => write!(f, "it has become read-only"),
+            BranchState::Failing => write!(f, "it fails ({})", self.cause),
+            BranchState::Gone | BranchState::Awaited => write!(f, "it is gone ({})", self.cause),
+            BranchState::Lagging | BranchState::Asleep | BranchState::Hung => {
+                write!(f, "it does not answer")
+            }
         }
     }
 }
@@ -119,7 +92,7 @@ impl fmt::Display for HealthReport {
 impl Default for BranchHealth {
     fn default() -> Self {
         BranchHealth {
-            now: AtomicU8::new(Health::Well as u8),
+            now: AtomicU8::new(BranchState::Up as u8),
             errors: AtomicU32::new(0),
             failed_changes: AtomicU32::new(0),
             failed_to_read: AtomicBool::new(false),
@@ -129,13 +102,13 @@ impl Default for BranchHealth {
 }
 
 impl BranchHealth {
-    pub fn health(&self) -> Health {
-        Health::ALL[usize::from(self.now.load(Ordering::Relaxed))]
+    pub fn state(&self) -> BranchState {
+        BranchState::ALL[usize::from(self.now.load(Ordering::Relaxed))]
     }
 
     /// Returns true if files may be created and changed on the branch.
     pub fn is_well(&self) -> bool {
-        self.now.load(Ordering::Relaxed) == Health::Well as u8
+        self.now.load(Ordering::Relaxed) == BranchState::Up as u8
     }
 
     /// Records an error of a call on the branch.
@@ -162,16 +135,16 @@ impl BranchHealth {
 
     /// Returns what is wrong with the branch, or `None` if it is healthy.
     pub fn report(&self) -> Option<HealthReport> {
-        let health = self.health();
-        if health == Health::Well {
+        let state = self.state();
+        if state == BranchState::Up {
             return None;
         }
         let record = &self.known.lock().record;
-        let cause = if health == Health::Hung { Errno::TIMEDOUT } else { record.cause };
-        Some(HealthReport { health, since: record.since, cause })
+        let cause = if state == BranchState::Hung { Errno::TIMEDOUT } else { record.cause };
+        Some(HealthReport { state, since: record.since, cause })
     }
 
-    /// Records whether the branch answers has another consequence. Returns whether that is a change.
+    /// Changes whether operations use the branch. Returns whether that is a change.
     pub fn turn(&self, turn: Turn) -> bool {
         let mut known = self.known.lock();
         let changed = known.contact.turn(turn, Instant::now());
@@ -188,8 +161,8 @@ impl BranchHealth {
     }
 
     fn publish(&self, known: &Known) {
-        let health = if known.contact.is_out() { Health::Hung } else { known.record.health };
-        self.now.store(health as u8, Ordering::Relaxed);
+        let state = BranchState::of(known.contact.standing(), known.record.health);
+        self.now.store(state as u8, Ordering::Relaxed);
     }
 
     /// Returns true if the branch should be checked now.
@@ -236,7 +209,7 @@ impl BranchHealth {
         self.publish(&known);
         let record = &known.record;
         (record.health != before).then_some(HealthReport {
-            health: record.health,
+            state: record.health.into(),
             since: record.since,
             cause: record.cause,
         })

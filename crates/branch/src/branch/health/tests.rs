@@ -1,4 +1,5 @@
 use super::*;
+use crate::branch::state::Standing;
 
 const FINE: CheckResult = Ok(());
 const RO: CheckResult = Err((Health::ReadOnly, Errno::ROFS));
@@ -97,14 +98,14 @@ fn repeated_failed_changes_count_and_failed_reads_do_not() {
 /// A snapshot below the branch always refuses changes, and the branch is healthy.
 #[test]
 fn refused_changes_are_not_failures() {
-    for (errno, expected) in [(Errno::ROFS, Health::Well), (Errno::IO, Health::Failing)] {
+    for (errno, expected) in [(Errno::ROFS, BranchState::Up), (Errno::IO, BranchState::Failing)] {
         let health = BranchHealth::default();
         for _ in 0..STRIKES {
             health.record_error(errno, OpKind::Change);
             assert!(health.needs_check());
             health.look(|| FINE);
         }
-        assert_eq!(health.health(), expected, "{errno}");
+        assert_eq!(health.state(), expected, "{errno}");
     }
 }
 
@@ -151,10 +152,30 @@ fn only_errors_of_the_branch_itself_are_recorded() {
 fn a_hung_branch_returns_to_its_former_health() {
     let health = BranchHealth::default();
     assert!(health.turn(Turn::LeaveOut) && !health.turn(Turn::LeaveOut));
-    assert_eq!(health.report().map(|ill| (ill.health, ill.cause)), Some((Health::Hung, Errno::TIMEDOUT)));
+    assert_eq!(health.report().map(|ill| (ill.state, ill.cause)), Some((BranchState::Hung, Errno::TIMEDOUT)));
     // The late result of a check does not make it answer.
     health.judge(Instant::now(), RO);
-    assert_eq!(health.health(), Health::Hung);
+    assert_eq!(health.state(), BranchState::Hung);
     assert!(health.turn(Turn::TakeBack) && !health.turn(Turn::TakeBack));
-    assert_eq!(health.health(), Health::ReadOnly);
+    assert_eq!(health.state(), BranchState::ReadOnly);
+}
+
+/// However well what is in its place: what the pool has let go of is another branch when it is back.
+#[test]
+fn a_branch_that_is_gone_stays_gone() {
+    for before in [&[][..], &[Turn::LeaveOut], &[Turn::LeaveOut, Turn::Return]] {
+        let health = BranchHealth::default();
+        before.iter().for_each(|turn| assert!(health.turn(*turn)));
+        health.look(|| Err((Health::Gone, Errno::NODEV)));
+        assert!(health.turn(Turn::Go));
+        health.judge(Instant::now(), FINE);
+        health.judge(Instant::now() + RECOVERY_AT_MOST, FINE);
+        assert!(!health.turn(Turn::TakeBack) && !health.turn(Turn::Go));
+        assert_eq!(health.contact(|contact| (contact.standing(), contact.is_out())), (Standing::Gone, false));
+        assert_eq!(health.report().map(|ill| ill.state), Some(BranchState::Gone));
+        // It has what was known of the disk before.
+        let back = BranchHealth::default();
+        back.inherit(&health);
+        assert_eq!((back.state(), back.report()), (BranchState::Up, None));
+    }
 }

@@ -13,6 +13,7 @@ use self::model::{BranchStatus, Health, PoolStatus, State, Status, Warning, Warn
 use super::probe::BranchFacts;
 use crate::error::Error;
 use crate::terminal;
+use canopy_branch::branch::state::BranchState;
 use canopy_config::{fstab, state};
 use canopy_control::{BranchReport, ExplainReport, OsText, PoolReport, RestReport};
 use canopy_monitor::deadline_command::RunningCommand;
@@ -331,7 +332,8 @@ fn passthrough(report: &PoolReport) -> String {
 fn branches(pool: &PoolReport, slowest: Duration) -> Result<Vec<BranchStatus>, Error> {
     let reports = &pool.branches;
     // Of a branch that is known not to answer, a query would only leave a process behind.
-    let is_asked = |report: &&BranchReport| answers(report).is_none_or(|health| health == Health::Lagging);
+    let is_asked =
+        |report: &&BranchReport| !matches!(answers(report), BranchState::Asleep | BranchState::Hung);
     let asked = reports.iter().filter(is_asked).map(|branch| branch.path.to_path()).collect();
     let mut of_asked = branches_at(asked, &pool.disks, slowest)?.into_iter();
     let mut found = Vec::new();
@@ -350,55 +352,48 @@ fn branches(pool: &PoolReport, slowest: Duration) -> Result<Vec<BranchStatus>, E
         status.unreadable_copies = report.unreadable_copies;
         status.remembered.clone_from(&report.remembered);
         status.waits = report.waits.clone();
-        if report.illness.as_ref().is_some_and(|illness| illness.health == "gone") {
+        status.health = health(report, status);
+        if matches!(report.found(), BranchState::Gone | BranchState::Awaited) {
             // The directory at its path does not belong to the pool.
-            (status.health, status.facts, status.passes_through) = (Health::Gone, None, None);
+            (status.facts, status.passes_through) = (None, None);
         }
-        if report.awaited {
-            // It is there, and the pool does not use it: not because its disk is not mounted.
-            let is_away = || fstab::away(&report.path.to_path()).is_some();
-            let health = if status.facts.is_some() && !is_away() { Health::Gone } else { Health::Awaited };
-            (status.health, status.facts, status.passes_through) = (health, None, None);
-        }
-        let is_reported =
-            |health: &str| report.illness.as_ref().is_some_and(|illness| illness.health == health);
-        if let Some(health) =
-            answers(report).filter(|_| !matches!(status.health, Health::Gone | Health::Awaited))
-        {
-            status.health = health;
-            found.push(branch);
-            continue;
-        }
-        let Some(facts) = &status.facts else {
-            found.push(branch);
-            continue;
-        };
-        status.health = if (facts.dev, facts.ino) != (report.dev, report.ino) {
-            Health::Replaced
-        } else if (facts.read_only && report.mode != "RO") || is_reported("read-only") {
-            Health::ReadOnly
-        } else if report.illness.is_some() {
-            Health::Failing
-        } else if facts.errors.is_some_and(|errors| errors > 0) {
-            Health::Errors
-        } else {
-            Health::Ok
-        };
         found.push(branch);
     }
     Ok(found)
 }
 
-/// Returns what the daemon says of a branch that does not answer well.
-fn answers(report: &BranchReport) -> Option<Health> {
-    if report.illness.as_ref().is_some_and(|illness| illness.health == "hung") {
-        return Some(Health::DoesNotAnswer);
+/// Returns what is the matter with a branch, as its daemon reports it and as `status` has found it now.
+fn health(report: &BranchReport, status: &BranchStatus) -> Health {
+    let reported = report.found();
+    match (reported, answers(report)) {
+        (BranchState::Gone, _) => return Health::Gone,
+        (BranchState::Awaited, _) => {
+            // It is there, and the pool does not use it: not because its disk is not mounted.
+            let is_away = || fstab::away(&report.path.to_path()).is_some();
+            return if status.facts.is_some() && !is_away() { Health::Gone } else { Health::Awaited };
+        }
+        (_, BranchState::Hung) => return Health::DoesNotAnswer,
+        (_, BranchState::Asleep) => return Health::Asleep,
+        (_, BranchState::Lagging) => return Health::Lagging,
+        _ => {}
     }
-    match report.waits.as_ref()?.answers.as_str() {
-        "lagging" => Some(Health::Lagging),
-        "asleep" => Some(Health::Asleep),
-        _ => Some(Health::DoesNotAnswer),
+    let Some(facts) = &status.facts else { return status.health };
+    if (facts.dev, facts.ino) != (report.dev, report.ino) {
+        Health::Replaced
+    } else if (facts.read_only && report.mode != "RO") || reported == BranchState::ReadOnly {
+        Health::ReadOnly
+    } else if reported != BranchState::Up {
+        Health::Failing
+    } else if facts.errors.is_some_and(|errors| errors > 0) {
+        Health::Errors
+    } else {
+        Health::Ok
     }
+}
+
+/// Returns how a branch answers, as its daemon says. One that is left out does not.
+fn answers(report: &BranchReport) -> BranchState {
+    if report.found() == BranchState::Hung { BranchState::Hung } else { report.answers() }
 }
 
 /// Queries branches. `slowest` is how long the slowest query of the same kind has taken so far.

@@ -3,6 +3,7 @@
 use super::model::{BranchStatus, Health, PoolStatus, State, Warning, WarningCode};
 use crate::terminal::bytes;
 use canopy_base::text::one_line;
+use canopy_branch::branch::state::BranchState;
 use canopy_config::{fstab, lossy};
 use canopy_control::{ExplainReport, advice_on_unreadable};
 use canopy_monitor::disks::{DiskHealth, Verdict};
@@ -234,7 +235,7 @@ fn is_remembered(branch: &BranchStatus) -> bool {
 
 /// Returns whether operations that need the branch fail at once.
 fn is_left_out(branch: &BranchStatus) -> bool {
-    branch.illness.as_ref().is_some_and(|illness| illness.health == "hung")
+    branch.illness.as_ref().is_some_and(|illness| illness.health == BranchState::Hung.word())
 }
 
 /// Returns after how many seconds operations that wait for the branch fail.

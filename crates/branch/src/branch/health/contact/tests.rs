@@ -13,19 +13,6 @@ fn disks(by_disk: bool) -> Vec<Disk> {
 }
 
 #[test]
-fn a_branch_goes_and_returns_on_no_other_way() {
-    use Standing::{InForce, LeftOut, Returning};
-    let turns = [Turn::LeaveOut, Turn::Return, Turn::StayOut, Turn::TakeBack];
-    for (standing, expected) in [
-        (InForce, [Some(LeftOut), None, None, None]),
-        (LeftOut, [None, Some(Returning), None, Some(InForce)]),
-        (Returning, [None, None, Some(LeftOut), Some(InForce)]),
-    ] {
-        assert_eq!(turns.map(|turn| standing.after(turn)), expected, "{standing:?}");
-    }
-}
-
-#[test]
 fn a_branch_without_a_disk_is_asked_all_the_time_and_left_out_when_it_owes_an_answer() {
     let (mut contact, start) = (Contact::default(), Instant::now());
     let at = |seconds| start + after(seconds);
