@@ -113,7 +113,7 @@ fn unpacked(bytes: &[u8], homes: &[Home], since: u64) -> Option<(Arc<[u8]>, Hand
 
 impl State {
     fn is_whole(&mut self, path: &[u8]) -> bool {
-        let Some((_, rows, log)) = self.load(path).filter(|(known, ..)| known.is_listed) else {
+        let Some((_, rows, log)) = self.rows_of(path).filter(|(known, ..)| known.is_listed) else {
             return false;
         };
         let is_known = |row: &Row| row.facts.as_ref().is_some_and(|facts| log.may_rely_on(facts));
@@ -121,7 +121,7 @@ impl State {
     }
 
     fn has_room(&self) -> bool {
-        self.dirs.len() < super::MAX_DIRS / 8 * 7 && self.store.has_room()
+        self.dirs.len() < super::dirs::MAX_DIRS / 8 * 7 && self.store.has_room()
     }
 
     fn packed(&mut self, path: &[u8], homes: &[Home]) -> Option<Vec<u8>> {
