@@ -111,9 +111,13 @@ impl Plan {
     pub(crate) fn trash_keeps(&self, path: &[u8], overwritten: bool) -> bool {
         let is_except =
             self.trash.contains("except b") && path.split(|byte| *byte == b'/').next_back() == Some(b"b");
-        let is_short = self.trash.contains("second") && path.starts_with(b"a/");
         let is_kept = !self.trash.is_empty() && (self.trash.contains("overwritten") || !overwritten);
-        is_kept && !is_except && !is_short
+        is_kept && !is_except && !self.trash_goes_soon(path)
+    }
+
+    /// Whether the trash keeps what had this path below [`TOP`] for a second only.
+    pub(crate) fn trash_goes_soon(&self, path: &[u8]) -> bool {
+        self.trash.contains("second") && path.starts_with(b"a/")
     }
 
     /// Whether a rule wants two copies of what has this path below [`TOP`].

@@ -161,9 +161,14 @@ impl Driver {
                 .all(|entry| entry.kind == Kind::Dir);
         let done = self.world.run(&format!("trash restore POOL {TOP}/{name} --yes --json"))?;
         let after = trash::walk(&self.world);
-        let back: Vec<Found> =
-            before.iter().filter(|found| !after.iter().any(|other| other.is(found))).cloned().collect();
+        // What is kept for a second only may go meanwhile.
+        let stays = |found: &&Found| {
+            after.iter().any(|other| other.is(found))
+                || self.world.plan.trash_goes_soon(&found.path) && !is_told(&done.stdout, &found.path)
+        };
+        let back: Vec<Found> = before.iter().filter(|found| !stays(found)).cloned().collect();
         let came = |found: &&Found| found.path == chosen.path;
+        let is_free = is_free && !self.world.plan.trash_goes_soon(&chosen.path);
         if is_free && !back.iter().any(|found| came(&found)) && !(self.now.small || self.littered) {
             return Err(format!("{name} is not restored from {chosen:?}: {}", done.describe()));
         }
@@ -268,6 +273,14 @@ fn is_restored(found: &Entry, entry: &Entry) -> bool {
         Kind::Dir => entry.kind == Kind::Dir,
         _ => is_current(found, entry),
     }
+}
+
+/// Whether a command has said that it restored a path below [`TOP`], or something above or below it.
+fn is_told(text: &str, path: &[u8]) -> bool {
+    let path = format!("{TOP}/{}", String::from_utf8_lossy(path));
+    let told = json(text).unwrap_or_default();
+    let restored = told["restored"].as_array().into_iter().flatten().filter_map(|path| path.as_str());
+    restored.map(Path::new).any(|told| Path::new(&path).starts_with(told) || told.starts_with(&path))
 }
 
 fn json(text: &str) -> Result<serde_json::Value, String> {
