@@ -43,7 +43,7 @@ fn a_file_names_tiers_and_rules_and_persist_changes_them() {
     bed.ok("mount media");
     assert_eq!(bed.stdout("get @p rules"), "films/**=ssd");
     // Branches that come later belong to the tier whose globs match them.
-    bed.stdout("set @p tiers=ssd=@c");
+    bed.ok("set @p tiers=ssd=@c");
     fs::write(bed.path("p/early"), "").unwrap();
     bed.stdout("set @p branches=+@c");
     fs::write(bed.path("p/late"), "").unwrap();

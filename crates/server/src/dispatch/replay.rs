@@ -95,6 +95,10 @@ impl Dispatch {
             None => begun.may_have_made(entry.attr.btime),
         };
         if own {
+            if let Some(old) = old {
+                // It may have been killed between two copies.
+                let _ = ops::names::link::complete(&self.pool, old, call.node, name.as_bytes());
+            }
             return Ok(entry);
         }
         ops::names::lookup::take_back(&self.pool, entry.node);

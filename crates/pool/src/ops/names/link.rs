@@ -2,7 +2,9 @@
 
 use super::lookup::Entry;
 use crate::config::Func;
+use crate::dir::merged::MergedDir;
 use crate::door::Caller;
+use crate::node::Node;
 use crate::ops::aggregate;
 use crate::ops::data;
 use crate::ops::names;
@@ -11,7 +13,8 @@ use crate::ops::read_cache;
 use crate::ops::reserve;
 use crate::ops::reserve::DIRECTORY_GROWS;
 use crate::ops::resolve;
-use crate::ops::resolve::places::Purpose;
+use crate::ops::resolve::Place;
+use crate::ops::resolve::places::{Places, Purpose};
 use crate::ops::trash;
 use crate::paths::Uses;
 use crate::pool::{Op, Pool};
@@ -107,9 +110,78 @@ fn link_node(
             return Err(Error::Absent);
         }
     }
+    if is_sent_back(op, caller, &node, &places) {
+        return Err(Error::Stale);
+    }
     let targets = resolve::places::chosen_places(op, Func::Link, &places, false)?;
+    let results = link_each(op, targets.iter().copied(), (&path, &mut dirs), new_name)?;
+    match aggregate::link(&results) {
+        Err(Errno::XDEV) => {
+            return names::exdev::link_by_symlink(op, caller, &node, &path, &mut dirs, new_name)
+                .map(Linked::Made);
+        }
+        other => other?,
+    }
+    resolve::generations::note_closed(op, &path, new_name);
+    note(op, &node, &targets, (&path, new_name));
+    dirs.follow = dirs.follow.as_node(&node);
+    let entry = names::lookup::enter(op, new_parent, &path, &dirs, new_name)?;
+    if entry.node != node.id {
+        // The kernel counts the links of the node that it is told. The names of a file with copies may lead to different ones.
+        op.kernel.load().invalidate_attr(node.id);
+    }
+    Ok(Linked::Made(entry))
+}
+
+/// Returns whether the kernel has to look the file up again first: it is open, and none of the names by which it is known leads to it
+/// any more. Only a name leads to its other copies. Who comes by a descriptor (`/proc/self/fd`) is sent back once, in vain.
+fn is_sent_back(op: &Op<'_>, caller: &Caller, node: &Node, places: &Places) -> bool {
+    let has_name = places.own().is_some_and(|own| own.attr.nlink > 0);
+    if !(places.is_nameless() && has_name && resolve::generations::knows_copies(op)) {
+        return false;
+    }
+    let goes = !op.pending_detach.take(caller.pid, node.id) && data::cow::looks_up_again(caller);
+    if goes {
+        op.pending_detach.put(caller.pid, node.id);
+    }
+    goes
+}
+
+/// Links the copies that have the new name not yet: the process that has begun to link them was killed. Others have it already, which
+/// the caller has found.
+pub fn complete(pool: &Pool, id: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<()> {
+    let op = &mut Op::begin(pool);
+    let _changes = op.state().figures.changes();
+    let trust = resolve::dirs::cache_trust(op);
+    let node = op.nodes.get(id)?;
+    let _equal = data::mirrors::settle(op, &node);
+    let _held = op.using(Uses::node(id).and(Uses::name(new_parent, new_name)));
+    let (path, mut dirs) = resolve::dirs::dirs(op, new_parent, trust)?;
+    let there = dirs.copies(new_name);
+    let places = resolve::places::places(op, &node, trust, Purpose::Attributes)?;
+    let targets = resolve::places::chosen_places(op, Func::Link, &places, false)?;
+    let index_of = |target: &Place| op.branches.index_of(target.branch.id);
+    let holds = |target: &Place| index_of(target).and_then(|index| there.get(index)).map(|attr| attr.key());
+    if !targets.iter().any(|target| holds(target) == Some(target.attr.key())) {
+        return Ok(());
+    }
+    let missing = targets.iter().copied().filter(|target| holds(target).is_none());
+    link_each(op, missing, (&path, &mut dirs), new_name)?;
+    resolve::generations::note_closed(op, &path, new_name);
+    note(op, &node, &targets, (&path, new_name));
+    op.kernel.load().invalidate_attr(node.id);
+    Ok(())
+}
+
+/// Links copies of a file under a new name, each on its branch.
+fn link_each<'b, 'p>(
+    op: &'b Op<'_>,
+    targets: impl Iterator<Item = &'p Place>,
+    (path, dirs): (&[u8], &mut MergedDir<'b>),
+    new_name: &[u8],
+) -> Result<SmallVec<[aggregate::Outcome; 2]>> {
     let mut results: SmallVec<[aggregate::Outcome; 2]> = SmallVec::new();
-    for target in &targets {
+    for target in targets {
         let index = match target.index {
             Some(index) => index,
             None => op.branches.index_of(target.branch.id).ok_or(Error::Stale)?,
@@ -119,14 +191,14 @@ fn link_node(
             continue;
         }
         results.push(op.branches[index].changes(|| {
-            names::create::bring_dir(op, &mut dirs, index, &path)?;
+            names::create::bring_dir(op, dirs, index, path)?;
             let dir = dirs.get(index).ok_or(Errno::NOENT)?;
             let nears = op.branches[index].nears_reserve(DIRECTORY_GROWS);
             let fd = target.fd.as_fd();
             let link = || Ok(pinned::link(fd, dir, new_name)?);
             // Symlinks, pipes and the like get no copies, and may have no attributes of users.
             if target.attr.is_regular() {
-                resolve::generations::begin_generation(op, target.fd.as_fd(), &path, new_name)?;
+                resolve::generations::begin_generation(op, target.fd.as_fd(), path, new_name)?;
             }
             trash::making_way(op, &op.branches[index], || {
                 read_cache::following(
@@ -140,21 +212,15 @@ fn link_node(
         }));
         dirs.name_created(new_name, index);
     }
-    match aggregate::link(&results) {
-        Err(Errno::XDEV) => {
-            return names::exdev::link_by_symlink(op, caller, &node, &path, &mut dirs, new_name)
-                .map(Linked::Made);
-        }
-        other => other?,
-    }
-    resolve::generations::note_closed(op, &path, new_name);
+    Ok(results)
+}
+
+fn note(op: &Op<'_>, node: &Node, targets: &[&Place], (path, new_name): (&[u8], &[u8])) {
     let on = targets.iter().filter_map(|target| op.branches.index_of(target.branch.id));
-    owed::note(op, on, || match resolve::a_path(op, &node) {
-        Some(known) => Change::Link(known, join(&path, new_name)),
-        None => Change::Clear(join(&path, new_name)),
+    owed::note(op, on, || match resolve::a_path(op, node) {
+        Some(known) => Change::Link(known, join(path, new_name)),
+        None => Change::Clear(join(path, new_name)),
     });
-    dirs.follow = dirs.follow.as_node(&node);
-    names::lookup::enter(op, new_parent, &path, &dirs, new_name).map(Linked::Made)
 }
 
 /// Returns true if rename and link must not create directories on branches that lack them.

@@ -75,7 +75,21 @@ pub fn unlink(pool: &Pool, parent: NodeId, name: &[u8]) -> Result<()> {
     }
     owed::note(op, chosen, || Change::Clear(join(&path, name)));
     removed(op, parent, name, victim, kept);
+    count_links_again(op, &copies);
     Ok(())
+}
+
+/// Has the kernel ask again how many links a file has of which one is gone. If it has copies, its names may lead to different nodes,
+/// and the kernel has counted the links of one of these only.
+pub(crate) fn count_links_again(op: &Op<'_>, copies: &Copies) {
+    if copies.count() < 2 {
+        return;
+    }
+    for (_, attr) in copies.iter().filter(|(_, attr)| !attr.is_dir() && attr.nlink > 1) {
+        if let Some(node) = op.nodes.file(attr.key()) {
+            op.kernel.load().invalidate_attr(node.id);
+        }
+    }
 }
 
 /// Checks that the kernel has judged the very file that a name leads to, or the owner of the directory, where that decides who may

@@ -218,6 +218,9 @@ pub fn rename_noted(
         },
     };
     kept.into_iter().for_each(|kept| kept.settle(op));
+    if result.is_ok() && kind.replaces() {
+        names::remove::count_links_again(op, &new.copies);
+    }
     if moves_dir {
         places_moved(op, moved);
     }

@@ -114,7 +114,7 @@ impl Places {
     }
 
     /// Returns true for a file or directory that no name leads to.
-    fn is_nameless(&self) -> bool {
+    pub(crate) fn is_nameless(&self) -> bool {
         self.copies.found.is_empty()
     }
 }
