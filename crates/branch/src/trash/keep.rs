@@ -285,8 +285,8 @@ impl OnBranch {
                 Err((number, errno)) => (number, Err(errno)),
             };
             match done {
-                // A file of the batch has the name, or that of a directory of the path.
-                Err(Errno::EXIST | Errno::NOTDIR) => least = number + 1,
+                // A file of the batch has the name; or a file, or symlink, has that of a directory of the path.
+                Err(Errno::EXIST | Errno::NOTDIR | Errno::LOOP) => least = number + 1,
                 Err(Errno::AGAIN) => drop(self.places.lock().0.remove(who)),
                 Err(errno) if is_full(errno) && !room_made => {
                     room_made = true;

@@ -157,6 +157,25 @@ fn a_tree_that_is_removed_leaves_its_files_and_directories() {
     assert_eq!(fs::metadata(batch.join("d")).unwrap().mode() & 0o777, 0o700);
 }
 
+/// What had the name before is kept in the same batch, where it is in the way.
+#[test]
+fn a_file_in_a_directory_that_takes_the_name_of_what_was_removed_is_kept() {
+    let made = with_trash(1);
+    put(&made, 0, "target", "0");
+    for before in ["a file", "a symlink"] {
+        match before {
+            "a file" => put(&made, 0, "d", "1"),
+            _ => std::os::unix::fs::symlink(made.on(0, "target"), made.on(0, "d")).unwrap(),
+        }
+        unlink(&made, "d").unwrap();
+        put(&made, 0, "d/f", before);
+        unlink(&made, "d/f").unwrap();
+        let (dir, name) = parent(&made, "d");
+        ops::names::remove::rmdir(&made.pool, dir, name).unwrap();
+    }
+    assert_eq!(kept(&made, 0), ["d/f: a file", "d/f: a symlink", "d: 0", "d: 1"]);
+}
+
 #[test]
 fn a_directory_that_is_not_empty_leaves_nothing() {
     let made = with_trash(1);
