@@ -102,6 +102,10 @@ mod tests {
             Command::new("sh").args(["-c", "i=0; until [ $i -eq 200000 ]; do i=$((i+1)); done; echo x"]),
         )
         .unwrap();
+        // At first it waits for the disk from which its program is read.
+        while !busy.is_runnable() {
+            std::thread::yield_now();
+        }
         assert!(busy.ended_before(Instant::now()).is_some());
         assert_eq!(busy.output_before(Instant::now()), Some(b"x\n".to_vec()));
     }
