@@ -135,7 +135,7 @@ impl Dispatch {
             Op::Symlink { name, target } => {
                 let (caller, new, target) = (call.caller(0), name.as_bytes(), target.to_bytes());
                 let made = ops::names::create::symlink(&self.pool, &caller, call.node, new, target);
-                self.made(call, reply, (name, None), made)
+                self.made(call, reply, name, made)
             }
             Op::Mknod { name, mode, rdev, umask } => self.mknod(call, reply, name, mode, rdev, umask),
             Op::Mkdir { name, mode, umask } => {
@@ -146,13 +146,13 @@ impl Dispatch {
                     name.as_bytes(),
                     mode,
                 );
-                self.made(call, reply, (name, None), made)
+                self.made(call, reply, name, made)
             }
             Op::Link { old, name } => {
-                let old = convert::node(old);
-                let made =
-                    ops::names::link::link(&self.pool, &call.caller(0), old, call.node, name.as_bytes());
-                self.made(call, reply, (name, Some(old)), made)
+                let link =
+                    if call.begun.is_some() { ops::names::link::link_again } else { ops::names::link::link };
+                let made = link(&self.pool, &call.caller(0), convert::node(old), call.node, name.as_bytes());
+                self.named(call, reply, name, made)
             }
             Op::Unlink { name } => {
                 self.removed(call, reply, ops::names::remove::unlink(&self.pool, call.node, name.as_bytes()))

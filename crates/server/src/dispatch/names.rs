@@ -59,18 +59,29 @@ impl Dispatch {
             mode,
             rdev,
         );
-        self.made(call, reply, (name, None), made)
+        self.made(call, reply, name, made)
     }
 
-    /// Answers a request that creates a name. `old` is the node to which link(2) gives it.
+    /// Answers a request that makes a file, directory, or symlink.
     pub(super) fn made(
         &self,
         call: &Call<'_>,
         reply: Reply<'_>,
-        (name, old): (Name<'_>, Option<canopy_base::ids::NodeId>),
+        name: Name<'_>,
         made: canopy_base::error::Result<Entry>,
     ) -> Replied {
-        let made = self.made_before(call, name, old, made);
+        let made = self.made_before(call, name, made);
+        self.named(call, reply, name, made)
+    }
+
+    /// Answers a request that has given something a name.
+    pub(super) fn named(
+        &self,
+        call: &Call<'_>,
+        reply: Reply<'_>,
+        name: Name<'_>,
+        made: canopy_base::error::Result<Entry>,
+    ) -> Replied {
         match self.names_changed(call, [call.node], made) {
             Ok(entry) => reply.entry(&entry_out(call, name, &entry)),
             Err(error) => fail(reply, error),

@@ -8,7 +8,7 @@ use crate::survival::in_flight::{Begun, InFlight, Noted};
 use crate::translate::convert;
 use crate::translate::operation::Operation;
 use canopy_base::error::{Error, Result};
-use canopy_base::ids::{HandleId, NodeId};
+use canopy_base::ids::HandleId;
 use canopy_fuse::request::{Create, Name, WriteIo};
 use canopy_fuse::{Op, Request};
 use canopy_pool::ops;
@@ -74,14 +74,8 @@ impl Dispatch {
     }
 
     /// Passes on the result of a request that makes a name. If it failed because the name is there, and the process before
-    /// may have made it, it has succeeded. `old` is the node to which link(2) gives the name.
-    pub(super) fn made_before(
-        &self,
-        call: &Call<'_>,
-        name: Name<'_>,
-        old: Option<NodeId>,
-        made: Result<Entry>,
-    ) -> Result<Entry> {
+    /// may have made it, it has succeeded.
+    pub(super) fn made_before(&self, call: &Call<'_>, name: Name<'_>, made: Result<Entry>) -> Result<Entry> {
         let (Some(begun), Err(error)) = (&call.begun, &made) else { return made };
         if error.errno() != Errno::EXIST {
             return made;
@@ -90,15 +84,7 @@ impl Dispatch {
         else {
             return made;
         };
-        let own = match old {
-            Some(old) => entry.node == old,
-            None => begun.may_have_made(entry.attr.btime),
-        };
-        if own {
-            if let Some(old) = old {
-                // It may have been killed between two copies.
-                let _ = ops::names::link::complete(&self.pool, old, call.node, name.as_bytes());
-            }
+        if begun.may_have_made(entry.attr.btime) {
             return Ok(entry);
         }
         ops::names::lookup::take_back(&self.pool, entry.node);
@@ -113,7 +99,7 @@ impl Dispatch {
         made: Result<(Entry, Opened)>,
     ) -> Result<(Entry, Opened)> {
         let Err(error) = made else { return made };
-        let entry = self.made_before(call, create.name, None, Err(error))?;
+        let entry = self.made_before(call, create.name, Err(error))?;
         if entry.attr.uid != call.header.uid {
             ops::names::lookup::take_back(&self.pool, entry.node);
             return Err(Error::Exists);

@@ -121,7 +121,7 @@ impl State {
     }
 
     fn has_room(&self) -> bool {
-        self.dirs.len() < super::dirs::MAX_DIRS / 8 * 7 && self.store.has_room()
+        self.dirs.len() < MAX_DIRS / 8 * 7 && self.store.has_room()
     }
 
     fn packed(&mut self, path: &[u8], homes: &[Home]) -> Option<Vec<u8>> {

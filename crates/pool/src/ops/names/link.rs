@@ -55,8 +55,31 @@ enum Linked {
 /// Errors: `EXDEV` if the create policy preserves paths and the branch lacks the directory, unless `link-exdev`
 /// names a substitute.
 pub fn link(pool: &Pool, caller: &Caller, id: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Entry> {
+    link_from(pool, caller, id, (new_parent, new_name), Done::Nothing)
+}
+
+/// As `link`, for a request that another process may have carried out, or may have been killed at: copies that have the name keep it, and
+/// the others get it.
+pub fn link_again(
+    pool: &Pool,
+    caller: &Caller,
+    id: NodeId,
+    new_parent: NodeId,
+    new_name: &[u8],
+) -> Result<Entry> {
+    link_from(pool, caller, id, (new_parent, new_name), Done::Perhaps)
+}
+
+/// What of a link has been done before.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Done {
+    Nothing,
+    Perhaps,
+}
+
+fn link_from(pool: &Pool, caller: &Caller, id: NodeId, new: (NodeId, &[u8]), done: Done) -> Result<Entry> {
     let op = &mut Op::begin(pool);
-    let mut linked = link_node(op, caller, id, new_parent, new_name)?;
+    let mut linked = link_node(op, caller, id, new, done)?;
     for _ in 0..SUCCESSORS {
         let (known, before) = match linked {
             Linked::Made(entry) => return Ok(entry),
@@ -66,7 +89,7 @@ pub fn link(pool: &Pool, caller: &Caller, id: NodeId, new_parent: NodeId, new_na
         let found = there.find(|found| !matches!(found, Err(Error::Absent))).unwrap_or(Err(Error::Absent))?;
         let rights = |attr: &Attr| (attr.uid, attr.gid, attr.mode);
         let again = if rights(&found.attr) == rights(&before) {
-            link_node(op, caller, found.node, new_parent, new_name)
+            link_node(op, caller, found.node, new, done)
         } else {
             Err(Error::Stale)
         };
@@ -83,8 +106,8 @@ fn link_node(
     op: &mut Op<'_>,
     caller: &Caller,
     id: NodeId,
-    new_parent: NodeId,
-    new_name: &[u8],
+    (new_parent, new_name): (NodeId, &[u8]),
+    done: Done,
 ) -> Result<Linked> {
     check_not_reserved(new_name)?;
     let _changes = op.state().figures.changes();
@@ -98,7 +121,10 @@ fn link_node(
     }
     let (path, mut dirs) = resolve::dirs::dirs(op, new_parent, trust)?;
     dirs.first()?;
-    dirs.copies(new_name).must_be_absent()?;
+    let there = dirs.copies(new_name);
+    if done == Done::Nothing {
+        there.must_be_absent()?;
+    }
     let places = resolve::places::places(op, &node, trust, Purpose::Attributes)?;
     if let Some(attr) = places.removed() {
         let names: Names = op.nodes.names_in(node.id).map(|(parent, _, name)| (parent.id, name)).collect();
@@ -110,12 +136,20 @@ fn link_node(
             return Err(Error::Absent);
         }
     }
-    if is_sent_back(op, caller, &node, &places) {
+    if !there.any() && is_sent_back(op, caller, &node, &places) {
         return Err(Error::Stale);
     }
     let targets = resolve::places::chosen_places(op, Func::Link, &places, false)?;
-    let results = link_each(op, targets.iter().copied(), (&path, &mut dirs), new_name)?;
+    let held = |target: &Place| there.get(op.branches.index_of(target.branch.id)?).map(Attr::key);
+    let has_name = targets.iter().any(|target| held(target) == Some(target.attr.key()));
+    if !has_name {
+        // What has the name is no copy of the file.
+        there.must_be_absent()?;
+    }
+    let missing = targets.iter().copied().filter(|target| held(target).is_none());
+    let results = link_each(op, missing, (&path, &mut dirs), new_name)?;
     match aggregate::link(&results) {
+        _ if has_name => {}
         Err(Errno::XDEV) => {
             return names::exdev::link_by_symlink(op, caller, &node, &path, &mut dirs, new_name)
                 .map(Linked::Made);
@@ -145,32 +179,6 @@ fn is_sent_back(op: &Op<'_>, caller: &Caller, node: &Node, places: &Places) -> b
         op.pending_detach.put(caller.pid, node.id);
     }
     goes
-}
-
-/// Links the copies that have the new name not yet: the process that has begun to link them was killed. Others have it already, which
-/// the caller has found.
-pub fn complete(pool: &Pool, id: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<()> {
-    let op = &mut Op::begin(pool);
-    let _changes = op.state().figures.changes();
-    let trust = resolve::dirs::cache_trust(op);
-    let node = op.nodes.get(id)?;
-    let _equal = data::mirrors::settle(op, &node);
-    let _held = op.using(Uses::node(id).and(Uses::name(new_parent, new_name)));
-    let (path, mut dirs) = resolve::dirs::dirs(op, new_parent, trust)?;
-    let there = dirs.copies(new_name);
-    let places = resolve::places::places(op, &node, trust, Purpose::Attributes)?;
-    let targets = resolve::places::chosen_places(op, Func::Link, &places, false)?;
-    let index_of = |target: &Place| op.branches.index_of(target.branch.id);
-    let holds = |target: &Place| index_of(target).and_then(|index| there.get(index)).map(|attr| attr.key());
-    if !targets.iter().any(|target| holds(target) == Some(target.attr.key())) {
-        return Ok(());
-    }
-    let missing = targets.iter().copied().filter(|target| holds(target).is_none());
-    link_each(op, missing, (&path, &mut dirs), new_name)?;
-    resolve::generations::note_closed(op, &path, new_name);
-    note(op, &node, &targets, (&path, new_name));
-    op.kernel.load().invalidate_attr(node.id);
-    Ok(())
 }
 
 /// Links copies of a file under a new name, each on its branch.
