@@ -405,7 +405,7 @@ impl TrashAlarm {
     }
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct BranchReport {
     pub path: OsText,
     /// `RW`, `RO` or `NC`.
@@ -804,23 +804,7 @@ mod tests {
                 deadline: None,
                 disks: Vec::new(),
             });
-            let report = BranchReport {
-                path: OsText::Text("/a".into()),
-                mode: "RW".into(),
-                min_free: 0,
-                dev: 0,
-                ino: 0,
-                passes_through: false,
-                illness,
-                waits,
-                unwatched: None,
-                unfinished_moves: Vec::new(),
-                trash: 0,
-                trash_unusable: None,
-                unreadable_copies: 0,
-                remembered: None,
-                awaited,
-            };
+            let report = BranchReport { illness, waits, awaited, ..BranchReport::default() };
             report.state()
         };
         for (health, answers, awaited, expected) in [

@@ -250,23 +250,8 @@ mod tests {
             opens: 0,
             passed_opens: reads,
         };
-        let branch = BranchReport {
-            path,
-            mode: "RW".into(),
-            min_free: 0,
-            dev: 0,
-            ino: 0,
-            passes_through: true,
-            illness: None,
-            waits: None,
-            unwatched: None,
-            unfinished_moves: Vec::new(),
-            trash: 0,
-            trash_unusable: None,
-            unreadable_copies: 0,
-            remembered: None,
-            awaited: false,
-        };
+        let branch =
+            BranchReport { path, mode: "RW".into(), passes_through: true, ..BranchReport::default() };
         let kernel = KernelReport {
             protocol: "7.45".into(),
             features: vec![],

@@ -132,18 +132,10 @@ pub(crate) fn status(
             path: OsText::from(spec.path.as_path()),
             mode: spec.mode.to_string(),
             min_free: spec.min_free.unwrap_or(config.pool.min_free),
-            dev: 0,
-            ino: 0,
-            passes_through: false,
             awaited: illness.is_none(),
             illness: illness.map(|illness| illness_report(&illness)),
-            waits: None,
-            unwatched: None,
-            unfinished_moves: Vec::new(),
-            trash: 0,
-            trash_unusable: None,
-            unreadable_copies: 0,
             remembered: remembered_report(topology, &spec.path, true),
+            ..BranchReport::default()
         })
     };
     // FAN_MARK_IGNORE (docs/decisions/coherence.md#411)
