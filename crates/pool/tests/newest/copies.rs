@@ -43,7 +43,7 @@ impl Bed {
         Bed::with(branches, true)
     }
 
-    fn with(branches: usize, watched: bool) -> Bed {
+    pub(super) fn with(branches: usize, watched: bool) -> Bed {
         Bed::wanting(2, branches, watched)
     }
 
@@ -559,32 +559,6 @@ fn what_is_no_old_copy_is_never_replaced() {
     );
 }
 
-/// The kernel asks the next process for what the one before was killed at.
-#[test]
-fn a_link_that_was_half_done_is_completed() {
-    let bed = Bed::with(2, false);
-    bed.create("d/f", "text");
-    bed.copy("d/f", 0, 1).unwrap();
-    let links = |branch: usize| fs::metadata(bed.made.on(branch, "d/f")).unwrap().nlink();
-    let (dir, name) = bed.place("d/g");
-    let node = bed.node("d/f");
-    let again = |name| ops::names::link::link_again(bed.pool(), &ROOT, node, dir, name).map_err(Error::errno);
-    fs::hard_link(bed.made.on(1, "d/f"), bed.made.on(1, "d/g")).unwrap();
-    for _ in 0..2 {
-        assert_eq!(again(name).unwrap().node, node);
-        assert_eq!((links(0), links(1)), (2, 2));
-    }
-    assert_eq!(
-        ops::names::link::link(bed.pool(), &ROOT, node, dir, name).map_err(Error::errno).err(),
-        Some(Errno::EXIST)
-    );
-    // If it had not begun; and if somebody else has the name.
-    again(b"h").unwrap();
-    fs::write(bed.made.on(0, "d/other"), "").unwrap();
-    assert_eq!(again(b"other").err(), Some(Errno::EXIST));
-    assert_eq!((links(0), links(1)), (3, 3));
-}
-
 /// Files that were on two branches before the rule become copies if they hold the same.
 #[test]
 fn copies_from_before_the_rule_are_compared_and_known_from_then_on() {
@@ -750,19 +724,6 @@ fn files_without_a_rule_have_no_generation() {
     ops::names::link::link(bed.pool(), &ROOT, nameless.node, dir, name).unwrap();
     assert!(bed.generation(0, "d/linked").is_some());
     ops::data::open::release(bed.pool(), opened.handle).unwrap();
-}
-
-/// They get no copies, and their filesystem lets them have no attributes of users.
-#[test]
-fn symlinks_and_pipes_get_hard_links() {
-    let bed = Bed::new(2);
-    std::os::unix::fs::symlink("nowhere", bed.made.on(0, "d/symlink")).unwrap();
-    rustix::fs::mkfifoat(rustix::fs::CWD, bed.made.on(0, "d/pipe"), 0o644.into()).unwrap();
-    for name in ["symlink", "pipe"] {
-        bed.link(&format!("d/{name}"), &format!("d/{name}-2"));
-        let links = bed.made.on(0, &format!("d/{name}-2")).symlink_metadata().unwrap().nlink();
-        assert_eq!(links, 2, "{name}");
-    }
 }
 
 /// After a crash, any step of a change may be on disk on one branch and not on the other. Copies with the same number are the

@@ -8,6 +8,7 @@ mod common;
 mod cached_pages;
 mod copies;
 mod copy_rights;
+mod links;
 mod random;
 mod rejoin;
 mod written;
