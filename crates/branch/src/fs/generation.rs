@@ -7,10 +7,14 @@ use super::{beneath, xattr};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{OFlags, XattrFlags};
 use rustix::io::Errno;
+use smallvec::SmallVec;
 use std::time::SystemTime;
 
 /// The attribute. Clients of a pool neither see nor change it.
 pub const ATTRIBUTE: &[u8] = b"user.canopy.generation";
+
+/// How often copies are read again that differ.
+const ATTEMPTS: usize = 8;
 
 /// What a copy says of itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -104,6 +108,25 @@ pub fn share(file: BorrowedFd<'_>, before: Option<Generation>) -> Result<(), Err
     put(file, Generation { number, shared: true })
 }
 
+/// Reads the generations of all copies of a file as they were at one moment. `read` reads them all, one after the other. While a
+/// change goes from copy to copy, that may find one before it and another one in the middle of it, and the wrong one is the
+/// largest. As numbers only grow, what is found twice is what there was in between.
+pub fn read_together<T: PartialEq>(mut read: impl FnMut() -> SmallVec<[T; 4]>) -> SmallVec<[T; 4]> {
+    let mut found = read();
+    // Somebody who changes the file all the time has to be met in the middle of that again and again.
+    for _ in 0..ATTEMPTS {
+        if found.iter().all(|copy| *copy == found[0]) {
+            break;
+        }
+        let again = read();
+        if again == found {
+            break;
+        }
+        found = again;
+    }
+    found
+}
+
 /// Returns which of some copies are current: those with the largest number, or all if none has one.
 pub fn current(copies: &[Option<Generation>]) -> impl Iterator<Item = usize> + '_ {
     let number = |copy: &Option<Generation>| copy.map(|generation| generation.number);
@@ -134,6 +157,25 @@ mod tests {
         for (copies, expected) in table {
             let copies: Vec<_> = copies.iter().map(|text| of(text)).collect();
             assert_eq!(current(&copies).collect::<Vec<_>>(), expected, "{copies:?}");
+        }
+    }
+
+    #[test]
+    fn copies_are_read_as_they_were_at_one_moment() {
+        // A change of the first copy, then of the second: its numbers, after so many reads.
+        let steps = [["7+", "7+"], ["9", "7+"], ["9", "8"], ["9+", "8"], ["9+", "9+"]];
+        for (start, pace) in (0..steps.len()).flat_map(|start| (1..4).map(move |pace| (start, pace))) {
+            let mut reads = 0;
+            let seen = read_together(|| {
+                let read = |copy: usize| {
+                    let step = (start + reads * pace / 2).min(steps.len() - 1);
+                    reads += 1;
+                    of(steps[step][copy])
+                };
+                (0..2).map(read).collect()
+            });
+            let newest: Vec<_> = current(&seen).collect();
+            assert!(newest.contains(&0), "from {start} at {pace}: {seen:?}");
         }
     }
 

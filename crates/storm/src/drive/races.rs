@@ -33,20 +33,25 @@ impl Driver {
         }
         self.settle()?;
         let together = Barrier::new(2);
-        let written: Vec<bool> = thread::scope(|scope| {
+        let (changed, written): (Vec<_>, Vec<_>) = thread::scope(|scope| {
             let (pool, together) = (&pool, &together);
-            scope.spawn(move || {
-                for number in 0..files {
+            let changer = scope.spawn(move || {
+                let changes = (0..files).map(|number| {
                     together.wait();
-                    let _ = change(&pool.join(number.to_string()), how);
-                }
+                    change(&pool.join(number.to_string()), how)
+                });
+                changes.collect()
             });
             let writes = (0..files).map(|number| {
                 together.wait();
                 write(&pool.join(number.to_string()))
             });
-            writes.collect()
+            let written = writes.collect();
+            (changer.join().unwrap_or_default(), written)
         });
+        for (number, result) in changed.into_iter().enumerate() {
+            result.map_err(|error| format!("{DIR}/{number}: {how:?} beside a write: {error}"))?;
+        }
         for (number, written) in written.into_iter().enumerate() {
             self.follow(&plain.join(number.to_string()), &pool.join(number.to_string()), how, written)?;
         }

@@ -120,14 +120,21 @@ pub(crate) fn compare_generations(
     }
     let mut known: SmallVec<[(usize, Option<Generation>); 4]> = SmallVec::new();
     let mut unreadable = false;
-    for (at, (index, attr)) in copies.found.iter().enumerate() {
-        let branch = &op.branches.as_slice()[*index];
-        match if attr.is_regular() { branch.reads(|| read(at, *index)) } else { Ok(None) } {
+    let read_all = || {
+        let read = |(at, (index, attr)): (usize, &(usize, Attr))| match attr.is_regular() {
+            true => op.branches.as_slice()[*index].reads(|| read(at, *index)),
+            false => Ok(None),
+        };
+        copies.found.iter().enumerate().map(read).collect()
+    };
+    let found = generation::read_together(read_all);
+    for ((index, _), generation) in copies.found.iter().zip(found) {
+        match generation {
             Ok(generation) => known.push((*index, generation)),
             Err(errno) => {
                 copies.error.get_or_insert(errno);
                 // Nobody waits for a branch that fails as a whole.
-                unreadable |= branch.health.is_well();
+                unreadable |= op.branches.as_slice()[*index].health.is_well();
             }
         }
     }
@@ -170,13 +177,18 @@ pub(crate) fn judge(
         return Err((None, copies.missing()));
     }
     let mut generations: SmallVec<[Option<Generation>; 4]> = SmallVec::new();
-    for (index, attr) in copies.iter() {
-        let branch = &op.branches.as_slice()[index];
-        let read = || generation::read_at(dirs.get(index).ok_or(Errno::NOENT)?, name);
-        let is_compared = knows_copies(op) && copies.count() > 1 && attr.is_regular();
-        match if is_compared { branch.reads(read) } else { Ok(None) } {
+    let read_all = || {
+        let read = |(index, attr): (usize, &Attr)| {
+            let read = || generation::read_at(dirs.get(index).ok_or(Errno::NOENT)?, name);
+            let is_compared = knows_copies(op) && copies.count() > 1 && attr.is_regular();
+            if is_compared { op.branches.as_slice()[index].reads(read) } else { Ok(None) }
+        };
+        copies.iter().map(read).collect()
+    };
+    for ((index, _), found) in copies.iter().zip(generation::read_together(read_all)) {
+        match found {
             // Nobody waits for a branch that fails as a whole.
-            Err(_) if !branch.health.is_well() => generations.push(None),
+            Err(_) if !op.branches.as_slice()[index].health.is_well() => generations.push(None),
             read => generations.push(read.map_err(|errno| (Some(index), Error::Branch(errno)))?),
         }
     }
@@ -214,6 +226,11 @@ pub(super) fn begin_change<'p>(
     };
     let right = op.rights.to_copy(chosen.iter().map(|place| place.attr.key()));
     let before = generation::read(first.fd.as_fd()).ok().flatten();
+    // It may have become the newest since then.
+    let is_newer = |read: Generation| read.number > before.map_or(0, |before| before.number);
+    if first.index != own.index && generation::read(own.fd.as_fd()).ok().flatten().is_some_and(is_newer) {
+        return Err(Error::Stale);
+    }
     let Some(before) = before.filter(|before| before.shared) else {
         return Ok(Change { _right: Some(right), round: None });
     };
