@@ -103,7 +103,7 @@ fn storms(args: &Args) -> ExitCode {
 fn tell(args: &Args, plan: &Plan, steps: Numbered, failure: drive::Failure) {
     println!("storm: shortening it");
     let (steps, failure) = shrink::shrink(plan, steps, failure, args.shrink);
-    println!("\nstorm: seed {} fails in {} steps: {}\n", plan.seed, steps.len(), failure.what);
+    println!("\nstorm: seed {} fails in {} steps\n", plan.seed, steps.len());
     println!(
         "disks: {:?}\noptions: {} rules={} tiers={} trash={}",
         plan.disks,
@@ -116,6 +116,8 @@ fn tell(args: &Args, plan: &Plan, steps: Numbered, failure: drive::Failure) {
         println!("  {number}: {step:?}");
     }
     let numbers: Vec<usize> = steps.iter().map(|(number, _)| *number).collect();
+    // Last, so that it is there where a log was cut off.
+    println!("\nseed {} fails: {}", plan.seed, failure.what);
     println!(
         "\nrepeat it: scripts/test.sh --storm {} --operations {} --weathers {} --steps {}",
         plan.seed,

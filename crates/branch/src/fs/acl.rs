@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use std::sync::atomic::AtomicBool;
 
 pub const ACCESS: &[u8] = b"system.posix_acl_access";
-const DEFAULT: &[u8] = b"system.posix_acl_default";
+pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 /// Who checks the permissions of a caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

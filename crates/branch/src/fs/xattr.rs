@@ -60,6 +60,23 @@ pub fn get(file: BorrowedFd<'_>, name: &[u8], buffer: &mut [u8]) -> Result<usize
     }
 }
 
+/// The longest value of an attribute, and the longest list of them, in bytes (xattr(7)).
+pub const MAX: usize = 65536;
+
+/// Reads the whole value of an extended attribute of the file behind a descriptor, for which `O_PATH` is enough. `None` if it has
+/// none.
+pub fn value(file: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
+    let mut value = vec![0; MAX];
+    match get(file, name, &mut value) {
+        Ok(length) => {
+            value.truncate(length);
+            Ok(Some(value))
+        }
+        Err(Errno::NODATA) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
 /// Lists the extended attributes of the file behind a descriptor, for which `O_PATH` is enough. Returns the size of the
 /// list if the buffer is empty.
 pub fn list(file: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize, Errno> {

@@ -2,19 +2,26 @@
 
 use super::chattr::{self, Moment};
 use crate::fs::stat::{self, Attr};
-use crate::fs::{pinned, xattr};
-use canopy_base::error::is_illness;
+use crate::fs::{acl, pinned, xattr};
+use canopy_base::error::{is_full, is_illness};
 use rustix::fd::BorrowedFd;
 use rustix::fs::{AtFlags, Mode, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
 /// Copies the metadata of a directory, without its times. Leaves out what the target's filesystem does not support.
 ///
-/// Errors: also those of a disk that fails. Without its ACL, or with one that it inherits, a directory would admit others.
+/// Errors: also those of a disk that fails, or has no room for an ACL. Without its ACL, or with one that it inherits, a directory
+/// would admit others.
 pub fn copy_metadata(source: BorrowedFd<'_>, target: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
     copy_owner(target, attr)?;
     match copy_xattrs(source, target) {
         Err(errno) if is_illness(errno) => return Err(errno),
+        Err(errno) if is_full(errno) => {
+            for acl in [acl::ACCESS, acl::DEFAULT] {
+                copy_xattr(source, target, acl)
+                    .or_else(|why| if is_full(why) { Err(why) } else { Ok(()) })?;
+            }
+        }
         // The filesystem takes not all of them.
         Ok(()) | Err(_) => {}
     }
@@ -79,16 +86,9 @@ pub fn level_metadata(source: BorrowedFd<'_>, target: BorrowedFd<'_>, except: &[
             xattr::remove(target, &surplus)?;
         }
     }
-    let read = |file, name: &[u8]| -> Result<Vec<u8>, Errno> {
-        let mut value = vec![0; XATTR_MAX];
-        let length = xattr::get(file, name, &mut value)?;
-        value.truncate(length);
-        Ok(value)
-    };
     for name in wanted.iter().filter(|name| belongs_to_file(name) && *name != except) {
-        let value = read(source, name)?;
-        if read(target, name).as_ref() != Ok(&value) {
-            xattr::set(target, name, &value, XattrFlags::empty())?;
+        if xattr::value(target, name).ok() != Some(xattr::value(source, name)?) {
+            copy_xattr(source, target, name)?;
         }
     }
     if (stat::of(target)?.mode ^ attr.mode) & 0o7777 != 0 {
@@ -171,13 +171,8 @@ fn copy_xattrs(source: BorrowedFd<'_>, target: BorrowedFd<'_>) -> Result<(), Err
             result = result.and(xattr::remove(target, &inherited));
         }
     }
-    let mut value = Vec::new();
     for name in wanted {
-        value.resize(XATTR_MAX, 0);
-        let copied = match xattr::get(source, &name, &mut value) {
-            Ok(len) => xattr::set(target, &name, &value[..len], XattrFlags::empty()),
-            Err(errno) => Err(errno),
-        };
+        let copied = copy_xattr(source, target, &name);
         if belongs_to_file(&name) {
             result = result.and(copied);
         }
@@ -185,8 +180,10 @@ fn copy_xattrs(source: BorrowedFd<'_>, target: BorrowedFd<'_>) -> Result<(), Err
     result
 }
 
-/// The longest value of an attribute, and the longest list of them, in bytes (xattr(7)).
-const XATTR_MAX: usize = 65536;
+fn copy_xattr(source: BorrowedFd<'_>, target: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
+    let value = xattr::value(source, name)?.ok_or(Errno::NODATA)?;
+    xattr::set(target, name, &value, XattrFlags::empty())
+}
 
 /// Labels of security modules belong to the machine: it may refuse them, or have set its own. What btrfs calls properties, such
 /// as compression, is a flag of chattr(1) by another name, and no other filesystem takes it.
@@ -204,7 +201,7 @@ fn list_xattrs(file: BorrowedFd<'_>) -> Result<Vec<Vec<u8>>, Errno> {
     // Most files have none. The kernel allocates as much as it is given.
     let mut names = match xattr::list(file, &mut []) {
         Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
-        Ok(_) => vec![0; XATTR_MAX],
+        Ok(_) => vec![0; xattr::MAX],
         Err(errno) => return Err(errno),
     };
     let len = xattr::list(file, &mut names)?;

@@ -129,10 +129,15 @@ impl Driver {
         let listed: Option<BTreeSet<PathBuf>> =
             listed["kept"].as_array().and_then(|kept| kept.iter().map(at).collect());
         let listed = listed.ok_or_else(|| done.describe())?;
-        let there: BTreeSet<PathBuf> =
-            all.iter().filter(|found| found.is_leaf).map(|found| found.at(&self.world)).collect();
-        if listed != there {
-            let differ: Vec<_> = listed.symmetric_difference(&there).collect();
+        let leaves = |all: &[Found]| -> BTreeSet<PathBuf> {
+            all.iter().filter(|found| found.is_leaf).map(|found| found.at(&self.world)).collect()
+        };
+        let (before, after) = (leaves(&all), leaves(&trash::walk(&self.world)));
+        // What a rule keeps for a second goes meanwhile.
+        let unlisted = before.intersection(&after).filter(|at| !listed.contains(*at));
+        let unseen = listed.iter().filter(|at| !before.contains(*at) && !after.contains(*at));
+        let differ: Vec<_> = unlisted.chain(unseen).collect();
+        if !differ.is_empty() {
             return Err(format!("what is listed is not what is there: {differ:?}\n{}", done.describe()));
         }
         Ok(())

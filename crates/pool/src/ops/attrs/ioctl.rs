@@ -9,6 +9,7 @@ use crate::door::Act;
 use crate::door::Caller;
 use crate::ops::moves;
 use crate::ops::resolve;
+use crate::ops::resolve::Place;
 use crate::ops::resolve::opened_copies::OpenedCopies;
 use crate::ops::resolve::places::Purpose;
 use crate::paths::Uses;
@@ -83,7 +84,7 @@ pub fn ioctl(pool: &Pool, caller: &Caller, id: NodeId, command: u32, input: &[u8
     let places = resolve::places::places(op, &node, trust, Purpose::Attributes)?;
     let chosen = resolve::places::chosen_places(op, func, &places, false)?;
     let opened = OpenedCopies::open(op, &node, &chosen, OFlags::RDONLY | kind)?;
-    let changed = resolve::places::change_each(op, &places, &chosen, |place| {
+    let change = |place: &Place| {
         let file = opened.of(place)?;
         // The kernel does not check SetVersion. It has checked the others itself since Linux 5.13.
         let checked = ioctl != FlagIoctl::SetVersion && caller.is_checked();
@@ -95,7 +96,8 @@ pub fn ioctl(pool: &Pool, caller: &Caller, id: NodeId, command: u32, input: &[u8
             op.admits(caller, Act::GuardFlags)?;
         }
         flag_ioctl(file, ioctl, &mut buffer.clone())
-    });
+    };
+    let changed = resolve::places::change_each(op, &places, &chosen, change, |_| ());
     node.copies_changed();
     changed?;
     // chattr(1) changes ctime, which the kernel does not expect from an ioctl.

@@ -191,7 +191,8 @@ fn change<'p>(
 ) -> Result<()> {
     let mut on_each = |func, undo: bool, change: &dyn Fn(&Place) -> Result<(), Errno>| {
         let chosen = resolve::places::chosen_places(op, func, places, by_handle)?;
-        let result = resolve::places::change_each(op, places, &chosen, change);
+        // Whoever calls undoes all of them.
+        let result = resolve::places::change_each(op, places, &chosen, change, |_| ());
         if undo {
             changed.extend(chosen);
         }

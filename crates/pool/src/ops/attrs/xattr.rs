@@ -21,10 +21,12 @@ use canopy_branch::fs::stat::{self, S_ISGID};
 use canopy_branch::fs::{generation, pinned, xattr};
 use canopy_branch::relocate::{is_xfs_acl_alias, lease};
 use canopy_policy::{self as policy, Category};
+use canopy_sys::shown::Show as _;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Mode, XattrFlags};
 use rustix::io::Errno;
 use smallvec::SmallVec;
+use std::cell::RefCell;
 use std::sync::Arc;
 
 /// Reads an attribute into `buffer`, or returns its size if the buffer is empty.
@@ -159,10 +161,15 @@ pub fn setxattr(
     let trust = resolve::places::trust_to_change(op, &node);
     let _held = op.using(Uses::node(id));
     let mut on: SmallVec<[Option<usize>; 4]> = SmallVec::new();
-    resolve::places::on_copies(op, &node, trust, (Func::Setxattr, purpose(name)), |place| {
+    // Of a directory, because it may fail on one disk alone.
+    let before: RefCell<SmallVec<[(Option<usize>, Option<Vec<u8>>); 4]>> = RefCell::default();
+    let change = |place: &Place| {
         on.push(place.index);
         may_write(caller, name, place)?;
         let fd = place.fd.as_fd();
+        if node.is_dir() {
+            before.borrow_mut().push((place.index, xattr::value(fd, name)?));
+        }
         let nears = place.branch.nears_reserve(value.len() as u64);
         read_cache::following(
             op,
@@ -186,7 +193,29 @@ pub fn setxattr(
             pinned::chmod(fd, mode)?;
         }
         Ok(())
-    })?;
+    };
+    let undo = |place: &Place| {
+        let before = before.borrow();
+        let fd = place.fd.as_fd();
+        let undone = match before.iter().find(|(index, _)| *index == place.index) {
+            Some((_, Some(value))) => xattr::set(fd, name, value, XattrFlags::empty()),
+            Some((_, None)) => xattr::remove(fd, name),
+            None => Ok(()),
+        };
+        // What an ACL says of the group is in the mode.
+        let undone = match is_acl(name) {
+            true => undone.and_then(|()| pinned::chmod(fd, Mode::from_raw_mode(place.attr.mode & 0o7777))),
+            false => undone,
+        };
+        if let Err(errno) = undone {
+            tracing::warn!(
+                "{}: an attribute of a directory that is on some disks only: {errno}",
+                place.branch.path.shown()
+            );
+        }
+    };
+    let what = (Func::Setxattr, purpose(name));
+    resolve::places::on_copies(op, &node, trust, what, change, undo)?;
     owed::note_attributes(op, &node, on);
     acl_changed(op, id, name);
     Ok(())
@@ -212,7 +241,7 @@ pub fn removexattr(pool: &Pool, caller: &Caller, id: NodeId, name: &[u8]) -> Res
     let trust = resolve::places::trust_to_change(op, &node);
     let _held = op.using(Uses::node(id));
     let mut on: SmallVec<[Option<usize>; 4]> = SmallVec::new();
-    resolve::places::on_copies(op, &node, trust, (Func::Removexattr, purpose(name)), |place| {
+    let change = |place: &Place| {
         on.push(place.index);
         may_write(caller, name, place)?;
         let fd = place.fd.as_fd();
@@ -223,7 +252,9 @@ pub fn removexattr(pool: &Pool, caller: &Caller, id: NodeId, name: &[u8]) -> Res
             || lease::readable(fd),
             || xattr::remove(fd, name),
         )
-    })?;
+    };
+    // Each disk has room for less, so nothing is to be undone.
+    resolve::places::on_copies(op, &node, trust, (Func::Removexattr, purpose(name)), change, |_| ())?;
     owed::note_attributes(op, &node, on);
     acl_changed(op, id, name);
     Ok(())

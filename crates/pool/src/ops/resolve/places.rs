@@ -17,7 +17,7 @@ use crate::ops::resolve;
 use crate::ops::resolve::acl::At;
 use crate::ops::trash;
 use crate::pool::Op;
-use canopy_base::error::{Error, Result};
+use canopy_base::error::{Error, Result, is_full};
 use canopy_base::path::PoolPath;
 use canopy_branch::branch::{Branch, Branches};
 use canopy_branch::fs::beneath;
@@ -347,12 +347,14 @@ pub(crate) fn chosen_places<'p>(
     if list.is_empty() { Err(Error::ReadOnlyCopy) } else { Ok(list) }
 }
 
-/// Runs a change on the chosen places. If the results differ, the result of the shown copy counts.
+/// Runs a change on the chosen places. If the results differ, the result of the shown copy counts. What a directory cannot have
+/// on one disk, because that is full, it has on none. If the change fails, `undo` gets the places that have changed.
 pub(crate) fn change_each(
     op: &Op<'_>,
     places: &Places,
     chosen: &[&Place],
     mut change: impl FnMut(&Place) -> Result<(), Errno>,
+    undo: impl Fn(&Place),
 ) -> Result<()> {
     let mut results: SmallVec<[(Option<usize>, Outcome); 2]> = SmallVec::new();
     let copies = resolve::generations::begin_change(op, places, chosen)?;
@@ -370,7 +372,16 @@ pub(crate) fn change_each(
             resolve::choose::shown(op, Func::Getattr, &places.copies).map(Some).map_err(Error::errno)
         }
     };
-    Ok(aggregate::by_search(&results, shown)?)
+    let full = results.iter().find_map(|(_, result)| result.err().filter(|&errno| is_full(errno)));
+    let outcome = match full.filter(|_| places.own().is_none()) {
+        Some(errno) => Err(errno),
+        None => aggregate::by_search(&results, shown),
+    };
+    if outcome.is_err() {
+        let changed = chosen.iter().zip(&results).filter(|(_, (_, result))| result.is_ok());
+        changed.for_each(|(place, _)| undo(place));
+    }
+    Ok(outcome?)
 }
 
 /// Runs a change on every copy of a node that `func`'s policy chooses.
@@ -380,11 +391,12 @@ pub(crate) fn on_copies(
     trust: Trust,
     (func, purpose): (Func, Purpose),
     change: impl FnMut(&Place) -> Result<(), Errno>,
+    undo: impl Fn(&Place),
 ) -> Result<()> {
     let _not_cloning = resolve::locks::keep_from_cloning(op, node)?;
     let places = places(op, node, trust, purpose)?;
     let chosen = chosen_places(op, func, &places, false)?;
-    let result = change_each(op, &places, &chosen, change);
+    let result = change_each(op, &places, &chosen, change, undo);
     node.copies_changed();
     result
 }
