@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attributes;
 mod auto_passthrough;
 mod crash;
 mod fstrim;

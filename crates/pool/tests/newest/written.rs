@@ -499,3 +499,53 @@ fn what_happens_at_once_leaves_equal_copies_or_an_old_one() {
     bed.close(bed.open("d/f", WRITE).unwrap());
     assert!(bed.are_same("d/f", 0, 1));
 }
+
+/// An attribute that is set beside opens for writing is on both copies afterwards, whichever of their steps it meets.
+#[test]
+fn an_attribute_set_beside_an_open_stays() {
+    const FILES: usize = 400;
+    let disks = Disks::new(&[64, 64]);
+    let bed = &disks.bed;
+    let names: Vec<String> = (0..FILES).map(|at| format!("d/f{at}")).collect();
+    for name in &names {
+        let (_, handle) = bed.begin(name, WRITE);
+        bed.put(handle, 0, "old old").unwrap();
+        bed.close(handle);
+    }
+    let together = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for name in &names {
+                let node = bed.node(name);
+                together.wait();
+                let set = || ops::attrs::xattr::setxattr(bed.pool(), &ROOT, node, b"user.x", b"y", 0, false);
+                // The kernel looks the name up again.
+                while set() == Err(Error::Stale) {}
+            }
+        });
+        for name in &names {
+            let node = bed.node(name);
+            together.wait();
+            let nodes = [node].into_iter().chain(std::iter::once_with(|| bed.node(name)));
+            let mut open = nodes.map(|node| ops::data::open::open(bed.pool(), &ROOT, node, BOTH, false));
+            let opened = open.find_map(Result::ok).unwrap();
+            bed.put(opened.handle, 0, "NEW NEW").unwrap();
+            bed.close(opened.handle);
+        }
+    });
+    for name in &names {
+        let has = |branch: usize, attribute: &str| {
+            let mut value = [0; 32];
+            let length = rustix::fs::getxattr(bed.made.on(branch, name), attribute, &mut value[..]).ok()?;
+            Some(String::from_utf8_lossy(&value[..length]).into_owned())
+        };
+        let number = |branch| {
+            let text = has(branch, "user.canopy.generation").unwrap();
+            text.trim_end_matches('+').parse::<u64>().unwrap()
+        };
+        // The mover makes an old copy anew.
+        for branch in (0..2).filter(|branch| number(*branch) == number(0).max(number(1))) {
+            assert!(has(branch, "user.x").is_some(), "{name}, on branch {branch}, which is current");
+        }
+    }
+}
