@@ -1,7 +1,7 @@
 //! Putting files into the trash.
 
 use super::batch::{Batch, LASTS, Who};
-use super::mirror::{is_alike, keep_times, open_batch, open_dir, open_mirror, stand_for};
+use super::mirror::{is_alike, keep_times, open_batch, open_dir, open_mirror, stand_for, unmake};
 use super::{OnBranch, Trash};
 use crate::branch::Branch;
 use crate::branch::space::Space;
@@ -35,6 +35,13 @@ struct Opened {
     batch: Arc<OwnedFd>,
     /// The directory that was used last.
     last: Option<(PoolPath, Arc<OwnedFd>)>,
+}
+
+/// What was made for a name that is about to come, and goes again if it does not.
+#[derive(Default)]
+struct Made {
+    batch: Option<Arc<OwnedFd>>,
+    dirs: usize,
 }
 
 /// How long directories stay open that nobody uses: a disk is to be unmounted while the pool is without it.
@@ -196,9 +203,12 @@ impl Trash {
     /// that of `path`.
     pub fn keep_dir(&self, branch: &Branch, (path, name): (&[u8], &[u8]), dir: &RemovedDir<'_>, who: &Who) {
         let known = self.of(branch.id);
-        let kept = branch.changes(|| {
-            known.at_place(self, branch, path, who, |above| stand_for(above, name, dir.fd.as_fd(), &dir.attr))
-        });
+        let stand = |above: BorrowedFd<'_>| match stand_for(above, name, dir.fd.as_fd(), &dir.attr) {
+            // The place was swept away.
+            Err(Errno::NOENT) => Err(Errno::AGAIN),
+            other => other,
+        };
+        let kept = branch.changes(|| known.at_place(self, branch, path, who, stand));
         match kept {
             // The directory above has changed by the removal. If it has come to the trash by that, it comes as it was before.
             Ok(above) => {
@@ -273,7 +283,8 @@ impl OnBranch {
         }
         let (mut least, mut room_made) = (0, false);
         for _ in 0..TRIES {
-            let (number, done) = match self.place(branch, path, who, least) {
+            let mut made = Made::default();
+            let (number, done) = match self.place(branch, path, who, least, &mut made) {
                 Ok((dir, number)) => {
                     let before = stat::of(dir.as_fd())?;
                     let done = act(dir.as_fd());
@@ -284,6 +295,10 @@ impl OnBranch {
                 Err((number, Errno::NOENT)) => (number, Err(Errno::AGAIN)),
                 Err((number, errno)) => (number, Err(errno)),
             };
+            if let (Err(_), Some(batch)) = (&done, made.batch) {
+                drop(self.places.lock().0.remove(who));
+                unmake(batch.as_fd(), path, made.dirs);
+            }
             match done {
                 // A file of the batch has the name; or a file, or symlink, has that of a directory of the path.
                 Err(Errno::EXIST | Errno::NOTDIR | Errno::LOOP) => least = number + 1,
@@ -308,6 +323,7 @@ impl OnBranch {
         path: &[u8],
         who: &Who,
         least: u32,
+        made: &mut Made,
     ) -> Result<(Arc<OwnedFd>, u32), (u32, Errno)> {
         let now = now();
         let known = self.places.lock().0.get(who).cloned();
@@ -330,8 +346,12 @@ impl OnBranch {
         let dir = match open.last.as_ref().filter(|(last, _)| last.as_slice() == path) {
             Some((_, dir)) => Arc::clone(dir),
             None => {
-                let dir = open_mirror(branch.root(), open.batch.as_fd(), path).map_err(failed)?;
-                let dir = Arc::new(dir);
+                let mut dirs = 0;
+                let dir = open_mirror(branch.root(), open.batch.as_fd(), path, &mut dirs);
+                if dirs > 0 {
+                    *made = Made { batch: Some(Arc::clone(&open.batch)), dirs };
+                }
+                let dir = Arc::new(dir.map_err(failed)?);
                 open.last = Some((PoolPath::from_slice(path), Arc::clone(&dir)));
                 dir
             }

@@ -58,12 +58,14 @@ pub(super) fn is_alike(root: BorrowedFd<'_>, batch: BorrowedFd<'_>, path: &[u8])
     Ok(true)
 }
 
-/// Opens the directory that stands for `path` in a batch. Makes what is missing of it, as the branch has it below its root. Until a
-/// directory has the attributes of the other, it is the daemon's alone.
+/// Opens the directory that stands for `path` in a batch. Makes what is missing of it, as the branch has it below its root, and counts
+/// in `made` the directories that it makes, also if it fails. Until a directory has the attributes of the other, it is the daemon's
+/// alone.
 pub(super) fn open_mirror(
     root: BorrowedFd<'_>,
     batch: BorrowedFd<'_>,
     path: &[u8],
+    made: &mut usize,
 ) -> Result<OwnedFd, Errno> {
     if path.is_empty() {
         return open_dir(batch, b".");
@@ -74,16 +76,39 @@ pub(super) fn open_mirror(
     }
     canopy_sys::creds::as_daemon()?;
     let (above, name) = split(path);
-    let above = open_mirror(root, batch, above)?;
+    let above = open_mirror(root, batch, above, made)?;
     let before = stat::of(above.as_fd())?;
-    make(above.as_fd(), name)?;
-    let made = open_dir(above.as_fd(), name)?;
+    match rustix::fs::mkdirat(&above, name, Mode::RWXU) {
+        Ok(()) => *made += 1,
+        // By somebody else, just now.
+        Err(Errno::EXIST) => {}
+        Err(errno) => return Err(errno),
+    }
+    let mirror = open_dir(above.as_fd(), name)?;
     // Below a symlink that the pool follows there is none.
     if let Ok(original) = beneath::open(root, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW) {
-        resemble(original.as_fd(), made.as_fd(), &stat::of(original.as_fd())?)?;
+        resemble(original.as_fd(), mirror.as_fd(), &stat::of(original.as_fd())?)?;
     }
     keep_times(above.as_fd(), &before);
-    Ok(made)
+    Ok(mirror)
+}
+
+/// Removes so many directories again that were made for `path`, from the lowest: empty ones would stand for removed directories.
+/// One into which something has come stays, with those above it.
+pub(super) fn unmake(batch: BorrowedFd<'_>, path: &[u8], made: usize) {
+    let mut part = path;
+    for _ in 0..made {
+        let (above, name) = split(part);
+        let removed = match above.is_empty() {
+            true => rustix::fs::unlinkat(batch, name, AtFlags::REMOVEDIR),
+            false => beneath::open(batch, above, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW)
+                .and_then(|above| rustix::fs::unlinkat(&above, name, AtFlags::REMOVEDIR)),
+        };
+        if removed.is_err() {
+            return;
+        }
+        part = above;
+    }
 }
 
 fn resemble(original: BorrowedFd<'_>, made: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {

@@ -284,3 +284,23 @@ fn what_lies_too_deep_is_not_kept() {
         assert_eq!(disk.remove(&path, "rm"), Ok(gone), "{depth}");
     }
 }
+
+/// The directories above what did not come to the trash would be told as removed ones.
+#[test]
+fn what_fails_leaves_no_directory_behind() {
+    let disk = Disk::new();
+    disk.put("a/b/c/f", "x");
+    let link = |name: &str| {
+        let dir = crate::fs::beneath::dir(disk.branch().root(), b"a/b/c").unwrap();
+        let attr = stat::at(dir.as_fd(), b"f").unwrap();
+        let to = (&b"a/b/c"[..], name.as_bytes());
+        disk.trash.link(disk.branch(), (dir.as_fd(), name.as_bytes()), to, &attr, &who("mv"))
+    };
+    assert!(link("gone").is_none());
+    assert_eq!(disk.kept(), Vec::<String>::new());
+    // What was open of it is not used again.
+    assert!(link("f").is_some());
+    assert_eq!(disk.kept(), ["mv 0 a/b/c/f"]);
+    assert!(link("gone").is_none());
+    assert_eq!(disk.kept(), ["mv 0 a/b/c/f"]);
+}

@@ -167,8 +167,10 @@ pub fn setxattr(
         on.push(place.index);
         may_write(caller, name, place)?;
         let fd = place.fd.as_fd();
-        if node.is_dir() {
-            before.borrow_mut().push((place.index, xattr::value(fd, name)?));
+        if node.is_dir()
+            && let Ok(value) = xattr::value(fd, name)
+        {
+            before.borrow_mut().push((place.index, value));
         }
         let nears = place.branch.nears_reserve(value.len() as u64);
         read_cache::following(
