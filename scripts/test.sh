@@ -33,7 +33,7 @@ readonly FAST_AS_ROOT=(branch_health descriptor_limit dir_attributes forgotten_n
 # When all run, these run one after the other, and all other programs beside them. They drop the caches of the machine, count what is
 # read from disks and asked of a pool, or compare speeds. None of the others may do the first.
 readonly APART=(bench coherence datapath failing_branches full_disks hung_branches mounted_model nfs_handles real_kernels requests
-    sleeping_disks slow_operations ssd_cache suites survival upkeep workloads)
+    sleeping_disks slow_operations ssd_cache survival upkeep workloads)
 
 fail() {
     printf 'test: %s\n' "$*" >&2
