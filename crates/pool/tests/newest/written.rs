@@ -549,3 +549,56 @@ fn an_attribute_set_beside_an_open_stays() {
         }
     }
 }
+
+/// The process that has written a file on two disks is killed, and then the disk goes away that has the larger number. What happens
+/// to the other copy is newer, whatever comes back.
+#[test]
+fn what_is_changed_while_the_newest_copy_is_away_stays() {
+    type Change = fn(&Bed);
+    let table: [(&str, Change, &str, u32); 5] = [
+        (
+            "write",
+            |bed| {
+                let opened = ops::data::open::open(bed.pool(), &ROOT, bed.node("d/f"), WRITE, false).unwrap();
+                bed.put(opened.handle, 0, "later").unwrap();
+                bed.close(opened.handle);
+            },
+            "later",
+            0o644,
+        ),
+        ("truncate", |bed| bed.set("d/f", None, size(2)), "fi", 0o644),
+        (
+            "mode",
+            |bed| bed.set("d/f", None, SetAttr { mode: Some(0o600), ..SetAttr::default() }),
+            "first",
+            0o600,
+        ),
+        (
+            "rename",
+            |bed| {
+                bed.rename("d/f", "d/g", RenameKind::Replace).unwrap();
+                bed.rename("d/g", "d/f", RenameKind::Replace).unwrap();
+            },
+            "first",
+            0o644,
+        ),
+        ("nothing", |_| (), "first", 0o644),
+    ];
+    for (what, change, content, mode) in table {
+        let disks = Disks::new(&[8, 8]);
+        let (_, handle) = disks.bed.begin("d/f", WRITE);
+        disks.bed.put(handle, 0, "first").unwrap();
+        disks.bed.sync(handle).unwrap();
+        // As it is killed: its records stay as they are.
+        let next = Bed::written_at_once(2, disks.bed.made.branches.clone());
+        let [own, other] = [0, 1].map(|at| next.generation(at, "d/f").unwrap());
+        assert!(own.number > other.number && !other.shared, "{own:?} {other:?}");
+        next.left(&[1]);
+        change(&next);
+        next.left(&[0, 1]);
+        assert_eq!(next.read("d/f"), content, "{what}");
+        let shown = next.find("d/f").unwrap().attr;
+        assert_eq!(shown.mode & 0o7777, mode, "{what}");
+        disks.bed.end(handle);
+    }
+}

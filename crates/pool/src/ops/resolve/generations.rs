@@ -232,6 +232,11 @@ pub(super) fn begin_change<'p>(
         return Err(Error::Stale);
     }
     let Some(before) = before.filter(|before| before.shared) else {
+        if let Some(before) = before.filter(|_| op.journals.owes()) {
+            let number = generation::next(before.number);
+            let renew = || generation::write(first.fd.as_fd(), Generation { number, shared: false });
+            first.branch.changes(renew)?;
+        }
         return Ok(Change { _right: Some(right), round: None });
     };
     let mut order = Chosen::from_slice(&[first]);
@@ -248,7 +253,8 @@ pub(super) fn begin_change<'p>(
     Ok(Change { _right: Some(right), round: Some((round, order)) })
 }
 
-/// Makes all other copies of a file out of date, on whatever disk they are, before its data change.
+/// Makes all other copies of a file out of date, on whatever disk they are, before its data change. One that nobody can share the
+/// number of may still be older than one on a disk that is away: it has been written, and its mirror is what is left.
 ///
 /// The new number is on disk when this returns: fdatasync(2) of data that are written later would not wait for it, and
 /// after a power cut the old copies would seem to be the same as this one. From then on, nobody claims that others are equal
@@ -267,7 +273,8 @@ pub(crate) fn outdate_others<'p>(
     let before = match generation::read(file) {
         Ok(None) => return Ok(Some(right)),
         // One that was being changed, when the newest was lost, is that now.
-        Ok(Some(before)) if before.shared || before.number == Generation::OUT_OF_DATE.number => before.number,
+        Ok(Some(before)) if before.shared || op.journals.owes() => before.number,
+        Ok(Some(before)) if before.number == Generation::OUT_OF_DATE.number => before.number,
         Ok(Some(_)) => return Ok(Some(right)),
         // The pool shows this one.
         Err(_) => 0,
