@@ -10,6 +10,7 @@ use canopy_testkit::model::{Access, Change, On, Op, Outcome, RenameHow, Subject}
 use canopy_testkit::tree::{Entry, Kind};
 use canopy_testkit::{PATIENCE, cmd::wait_until};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_OMIT, XattrFlags, lsetxattr, utimensat};
+use rustix::io::Errno;
 
 use super::Driver;
 use crate::compare::{self, is_current, is_within};
@@ -256,14 +257,18 @@ impl Driver {
     fn litter(&mut self, choice: usize) -> Result<(), String> {
         self.littered = true;
         let bytes = vec![b'x'; LITTER];
+        let now = self.now;
+        let is_allowed = |error: &std::io::Error| match error.kind() {
+            ErrorKind::StorageFull => now.small,
+            ErrorKind::ReadOnlyFilesystem => now.read_only,
+            // One of two copies cannot tell whether it is the newest.
+            _ => now.unreadable && error.raw_os_error() == Some(Errno::BADMSG.raw_os_error()),
+        };
         for number in 0..=choice % 12 {
             let path = self.world.pool().path().join(format!("litter{}", number % 3));
             let made = fs::write(&path, &bytes);
-            let full = |error: &std::io::Error| error.kind() == ErrorKind::StorageFull && self.now.small;
-            let refused =
-                |error: &std::io::Error| error.kind() == ErrorKind::ReadOnlyFilesystem && self.now.read_only;
             match made.and_then(|()| fs::remove_file(&path)) {
-                Err(error) if !full(&error) && !refused(&error) => {
+                Err(error) if !is_allowed(&error) => {
                     return Err(format!("{}: {error}", path.display()));
                 }
                 Err(_) => drop(fs::remove_file(&path)),
