@@ -357,14 +357,17 @@ pub(crate) fn removal_order(copies: &Copies, shown: usize) -> Option<SmallVec<[u
 }
 
 /// Fails with `ESTALE` if a node stands for a copy that is out of date, or whose branch fails while another has one.
-/// The kernel then looks the name up again.
+/// The kernel then looks the name up again. Where one copy cannot tell, the error is its own.
 pub(crate) fn must_be_current(op: &Op<'_>, node: &Arc<Node>, trust: Trust) -> Result<()> {
     if !knows_copies(op) || node.is_dir() {
         return Ok(());
     }
     match resolve::places::places(op, node, trust, Purpose::Attributes) {
-        Ok(places) if !places.is_own_current() => Err(Error::Stale),
-        Ok(_) => Ok(()),
+        Ok(places) => match places.undecided() {
+            Some(error) => Err(error),
+            None if !places.is_own_current() => Err(Error::Stale),
+            None => Ok(()),
+        },
         other => or_elsewhere(op, node, other.map(drop)),
     }
 }

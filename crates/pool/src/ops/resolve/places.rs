@@ -78,6 +78,11 @@ impl Places {
         self.own().and_then(|own| own.index).is_none_or(|index| self.copies.is_current(index))
     }
 
+    /// Returns the error of a copy that cannot tell whether it is the newest: then nobody can.
+    pub(super) fn undecided(&self) -> Option<Error> {
+        self.copies.current.as_ref().filter(|current| current.is_empty()).map(|_| self.copies.missing())
+    }
+
     /// Makes the only place of a file or directory.
     fn sole(place: Place, is_dir: bool, branches: &Branches) -> Places {
         let found = place.index.map(|index| (index, place.attr)).into_iter().collect();
