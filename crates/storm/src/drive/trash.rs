@@ -145,7 +145,7 @@ impl Driver {
 
     /// Has something come back, in the plain directory as well.
     fn restore(&mut self, choice: usize) -> Result<(), String> {
-        if self.gone.is_some() || self.now.read_only || self.now.is_sick() {
+        if self.gone.is_some() || self.now.cannot_change() {
             return Ok(());
         }
         self.calm()?;
@@ -238,7 +238,7 @@ impl Driver {
         let done = self.world.run(&format!("trash empty POOL{word} --yes"))?;
         let after = trash::walk(&self.world);
         let left = after.iter().find(|found| found.is_leaf && is_within(&found.path, &path));
-        let can_all = !self.now.read_only && !self.now.is_sick();
+        let can_all = !self.now.cannot_change();
         if let Some(found) = left.filter(|_| can_all) {
             return Err(format!("{found:?} is still in the trash: {}", done.describe()));
         }
