@@ -549,3 +549,41 @@ fn an_attribute_set_beside_an_open_stays() {
         }
     }
 }
+
+#[test]
+fn copies_that_were_equal_part_though_one_of_them_has_gone() {
+    let check = |what: &str, lose: &dyn Fn(&Bed, &FaultyFs), regain: &dyn Fn(&Bed, &FaultyFs)| {
+        for faulty in [0, 1] {
+            let (_scratch, _disks, disk, bed) = with_faults(faulty);
+            bed.create("d/f", "before");
+            let handle = bed.open("d/f", WRITE).unwrap();
+            bed.put(handle, 0, "B").unwrap();
+            // As at the close of a duplicate: both have one number.
+            ops::data::open::flush(bed.pool(), handle).unwrap();
+            bed.both("d/f", "Before");
+            lose(&bed, &disk);
+            assert_eq!(bed.put(handle, 0, "AFTER!"), Ok(6), "{what}, {faulty}");
+            regain(&bed, &disk);
+            let numbers = [0, 1].map(|at| bed.generation(at, "d/f").unwrap());
+            let contents = [0, 1].map(|at| bed.on(at, "d/f"));
+            assert!(
+                numbers[0].number != numbers[1].number || contents[0] == contents[1],
+                "{what}, {faulty}: {numbers:?} {contents:?}"
+            );
+            bed.close(handle);
+            assert_eq!(bed.read("d/f"), "AFTER!", "{what}, {faulty}");
+        }
+    };
+    check(
+        "a branch has left",
+        &|bed, disk| bed.left(&[usize::from(bed.made.branches[0] == disk.path()), 2]),
+        &|bed, _| bed.left(&[0, 1, 2]),
+    );
+    for kind in [Opcode::Getxattr, Opcode::Getattr, Opcode::Setxattr] {
+        check(
+            &format!("{kind:?} fails"),
+            &|_, disk| disk.set(Fault::Fail(Errno::IO), &[kind]),
+            &|_, disk| disk.heal(),
+        );
+    }
+}

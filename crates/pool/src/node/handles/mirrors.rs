@@ -105,6 +105,11 @@ impl Mirrors {
         self.apart
     }
 
+    /// Notes that no other copy has the number of the own one, though no mirror is left.
+    pub(crate) fn now_alone(&mut self) {
+        self.apart = true;
+    }
+
     pub(crate) fn keys(&self) -> SmallVec<[FileKey; 4]> {
         self.own.iter().chain(&self.list).map(|copy| copy.key).collect()
     }
@@ -132,7 +137,8 @@ impl Mirrors {
         self.on_all(true, |own| own.sync(false), |mirror| mirror.sync(false))
     }
 
-    /// Parts copies that are equal, before one of them changes. Those that others have changed since are let go.
+    /// Parts copies that are equal, before one of them changes. Those that others have changed since are let go. If none is left, the own
+    /// copy still has the number that it had.
     pub(crate) fn part(&mut self) -> Result<(), Errno> {
         let Some(own) = self.own.as_ref().filter(|_| !self.apart) else { return Ok(()) };
         let before = own.generation().inspect_err(|&errno| self.failed = Some(errno))?;
