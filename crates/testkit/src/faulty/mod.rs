@@ -48,7 +48,7 @@ pub enum Fault {
     Fail(Errno),
     /// A read or write that goes beyond this offset fails with this errno, and has no effect.
     FailBeyond(u64, Errno),
-    /// A change of the size fails with this errno, be it by truncate(2) or an open with `O_TRUNC`. It has no effect.
+    /// A change of the size fails with this errno, be it by truncate(2) or an open with `O_TRUNC` of a file that has one. It has no effect.
     FailResize(Errno),
     /// It is carried out after this time.
     Delay(Duration),
@@ -320,7 +320,11 @@ impl Handler for Served {
         };
         let resizes = match &request.op {
             Op::Setattr(set) => set.size.is_some(),
-            Op::Open { flags, .. } => OFlags::from_bits_retain(*flags).contains(OFlags::TRUNC),
+            Op::Open { flags, .. } => {
+                // The kernel passes the flag on for a file that has just been made, when it opens that past a pool.
+                let empties = OFlags::from_bits_retain(*flags).contains(OFlags::TRUNC);
+                empties && !self.mirror.is_empty(request.header.node)
+            }
             _ => false,
         };
         if let Some(errno) = kind.and_then(|kind| self.faults.inject(kind, end, resizes)) {
