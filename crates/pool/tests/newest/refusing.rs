@@ -222,3 +222,52 @@ fn a_new_file_is_made_where_that_is_possible() {
         }
     });
 }
+
+#[test]
+fn of_three_copies_two_stay_equal() {
+    for (faulty, step, refused) in (0..3).flat_map(|f| (0..4).flat_map(move |s| ALL.map(|r| (f, s, r)))) {
+        let what = &format!("disk {faulty} refuses {refused:?} from step {step}");
+        let scratch = ScratchDir::new("refusing-", &["faulty"]);
+        let disk = FaultyFs::mount(&scratch.path("faulty"));
+        let disks = [LoopFs::tmpfs(8 << 20), LoopFs::tmpfs(8 << 20)];
+        let mut paths: Vec<PathBuf> = disks.iter().map(|disk| disk.path().to_owned()).collect();
+        paths.insert(faulty, disk.path().to_owned());
+        let bed = Bed::written_at_once(3, paths);
+        let made = Faulty { bed, disk, faulty, _disks: Vec::new(), _scratch: scratch };
+        made.bed.create("d/f", "before");
+        let handle = made.open("d/f", WRITE).unwrap();
+        let refuse = |at| {
+            if at == step {
+                made.refuse(refused);
+            }
+        };
+        refuse(0);
+        assert_eq!(made.put(handle, 0, "A"), Ok(1), "{what}");
+        refuse(1);
+        assert_eq!(made.sync(handle), Ok(()), "{what}");
+        refuse(2);
+        assert_eq!(made.put(handle, 5, "BB"), Ok(2), "{what}");
+        refuse(3);
+        assert_eq!(made.close(handle), Ok(()), "{what}");
+        let rest: Vec<usize> = (0..3).filter(|at| *at != faulty).collect();
+        let holds = [0, 1, 2].map(|at| (made.bed.generation(at, "d/f"), made.bed.on(at, "d/f")));
+        for at in &rest {
+            assert_eq!(holds[*at].1, "AeforBB", "{what}: {holds:?}");
+        }
+        made.disk.heal();
+        let holds = [0, 1, 2].map(|at| (made.bed.generation(at, "d/f"), made.bed.on(at, "d/f")));
+        assert!(made.bed.are_same("d/f", rest[0], rest[1]), "{what}: {holds:?}");
+        let fresh = |which: &[usize]| {
+            let paths = which.iter().map(|at| made.bed.made.branches[*at].clone()).collect();
+            Bed::written_at_once(3, paths).read("d/f")
+        };
+        // Whichever disk is lost afterwards.
+        for lost in 0..3 {
+            let left: Vec<usize> = (0..3).filter(|at| *at != lost).collect();
+            assert_eq!(fresh(&left), "AeforBB", "{what}, disk {lost} is lost: {holds:?}");
+        }
+        if holds[faulty].0 == holds[rest[0]].0 {
+            assert_eq!(holds[faulty].1, "AeforBB", "{what}: {holds:?}");
+        }
+    }
+}

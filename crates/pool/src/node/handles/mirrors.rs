@@ -173,9 +173,16 @@ impl Mirrors {
             return self.sync(false);
         }
         // First, and on disk with the data: whoever opens this copy for writing then knows that others may be equal.
-        let own = self.own.as_ref().ok_or(Errno::BADF)?;
-        own.put(number, true).inspect_err(|&errno| self.failed = Some(errno))?;
-        self.sync(false)?;
+        let number = loop {
+            let number = self.number;
+            let own = self.own.as_ref().ok_or(Errno::BADF)?;
+            own.put(number, true).inspect_err(|&errno| self.failed = Some(errno))?;
+            self.sync(false)?;
+            // One that could not sync was let go, and the others have got other numbers.
+            if self.number == number {
+                break number;
+            }
+        };
         self.list.retain(|mirror| {
             mirror.put(number, true).inspect_err(|&errno| mirror_fails(mirror, errno)).is_ok()
         });
