@@ -1,7 +1,8 @@
 //! Mirrors: the other copies of a file that is open for writing, which get each write at the same time (`when = "written"`).
 //!
-//! While they may differ, the node's own copy has the largest number, and each mirror a smaller one of its own, all without the
-//! mark: so whatever ends in between, the own copy is right, and the mirrors are old. When all of them are on disk with the same
+//! While they may differ, the node's own copy has the largest number, without the mark, and each mirror a smaller one of its own, with
+//! it: so whatever ends in between, the own copy is right, and the mirrors are old; and one that is the newest because the others are
+//! away gets a larger number than theirs before it changes. When all of them are on disk with the same
 //! data and attributes, they get one number with the mark, as copies that the mover has made.
 
 use canopy_base::error::{Failure, is_full, is_illness};
@@ -131,7 +132,7 @@ impl Mirrors {
         let mut number = self.number;
         self.list.retain(|mirror| {
             number -= 1;
-            mirror.put(number, false).inspect_err(|&errno| mirror_fails(mirror, errno)).is_ok()
+            mirror.put(number, true).inspect_err(|&errno| mirror_fails(mirror, errno)).is_ok()
         });
         self.apart = true;
         self.on_all(true, |own| own.sync(false), |mirror| mirror.sync(false))

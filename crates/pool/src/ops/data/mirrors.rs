@@ -420,7 +420,7 @@ fn make_old_copy(
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         rustix::fs::openat(dir, name, flags, mode_in(caller, dir, mode)?)?
     };
-    let made = generation::write(fd.as_fd(), Generation { number, shared: false })
+    let made = generation::write(fd.as_fd(), Generation { number, shared: true })
         .and_then(|()| stat::of(fd.as_fd()))
         .map(|attr| attr.key());
     match made {
