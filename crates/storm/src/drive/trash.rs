@@ -258,8 +258,9 @@ impl Driver {
             let path = self.world.pool().path().join(format!("litter{}", number % 3));
             let made = fs::write(&path, &bytes);
             let full = |error: &std::io::Error| error.kind() == ErrorKind::StorageFull && self.now.small;
-            let refused =
-                |error: &std::io::Error| error.kind() == ErrorKind::ReadOnlyFilesystem && self.now.read_only;
+            let refused = |error: &std::io::Error| {
+                error.kind() == ErrorKind::ReadOnlyFilesystem && self.now.read_only || self.now.refusing
+            };
             match made.and_then(|()| fs::remove_file(&path)) {
                 Err(error) if !full(&error) && !refused(&error) => {
                     return Err(format!("{}: {error}", path.display()));
