@@ -19,10 +19,12 @@
 //! | EAGAIN for an open with O_NONBLOCK | a command of upkeep runs | it holds a lease on the file (fcntl(2)) |
 //! | EBADMSG | attributes cannot be read | the disk says so |
 //! | EIO for reading what is open | a disk fails | the disk says so; what another disk has must be read by name |
+//! | EIO, or EROFS, for a change | a disk refuses changes | the disk says so; the driver knows what must succeed elsewhere |
+//! | attributes stay as they were | what that disk holds | docs/reliability.md, *When a branch fails* |
 //!
 //! What the pool refuses has no effect: the plain directory does not do it either, and the trees are still compared.
 
-use canopy_testkit::model::{Change, Op, Outcome, RenameHow, Shown};
+use canopy_testkit::model::{Access, Change, Create, Op, Outcome, RenameHow, Shown, XattrHow};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
@@ -38,12 +40,18 @@ pub(crate) struct Conditions {
     pub(crate) survives: bool,
     pub(crate) unreadable: bool,
     pub(crate) failing: bool,
+    pub(crate) refusing: bool,
 }
 
 impl Conditions {
     /// Whether the pool cannot be compared as a whole.
     pub(crate) fn is_sick(self) -> bool {
         self.unreadable || self.failing
+    }
+
+    /// Whether some disk does not take every change.
+    pub(crate) fn cannot_change(self) -> bool {
+        self.read_only || self.refusing || self.is_sick()
     }
 }
 
@@ -60,9 +68,11 @@ pub(crate) enum Then {
 pub(crate) fn then(op: &Op, pool: &Outcome, now: Conditions) -> Then {
     let refused = match pool {
         Outcome::Failed(Errno::NOSPC | Errno::DQUOT) => now.small,
-        Outcome::Failed(Errno::ROFS) => now.read_only,
+        Outcome::Failed(Errno::ROFS) => now.read_only || (now.refusing && changes(op)),
         Outcome::Failed(Errno::BADMSG) => now.unreadable,
-        Outcome::Failed(Errno::IO) => now.failing && matches!(op, Op::Read { .. } | Op::CopyRange { .. }),
+        Outcome::Failed(Errno::IO) => {
+            now.failing && matches!(op, Op::Read { .. } | Op::CopyRange { .. }) || now.refusing && changes(op)
+        }
         Outcome::Failed(Errno::AGAIN) => {
             now.upkeep && matches!(op, Op::Open { .. } | Op::Change { change: Change::Size(_), .. })
         }
@@ -80,6 +90,28 @@ pub(crate) fn then(op: &Op, pool: &Outcome, now: Conditions) -> Then {
             Then::Part(Op::Write { slot, offset, len: *done as usize, seed })
         }
         _ => Then::Same,
+    }
+}
+
+/// Whether an operation changes anything.
+fn changes(op: &Op) -> bool {
+    match op {
+        Op::Open { access, create, truncate, .. } => {
+            *access != Access::Read || *create != Create::No || *truncate
+        }
+        Op::Xattr { how, .. } => !matches!(how, XattrHow::Get(_) | XattrHow::List),
+        Op::Read { .. }
+        | Op::Seek { .. }
+        | Op::Close { .. }
+        | Op::Readlink { .. }
+        | Op::Stat { .. }
+        | Op::Same { .. }
+        | Op::OpenDir { .. }
+        | Op::CloseDir { .. }
+        | Op::List { .. }
+        | Op::Statfs { .. }
+        | Op::Forget => false,
+        _ => true,
     }
 }
 

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount_remount, unmount};
 
 use crate::plan::Make;
+use crate::script::Refused;
 
 enum Store {
     Real(LoopFs),
@@ -129,6 +130,17 @@ impl Disk {
     pub(crate) fn lose_contents(&self) {
         if let Store::Faulty { faulty, .. } = &self.store {
             faulty.set(Fault::Fail(Errno::IO), &[Opcode::Read]);
+        }
+    }
+
+    /// Changes of what is on it fail from now on.
+    pub(crate) fn refuse(&self, what: Refused) {
+        let Store::Faulty { faulty, .. } = &self.store else { return };
+        match what {
+            Refused::Data => faulty.refuse_data(true),
+            Refused::Syncs => faulty.refuse_syncs(),
+            Refused::Writes => faulty.refuse_data(false),
+            Refused::Changes => faulty.refuse_changes(),
         }
     }
 

@@ -66,7 +66,7 @@ impl Plan {
             let kind = if has(Weather::Filesystems) { Kind::Ext4 } else { Kind::Tmpfs };
             disks[small] = Make::Real { kind, size: 4 * MIB };
         }
-        if has(Weather::Unreadable) || has(Weather::Failing) {
+        if has(Weather::Unreadable) || has(Weather::Failing) || has(Weather::Refusing) {
             disks.truncate(2);
             disks.push(Make::Faulty);
         }

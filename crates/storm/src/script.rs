@@ -33,6 +33,18 @@ pub(crate) enum Directly {
     Remove,
 }
 
+/// What a disk fails to do, while it can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// Writes, truncations and allocations.
+    Data,
+    Syncs,
+    /// Both.
+    Writes,
+    /// Attributes and names as well.
+    Changes,
+}
+
 /// What is done with the trash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trashing {
@@ -116,6 +128,10 @@ pub(crate) enum Step {
     },
     Failing {
         on: bool,
+    },
+    /// A disk fails some changes, or none any more.
+    Refusing {
+        what: Option<Refused>,
     },
     Away {
         disk: usize,
@@ -204,6 +220,11 @@ fn arrivals(weather: Weather, rng: &mut Rng, unsettled: bool) -> (u32, Vec<(usiz
             (12, vec![(0, Step::Unreadable { on: true }), (later, Step::Unreadable { on: false })])
         }
         Weather::Failing => (8, vec![(0, Step::Failing { on: true }), (later, Step::Failing { on: false })]),
+        Weather::Refusing => {
+            use Refused::{Changes, Data, Syncs, Writes};
+            let what = *rng.pick(&[Data, Syncs, Writes, Writes, Changes, Changes]);
+            (16, vec![(0, Step::Refusing { what: Some(what) }), (later, Step::Refusing { what: None })])
+        }
         Weather::Away => (12, away(rng, How::Set)),
         Weather::Pull => (8, away(rng, How::Pull)),
         Weather::Older => {
@@ -287,6 +308,7 @@ pub(crate) fn write(seed: u64, operations: usize, weathers: &Weathers) -> Vec<St
         Step::Readonly { disk: 0, on: false },
         Step::Unreadable { on: false },
         Step::Failing { on: false },
+        Step::Refusing { what: None },
         Step::Settle,
         Step::Trash { what: Trashing::List, choice: 0 },
     ]);

@@ -38,6 +38,7 @@ pub(crate) enum Weather {
     Types,
     Trash,
     Failing,
+    Refusing,
 }
 
 /// A weather, its name, whether it is on unless one says otherwise, and what it is.
@@ -108,6 +109,12 @@ pub(crate) const TABLE: &[Row] = &[
     Row(Weather::Types, "types", true, "while a disk is away, its names may become of another type"),
     Row(Weather::Trash, "trash", true, "what is removed is kept, listed, restored and removed for good"),
     Row(Weather::Failing, "failing", true, "what files on one disk hold cannot be read (EIO)"),
+    Row(
+        Weather::Refusing,
+        "refusing",
+        true,
+        "what files on one disk hold, or anything there, cannot be changed (EIO)",
+    ),
 ];
 
 impl Weather {

@@ -55,7 +55,16 @@ impl Bed {
 
     /// A pool over these directories, whose rule wants so many copies that are written at the same time.
     pub(super) fn written_at_once(copies: u8, branches: Vec<PathBuf>) -> Bed {
-        let mut config = Config { placement: placement(copies, true), ..Config::default() };
+        Bed::over(placement(copies, true), branches)
+    }
+
+    /// A pool over these directories, whose rule wants two copies when files are closed.
+    pub(super) fn when_closed(branches: Vec<PathBuf>) -> Bed {
+        Bed::over(placement(2, false), branches)
+    }
+
+    fn over(placement: Placement, branches: Vec<PathBuf>) -> Bed {
+        let mut config = Config { placement, ..Config::default() };
         config.policies.set_category(Category::Create, Policy::Ff);
         let pool = over(&branches, &vec![Mode::Rw; branches.len()], config);
         Bed::begun(Made { pool, branches, home: home() }, true)

@@ -10,5 +10,6 @@ mod copies;
 mod copy_rights;
 mod links;
 mod random;
+mod refusing;
 mod rejoin;
 mod written;

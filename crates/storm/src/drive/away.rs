@@ -12,6 +12,7 @@ use canopy_testkit::tree::Kind;
 use canopy_testkit::{PATIENCE, Tree};
 
 use super::Driver;
+use super::branches::DISK;
 
 use crate::compare::{self, Paths, is_within};
 use crate::script::How;
@@ -62,7 +63,8 @@ impl Gone {
 impl Driver {
     pub(super) fn away(&mut self, disk: usize, how: How, settled: bool) -> Result<(), String> {
         let disk = disk % self.world.disks.len();
-        let busy = self.gone.is_some() || self.now.read_only || self.now.is_sick();
+        let unwell = self.now.read_only || self.now.is_sick() || (self.now.refusing && disk != DISK);
+        let busy = self.gone.is_some() || unwell;
         if busy || !self.world.present().contains(&disk) || !self.world.can_spare(disk) {
             return Ok(());
         }
@@ -74,6 +76,7 @@ impl Driver {
         if settled {
             self.settle()?;
         }
+        self.end_refusal();
         self.world.set_sign(disk)?;
         let hidden = compare::only_on(&mut self.world, disk)?;
         let names = names(&self.world, disk);

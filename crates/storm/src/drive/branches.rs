@@ -14,7 +14,7 @@ use crate::script::Directly;
 use crate::weather::Weather;
 
 /// The one that fails at times.
-const DISK: usize = 2;
+pub(super) const DISK: usize = 2;
 /// How many disks there are at most.
 const DISKS: usize = 6;
 
@@ -41,7 +41,7 @@ impl Driver {
     /// Empties a disk, takes it out of the pool, and adds it again.
     pub(super) fn drain(&mut self, disk: usize) -> Result<(), String> {
         let disk = disk % self.world.disks.len();
-        if self.gone.is_some() || !self.world.can_drain(disk) || self.now.read_only || self.now.is_sick() {
+        if self.gone.is_some() || !self.world.can_drain(disk) || self.now.cannot_change() {
             return Ok(());
         }
         self.calm()?;
@@ -71,7 +71,7 @@ impl Driver {
     pub(super) fn read_only(&mut self, disk: usize, on: bool) -> Result<(), String> {
         let disk = disk % self.world.disks.len();
         if on {
-            if self.gone.is_some() || self.now.read_only || !self.world.can_spare(disk) {
+            if self.gone.is_some() || self.now.read_only || self.now.refusing || !self.world.can_spare(disk) {
                 return Ok(());
             }
             self.calm()?;
@@ -88,7 +88,7 @@ impl Driver {
     }
 
     /// Waits until the pool changes something on a disk again, unless it is read-only for another reason.
-    fn wait_until_healthy(&self, disk: usize) -> Result<(), String> {
+    pub(super) fn wait_until_healthy(&self, disk: usize) -> Result<(), String> {
         if self.world.disks[disk].read_only {
             return Ok(());
         }
@@ -101,6 +101,7 @@ impl Driver {
     pub(super) fn unreadable(&mut self, on: bool) -> Result<(), String> {
         if on == self.now.unreadable
             || self.now.failing
+            || self.now.refusing
             || self.gone.is_some()
             || self.world.disks[DISK].kind() != "faulty"
         {
@@ -130,7 +131,8 @@ impl Driver {
 
     /// What files on a disk hold cannot be read any more. What another disk holds is read from there.
     pub(super) fn failing(&mut self, on: bool) -> Result<(), String> {
-        let busy = on && (self.gone.is_some() || self.now.unreadable || self.now.read_only);
+        let busy =
+            on && (self.gone.is_some() || self.now.unreadable || self.now.read_only || self.now.refusing);
         if on == self.now.failing || busy || self.world.disks[DISK].kind() != "faulty" {
             return Ok(());
         }
@@ -188,7 +190,7 @@ impl Driver {
         let plan = &self.world.plan;
         let copied = plan.rules.starts_with("**=copies") && plan.weathers.has(Weather::Copies);
         // What a disk does not tell of a file is no reason for the pool to show it.
-        if copied || self.now.read_only || self.now.is_sick() {
+        if copied || self.now.cannot_change() {
             return Ok(());
         }
         self.calm()?;

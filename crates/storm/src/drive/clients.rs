@@ -10,6 +10,7 @@ use rustix::fs::{XattrFlags, lsetxattr};
 use rustix::io::Errno;
 
 use super::Driver;
+use super::refusing::is_refusal;
 use crate::allowed::{self, Then};
 use crate::compare::is_within;
 
@@ -19,12 +20,16 @@ impl Driver {
             self.idle = true;
             return Ok(());
         }
-        let going = self.going(op);
+        let (going, before) = (self.going(op), self.before_open(op));
         let pool = self.world.client.apply(op);
         let plain = match allowed::then(op, &pool, self.now) {
             Then::Same => self.world.reference.apply(op),
             Then::Part(op) => self.world.reference.apply(&op),
             Then::Nothing => {
+                let wrong = self.must_not_fail(op, before.as_ref());
+                if let Some(why) = wrong.filter(|_| is_refusal(&pool) && self.now.refusing) {
+                    return Err(format!("{pool:?}: {why}"));
+                }
                 // An open that fails has closed what was in its slot.
                 if let Op::Open { slot, .. } | Op::Tmpfile { slot, .. } = op {
                     self.world.reference.apply(&Op::Close { slot: *slot });
@@ -36,6 +41,10 @@ impl Driver {
             }
         };
         if plain.allows(&pool) {
+            if plain == Outcome::Done {
+                self.opened(op, before.as_ref());
+                self.synced(op)?;
+            }
             // An open that fails has closed what was open.
             let opens = matches!(op, Op::Open { .. } | Op::OpenDir { .. } | Op::Tmpfile { .. });
             self.idle = !opens && !matches!(plain, Outcome::Done | Outcome::Number(_));
@@ -84,7 +93,7 @@ impl Driver {
         if paths.iter().any(|path| !self.can_touch(path)) {
             return true;
         }
-        if self.now.read_only && self.changes_read_only(op) {
+        if (self.now.read_only || self.now.refusing) && self.changes_read_only(op) {
             return true;
         }
         let Some(gone) = &self.gone else { return false };
@@ -99,12 +108,16 @@ impl Driver {
             Op::Xattr { on, how } if !matches!(how, XattrHow::Get(_) | XattrHow::List) => on,
             _ => return false,
         };
-        let On::Path(path) = on else { return true };
+        let On::Path(path) = on else {
+            // What is written at once is cut at once.
+            return self.now.read_only || !matches!(op, Op::Change { change: Change::Size(_), .. });
+        };
         self.is_read_only(path)
     }
 
     fn is_read_only(&self, path: &str) -> bool {
         self.world.holders(path).into_iter().any(|disk| self.world.disks[disk].read_only)
+            || self.is_refused(path)
     }
 
     /// Whether everything of this path, above and below it, can be reached.
@@ -168,7 +181,8 @@ impl Driver {
             return Ok(());
         }
         let fits = meta.is_ok_and(|meta| meta.is_file() && meta.len() >= offset + len);
-        if !fits || !self.can_touch(path) {
+        // A page keeps what it could not write.
+        if !fits || !self.can_touch(path) || self.is_refused(path) {
             return Ok(());
         }
         let end = offset + len;
@@ -184,7 +198,7 @@ impl Driver {
         match stored(&self.world.at(path)) {
             Ok(()) => stored(&self.world.beside(path)),
             // The holes of the file, and copies, need room. What cannot say whether it is old is not written.
-            Err(_) if self.now.small || self.now.read_only || self.now.is_sick() => Ok(()),
+            Err(_) if self.now.small || self.now.cannot_change() => Ok(()),
             Err(why) => Err(why),
         }
     }

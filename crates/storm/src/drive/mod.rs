@@ -4,6 +4,7 @@ mod away;
 mod branches;
 mod clients;
 mod races;
+mod refusing;
 mod serving;
 mod settle;
 mod trash;
@@ -26,6 +27,7 @@ use crate::watchdog::Watchdog;
 use crate::weather::Weather;
 use crate::world::World;
 use away::Gone;
+use refusing::Refusals;
 
 /// After how many operations of clients the trees are compared.
 const EVERY: usize = 25;
@@ -50,6 +52,7 @@ pub(crate) struct Driver {
     kept: Known,
     /// Old trash has had to make room.
     littered: bool,
+    refusals: Refusals,
 }
 
 /// What a person who watches has asked for.
@@ -127,6 +130,7 @@ impl Driver {
             direct: 0,
             kept: Known::default(),
             littered: false,
+            refusals: Refusals::default(),
         }
     }
 
@@ -187,6 +191,7 @@ impl Driver {
             Step::Readonly { disk, on } => self.read_only(disk, on),
             Step::Unreadable { on } => self.unreadable(on),
             Step::Failing { on } => self.failing(on),
+            Step::Refusing { what } => self.refusing(what),
             Step::Away { disk, how, settled } => self.away(disk, how, settled),
             Step::Back { front } => self.back(front),
             Step::Picture { disk } => self.picture(disk),

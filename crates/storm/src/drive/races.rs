@@ -20,7 +20,7 @@ impl Driver {
         let free = self.world.beside("a").symlink_metadata().is_ok_and(|meta| meta.is_dir());
         // It may have come back from the trash.
         let free = free && self.world.beside(DIR).symlink_metadata().is_err();
-        if !free || self.gone.is_some() || self.now.read_only || self.now.is_sick() {
+        if !free || self.gone.is_some() || self.now.cannot_change() {
             return Ok(());
         }
         let (pool, plain) = (self.world.at(DIR), self.world.beside(DIR));

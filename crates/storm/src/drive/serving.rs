@@ -13,6 +13,7 @@ impl Driver {
         self.end_kill()?;
         self.kill = Some(Kill::after(self.world.pool(), Duration::from_micros(after))?);
         self.now.dying = true;
+        self.refusals.forget();
         Ok(())
     }
 
@@ -28,6 +29,7 @@ impl Driver {
             return Ok(());
         }
         self.end_kill()?;
+        self.refusals.forget();
         self.world.upgrade()
     }
 

@@ -15,7 +15,7 @@ impl Driver {
     pub(super) fn settle(&mut self) -> Result<(), String> {
         self.calm()?;
         self.close();
-        if !self.now.read_only && !self.now.is_sick() {
+        if !self.now.cannot_change() {
             self.make_copies()?;
         }
         self.compare()
@@ -47,6 +47,7 @@ impl Driver {
             return Ok(());
         }
         self.calm()?;
+        self.refusals.forget();
         let rules = self.world.place(self.world.plan.rules);
         self.world.set(&format!(
             "rules={}",
@@ -60,7 +61,8 @@ impl Driver {
 
     /// Makes files and their copies without rules, which come later; then the files are written.
     pub(super) fn unruled(&mut self, files: usize) -> Result<(), String> {
-        if !self.world.plan.rules.starts_with("**=copies") || self.gone.is_some() || self.now.read_only {
+        if !self.world.plan.rules.starts_with("**=copies") || self.gone.is_some() || self.now.cannot_change()
+        {
             return Ok(());
         }
         self.settle()?;

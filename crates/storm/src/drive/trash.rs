@@ -148,7 +148,7 @@ impl Driver {
 
     /// Has something come back, in the plain directory as well.
     fn restore(&mut self, choice: usize) -> Result<(), String> {
-        if self.gone.is_some() || self.now.read_only || self.now.is_sick() {
+        if self.gone.is_some() || self.now.cannot_change() {
             return Ok(());
         }
         self.calm()?;
@@ -241,7 +241,7 @@ impl Driver {
         let done = self.world.run(&format!("trash empty POOL{word} --yes"))?;
         let after = trash::walk(&self.world);
         let left = after.iter().find(|found| found.is_leaf && is_within(&found.path, &path));
-        let can_all = !self.now.read_only && !self.now.is_sick();
+        let can_all = !self.now.cannot_change();
         if let Some(found) = left.filter(|_| can_all) {
             return Err(format!("{found:?} is still in the trash: {}", done.describe()));
         }
@@ -261,6 +261,7 @@ impl Driver {
         let is_allowed = |error: &std::io::Error| match error.kind() {
             ErrorKind::StorageFull => now.small,
             ErrorKind::ReadOnlyFilesystem => now.read_only,
+            _ if now.refusing => true,
             // One of two copies cannot tell whether it is the newest.
             _ => now.unreadable && error.raw_os_error() == Some(Errno::BADMSG.raw_os_error()),
         };

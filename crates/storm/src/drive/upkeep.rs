@@ -18,6 +18,7 @@ impl Driver {
             return Ok(());
         }
         self.now.upkeep = true;
+        self.refusals.forget();
         self.command = Some((line.to_owned(), self.world.start(line, disk)));
         Ok(())
     }

@@ -284,6 +284,10 @@ impl Mirror {
         }
     }
 
+    pub(super) fn is_empty(&self, id: NodeId) -> bool {
+        self.fd(id).and_then(|fd| statx(fd.as_fd())).is_ok_and(|found| found.stx_size == 0)
+    }
+
     fn fd(&self, id: NodeId) -> Result<Arc<OwnedFd>, Errno> {
         lock(&self.nodes).known.get(&id.0).map(|node| Arc::clone(&node.fd)).ok_or(Errno::STALE)
     }

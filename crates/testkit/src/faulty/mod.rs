@@ -26,6 +26,7 @@ use canopy_fuse::transport::WorkerGrowth;
 use canopy_fuse::{
     Handler, KernelLimits, Op, Opcode, Replied, Reply, Request, Session, SessionOptions, Undelivered,
 };
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
@@ -47,6 +48,8 @@ pub enum Fault {
     Fail(Errno),
     /// A read or write that goes beyond this offset fails with this errno, and has no effect.
     FailBeyond(u64, Errno),
+    /// A change of the size fails with this errno, be it by truncate(2) or an open with `O_TRUNC` of a file that has one. It has no effect.
+    FailResize(Errno),
     /// It is carried out after this time.
     Delay(Duration),
     /// It is carried out after a time up to this, drawn at random for each request.
@@ -170,6 +173,47 @@ impl FaultyFs {
         self.faults.changed.notify_all();
     }
 
+    /// What files hold cannot be changed any more (`EIO`), and, unless `synced`, not be synced. They can be read, and attributes and
+    /// names change.
+    pub fn refuse_data(&self, synced: bool) {
+        self.set(Fault::Fail(Errno::IO), &[Opcode::Write, Opcode::Fallocate, Opcode::CopyFileRange]);
+        self.set(Fault::FailResize(Errno::IO), &[Opcode::Setattr, Opcode::Open]);
+        if !synced {
+            self.refuse_syncs();
+        }
+    }
+
+    /// Files cannot be synced any more (`EIO`).
+    pub fn refuse_syncs(&self) {
+        self.set(Fault::Fail(Errno::IO), &[Opcode::Fsync]);
+    }
+
+    /// Nothing can be changed any more (`EIO`). All can be read.
+    pub fn refuse_changes(&self) {
+        use Opcode::{
+            Create, Fsyncdir, Link, Mkdir, Mknod, Removexattr, Rename, Rename2, Rmdir, Setattr, Setxattr,
+            Symlink, Tmpfile, Unlink,
+        };
+        let changes = [
+            Create,
+            Fsyncdir,
+            Link,
+            Mkdir,
+            Mknod,
+            Removexattr,
+            Rename,
+            Rename2,
+            Rmdir,
+            Setattr,
+            Setxattr,
+            Symlink,
+            Tmpfile,
+            Unlink,
+        ];
+        self.refuse_data(false);
+        self.set(Fault::Fail(Errno::IO), &changes);
+    }
+
     /// Sets the fault of every kind of request.
     pub fn set_all(&self, fault: Fault) {
         self.set(fault, Opcode::ALL);
@@ -235,7 +279,7 @@ impl Faults {
 
     /// Waits as long as the fault of this kind of request demands. Returns the errno to fail with, if any. `end`: where
     /// what is read or written ends.
-    fn inject(&self, kind: Opcode, end: u64) -> Option<Errno> {
+    fn inject(&self, kind: Opcode, end: u64, resizes: bool) -> Option<Errno> {
         let began = Instant::now();
         let mut state = self.lock();
         let mut drawn = None;
@@ -244,6 +288,7 @@ impl Faults {
                 None | Some(Fault::KeepOwner) => return None,
                 Some(Fault::Fail(errno)) => return Some(*errno),
                 Some(Fault::FailBeyond(limit, errno)) => return (end > *limit).then_some(*errno),
+                Some(Fault::FailResize(errno)) => return resizes.then_some(*errno),
                 Some(Fault::Hang) => Duration::MAX,
                 Some(Fault::Delay(time)) => *time,
                 Some(&Fault::DelayUpTo(most)) => *drawn.get_or_insert_with(|| state.draw(most)),
@@ -273,7 +318,16 @@ impl Handler for Served {
             Op::Write(io) => io.offset + io.data.len() as u64,
             _ => 0,
         };
-        if let Some(errno) = kind.and_then(|kind| self.faults.inject(kind, end)) {
+        let resizes = match &request.op {
+            Op::Setattr(set) => set.size.is_some(),
+            Op::Open { flags, .. } => {
+                // The kernel passes the flag on for a file that has just been made, when it opens that past a pool.
+                let empties = OFlags::from_bits_retain(*flags).contains(OFlags::TRUNC);
+                empties && !self.mirror.is_empty(request.header.node)
+            }
+            _ => false,
+        };
+        if let Some(errno) = kind.and_then(|kind| self.faults.inject(kind, end, resizes)) {
             return reply.error(errno.raw_os_error());
         }
         let (space, fault) = {

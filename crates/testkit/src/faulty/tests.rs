@@ -69,6 +69,47 @@ fn each_kind_of_request_has_a_fault_of_its_own() {
 }
 
 #[test]
+fn a_disk_that_refuses_changes_can_be_read() {
+    let scratch = ScratchDir::new("faulty-", &[]);
+    let faulty = FaultyFs::mount(&scratch.dir());
+    fs::write(faulty.backing_dir().join("file"), "text").expect("a file");
+    let data = [
+        r#"echo more >>"$AT/file""#,
+        r#"truncate -s 2 "$AT/file""#,
+        r#": >"$AT/file""#,
+        r#"fallocate -l 100 "$AT/file""#,
+    ];
+    let sync = r#"sync "$AT/file""#;
+    let names = [
+        r#"chmod 640 "$AT/file""#,
+        r#"touch -d 2001-02-03 "$AT/file""#,
+        r#"mkdir "$AT/dir""#,
+        r#"mv "$AT/file" "$AT/other" && mv "$AT/other" "$AT/file""#,
+        r#"ln "$AT/file" "$AT/link" && rm "$AT/link""#,
+    ];
+    let check = |script: &str, works: bool| {
+        let done = sh(&faulty, script);
+        assert_eq!(done.success(), works, "{script}: {}", done.describe());
+        // As shells and other programs call it, or "cannot create".
+        let is_said = ["I/O error", "put error", "annot"].iter().any(|why| done.stderr.contains(why));
+        assert!(works || is_said, "{script}: {}", done.describe());
+        assert_eq!(run(&faulty, r#"cat "$AT/file""#), "text");
+    };
+    faulty.refuse_data(true);
+    data.iter().for_each(|script| check(script, false));
+    check(sync, true);
+    names.iter().for_each(|script| check(script, true));
+    faulty.refuse_data(false);
+    check(sync, false);
+    run(&faulty, r#"rmdir "$AT/dir""#);
+    faulty.heal();
+    faulty.refuse_changes();
+    data.iter().chain(&names).for_each(|script| check(script, false));
+    faulty.heal();
+    run(&faulty, r#"echo more >>"$AT/file" && sync "$AT/file""#);
+}
+
+#[test]
 fn healing_and_dropping_let_hanging_requests_continue() {
     let scratch = ScratchDir::new("faulty-", &[]);
     let faulty = FaultyFs::mount(&scratch.dir());

@@ -63,6 +63,13 @@ impl Plain {
         })
     }
 
+    /// Whether a slot holds the file with this device and inode number.
+    pub fn is_open_as(&self, slot: usize, dev: u64, ino: u64) -> bool {
+        self.files[slot]
+            .as_ref()
+            .is_some_and(|file| fstat(file).is_ok_and(|it| (it.st_dev, it.st_ino) == (dev, ino)))
+    }
+
     fn fd(&self, on: On) -> Option<BorrowedFd<'_>> {
         match on {
             On::Path(_) => None,

@@ -1,7 +1,8 @@
 //! Mirrors: the other copies of a file that is open for writing, which get each write at the same time (`when = "written"`).
 //!
-//! While they may differ, the node's own copy has the largest number, and each mirror a smaller one of its own, all without the
-//! mark: so whatever ends in between, the own copy is right, and the mirrors are old. When all of them are on disk with the same
+//! While they may differ, the node's own copy has the largest number, without the mark, and each mirror a smaller one of its own, with
+//! it: so whatever ends in between, the own copy is right, and the mirrors are old; and one that is the newest because the others are
+//! away gets a larger number than theirs before it changes. When all of them are on disk with the same
 //! data and attributes, they get one number with the mark, as copies that the mover has made.
 
 use canopy_base::error::{Failure, is_full, is_illness};
@@ -105,6 +106,11 @@ impl Mirrors {
         self.apart
     }
 
+    /// Notes that no other copy has the number of the own one, though no mirror is left.
+    pub(crate) fn now_alone(&mut self) {
+        self.apart = true;
+    }
+
     pub(crate) fn keys(&self) -> SmallVec<[FileKey; 4]> {
         self.own.iter().chain(&self.list).map(|copy| copy.key).collect()
     }
@@ -126,13 +132,14 @@ impl Mirrors {
         let mut number = self.number;
         self.list.retain(|mirror| {
             number -= 1;
-            mirror.put(number, false).inspect_err(|&errno| mirror_fails(mirror, errno)).is_ok()
+            mirror.put(number, true).inspect_err(|&errno| mirror_fails(mirror, errno)).is_ok()
         });
         self.apart = true;
         self.on_all(true, |own| own.sync(false), |mirror| mirror.sync(false))
     }
 
-    /// Parts copies that are equal, before one of them changes. Those that others have changed since are let go.
+    /// Parts copies that are equal, before one of them changes. Those that others have changed since are let go. If none is left, the own
+    /// copy still has the number that it had.
     pub(crate) fn part(&mut self) -> Result<(), Errno> {
         let Some(own) = self.own.as_ref().filter(|_| !self.apart) else { return Ok(()) };
         let before = own.generation().inspect_err(|&errno| self.failed = Some(errno))?;
@@ -167,9 +174,16 @@ impl Mirrors {
             return self.sync(false);
         }
         // First, and on disk with the data: whoever opens this copy for writing then knows that others may be equal.
-        let own = self.own.as_ref().ok_or(Errno::BADF)?;
-        own.put(number, true).inspect_err(|&errno| self.failed = Some(errno))?;
-        self.sync(false)?;
+        let number = loop {
+            let number = self.number;
+            let own = self.own.as_ref().ok_or(Errno::BADF)?;
+            own.put(number, true).inspect_err(|&errno| self.failed = Some(errno))?;
+            self.sync(false)?;
+            // One that could not sync was let go, and the others have got other numbers.
+            if self.number == number {
+                break number;
+            }
+        };
         self.list.retain(|mirror| {
             mirror.put(number, true).inspect_err(|&errno| mirror_fails(mirror, errno)).is_ok()
         });

@@ -75,18 +75,19 @@ fn create_new(
     let chosen = names::create::room_for(op, Func::Create, &path, &dirs, name, &[])?;
     let flags = data::open::branch_flags(op, flags) - OFlags::TRUNC;
     let create = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let (index, fd) = open_new(op, caller, &mut dirs, (&path, name), &chosen, |dir| {
-        rustix::fs::openat(dir, name, create, mode_in(caller, dir, mode)?)
-    })?;
+    let make = |dir: BorrowedFd<'_>| rustix::fs::openat(dir, name, create, mode_in(caller, dir, mode)?);
+    // A disk that does not take the number is not the file's.
+    let begin = |dir: BorrowedFd<'_>, fd: BorrowedFd<'_>| {
+        resolve::generations::begin_generation(op, fd, &path, name).inspect_err(|_| {
+            let _ = rustix::fs::unlinkat(dir, name, AtFlags::empty());
+        })
+    };
+    let (index, fd) = open_new(op, caller, &mut dirs, (&path, name), &chosen, make, begin)?;
     op.dir_cache.admit(fd.as_fd()).inspect_err(|_| {
         // The file is new, and the kernel does not know it yet.
         let _ = dirs.unlink(index, name, AtFlags::empty());
     })?;
     let branch = &op.branches.as_slice()[index];
-    let begin = || resolve::generations::begin_generation(op, fd.as_fd(), &path, name);
-    branch.changes(begin).inspect_err(|_| {
-        let _ = dirs.unlink(index, name, AtFlags::empty());
-    })?;
     dirs.name_created(name, index);
     let attr = branch.reads(|| stat::of(fd.as_fd()))?;
     let mirrors = if open_file::writes(flags) {
@@ -134,9 +135,8 @@ fn make_nameless(
     let exclusive = OFlags::from_bits_retain(flags as _) & OFlags::EXCL;
     let flags = data::open::branch_flags(op, flags) - OFlags::TRUNC;
     let create = flags | exclusive | OFlags::TMPFILE | OFlags::CLOEXEC;
-    let (index, fd) = open_new(op, caller, &mut dirs, (&path, b""), &chosen, |dir| {
-        rustix::fs::openat(dir, c".", create, mode_in(caller, dir, mode)?)
-    })?;
+    let make = |dir: BorrowedFd<'_>| rustix::fs::openat(dir, c".", create, mode_in(caller, dir, mode)?);
+    let (index, fd) = open_new(op, caller, &mut dirs, (&path, b""), &chosen, make, |_, _| Ok(()))?;
     op.dir_cache.admit(fd.as_fd())?;
     let branch = &op.branches.as_slice()[index];
     let attr = branch.reads(|| stat::of(fd.as_fd()))?;
@@ -144,7 +144,8 @@ fn make_nameless(
     finish_create(op, caller, branch, node, fd, flags, attr, Default::default)
 }
 
-/// Creates a file on the first chosen branch or, if that is full or fails, on the next one the policy picks.
+/// Creates a file on the first chosen branch or, if that is full or fails, on the next one the policy picks. `begin` is what
+/// is done with a new file in its directory, as the daemon; one for which it fails is not there any more.
 fn open_new<'b>(
     op: &'b Op<'_>,
     caller: &Caller,
@@ -152,14 +153,20 @@ fn open_new<'b>(
     (path, name): (&[u8], &[u8]),
     chosen: &Choice,
     make: impl Fn(BorrowedFd<'_>) -> Result<OwnedFd, Errno>,
+    begin: impl Fn(BorrowedFd<'_>, BorrowedFd<'_>) -> Result<(), Errno>,
 ) -> Result<(usize, OwnedFd)> {
     let mut index = *chosen.first().ok_or(Error::Absent)?;
     let mut full = SmallVec::new();
     loop {
         let made = op.branches[index].changes(|| {
             names::create::bring_dir(op, dirs, index, path)?;
-            let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
-            make(dirs.get(index).ok_or(Errno::NOENT)?)
+            let dir = dirs.get(index).ok_or(Errno::NOENT)?;
+            let fd = {
+                let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
+                make(dir)?
+            };
+            begin(dir, fd.as_fd())?;
+            Ok(fd)
         });
         match made {
             Ok(fd) => return Ok((index, fd)),

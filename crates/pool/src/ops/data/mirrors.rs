@@ -63,7 +63,7 @@ pub(crate) fn begin(op: &mut Op<'_>, node: &Arc<Node>, trust: Trust, mirrors: &m
     } else {
         return Ok(());
     }
-    part(op, mirrors)?;
+    part(op, node, mirrors)?;
     Ok(())
 }
 
@@ -109,20 +109,31 @@ fn check(op: &Op<'_>, node: &Node, mirrors: &mut Locked<'_>) {
     }
 }
 
-fn part(op: &Op<'_>, mirrors: &mut Mirrors) -> Result<(), Errno> {
-    if mirrors.is_apart() || mirrors.list.is_empty() {
-        return Ok(());
+fn part(op: &Op<'_>, node: &Node, mirrors: &mut Mirrors) -> Result<(), Errno> {
+    if !mirrors.is_apart() && !mirrors.list.is_empty() {
+        let _right = op.rights.to_copy(mirrors.keys());
+        mirrors.part()?;
     }
-    let _right = op.rights.to_copy(mirrors.keys());
-    mirrors.part()
+    if !mirrors.is_apart()
+        && let Some(open) = node.opened()
+    {
+        // Those that were let go while all were equal have the number of this one, wherever they are.
+        open.changes(|| resolve::generations::outdate_others(op, open.location().fd.as_fd()).map(drop))?;
+        mirrors.now_alone();
+    }
+    Ok(())
 }
 
 /// Locks the node's mirrors for a change of the data, which may begin now. `None` if there are none.
 ///
 /// Errors: `ESTALE` if the node's own copy has failed; then it is to be [led away](has_led).
 pub(crate) fn for_change<'n>(op: &Op<'_>, node: &'n Node) -> Result<Option<Locked<'n>>> {
-    let Some(mut mirrors) = locked(op, node) else { return Ok(None) };
-    match part(op, &mut mirrors) {
+    if !node.has_mirrors() {
+        return Ok(None);
+    }
+    let mut mirrors = node.lock_mirrors();
+    check(op, node, &mut mirrors);
+    match part(op, node, &mut mirrors) {
         Err(errno) if mirrors.failed.is_none() => return Err(errno.into()),
         _ if mirrors.failed.is_some() => return Err(Error::Stale),
         _ => {}
@@ -409,7 +420,7 @@ fn make_old_copy(
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         rustix::fs::openat(dir, name, flags, mode_in(caller, dir, mode)?)?
     };
-    let made = generation::write(fd.as_fd(), Generation { number, shared: false })
+    let made = generation::write(fd.as_fd(), Generation { number, shared: true })
         .and_then(|()| stat::of(fd.as_fd()))
         .map(|attr| attr.key());
     match made {

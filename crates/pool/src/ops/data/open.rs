@@ -14,6 +14,7 @@ use crate::ops::moves;
 use crate::ops::read_cache;
 use crate::ops::reserve;
 use crate::ops::resolve;
+use crate::ops::resolve::generations::Outdated;
 use crate::paths::Uses;
 use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
@@ -313,10 +314,14 @@ fn open_on_branch(
 ) -> Result<OwnedFd, Errno> {
     // Whoever still waits for a lease has changed nothing: neither this copy nor what is known of the others.
     let file = resolve::writable::reopen(op, node, branch, fd, flags - OFlags::TRUNC)?;
-    let _right =
-        if open_file::writes(flags) { resolve::generations::outdate_others(op, file.as_fd())? } else { None };
+    let outdated = match open_file::writes(flags) {
+        true => resolve::generations::outdate_others(op, file.as_fd())?,
+        false => Outdated::default(),
+    };
     if flags.contains(OFlags::TRUNC) {
-        resolve::writable::reopen(op, node, branch, fd, flags)
+        let emptied = resolve::writable::reopen(op, node, branch, fd, flags);
+        // Then it can be emptied on another disk.
+        emptied.inspect_err(|_| outdated.take_back(file.as_fd()))
     } else {
         Ok(file)
     }

@@ -232,8 +232,9 @@ pub(super) fn begin_change<'p>(
         return Err(Error::Stale);
     }
     let Some(before) = before.filter(|before| before.shared) else {
-        if let Some(before) = before.filter(|_| op.journals.owes()) {
-            let number = generation::next(before.number);
+        // One that was being changed, when the newest was lost, is that now.
+        if before == Some(Generation::OUT_OF_DATE) {
+            let number = generation::next(0);
             let renew = || generation::write(first.fd.as_fd(), Generation { number, shared: false });
             first.branch.changes(renew)?;
         }
@@ -253,34 +254,51 @@ pub(super) fn begin_change<'p>(
     Ok(Change { _right: Some(right), round: Some((round, order)) })
 }
 
-/// Makes all other copies of a file out of date, on whatever disk they are, before its data change. One that nobody can share the
-/// number of may still be older than one on a disk that is away: it has been written, and its mirror is what is left.
+/// Says that the other copies of a file are out of date. Nobody copies the file or changes others before this is dropped.
+#[derive(Default)]
+pub(crate) struct Outdated<'p> {
+    _right: Option<WriteRight<'p>>,
+    /// What the copy said of itself before it became newer than the others.
+    before: Option<Generation>,
+}
+
+impl Outdated<'_> {
+    /// Says that the others are as new as before: nothing has been changed, and can be here.
+    pub(crate) fn take_back(&self, file: BorrowedFd<'_>) {
+        if let Some(before) = self.before {
+            let _ = generation::write(file, before);
+        }
+    }
+}
+
+/// Makes all other copies of a file out of date, on whatever disk they are, before its data change.
 ///
 /// The new number is on disk when this returns: fdatasync(2) of data that are written later would not wait for it, and
 /// after a power cut the old copies would seem to be the same as this one. From then on, nobody claims that others are equal
 /// but the mover, which an open descriptor keeps away; without one, the right is held for the change.
 ///
 /// Errors: `EAGAIN`, before anything has changed, while a lease keeps a pinned file from being opened. So whoever opens the
-/// file does that first.
-pub(crate) fn outdate_others<'p>(
-    op: &'p Op<'_>,
-    file: BorrowedFd<'_>,
-) -> Result<Option<WriteRight<'p>>, Errno> {
+/// file does that first. After another error, the others are as new as before.
+pub(crate) fn outdate_others<'p>(op: &'p Op<'_>, file: BorrowedFd<'_>) -> Result<Outdated<'p>, Errno> {
     if !knows_copies(op) {
-        return Ok(None);
+        return Ok(Outdated::default());
     }
-    let right = op.rights.to_write(stat::of(file)?.key());
-    let before = match generation::read(file) {
-        Ok(None) => return Ok(Some(right)),
+    let right = Some(op.rights.to_write(stat::of(file)?.key()));
+    let (before, number) = match generation::read(file) {
+        Ok(None) => return Ok(Outdated { _right: right, before: None }),
         // One that was being changed, when the newest was lost, is that now.
-        Ok(Some(before)) if before.shared || op.journals.owes() => before.number,
-        Ok(Some(before)) if before.number == Generation::OUT_OF_DATE.number => before.number,
-        Ok(Some(_)) => return Ok(Some(right)),
+        Ok(Some(before)) if before.shared || before.number == Generation::OUT_OF_DATE.number => {
+            (Some(before), before.number)
+        }
+        Ok(Some(_)) => return Ok(Outdated { _right: right, before: None }),
         // The pool shows this one.
-        Err(_) => 0,
+        Err(_) => (None, 0),
     };
-    generation::put(file, Generation { number: generation::next(before), shared: false })?;
-    Ok(Some(right))
+    let outdated = Outdated { _right: right, before };
+    let put = generation::put(file, Generation { number: generation::next(number), shared: false });
+    // It may have the number, and only not be sure to keep it.
+    put.inspect_err(|_| outdated.take_back(file))?;
+    Ok(outdated)
 }
 
 /// Says that another branch may get a copy of a file with the same number. This is on disk when it returns.
