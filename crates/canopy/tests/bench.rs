@@ -56,11 +56,22 @@ fn a_quick_run_shows_every_row_and_leaves_nothing() {
 
     let report = read_json(&scratch.path("figures"));
     let tables = list(&report["tables"]);
-    let names =
-        ["goals", "meta", "walks", "programs", "concurrency", "dd", "reads", "blocks", "jobs", "survive"];
+    let names = [
+        "goals",
+        "meta",
+        "walks",
+        "programs",
+        "concurrency",
+        "dd",
+        "reads",
+        "blocks",
+        "jobs",
+        "survive",
+        "cold",
+    ];
     assert_eq!(words(tables, "table"), names);
     let rows: Vec<usize> = tables.iter().map(|table| list(&table["rows"]).len()).collect();
-    assert_eq!(rows, [21, 24, 6, 8, 16, 2, 18, 4, 12, 5]);
+    assert_eq!(rows, [21, 24, 6, 8, 16, 2, 18, 4, 12, 5, 3]);
     let goals = list(&tables[0]["rows"]);
     for row in tables.iter().flat_map(|table| list(&table["rows"])) {
         assert!(done.stdout.contains(row["work"].as_str().unwrap()), "{row}");

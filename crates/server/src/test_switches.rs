@@ -72,7 +72,7 @@ pub(crate) fn cached_after() -> Option<Duration> {
     None
 }
 
-/// Returns how long the keeper of the catalogue waits instead of what it waits otherwise.
+/// Returns how long the keepers of the catalogue and of records wait instead of what they wait otherwise.
 pub(crate) fn keeps_after() -> Option<Duration> {
     #[cfg(feature = "test-switches")]
     if let Some(milliseconds) = std::env::var("CANOPY_TEST_KEEPS").ok().and_then(|text| text.parse().ok()) {

@@ -48,6 +48,8 @@ pub enum TableId {
     Jobs,
     /// What the option survive costs
     Survive,
+    /// Walks a minute later, and after the kernel has forgotten all
+    Cold,
 }
 
 /// How much a run does.
@@ -79,6 +81,8 @@ pub(crate) struct Scale {
     pub pause: Duration,
     /// The most rounds of slow rows.
     pub slow_rounds: usize,
+    /// How long a file with data must have rested for its attributes to be kept in a catalogue.
+    pub rested: Duration,
 }
 
 impl Scale {
@@ -99,6 +103,7 @@ impl Scale {
         job_duration: Duration::from_millis(60),
         pause: Duration::from_millis(2200),
         slow_rounds: 5,
+        rested: Duration::from_secs(65),
     };
 
     /// Shows that everything works. The figures mean little.
@@ -119,6 +124,7 @@ impl Scale {
         job_duration: Duration::from_millis(5),
         pause: Duration::from_millis(1100),
         slow_rounds: 1,
+        rested: Duration::ZERO,
     };
 
     /// Returns the space that a table needs on the branches.
@@ -129,7 +135,7 @@ impl Scale {
             TableId::Goals => 3 * self.stream,
             TableId::Blocks => self.stream,
             // The branch, the pool and what it is compared with.
-            TableId::Walks => 3 * self.tree.bytes(),
+            TableId::Walks | TableId::Cold => 3 * self.tree.bytes(),
             // The tree, its archive, a copy, and what a round makes.
             TableId::Programs => 3 * 4 * self.program_tree.bytes(),
             // Sparse files, or names only.
@@ -168,6 +174,7 @@ impl<'s> Bench<'s> {
             TableId::Blocks => data::blocks(self),
             TableId::Jobs => data::jobs(self),
             TableId::Survive => survive::survive(self),
+            TableId::Cold => walks::cold(self),
         }
     }
 
@@ -362,6 +369,7 @@ impl TableId {
             TableId::Blocks => "blocks",
             TableId::Jobs => "jobs",
             TableId::Survive => "survive",
+            TableId::Cold => "cold",
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Keeping a record current while its branch is there.
 
 use super::log::Frame;
+use super::resume::{Quiet, Witness};
 use super::rows::Listing;
 use super::scan;
 use super::{Inner, Known, MOST_DEAD, MOST_DIRECTORIES, Record, Slot, Stale};
@@ -26,22 +27,23 @@ const GATHER_AT_MOST: Duration = Duration::from_secs(60);
 
 /// How a round went.
 #[derive(PartialEq, Eq)]
-enum Round {
+pub(super) enum Round {
     Ended,
     /// The branch is missing.
     Frozen,
 }
 
 impl Record {
-    /// Reads the branch with this root, and again what changes, on a thread of its own, until the record is frozen.
+    /// Reads the branch with this root, unless the witness proves that what is in the record still holds; and again what changes, on a
+    /// thread of its own, until the record is frozen. By now, all events are told to the record.
     ///
     /// # Errors
     /// If no thread can be started.
-    pub fn keep(self: &Arc<Record>, root: OwnedFd) -> io::Result<()> {
+    pub fn keep(self: &Arc<Record>, root: OwnedFd, witness: Box<dyn Witness>) -> io::Result<()> {
         let record = Arc::clone(self);
         let keep = move || {
             ioprio::yield_disks();
-            record.run(&root);
+            record.run(&root, &*witness);
             // Whoever unmounts the disk waits for this.
             drop(root);
         };
@@ -51,22 +53,37 @@ impl Record {
         Ok(())
     }
 
-    fn run(&self, root: &OwnedFd) {
+    fn run(&self, root: &OwnedFd, witness: &dyn Witness) {
         let dev = stat::of(root.as_fd()).map_or(0, |attr| attr.dev);
-        while self.read_all(root, dev) == Round::Ended {
+        let mut quiet = Quiet::new(witness.quiet());
+        let mut is_known = self.resume(witness);
+        while is_known || self.read_all(root, dev, witness) == Round::Ended {
+            is_known = false;
             loop {
-                let (missed, queued, frozen) = {
+                let (missed, queued, frozen, ending, end) = {
                     let inner = self.inner.lock();
-                    (inner.all_stale, !inner.queue.is_empty(), inner.frozen)
+                    let ending = !inner.ending.is_empty();
+                    (inner.all_stale, !inner.queue.is_empty(), inner.frozen, ending, inner.end)
                 };
                 if frozen {
                     return;
+                }
+                if ending {
+                    self.end(root, dev, witness, quiet.is_long(end));
+                    continue;
                 }
                 if missed {
                     break;
                 }
                 if !queued {
-                    thread::park();
+                    match quiet.rest(end) {
+                        Some(Duration::ZERO) => {
+                            self.note_state(witness, false);
+                            quiet.noted(self.inner.lock().end);
+                        }
+                        Some(rest) => thread::park_timeout(rest),
+                        None => thread::park(),
+                    }
                     continue;
                 }
                 self.gather();
@@ -77,20 +94,26 @@ impl Record {
         }
     }
 
-    /// Waits a moment, unless the branch goes.
+    /// Waits a moment, unless the branch goes, or this process ends.
     fn gather(&self) {
         let until = Instant::now() + GATHER;
+        let is_cut = || {
+            let inner = self.inner.lock();
+            inner.frozen || !inner.ending.is_empty()
+        };
         while let Some(rest) = until.checked_duration_since(Instant::now())
-            && !self.inner.lock().frozen
+            && !is_cut()
         {
             thread::park_timeout(rest);
         }
     }
 
     /// Reads the whole branch.
-    fn read_all(&self, root: &OwnedFd, dev: u64) -> Round {
+    fn read_all(&self, root: &OwnedFd, dev: u64, witness: &dyn Witness) -> Round {
+        let covered = witness.covered();
         let missed = {
             let mut inner = self.inner.lock();
+            (inner.covered, inner.unread) = (covered, false);
             inner.queue.clear();
             inner.dirs.values_mut().for_each(|slot| slot.queued = false);
             inner.missed
@@ -111,15 +134,17 @@ impl Record {
     }
 
     /// Reads the directories again in which something has happened.
-    fn read_queued(&self, root: &OwnedFd, dev: u64) -> Round {
+    pub(super) fn read_queued(&self, root: &OwnedFd, dev: u64) -> Round {
         let due = {
             let mut inner = self.inner.lock();
             let now = Instant::now();
-            let Inner { queue, dirs, .. } = &mut *inner;
+            let Inner { queue, dirs, ending, .. } = &mut *inner;
+            let at_once = !ending.is_empty();
             let is_due = |path: &mut Box<[u8]>| {
                 let Some(slot) = dirs.get_mut(path) else { return true };
                 let gather = (GATHER_PER_NAME * slot.names).min(GATHER_AT_MOST);
-                let due = slot.read.is_none_or(|read| now.saturating_duration_since(read) >= gather);
+                let due =
+                    at_once || slot.read.is_none_or(|read| now.saturating_duration_since(read) >= gather);
                 slot.queued = !due;
                 due
             };
@@ -136,6 +161,10 @@ impl Record {
             return Round::Frozen;
         }
         let mut inner = self.inner.lock();
+        // The file may be another record's from then on.
+        if inner.frozen {
+            return Round::Frozen;
+        }
         if let Err(why) = self.compact(&mut inner) {
             tracing::warn!("missing: {} cannot be written anew: {why}", self.path.shown());
         }
@@ -149,7 +178,11 @@ impl Record {
             match self.read_one(root, dev, &path, all) {
                 Ok(more) => todo.extend(more),
                 Err(Some(errno)) => {
-                    // It stays unknown.
+                    // It stays unknown, and the next process tries again.
+                    {
+                        let mut inner = self.inner.lock();
+                        inner.unread |= !inner.dirs.contains_key(&path);
+                    }
                     let (branch, path) = (self.branch.shown(), path.shown());
                     tracing::debug!("missing: {path} on {branch} cannot be read: {errno}");
                 }
@@ -287,7 +320,7 @@ impl Record {
     }
 
     /// Has a machine that loses its power lose little.
-    fn sync(&self, inner: &mut Inner) {
+    pub(super) fn sync(&self, inner: &mut Inner) {
         if let Some(file) = &inner.file
             && let Err(why) = file.sync_data()
         {
@@ -328,7 +361,7 @@ impl Record {
                 slot.at = at;
             }
         }
-        (inner.file, inner.end) = (Some(file), end);
+        (inner.file, inner.end, inner.state) = (Some(file), end, None);
         Ok(())
     }
 }

@@ -33,6 +33,8 @@ pub(super) enum Frame {
     Removed(Box<[u8]>),
     /// The branch is not missed.
     Forgotten,
+    /// All above is what the branch holds while it is in this state. Says nothing unless it is the last frame.
+    State(Box<[u8]>),
 }
 
 impl Frame {
@@ -45,6 +47,7 @@ impl Frame {
             Frame::Whole => 5,
             Frame::Removed(_) => 6,
             Frame::Forgotten => 7,
+            Frame::State(_) => STATE,
         }
     }
 
@@ -61,7 +64,7 @@ impl Frame {
                 out.bytes(handle);
                 out.number(u64::from(*deep));
             }
-            Frame::Drop(path) | Frame::Removed(path) => out.bytes(path),
+            Frame::Drop(bytes) | Frame::Removed(bytes) | Frame::State(bytes) => out.bytes(bytes),
             Frame::AllStale | Frame::Whole | Frame::Forgotten => {}
         }
         let mut bytes = out.0;
@@ -86,6 +89,7 @@ impl Frame {
             5 => Frame::Whole,
             6 => Frame::Removed(from.bytes()?.into()),
             7 => Frame::Forgotten,
+            STATE => Frame::State(from.bytes()?.into()),
             _ => return None,
         };
         from.0.is_empty().then_some(frame)
@@ -93,6 +97,8 @@ impl Frame {
 }
 
 const DIR: u8 = 1;
+/// Programs that do not know it take a record with it for damaged: of a branch that is missing they know nothing then.
+const STATE: u8 = 8;
 
 /// Returns the head of the record of a branch.
 pub(super) fn head(branch: &[u8]) -> Vec<u8> {
@@ -101,13 +107,18 @@ pub(super) fn head(branch: &[u8]) -> Vec<u8> {
     out.0
 }
 
-/// Reads a file, and passes each frame to `take` with its place and its length. Returns the end of what is whole.
+/// Reads the first `size` bytes of a file, and passes each frame to `take` with its place and its length. Returns the end of what is
+/// whole.
 ///
 /// # Errors
 /// `InvalidData` for what is not the record of this branch, or is damaged.
-pub(super) fn read(file: &File, branch: &[u8], mut take: impl FnMut(Frame, u64, u32)) -> io::Result<u64> {
+pub(super) fn read(
+    file: &File,
+    size: u64,
+    branch: &[u8],
+    mut take: impl FnMut(Frame, u64, u32),
+) -> io::Result<u64> {
     let damaged = || io::Error::from(io::ErrorKind::InvalidData);
-    let size = file.metadata()?.len();
     let head = head(branch);
     let mut found = vec![0; head.len()];
     file.read_exact_at(&mut found, 0)?;
@@ -124,9 +135,9 @@ pub(super) fn read(file: &File, branch: &[u8], mut take: impl FnMut(Frame, u64, 
         let length = u32::from_le_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]);
         let whole = PREFIX as u64 + u64::from(length);
         if rest < PREFIX as u64 || rest < whole {
-            // Of a directory that was being read: it is stale until a whole frame says what it holds. Another cut
-            // would lose that something was changed.
-            return if prefix[0] == DIR { Ok(at) } else { Err(damaged()) };
+            // Of a directory that was being read: it is stale until a whole frame says what it holds. A cut state says nothing.
+            // Another cut would lose that something was changed.
+            return if matches!(prefix[0], DIR | STATE) { Ok(at) } else { Err(damaged()) };
         }
         if length > LARGEST {
             return Err(damaged());

@@ -11,10 +11,12 @@
 mod keep;
 mod log;
 pub mod missing;
+mod resume;
 mod rows;
 mod scan;
 
 pub use missing::{Missing, MissingBranch, MissingName, Names};
+pub use resume::Witness;
 pub use rows::{Listing, Row};
 
 use canopy_base::lock::rank;
@@ -30,6 +32,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::thread::Thread;
 use std::time::Instant;
 
@@ -86,8 +89,18 @@ struct Inner {
     removed: HashSet<Box<[u8]>>,
     /// Directories to be read again.
     queue: Vec<Box<[u8]>>,
+    /// A directory could not be read that has no slot.
+    unread: bool,
+    /// What was mounted on directories of the branch when all was read ([`Witness::covered`]).
+    covered: u64,
+    /// The last state in the file, and where its frame ends: it holds as long as that is the end of the file.
+    state: Option<(u64, Box<[u8]>)>,
+    /// The file that a process before has left, and its length, as long as it has not been decided whether that still holds.
+    before: Option<(u64, File)>,
     /// Who reads them, while the branch is there.
     keeper: Option<Thread>,
+    /// Who waits for a state in the file, because this process is about to end.
+    ending: Vec<Sender<()>>,
     frozen: bool,
     read_last: Vec<(Box<[u8]>, Arc<Listing>)>,
 }
@@ -151,8 +164,10 @@ impl Record {
         let record = Record::empty(path, branch);
         if let Some(file) = file {
             let mut inner = record.inner.lock();
-            let read = log::read(&file, branch.as_os_str().as_bytes(), |frame, at, length| {
-                inner.apply(frame, at, length);
+            let read = file.metadata().and_then(|meta| {
+                log::read(&file, meta.len(), branch.as_os_str().as_bytes(), |frame, at, length| {
+                    inner.apply(frame, at, length);
+                })
             });
             match read {
                 Ok(end) => (inner.file, inner.end) = (Some(file), end),
@@ -243,18 +258,16 @@ impl Record {
     pub fn distrust(&self) {
         let mut inner = self.inner.lock();
         if !inner.frozen {
+            inner.missed += 1;
             inner.all_stale = true;
             self.append(&mut inner, &Frame::AllStale);
-            inner.frozen = true;
-            inner.wake();
+            inner.freeze();
         }
     }
 
     /// Leaves the record as it is: the branch is missing from now on. The descriptors of the branch are closed soon.
     pub fn freeze(&self) {
-        let mut inner = self.inner.lock();
-        inner.frozen = true;
-        inner.wake();
+        self.inner.lock().freeze();
     }
 
     /// Ends it: the branch is dead for good, or nobody misses it. Says so in the file.
@@ -354,7 +367,7 @@ impl Record {
             let (path, branch) = (self.path.shown(), self.branch.shown());
             tracing::warn!("missing: {path} cannot be written, so {branch} is not remembered: {why}");
             let _ = file.set_len(0);
-            *inner = Inner { keeper: inner.keeper.take(), frozen: inner.frozen, ..Inner::default() };
+            inner.clear(None);
             return;
         }
         inner.end += bytes.len() as u64;
@@ -366,6 +379,21 @@ impl Inner {
         if let Some(keeper) = &self.keeper {
             keeper.unpark();
         }
+    }
+
+    fn freeze(&mut self) {
+        self.frozen = true;
+        // Nobody answers any more.
+        self.ending.clear();
+        self.wake();
+    }
+
+    /// Begins with nothing, in a new file if there is one.
+    fn clear(&mut self, file: Option<(File, u64)>) {
+        let (file, end) = file.map_or((None, 0), |(file, end)| (Some(file), end));
+        let (keeper, ending) = (self.keeper.take(), std::mem::take(&mut self.ending));
+        let (frozen, missed) = (self.frozen, self.missed);
+        *self = Inner { file, end, keeper, ending, frozen, missed, ..Inner::default() };
     }
 
     /// Takes over what a frame of the file says.
@@ -383,6 +411,7 @@ impl Inner {
             Frame::Whole => (self.whole, self.all_stale) = (true, false),
             Frame::Removed(path) => drop(self.removed.insert(path)),
             Frame::Forgotten => self.forgotten = true,
+            Frame::State(_) => {}
         }
     }
 

@@ -1,8 +1,10 @@
 use super::*;
 use crate::fs::stat::Attr;
+use canopy_base::lock::ranked::Mutex;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use std::os::unix::fs::symlink;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 fn root(path: &Path) -> OwnedFd {
@@ -13,6 +15,38 @@ struct Bed {
     _home: tempfile::TempDir,
     branch: PathBuf,
     file: PathBuf,
+    told: Arc<Told>,
+}
+
+/// What is said of the branch, whatever it is.
+struct Told {
+    state: Mutex<Result<&'static str, &'static str>, rank::Leaf>,
+    covered: AtomicU64,
+    quiet: AtomicU64,
+    /// Called when the state is looked at.
+    meanwhile: std::sync::Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+struct Fake(Arc<Told>);
+
+impl Witness for Fake {
+    fn state(&self, _flush: bool) -> Result<String, String> {
+        let meanwhile = self.0.meanwhile.lock().unwrap().take();
+        meanwhile.into_iter().for_each(|act| act());
+        (*self.0.state.lock()).map(str::to_owned).map_err(str::to_owned)
+    }
+
+    fn covered(&self) -> u64 {
+        self.0.covered.load(Ordering::Relaxed)
+    }
+
+    fn is_settled(&self) -> bool {
+        true
+    }
+
+    fn quiet(&self) -> Duration {
+        Duration::from_millis(self.0.quiet.load(Ordering::Relaxed))
+    }
 }
 
 impl Bed {
@@ -24,15 +58,53 @@ impl Bed {
         fs::write(branch.join("films/one.mkv"), "12345").unwrap();
         symlink("one.mkv", branch.join("films/link")).unwrap();
         fs::write(branch.join("films/old/two.mkv"), "").unwrap();
-        Bed { _home: home, branch, file }
+        let told = Arc::new(Told {
+            state: Mutex::new(Ok("as it is")),
+            covered: AtomicU64::new(0),
+            quiet: AtomicU64::new(60_000),
+            meanwhile: std::sync::Mutex::default(),
+        });
+        Bed { _home: home, branch, file, told }
     }
 
     /// Begins a record, and waits until it has all.
     fn kept(&self) -> Arc<Record> {
-        let record = Arc::new(Record::begin(&self.file, &self.branch).unwrap());
-        record.keep(root(&self.branch)).unwrap();
+        self.keep(Record::begin(&self.file, &self.branch).unwrap())
+    }
+
+    /// Goes on with what was kept, and waits until it has all.
+    fn taken_up(&self) -> Arc<Record> {
+        self.keep(Record::take_up(&self.file, &self.branch).unwrap())
+    }
+
+    fn keep(&self, record: Record) -> Arc<Record> {
+        let record = Arc::new(record);
+        record.keep(root(&self.branch), Box::new(Fake(Arc::clone(&self.told)))).unwrap();
         until(|| record.extent().whole);
         record
+    }
+
+    /// Keeps a record, and ends it as a process does. Then adds a name, which only shows where the branch is read.
+    fn ended(&self) -> Vec<u8> {
+        let record = self.kept();
+        end(&record);
+        self.add_unseen();
+        fs::read(&self.file).unwrap()
+    }
+
+    fn add_unseen(&self) {
+        fs::write(self.branch.join("films/unseen"), "").unwrap();
+    }
+
+    /// Returns whether a process that goes on reads the branch. There must be a name that nobody has seen.
+    #[track_caller]
+    fn reads(&self) -> bool {
+        let record = self.taken_up();
+        record.freeze();
+        let found = names(record.dir(b"films"));
+        assert_eq!(found, names(self.loaded().dir(b"films")));
+        assert_eq!(names(record.dir(b"films/old")), ["two.mkv"]);
+        found.contains(&"unseen".into())
     }
 
     /// Tells of an event in a directory, as the watch does.
@@ -44,6 +116,13 @@ impl Bed {
     fn loaded(&self) -> Record {
         Record::load(&self.file, &self.branch).unwrap()
     }
+}
+
+fn end(record: &Record) {
+    if let Some(waits) = record.end_soon() {
+        assert!(waits.recv_timeout(Duration::from_secs(20)).is_err(), "nothing is sent");
+    }
+    record.freeze();
 }
 
 #[track_caller]
@@ -234,4 +313,173 @@ fn of_several_missing_branches_the_first_counts() {
     let never = Missing::new(vec![MissingBranch::new(Path::new("/never"), None)], &Missing::default());
     assert!(matches!(never.name(b"", b"any"), Known::No));
     assert!(never.names(b"").unread);
+}
+
+#[test]
+fn a_branch_in_the_same_state_is_not_read_again() {
+    let bed = Bed::new();
+    bed.ended();
+    // As after several mounts.
+    for _ in 0..3 {
+        assert!(!bed.reads());
+    }
+    // What happens from now on is read as ever.
+    let record = bed.taken_up();
+    bed.event(&record, "films", false);
+    for known in [&*record, &bed.loaded()] {
+        assert_eq!(
+            (known.dir(b"films"), names(known.dir(b"films/old"))),
+            (Known::Unknown, vec!["two.mkv".into()])
+        );
+    }
+    until(|| record.dir(b"films") != Known::Unknown);
+    assert_eq!(names(record.dir(b"films")), ["link", "old", "one.mkv", "unseen"]);
+    // Once that is noted as well, nothing is read.
+    end(&record);
+    fs::remove_file(bed.branch.join("films/unseen")).unwrap();
+    assert!(bed.reads());
+}
+
+#[test]
+fn a_branch_in_another_state_is_read_again() {
+    for change in 0..5 {
+        let bed = Bed::new();
+        let whole = bed.ended();
+        let last = bed.loaded();
+        match change {
+            0 => *bed.told.state.lock() = Ok("another"),
+            1 => *bed.told.state.lock() = Err("nobody knows"),
+            2 => bed.told.covered.store(7, Ordering::Relaxed),
+            // Something was noted behind the state.
+            3 => last.remove(b"films/other"),
+            // Its file is cut off within the state: it says the rest.
+            _ => {
+                fs::write(&bed.file, &whole[..whole.len() - 1]).unwrap();
+                assert_eq!(names(bed.loaded().dir(b"films")), ["link", "old", "one.mkv"]);
+            }
+        }
+        assert!(bed.reads(), "{change}");
+    }
+}
+
+#[test]
+fn a_record_says_in_which_state_it_holds_only_while_it_does() {
+    // A kill, and a program that knew no states.
+    let bed = Bed::new();
+    bed.kept().freeze();
+    bed.add_unseen();
+    assert!(bed.reads());
+    // An event after the end.
+    let bed = Bed::new();
+    let record = bed.kept();
+    end(&record);
+    record.inner.lock().frozen = false;
+    bed.event(&record, "films", false);
+    bed.add_unseen();
+    assert!(bed.reads());
+    // What was mounted on it has changed since it was read, or nobody can tell.
+    for covered in [true, false] {
+        let bed = Bed::new();
+        let record = bed.kept();
+        if covered {
+            bed.told.covered.store(7, Ordering::Relaxed);
+        } else {
+            *bed.told.state.lock() = Err("nobody knows");
+        }
+        end(&record);
+        *bed.told.state.lock() = Ok("as it is");
+        bed.add_unseen();
+        assert!(bed.reads());
+    }
+    // Events while the state is taken.
+    let bed = Bed::new();
+    let record = bed.kept();
+    let (other, handle) = (Arc::downgrade(&record), scan::handle(&root(&bed.branch.join("films"))).unwrap());
+    let act = move || other.upgrade().unwrap().changed(&handle, false);
+    *bed.told.meanwhile.lock().unwrap() = Some(Box::new(act));
+    end(&record);
+    assert_eq!(record.extent().stale, 0, "it has been read, and tried again");
+    bed.add_unseen();
+    assert!(!bed.reads());
+}
+
+#[test]
+fn a_state_is_noted_when_nothing_has_happened_for_a_while() {
+    let bed = Bed::new();
+    bed.told.quiet.store(50, Ordering::Relaxed);
+    let record = bed.kept();
+    let is_noted = || {
+        let inner = record.inner.lock();
+        inner.state.as_ref().is_some_and(|(at, _)| *at == inner.end)
+    };
+    until(is_noted);
+    let length = fs::metadata(&bed.file).unwrap().len();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(fs::metadata(&bed.file).unwrap().len(), length, "once is enough");
+    bed.event(&record, "films", false);
+    assert!(!is_noted());
+    until(is_noted);
+    // As after a kill.
+    bed.add_unseen();
+    let next = bed.taken_up();
+    assert!(!names(next.dir(b"films")).contains(&"unseen".into()));
+    [record, next].iter().for_each(|record| record.freeze());
+}
+
+#[test]
+fn what_happens_while_a_state_is_compared_counts() {
+    for lost in [false, true] {
+        let bed = Bed::new();
+        bed.ended();
+        let record = Arc::new(Record::take_up(&bed.file, &bed.branch).unwrap());
+        // A kill from here on leaves nothing that could be wrong.
+        assert_eq!(bed.loaded().dir(b""), Known::Unknown);
+        let (other, handle) =
+            (Arc::downgrade(&record), scan::handle(&root(&bed.branch.join("films"))).unwrap());
+        let file = bed.file.clone();
+        let act = move || {
+            let record = other.upgrade().unwrap();
+            assert_eq!(record.dir(b"films/old"), Known::Unknown, "it is not proved yet");
+            assert_eq!(Record::load(&file, record.branch()).unwrap().dir(b""), Known::Unknown);
+            if lost { record.missed_events() } else { record.changed(&handle, false) }
+        };
+        *bed.told.meanwhile.lock().unwrap() = Some(Box::new(act));
+        record.keep(root(&bed.branch), Box::new(Fake(Arc::clone(&bed.told)))).unwrap();
+        until(|| record.extent().whole && record.extent().stale == 0);
+        for record in [&*record, &bed.loaded()] {
+            assert_eq!(names(record.dir(b"films")), ["link", "old", "one.mkv", "unseen"], "lost: {lost}");
+        }
+        record.freeze();
+        assert!(!bed.file.with_extension("new").exists());
+    }
+}
+
+#[test]
+fn a_state_that_cannot_be_written_costs_a_scan_and_no_more() {
+    let bed = Bed::new();
+    let record = bed.kept();
+    record.inner.lock().file = Some(File::open(&bed.file).unwrap());
+    end(&record);
+    for record in [&*record, &bed.loaded()] {
+        assert_eq!(names(record.dir(b"films")), ["link", "old", "one.mkv"]);
+    }
+    bed.add_unseen();
+    assert!(bed.reads());
+}
+
+/// As a pool that takes the place of another, while that one still ends.
+#[test]
+fn a_record_that_is_taken_up_is_not_written_by_the_one_before() {
+    let bed = Bed::new();
+    let before = bed.kept();
+    before.end_soon().unwrap().recv().unwrap_err();
+    let after = bed.taken_up();
+    bed.event(&before, "films", false);
+    bed.event(&before, "films/old", true);
+    end(&before);
+    assert_eq!(bed.loaded().extent(), after.extent());
+    assert_eq!(names(after.dir(b"films/old")), ["two.mkv"]);
+    end(&after);
+    bed.add_unseen();
+    assert!(!bed.reads());
 }

@@ -99,10 +99,11 @@ pub(super) fn unmake(batch: BorrowedFd<'_>, path: &[u8], made: usize) {
     let mut part = path;
     for _ in 0..made {
         let (above, name) = split(part);
-        let removed = match above.is_empty() {
-            true => rustix::fs::unlinkat(batch, name, AtFlags::REMOVEDIR),
-            false => beneath::open(batch, above, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW)
-                .and_then(|above| rustix::fs::unlinkat(&above, name, AtFlags::REMOVEDIR)),
+        let removed = if above.is_empty() {
+            rustix::fs::unlinkat(batch, name, AtFlags::REMOVEDIR)
+        } else {
+            beneath::open(batch, above, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW)
+                .and_then(|above| rustix::fs::unlinkat(&above, name, AtFlags::REMOVEDIR))
         };
         if removed.is_err() {
             return;

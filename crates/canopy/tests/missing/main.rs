@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod known_again;
 mod mirrors;
 mod restarts;
 mod rig;

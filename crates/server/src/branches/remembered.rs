@@ -1,14 +1,16 @@
 //! The records of what branches hold, from which the names of those are shown that are missing.
 //!
-//! They are in `/var/lib/canopy`, or where the catalogue is, in a directory of this pool: a file for each branch. A branch that is
-//! there has its record begun anew whenever it comes, because nobody has told what happened to it before.
+//! They are in `/var/lib/canopy`, or where the catalogue is, in a directory of this pool: a file for each branch. Whenever a branch
+//! comes, its record is begun anew, because nobody has told what happened to it before; unless its state proves that nothing has.
 
 use crate::lock_rank as rank;
 use crate::settings::Settings;
+use crate::test_switches;
 use crate::watch::Watch;
+use canopy_base::hash;
 use canopy_base::lock::ranked::Mutex;
-use canopy_branch::branch::{BranchId, BranchSpec, Branches};
-use canopy_branch::remember::{Missing, MissingBranch, Record};
+use canopy_branch::branch::{Branch, BranchId, BranchSpec, Branches, unchanged};
+use canopy_branch::remember::{Missing, MissingBranch, Record, Witness};
 use canopy_config::Config;
 use canopy_config::resolve::remembered::record;
 use canopy_pool::Pool;
@@ -21,7 +23,13 @@ use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// How long nothing must have happened before the state of a branch is noted. By then the kernel has written back what was changed.
+const QUIET: Duration = Duration::from_secs(60);
+/// How long who ends this process waits for the states.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A record, with the id of its branch if that is there.
 type Kept = (Option<BranchId>, Arc<Record>);
@@ -39,7 +47,7 @@ impl Remembered {
         &self,
         config: &Config,
         settings: &Settings,
-        (pool, watch): (&Pool, &Watch),
+        (pool, watch): (&Pool, &Arc<Watch>),
         branches: &Branches,
     ) -> Missing {
         let file = |path: &Path| record(config, settings.mountpoint(), path);
@@ -67,6 +75,7 @@ impl Remembered {
             }
             wanted
         });
+        let mut begun = Vec::new();
         for (branch, is_watched) in branches.iter().zip(watched) {
             let known = records.get(&branch.path);
             if known.is_some_and(|(there, _)| *there == Some(branch.id)) {
@@ -76,6 +85,7 @@ impl Remembered {
                 continue;
             }
             let record = begin(&file(&branch.path), branch, is_watched);
+            begun.push((Arc::clone(&record), branch, is_watched));
             records.insert(branch.path.clone(), (Some(branch.id), record));
         }
         let is_missing = |spec: &&BranchSpec| {
@@ -102,12 +112,28 @@ impl Remembered {
         let kept =
             records.values().filter(|(there, _)| there.is_some()).map(|(_, record)| Arc::clone(record));
         ops::external_changes::keep_records(pool, kept.collect());
+        // Only now are they told of all events.
+        for (record, branch, _) in begun.into_iter().filter(|(.., is_watched)| *is_watched) {
+            keep(&record, branch, watch);
+        }
         Missing::new(missing, before.missing())
     }
 
     /// Returns the record of a branch.
     pub(crate) fn of(&self, path: &Path) -> Option<Arc<Record>> {
         self.records.lock().get(path).map(|(_, record)| Arc::clone(record))
+    }
+
+    /// Has the states be noted of branches that hold what their records say, because this process is about to end. Does not wait long
+    /// for a disk.
+    pub(crate) fn end_soon(&self) {
+        let until = Instant::now() + PATIENCE;
+        let asked: Vec<_> =
+            self.records.lock().values().filter_map(|(_, record)| record.end_soon()).collect();
+        for waits in asked {
+            // If it is too late, the next process reads the disk.
+            let _ = waits.recv_timeout(until.saturating_duration_since(Instant::now()));
+        }
     }
 
     /// Has a branch that is missing not be missed any more. Afterwards the branches have to be put in force again.
@@ -129,20 +155,61 @@ impl Remembered {
 }
 
 /// Begins the record of a branch that is there. One whose changes nobody tells says nothing.
-fn begin(file: &Path, branch: &canopy_branch::branch::Branch, is_watched: bool) -> Arc<Record> {
+fn begin(file: &Path, branch: &Branch, is_watched: bool) -> Arc<Record> {
     let path = branch.path.shown();
-    let begun = Record::begin(file, &branch.path).map(Arc::new).and_then(|record| {
-        if is_watched {
-            record.keep(rustix::io::fcntl_dupfd_cloexec(&branch.root, 0)?)?;
-        } else {
+    let begun = if is_watched {
+        Record::take_up(file, &branch.path)
+    } else {
+        Record::begin(file, &branch.path).inspect(|record| {
             tracing::warn!("branch {path} is not watched, so it is unknown what it holds once it is missing");
             record.distrust();
-        }
-        Ok(record)
-    });
-    begun.unwrap_or_else(|why: io::Error| {
+        })
+    };
+    Arc::new(begun.unwrap_or_else(|why: io::Error| {
         tracing::warn!("missing: {} cannot be made, so {path} is not remembered: {why}", file.shown());
         let _ = fs::remove_file(file);
-        Arc::new(Record::unknown(file, &branch.path))
-    })
+        Record::unknown(file, &branch.path)
+    }))
+}
+
+/// Has a record be kept current.
+fn keep(record: &Arc<Record>, branch: &Arc<Branch>, watch: &Arc<Watch>) {
+    let witness = Observer { branch: Arc::downgrade(branch), watch: Arc::downgrade(watch) };
+    let root = rustix::io::fcntl_dupfd_cloexec(&branch.root, 0).map_err(io::Error::from);
+    if let Err(why) = root.and_then(|root| record.keep(root, Box::new(witness))) {
+        tracing::warn!("missing: {} is not remembered: {why}", branch.path.shown());
+        record.distrust();
+    }
+}
+
+/// Who knows whether a branch has changed. Keeps neither it nor the pool.
+struct Observer {
+    branch: Weak<Branch>,
+    watch: Weak<Watch>,
+}
+
+impl Witness for Observer {
+    fn state(&self, flush: bool) -> Result<String, String> {
+        let branch = self.branch.upgrade().ok_or("it is not in the pool any more")?;
+        if branch.is_silent() {
+            return Err("it does not answer".into());
+        }
+        unchanged::state(&branch, flush).map_err(|why| why.to_string())
+    }
+
+    fn covered(&self) -> u64 {
+        let covered = self.watch.upgrade().map(|watch| watch.covered());
+        covered.map_or(0, |covered| hash::keyed(0, format!("{covered:?}").as_bytes()))
+    }
+
+    fn is_settled(&self) -> bool {
+        self.watch
+            .upgrade()
+            .zip(self.branch.upgrade())
+            .is_some_and(|(watch, branch)| watch.is_settled(branch.dev))
+    }
+
+    fn quiet(&self) -> Duration {
+        test_switches::keeps_after().unwrap_or(QUIET)
+    }
 }

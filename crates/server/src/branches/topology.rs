@@ -240,7 +240,7 @@ impl Topology {
 
     /// Puts branches in force that are watched, with the names of those that are missing.
     fn enforce(&self, config: &Config, branches: Branches) {
-        let at = (&*self.pool, &*self.watch);
+        let at = (&*self.pool, &self.watch);
         let missing = self.remembered.arrange(config, &self.settings, at, &branches);
         if config.pool.missing == MissingNames::Remember {
             self.keep_places(config, &branches);
@@ -299,6 +299,11 @@ impl Topology {
     /// Returns what is remembered of a branch.
     pub(crate) fn record(&self, path: &Path) -> Option<Arc<Record>> {
         self.remembered.of(path)
+    }
+
+    /// Has what is remembered be kept for the next process, because this one is about to end.
+    pub(crate) fn keep_records(&self) {
+        self.remembered.end_soon();
     }
 
     /// Puts a gone branch in force again.

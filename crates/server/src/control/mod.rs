@@ -119,6 +119,7 @@ impl Control {
         if let Some(keeper) = self.keeper.get() {
             keeper.save();
         }
+        self.topology.keep_records();
     }
 
     pub(crate) fn entry(&self, ttl: &CacheTtl) -> EntryOut {
@@ -522,10 +523,11 @@ impl Control {
         self.settings.record("branches", self.settings.config().branches.to_os_string().as_bytes());
         let (pause, hands_over) = (Arc::clone(&self.connection.pause), Arc::clone(&self.hands_over));
         let settings = Arc::clone(&self.settings);
-        let keeper = self.keeper.get().cloned();
+        let (keeper, topology) = (self.keeper.get().cloned(), Arc::clone(&self.topology));
         let wait = move || {
             // Before requests wait.
             keeper.iter().for_each(|keeper| keeper.save());
+            topology.keep_records();
             // A change over the socket is no request: it ends before the process does.
             drop(settings.lock_changes());
             survival::hand_over(&pause, &ledger);

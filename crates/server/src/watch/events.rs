@@ -78,6 +78,11 @@ impl EventReader {
         self.writers.forget(group.as_ref().map(|group| group.as_fd()));
     }
 
+    /// Returns whether a file on the filesystem with this device number is written without being told.
+    pub(crate) fn is_written(&self, dev: u64) -> bool {
+        self.writers.any_marked(dev)
+    }
+
     /// Returns whether to pause instead of waiting for events, and how long to wait for anything at all; `None`
     /// without limit.
     pub(crate) fn next_pause(&mut self) -> (bool, Option<Duration>) {

@@ -162,7 +162,7 @@ impl Watch {
     }
 
     /// Returns the paths in the pool at and below which another filesystem is mounted on a branch.
-    fn covered(&self) -> Vec<Vec<u8>> {
+    pub(crate) fn covered(&self) -> Vec<Vec<u8>> {
         self.state.lock().filesystems.covered()
     }
 
@@ -181,6 +181,23 @@ impl Watch {
     /// The caller must not hold any lock.
     pub(crate) fn caught_up(&self) -> bool {
         self.pending_events.is_empty() || self.catch_up()
+    }
+
+    /// Processes all events so far, and returns whether that succeeded, and whatever is changed on the filesystem with this device
+    /// number is told. For a thread that may wait, and holds no lock.
+    pub(crate) fn is_settled(&self, dev: u64) -> bool {
+        let Some(group) = &self.pending_events.group else { return false };
+        for _ in 0..MAX_READS {
+            let mut state = self.state.lock();
+            match self.process(&mut state, group.as_fd(), None) {
+                Ok(Remaining::Nothing) => {
+                    return state.filesystems.reports_writes() && !state.reader.is_written(dev);
+                }
+                Ok(_) => {}
+                Err(_) => return false,
+            }
+        }
+        false
     }
 
     /// Processes the events in the queue, unless there are many, or another thread does and takes long. Returns whether none
@@ -298,6 +315,8 @@ const SPINS: usize = 2000;
 const PATIENCE: Duration = Duration::from_millis(50);
 /// The bytes of events that a request processes itself: some tens of events.
 const MAX_INLINE_BYTES: usize = 4096;
+/// How often a thread reads some hundreds of events that wants to have read all.
+const MAX_READS: usize = 256;
 /// How often it reads as much, as long as only the pool itself has caused these events.
 const MAX_INLINE_READS: usize = 16;
 

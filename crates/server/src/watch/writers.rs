@@ -56,6 +56,11 @@ impl Writers {
         }
     }
 
+    /// Returns whether writes of a file on the filesystem with this device number are not reported.
+    pub(super) fn any_marked(&self, dev: u64) -> bool {
+        self.files.values().any(|stage| matches!(stage, Stage::Marked(key) if key.dev == dev))
+    }
+
     /// Returns whether there are too many files, so that [`Writers::forget`] is due.
     pub(super) fn is_full(&mut self) -> bool {
         if self.files.len() < WRITTEN_FILES {

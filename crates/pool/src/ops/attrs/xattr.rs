@@ -162,7 +162,9 @@ pub fn setxattr(
     let _held = op.using(Uses::node(id));
     let mut on: SmallVec<[Option<usize>; 4]> = SmallVec::new();
     // Of a directory, because it may fail on one disk alone.
-    let before: RefCell<SmallVec<[(Option<usize>, Option<Vec<u8>>); 4]>> = RefCell::default();
+    /// A branch, and the value before.
+    type Before = (Option<usize>, Option<Vec<u8>>);
+    let before: RefCell<SmallVec<[Before; 4]>> = RefCell::default();
     let change = |place: &Place| {
         on.push(place.index);
         may_write(caller, name, place)?;
@@ -205,9 +207,10 @@ pub fn setxattr(
             None => Ok(()),
         };
         // What an ACL says of the group is in the mode.
-        let undone = match is_acl(name) {
-            true => undone.and_then(|()| pinned::chmod(fd, Mode::from_raw_mode(place.attr.mode & 0o7777))),
-            false => undone,
+        let undone = if is_acl(name) {
+            undone.and_then(|()| pinned::chmod(fd, Mode::from_raw_mode(place.attr.mode & 0o7777)))
+        } else {
+            undone
         };
         if let Err(errno) = undone {
             tracing::warn!(

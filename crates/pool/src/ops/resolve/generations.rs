@@ -121,9 +121,12 @@ pub(crate) fn compare_generations(
     let mut known: SmallVec<[(usize, Option<Generation>); 4]> = SmallVec::new();
     let mut unreadable = false;
     let read_all = || {
-        let read = |(at, (index, attr)): (usize, &(usize, Attr))| match attr.is_regular() {
-            true => op.branches.as_slice()[*index].reads(|| read(at, *index)),
-            false => Ok(None),
+        let read = |(at, (index, attr)): (usize, &(usize, Attr))| {
+            if attr.is_regular() {
+                op.branches.as_slice()[*index].reads(|| read(at, *index))
+            } else {
+                Ok(None)
+            }
         };
         copies.found.iter().enumerate().map(read).collect()
     };
