@@ -113,7 +113,8 @@ install_all() {
     while read -r path source mode; do
         # Renamed into place, because the program may be running.
         install -D -m "$mode" -- "$source" "$DESTDIR$path.new"
-        [[ $path != *.service ]] || sed -i "s|/usr/bin/canopy|$PROGRAM|" "$DESTDIR$path.new"
+        # They name the program.
+        [[ $path != *.service && $path != */cockpit/*.json ]] || sed -i "s|/usr/bin/canopy|$PROGRAM|" "$DESTDIR$path.new"
         mv -fT -- "$DESTDIR$path.new" "$DESTDIR$path"
     done < <(files present | selected)
     while read -r path target; do
@@ -136,7 +137,7 @@ uninstall_all() {
     while read -r path _; do
         rm -f -- "$DESTDIR$path"
     done < <(files all | selected)
-    rmdir -- "$DESTDIR$PREFIX"/{lib/mergerfs,lib/modprobe.d,share/doc/canopy/docs,share/doc/canopy/dist,share/doc/canopy} 2>/dev/null || true
+    rmdir -- "$DESTDIR$PREFIX"/{lib/mergerfs,lib/modprobe.d,share/cockpit/canopy,share/doc/canopy/docs,share/doc/canopy/dist,share/doc/canopy} 2>/dev/null || true
 }
 
 case $NAMES in all | canopy | mergerfs | web | cockpit) ;; *) fail "NAMES is $NAMES, not all, canopy, mergerfs, web or cockpit" ;; esac

@@ -35,9 +35,10 @@ mkdir -p "$bare"
 
 # inside debian-N: installs, uses and removes the packages. Every command must succeed.
 # inside quick-start: runs the commands of the manual's quick start on a system with three disks.
+# inside units: installs all packages, and has those programs read their files that use them: systemd, Cockpit, needrestart's Perl.
 # shellcheck disable=SC2317 # another shell calls this function
 inside() {
-    local pid old new output disk tries from package=/root/packages
+    local pid old new output disk tries from unit link screen package=/root/packages
     export DEBIAN_FRONTEND=noninteractive
     if [[ $1 == quick-start ]]; then
         for disk in 1 2 3; do
@@ -56,7 +57,11 @@ inside() {
         # It has all been taken back.
         [[ -z $(findmnt -rno TARGET -t fuse.canopy) ]]
         diff /root/fstab /etc/fstab
-        [[ $(cat /mnt/disk*/films/film.mkv) == "a film" && $(echo /mnt/*) == "/mnt/disk1 /mnt/disk2 /mnt/disk3" && ! $(ls -A /etc/canopy) ]]
+        [[ $(cat /mnt/disk*/films/film.mkv) == "a film" && $(echo /mnt/*) == "/mnt/disk1 /mnt/disk2 /mnt/disk3" ]]
+        # What it keeps is a copy of the file, as it says.
+        output=$(echo /etc/canopy/*)
+        [[ $output == /etc/canopy/media.toml.canopy-[0-9]* && $(<"$output") == *"/mnt/disk3"* ]]
+        grep -qxF "kept: $output" /root/log
         umount /mnt/disk1 /mnt/disk2 /mnt/disk3
         return
     fi
@@ -74,6 +79,39 @@ inside() {
     }
     step() { printf '  %s\n' "$*"; }
     apt() { apt-get -q -y --no-install-recommends "$@"; }
+
+    if [[ $1 == units ]]; then
+        apt update >/dev/null
+        apt install "$package"/1/{canopy,canopy-web,cockpit-canopy,canopy-mergerfs}_*.deb >/root/log 2>&1 || { cat /root/log && exit 1; }
+        step "units"
+        for unit in /usr/lib/systemd/system/canopy*.service; do
+            link=/root/$(basename "${unit/@/@media}")
+            ln -s "$unit" "$link"
+            # systemd does not run here, so it only reads the unit. It tells what it does not understand, and goes on.
+            output=$(systemd-analyze --man=no verify "$link" 2>&1) || output+=" (failed)"
+            [[ -z $output ]] || { printf '%s: %s\n' "$unit" "$output" && exit 1; }
+        done
+        step "needrestart"
+        # As needrestart reads it.
+        perl -we 'our %nrconf; eval do { local (@ARGV, $/) = shift; <> }; die $@ if $@;
+            my ($rule) = keys %{$nrconf{override_rc}};
+            exit !("canopy\@media.service" =~ /$rule/ && "canopy-web.service" !~ /$rule/);' /etc/needrestart/conf.d/canopy.conf
+        step "Cockpit"
+        expect "/usr/share/cockpit/canopy" cockpit-bridge --packages
+        # It shows no page of a program that is not there.
+        mv /usr/bin/canopy-web /root/
+        ! cockpit-bridge --packages | grep -q canopy || exit 1
+        mv /root/canopy-web /usr/bin/
+        # What the page starts.
+        install -d -m 700 /run/canopy-cockpit
+        bash -c "exec $(sed -n 's/^ExecStart=//p' /usr/lib/systemd/system/canopy-cockpit.service)" &
+        screen=$!
+        for ((tries = 0; tries < 50; tries++)); do [[ ! -S /run/canopy-cockpit/socket ]] || break && sleep 0.1; done
+        [[ $(stat -c %a /run/canopy-cockpit/socket) == 600 ]]
+        kill "$screen"
+        wait "$screen"
+        return
+    fi
 
     files >/root/before
     step "install from a repository"
@@ -117,11 +155,6 @@ inside() {
     echo film >/mnt/media/film
 
     step "mount by unit"
-    # systemd does not run here, so it only reads the unit.
-    for unit in canopy canopy-tier; do
-        ln -s /usr/lib/systemd/system/$unit@.service /root/$unit@media.service
-        systemd-analyze --man=no verify /root/$unit@media.service
-    done
     # What its unit runs ends with a pool that has no tiers, and moves files of one that has.
     [[ $(sed -n 's/^ExecStart=//p' /usr/lib/systemd/system/canopy-tier@.service) == "/usr/bin/canopy tier --quiet %i" ]]
     ! output=$(canopy tier --quiet media 2>&1) || exit 1
@@ -137,7 +170,6 @@ inside() {
     output=$(canopy web 2>&1) && exit 1
     [[ $output == *"apt install canopy-web"* ]] || { printf '%s\n' "$output" && exit 1; }
     apt install "$package"/1/canopy-web_*.deb >/dev/null 2>&1
-    systemd-analyze --man=no verify /usr/lib/systemd/system/canopy-web.service
     canopy web --no-token &
     screen=$!
     for ((tries = 0; tries < 50; tries++)); do [[ ! -e /run/canopy-web/address ]] || break && sleep 0.1; done
@@ -222,7 +254,7 @@ make_packages() {
     printf 'Package: mergerfs\nVersion: 2.40\nArchitecture: all\nMaintainer: nobody <nobody@localhost>\nDescription: a stand-in\n' \
         >"$work/mergerfs/DEBIAN/control"
     dpkg-deb --root-owner-group --build "$work/mergerfs" "$work/packages/mergerfs.deb" >/dev/null
-    (cd "$work/packages/1" && sha256sum --quiet -c SHA256SUMS)
+    (cd "$work/packages/1" && sha256sum --quiet -c SHA256SUMS && [[ $(wc -l <SHA256SUMS) == $(find . -name '*.deb' | wc -l) ]])
     lintian --allow-root --no-cfg --display-info --pedantic --fail-on error,warning "$work"/packages/1/*.deb
 }
 
@@ -239,9 +271,11 @@ try_debian() {
             fail "debootstrap could not make $1"
         }
     fi
-    for what in quick-start "$1"; do
+    for what in quick-start units "$1"; do
         printf '  %s\n' "$what"
         cp -a "$bare/$1" "$root"
+        # apt reads keys as another user.
+        chmod 711 "$root/root"
         cp -r "$work/packages" "$root/root/packages"
         cp /etc/resolv.conf "$root/etc/resolv.conf"
         quick_start >"$root/root/quick-start"

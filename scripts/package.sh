@@ -201,5 +201,5 @@ mkdir -p "$OUT"
 for kind in "${kinds[@]}"; do
     [[ $kind == static && -n ${static:-} ]] || "make_$kind"
 done
-(cd "$OUT" && find . -maxdepth 1 -type f -name 'canopy*' -printf '%P\n' | sort | xargs sha256sum >SHA256SUMS.new && mv SHA256SUMS.new SHA256SUMS)
-(cd "$OUT" && find . -maxdepth 1 -type f -name 'canopy*' -printf '%10s  %P\n' | sort -k 2)
+(cd "$OUT" && find . -maxdepth 1 -type f -name '*canopy[-_]*' -printf '%P\n' | sort | xargs sha256sum >SHA256SUMS.new && mv SHA256SUMS.new SHA256SUMS)
+(cd "$OUT" && find . -maxdepth 1 -type f -name '*canopy[-_]*' -printf '%10s  %P\n' | sort -k 2)

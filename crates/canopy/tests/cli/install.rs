@@ -108,6 +108,37 @@ fn what_replaces_mergerfs_can_be_installed_apart() {
     assert_eq!(install("all", "install"), both);
 }
 
+/// Cockpit shows the page of a program that its manifest names, and starts a unit that names it, too.
+#[test]
+fn the_page_in_cockpit_names_the_program_where_it_is_installed() {
+    let bed = bed();
+    fs::write(bed.path("build/canopy-web"), "a program").unwrap();
+    for prefix in ["/usr", "/usr/local"] {
+        let places = [("DESTDIR", bed.path("dest")), ("PREFIX", prefix.into())];
+        let done = script(&bed, &[], &places);
+        assert!(done.success(), "{prefix}: {}", done.describe());
+        let root = bed.path("dest").join(prefix.trim_start_matches('/'));
+        let page = root.join("share/cockpit/canopy");
+        let manifest = fs::read_to_string(page.join("manifest.json")).unwrap();
+        let manifest: serde_json::Value = serde_json::from_str(&manifest).unwrap();
+        let program = format!("{prefix}/bin/canopy-web");
+        assert_eq!(manifest["conditions"][0]["path-exists"], program.as_str());
+        for unit in ["canopy-web", "canopy-cockpit"] {
+            let unit = fs::read_to_string(root.join(format!("lib/systemd/system/{unit}.service"))).unwrap();
+            assert!(unit.contains(&format!("\nExecStart={program} ")), "{unit}");
+        }
+        // What the page loads lies beside it, or is Cockpit's own.
+        let index = fs::read_to_string(page.join("index.html")).unwrap();
+        let loaded = index.split(['"']).filter(|word| word.ends_with(".js") || word.ends_with(".css"));
+        for file in loaded.filter(|file| !file.starts_with("../base1/")) {
+            assert!(page.join(file).is_file(), "{file} is not in {prefix}");
+        }
+        assert!(script(&bed, &["uninstall"], &places).success());
+        assert!(!page.exists(), "{prefix}");
+        assert_eq!(files_installed(&bed), BTreeSet::new());
+    }
+}
+
 #[test]
 fn files_of_another_program_are_kept() {
     let bed = bed();
