@@ -314,9 +314,10 @@ fn open_on_branch(
 ) -> Result<OwnedFd, Errno> {
     // Whoever still waits for a lease has changed nothing: neither this copy nor what is known of the others.
     let file = resolve::writable::reopen(op, node, branch, fd, flags - OFlags::TRUNC)?;
-    let outdated = match open_file::writes(flags) {
-        true => resolve::generations::outdate_others(op, file.as_fd())?,
-        false => Outdated::default(),
+    let outdated = if open_file::writes(flags) {
+        resolve::generations::outdate_others(op, file.as_fd())?
+    } else {
+        Outdated::default()
     };
     if flags.contains(OFlags::TRUNC) {
         let emptied = resolve::writable::reopen(op, node, branch, fd, flags);
