@@ -43,7 +43,9 @@ for program in pjdfstest fsx stress-ng fs_mark dbench fio; do
     command -v "$program" >/dev/null || fail "needs $program (scripts/setup.sh test; apt-get install dbench fsmark)"
 done
 
-work=$(mktemp -d "${TMPDIR:-/var/tmp}/canopy-conformance-XXXXXX")
+# Short, for the names of sockets.
+work=$(mktemp -d "${TMPDIR:-/var/tmp}/cc-XXXXXX")
+chmod 711 "$work" # pjdfstest works as other users, too
 loops=()
 # shellcheck disable=SC2317 # the trap calls it
 end() {
@@ -212,7 +214,7 @@ fio_in() {
 notes=()
 # cell SUITE SIDE KIND DIR: prints a result. What has failed there and not on the filesystem itself becomes a note.
 cell() {
-    local suite=$1 side=$2 kind=$3 dir=$4/conformance result
+    local suite=$1 side=$2 kind=$3 dir=$4/c result
     : >"$work/failed"
     mkdir "$dir"
     # Some stressors work as other users. For pjdfstest, a directory with the sticky bit is another one.
