@@ -126,30 +126,8 @@ pjdfstest_in() {
 
 fsx_in() {
     local seed ops=${FSX_OPS:-20000} done=0
-    cat >"$work/fsx.toml" <<-'TOML'
-	flen = 1048576
-	[opsize]
-	max = 65536
-	min = 0
-	align = 1
-	[weights]
-	close_open = 2
-	read = 10
-	write = 10
-	mapread = 10
-	mapwrite = 10
-	invalidate = 2
-	truncate = 5
-	fsync = 1
-	fdatasync = 1
-	posix_fallocate = 3
-	punch_hole = 5
-	sendfile = 5
-	posix_fadvise = 3
-	copy_file_range = 5
-	TOML
     for seed in 1 2 3; do
-        if RUST_BACKTRACE=0 timeout 300 fsx -f "$work/fsx.toml" -N "$ops" -S "$seed" -P "$work/scratch" "$1/fsx-$seed" >"$work/fsx.log" 2>&1; then
+        if RUST_BACKTRACE=0 timeout 300 fsx -f crates/canopy/tests/suites/fsx.toml -N "$ops" -S "$seed" -P "$work/scratch" "$1/fsx-$seed" >"$work/fsx.log" 2>&1; then
             done=$((done + 1))
         else
             printf 'seed %s: %s\n' "$seed" "$(grep -vE '^(\[|  |note: )' "$work/fsx.log" | tail -n 1 | cut -c1-90)" >>"$work/failed"

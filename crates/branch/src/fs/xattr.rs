@@ -66,14 +66,18 @@ pub const MAX: usize = 65536;
 /// Reads the whole value of an extended attribute of the file behind a descriptor, for which `O_PATH` is enough. `None` if it has
 /// none.
 pub fn value(file: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
-    let mut value = vec![0; MAX];
-    match get(file, name, &mut value) {
-        Ok(length) => {
-            value.truncate(length);
-            Ok(Some(value))
+    // Most are short.
+    let mut value = vec![0; 256];
+    loop {
+        match get(file, name, &mut value) {
+            Ok(length) => {
+                value.truncate(length);
+                return Ok(Some(value));
+            }
+            Err(Errno::RANGE) if value.len() < MAX => value.resize(MAX, 0),
+            Err(Errno::NODATA) => return Ok(None),
+            Err(errno) => return Err(errno),
         }
-        Err(Errno::NODATA) => Ok(None),
-        Err(errno) => Err(errno),
     }
 }
 
@@ -172,6 +176,18 @@ mod tests {
             assert!(buffer[..listed.unwrap()].split(|&byte| byte == 0).any(|name| name == b"user.k"));
             remove(file, b"user.k").unwrap();
             assert_eq!(remove(file, b"user.k"), Err(Errno::NODATA));
+        }
+    }
+
+    #[test]
+    fn whole_values_are_read_whatever_their_length() {
+        let tmp = tempfile::tempdir_in("/dev/shm").unwrap();
+        let file = std::fs::File::create(tmp.path().join("file")).unwrap();
+        assert_eq!(value(file.as_fd(), b"user.k"), Ok(None));
+        for length in [0, 1, 255, 256, 257, 5000, MAX] {
+            let long = vec![b'x'; length];
+            set(file.as_fd(), b"user.k", &long, XattrFlags::empty()).unwrap();
+            assert_eq!(value(file.as_fd(), b"user.k"), Ok(Some(long)), "{length} bytes");
         }
     }
 }

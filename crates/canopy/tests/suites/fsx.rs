@@ -15,28 +15,7 @@ const SEEDS: [u64; 3] = [1, 20_260_101, 0xc0ff_ee00];
 const OPS: u64 = 20_000;
 
 /// Every operation of fsx, on a file large enough for holes and truncations at page and block boundaries.
-const CONFIG: &str = "\
-flen = 1048576
-[opsize]
-max = 65536
-min = 0
-align = 1
-[weights]
-close_open = 2
-read = 10
-write = 10
-mapread = 10
-mapwrite = 10
-invalidate = 2
-truncate = 5
-fsync = 1
-fdatasync = 1
-posix_fallocate = 3
-punch_hole = 5
-sendfile = 5
-posix_fadvise = 3
-copy_file_range = 5
-";
+const CONFIG: &str = include_str!("fsx.toml");
 
 /// Before Linux 6.6 a file past the page cache cannot be mapped shared (fs/fuse/file.c, `fuse_file_mmap`).
 fn config(options: &str) -> String {

@@ -31,6 +31,13 @@ enum Refused {
 const ALL: [Refused; 5] =
     [Refused::Data, Refused::Syncs, Refused::Writes, Refused::Attributes, Refused::Changes];
 
+/// What a client does with a file that it has open.
+enum Step {
+    Put(u64, &'static str),
+    Sync,
+    Close,
+}
+
 struct Faulty {
     bed: Bed,
     disk: FaultyFs,
@@ -92,6 +99,22 @@ impl Faulty {
         let flushed = ops::data::open::flush(self.bed.pool(), handle).map_err(Error::errno);
         ops::data::open::release(self.bed.pool(), handle).unwrap();
         flushed
+    }
+
+    /// Writes, syncs and closes an open file, all of which succeeds. From `step` on, which counts these, the disk refuses.
+    fn write_along(&self, handle: HandleId, (step, refused): (usize, Refused), steps: &[Step], what: &str) {
+        for (at, todo) in steps.iter().enumerate() {
+            if at == step {
+                self.refuse(refused);
+            }
+            match *todo {
+                Step::Put(offset, text) => {
+                    assert_eq!(self.put(handle, offset, text), Ok(text.len()), "{what}");
+                }
+                Step::Sync => assert_eq!(self.sync(handle), Ok(()), "{what}"),
+                Step::Close => assert_eq!(self.close(handle), Ok(()), "{what}"),
+            }
+        }
     }
 
     /// The file is this, now and when the disk is well; for a process that knows nothing as well.
@@ -161,21 +184,8 @@ fn a_file_that_is_open_goes_on_elsewhere() {
         everywhere(&[true], |made, refused, what| {
             let what = &format!("step {step}, {what}");
             let handle = made.open("d/f", WRITE).unwrap();
-            let refuse = |at| {
-                if at == step {
-                    made.refuse(refused);
-                }
-            };
-            refuse(0);
-            assert_eq!(made.put(handle, 0, "A"), Ok(1), "{what}");
-            refuse(1);
-            assert_eq!(made.put(handle, 5, "BB"), Ok(2), "{what}");
-            refuse(2);
-            assert_eq!(made.sync(handle), Ok(()), "{what}");
-            refuse(3);
-            assert_eq!(made.put(handle, 7, "C"), Ok(1), "{what}");
-            refuse(4);
-            assert_eq!(made.close(handle), Ok(()), "{what}");
+            let steps = [Step::Put(0, "A"), Step::Put(5, "BB"), Step::Sync, Step::Put(7, "C"), Step::Close];
+            made.write_along(handle, (step, refused), &steps, what);
             assert_eq!(made.bed.on(1 - made.faulty, "d/f"), "AeforBBC", "{what}");
             made.is("d/f", "AeforBBC", what);
         });
@@ -236,19 +246,8 @@ fn of_three_copies_two_stay_equal() {
         let made = Faulty { bed, disk, faulty, _disks: Vec::new(), _scratch: scratch };
         made.bed.create("d/f", "before");
         let handle = made.open("d/f", WRITE).unwrap();
-        let refuse = |at| {
-            if at == step {
-                made.refuse(refused);
-            }
-        };
-        refuse(0);
-        assert_eq!(made.put(handle, 0, "A"), Ok(1), "{what}");
-        refuse(1);
-        assert_eq!(made.sync(handle), Ok(()), "{what}");
-        refuse(2);
-        assert_eq!(made.put(handle, 5, "BB"), Ok(2), "{what}");
-        refuse(3);
-        assert_eq!(made.close(handle), Ok(()), "{what}");
+        let steps = [Step::Put(0, "A"), Step::Sync, Step::Put(5, "BB"), Step::Close];
+        made.write_along(handle, (step, refused), &steps, what);
         let rest: Vec<usize> = (0..3).filter(|at| *at != faulty).collect();
         let holds = [0, 1, 2].map(|at| (made.bed.generation(at, "d/f"), made.bed.on(at, "d/f")));
         for at in &rest {

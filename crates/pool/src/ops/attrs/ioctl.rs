@@ -97,7 +97,7 @@ pub fn ioctl(pool: &Pool, caller: &Caller, id: NodeId, command: u32, input: &[u8
         }
         flag_ioctl(file, ioctl, &mut buffer.clone())
     };
-    let changed = resolve::places::change_each(op, &places, &chosen, change, |_| ());
+    let changed = resolve::places::change_each(op, &places, &chosen, change, resolve::places::no_undo);
     node.copies_changed();
     changed?;
     // chattr(1) changes ctime, which the kernel does not expect from an ioctl.

@@ -192,7 +192,7 @@ fn change<'p>(
     let mut on_each = |func, undo: bool, change: &dyn Fn(&Place) -> Result<(), Errno>| {
         let chosen = resolve::places::chosen_places(op, func, places, by_handle)?;
         // Whoever calls undoes all of them.
-        let result = resolve::places::change_each(op, places, &chosen, change, |_| ());
+        let result = resolve::places::change_each(op, places, &chosen, change, resolve::places::no_undo);
         if undo {
             changed.extend(chosen);
         }

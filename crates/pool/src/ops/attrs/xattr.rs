@@ -11,7 +11,7 @@ use crate::ops::read_cache;
 use crate::ops::reserve;
 use crate::ops::resolve;
 use crate::ops::resolve::Place;
-use crate::ops::resolve::places::Purpose;
+use crate::ops::resolve::places::{Purpose, Undo, no_undo};
 use crate::paths::Uses;
 use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result};
@@ -26,7 +26,6 @@ use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Mode, XattrFlags};
 use rustix::io::Errno;
 use smallvec::SmallVec;
-use std::cell::RefCell;
 use std::sync::Arc;
 
 /// Reads an attribute into `buffer`, or returns its size if the buffer is empty.
@@ -161,19 +160,10 @@ pub fn setxattr(
     let trust = resolve::places::trust_to_change(op, &node);
     let _held = op.using(Uses::node(id));
     let mut on: SmallVec<[Option<usize>; 4]> = SmallVec::new();
-    // Of a directory, because it may fail on one disk alone.
-    /// A branch, and the value before.
-    type Before = (Option<usize>, Option<Vec<u8>>);
-    let before: RefCell<SmallVec<[Before; 4]>> = RefCell::default();
     let change = |place: &Place| {
         on.push(place.index);
         may_write(caller, name, place)?;
         let fd = place.fd.as_fd();
-        if node.is_dir()
-            && let Ok(value) = xattr::value(fd, name)
-        {
-            before.borrow_mut().push((place.index, value));
-        }
         let nears = place.branch.nears_reserve(value.len() as u64);
         read_cache::following(
             op,
@@ -198,32 +188,32 @@ pub fn setxattr(
         }
         Ok(())
     };
-    let undo = |place: &Place| {
-        let before = before.borrow();
-        let fd = place.fd.as_fd();
-        let undone = match before.iter().find(|(index, _)| *index == place.index) {
-            Some((_, Some(value))) => xattr::set(fd, name, value, XattrFlags::empty()),
-            Some((_, None)) => xattr::remove(fd, name),
-            None => Ok(()),
-        };
-        // What an ACL says of the group is in the mode.
-        let undone = if is_acl(name) {
-            undone.and_then(|()| pinned::chmod(fd, Mode::from_raw_mode(place.attr.mode & 0o7777)))
-        } else {
-            undone
-        };
-        if let Err(errno) = undone {
-            tracing::warn!(
-                "{}: an attribute of a directory that is on some disks only: {errno}",
-                place.branch.path.shown()
-            );
-        }
-    };
     let what = (Func::Setxattr, purpose(name));
-    resolve::places::on_copies(op, &node, trust, what, change, undo)?;
+    resolve::places::on_copies(op, &node, trust, what, change, |place| undo_set(place, name))?;
     owed::note_attributes(op, &node, on);
     acl_changed(op, id, name);
     Ok(())
+}
+
+/// Returns what gives a place the value back that it has now. `None` if that cannot be read.
+fn undo_set<'p>(place: &'p Place, name: &[u8]) -> Option<Undo<'p>> {
+    let (name, before) = (name.to_vec(), xattr::value(place.fd.as_fd(), name).ok()?);
+    Some(Box::new(move || {
+        let fd = place.fd.as_fd();
+        let undone = match &before {
+            Some(value) => xattr::set(fd, &name, value, XattrFlags::empty()),
+            None => xattr::remove(fd, &name),
+        };
+        let undone = undone.and_then(|()| {
+            // What an ACL says of the group is in the mode.
+            let mode = Mode::from_raw_mode(place.attr.mode & 0o7777);
+            if is_acl(&name) { pinned::chmod(fd, mode) } else { Ok(()) }
+        });
+        if let Err(errno) = undone {
+            let branch = place.branch.path.shown();
+            tracing::warn!("{branch}: an attribute of a directory that is on some disks only: {errno}");
+        }
+    }))
 }
 
 /// Invalidates the node's attributes after a change of an ACL. An ACL also changes the mode, which the kernel
@@ -259,7 +249,8 @@ pub fn removexattr(pool: &Pool, caller: &Caller, id: NodeId, name: &[u8]) -> Res
         )
     };
     // Each disk has room for less, so nothing is to be undone.
-    resolve::places::on_copies(op, &node, trust, (Func::Removexattr, purpose(name)), change, |_| ())?;
+    let what = (Func::Removexattr, purpose(name));
+    resolve::places::on_copies(op, &node, trust, what, change, no_undo)?;
     owed::note_attributes(op, &node, on);
     acl_changed(op, id, name);
     Ok(())

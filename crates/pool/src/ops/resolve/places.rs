@@ -352,22 +352,35 @@ pub(crate) fn chosen_places<'p>(
     if list.is_empty() { Err(Error::ReadOnlyCopy) } else { Ok(list) }
 }
 
+/// What takes a change of one place back.
+pub(crate) type Undo<'p> = Box<dyn FnOnce() + 'p>;
+
+/// For changes that are not taken back here.
+pub(crate) fn no_undo<'p>(_: &'p Place) -> Option<Undo<'p>> {
+    None
+}
+
 /// Runs a change on the chosen places. If the results differ, the result of the shown copy counts. What a directory cannot have
-/// on one disk, because that is full, it has on none. If the change fails, `undo` gets the places that have changed.
-pub(crate) fn change_each(
+/// on one disk, because that is full, it has on none: where it is on several, `undo` is asked before each of them changes what would
+/// take that back, if the change fails as a whole.
+pub(crate) fn change_each<'p>(
     op: &Op<'_>,
-    places: &Places,
-    chosen: &[&Place],
+    places: &'p Places,
+    chosen: &[&'p Place],
     mut change: impl FnMut(&Place) -> Result<(), Errno>,
-    undo: impl Fn(&Place),
+    undo: impl Fn(&'p Place) -> Option<Undo<'p>>,
 ) -> Result<()> {
     let mut results: SmallVec<[(Option<usize>, Outcome); 2]> = SmallVec::new();
     let copies = resolve::generations::begin_change(op, places, chosen)?;
     if let Some((round, order)) = &copies.round {
         return round.run(order, change);
     }
-    for place in chosen {
+    let is_dir = places.own().is_none();
+    let mut undos: SmallVec<[Undo<'p>; 2]> = SmallVec::new();
+    for &place in chosen {
+        let undo = if is_dir && chosen.len() > 1 { undo(place) } else { None };
         let result = place.branch.changes(|| change(place));
+        undos.extend(undo.filter(|_| result.is_ok()));
         results.push((place.index, result));
     }
     let shown = || {
@@ -378,13 +391,12 @@ pub(crate) fn change_each(
         }
     };
     let full = results.iter().find_map(|(_, result)| result.err().filter(|&errno| is_full(errno)));
-    let outcome = match full.filter(|_| places.own().is_none()) {
+    let outcome = match full.filter(|_| is_dir) {
         Some(errno) => Err(errno),
         None => aggregate::by_search(&results, shown),
     };
     if outcome.is_err() {
-        let changed = chosen.iter().zip(&results).filter(|(_, (_, result))| result.is_ok());
-        changed.for_each(|(place, _)| undo(place));
+        undos.into_iter().for_each(|undo| undo());
     }
     Ok(outcome?)
 }
@@ -396,7 +408,7 @@ pub(crate) fn on_copies(
     trust: Trust,
     (func, purpose): (Func, Purpose),
     change: impl FnMut(&Place) -> Result<(), Errno>,
-    undo: impl Fn(&Place),
+    undo: impl for<'p> Fn(&'p Place) -> Option<Undo<'p>>,
 ) -> Result<()> {
     let _not_cloning = resolve::locks::keep_from_cloning(op, node)?;
     let places = places(op, node, trust, purpose)?;
