@@ -438,6 +438,9 @@ pub struct BranchReport {
     /// How many copies of files its disk could not read while another copy could be read, and are still to be made again.
     #[serde(default)]
     pub unreadable_copies: usize,
+    /// How many names have given way there that were changed on it alone, and elsewhere without it.
+    #[serde(default)]
+    pub set_aside: u64,
     /// The branch does not exist yet and joins the pool when it appears.
     #[serde(default)]
     pub awaited: bool,

@@ -108,6 +108,25 @@ pub fn share(file: BorrowedFd<'_>, before: Option<Generation>) -> Result<(), Err
     put(file, Generation { number, shared: true })
 }
 
+/// How much larger the number of a copy is at most that has taken the place of one whose writer it served: numbers that have
+/// nothing to do with each other are so many nanoseconds apart only by a miracle.
+const SUCCEEDS: u64 = 16;
+
+/// Returns the number of a copy that takes the place of one with this number, which cannot be changed any more.
+pub fn successor(of: u64) -> u64 {
+    of.saturating_add(1)
+}
+
+/// Returns whether an old copy was changed apart from the newest one, which never had what it holds. A copy that has only been left
+/// behind still has the mark, or is marked as out of date: it loses the mark when it is changed, and gets it again when that has
+/// been copied.
+pub fn was_apart(old: Option<Generation>, newest: u64) -> bool {
+    old.is_some_and(|old| {
+        let followed = newest.saturating_sub(old.number) <= SUCCEEDS;
+        !old.shared && old != Generation::OUT_OF_DATE && old.number < newest && !followed
+    })
+}
+
 /// Reads the generations of all copies of a file as they were at one moment. `read` reads them all, one after the other. While a
 /// change goes from copy to copy, that may find one before it and another one in the middle of it, and the wrong one is the
 /// largest. As numbers only grow, what is found twice is what there was in between.
@@ -158,6 +177,18 @@ mod tests {
             let copies: Vec<_> = copies.iter().map(|text| of(text)).collect();
             assert_eq!(current(&copies).collect::<Vec<_>>(), expected, "{copies:?}");
         }
+    }
+
+    #[test]
+    fn what_was_changed_apart_has_lost_its_mark() {
+        let (newest, table) = (
+            1000,
+            [("900", true), ("900+", false), ("0", false), ("", false), ("999", false), ("1000", false)],
+        );
+        for (old, apart) in table {
+            assert_eq!(was_apart(of(old), newest), apart, "{old:?}");
+        }
+        assert!(!was_apart(of("900"), successor(900)), "it went on with the same writer");
     }
 
     #[test]

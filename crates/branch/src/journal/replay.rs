@@ -8,10 +8,10 @@ use super::log::{Change, Log, Step};
 use crate::fs::beneath;
 use crate::fs::reserved::ASIDE;
 use crate::fs::stat::{self, Attr};
-use crate::relocate::{clone_dirs, copy_metadata, remove_leftovers, set_times, with_times_kept};
-use canopy_base::path::{join, split};
+use crate::relocate::{aside, clone_dirs, copy_metadata, remove_leftovers, set_times};
+use canopy_base::path::split;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 
@@ -174,20 +174,9 @@ impl Replay<'_> {
             rustix::fs::unlinkat(&dir, name, AtFlags::empty())?;
             return Ok(1);
         }
-        let mut place = join(ASIDE, at.to_string().as_bytes());
-        if !split(path).0.is_empty() {
-            place = join(&place, split(path).0);
-        }
-        let aside = self.directory(&place)?;
+        let aside = self.directory(&aside::place(path, at))?;
         (self.step)()?;
-        let mut to = name.to_vec();
-        loop {
-            match rustix::fs::renameat_with(&dir, name, &aside, to.as_slice(), RenameFlags::NOREPLACE) {
-                Err(Errno::EXIST) if to.len() < 250 => to.push(b'~'),
-                Err(Errno::INVAL) => break rustix::fs::renameat(&dir, name, &aside, to.as_slice()),
-                other => break other,
-            }
-        }?;
+        aside::keep(dir.as_fd(), name, aside.as_fd())?;
         Ok(1)
     }
 
@@ -207,25 +196,14 @@ impl Replay<'_> {
     }
 
     fn directory(&mut self, path: &[u8]) -> Result<OwnedFd, Errno> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        match beneath::open(self.root, path, flags) {
-            Err(Errno::NOENT) => {}
-            // Whoever else owns it could take away what is set aside there.
-            Ok(dir) if path == ASIDE && !stat::of(dir.as_fd())?.is_daemons_alone() => {
-                return Err(Errno::PERM);
+        let Self { root, owed, step, .. } = self;
+        aside::directory(*root, path, &mut |made| {
+            step()?;
+            if !made.starts_with(ASIDE) {
+                owed.add(made);
             }
-            other => return other,
-        }
-        let above = self.directory(split(path).0)?;
-        (self.step)()?;
-        let make = || rustix::fs::mkdirat(&above, split(path).1, Mode::RWXU);
-        if !path.starts_with(ASIDE) {
-            self.owed.add(path);
-        }
-        match if path == ASIDE { with_times_kept(above.as_fd(), make) } else { make() } {
-            Ok(()) | Err(Errno::EXIST) => beneath::open(self.root, path, flags),
-            Err(errno) => Err(errno),
-        }
+            Ok(())
+        })
     }
 }
 

@@ -6,6 +6,7 @@
 //! root makes the next mount finish the move (`recover`). A copy whose original stays ends with the names on the new
 //! branch: it has all of them, or after a crash none.
 
+use super::aside;
 use super::journal::{JournalEntry, Original, Plan};
 use super::kept_times::with_times_kept;
 use super::lease::LeasedFile;
@@ -36,6 +37,8 @@ pub struct FileMove<'s> {
     names: Vec<PoolPath>,
     replica: Replica,
     target_names: TargetNames<'s>,
+    /// How many names on the target were changed apart, and have given way.
+    set_aside: usize,
 }
 
 /// What has the file's names on the target.
@@ -159,7 +162,7 @@ impl<'s> FileMove<'s> {
         sync_parents(target, &names)?;
         let (source, target) = (source.clone(), target.clone());
         let target_names = TargetNames::Nothing;
-        Ok(FileMove { source, target, original, file, copied, names, replica, target_names })
+        Ok(FileMove { source, target, original, file, copied, names, replica, target_names, set_aside: 0 })
     }
 
     /// The end of a move to a branch that holds a copy under all names already: what is left to do is to remove the original.
@@ -180,12 +183,17 @@ impl<'s> FileMove<'s> {
         sync_parents(target, &names)?;
         let (source, target) = (source.clone(), target.clone());
         let (original, target_names) = (Original::Goes, TargetNames::Copy(copy));
-        Ok(FileMove { source, target, original, file, copied, names, replica, target_names })
+        Ok(FileMove { source, target, original, file, copied, names, replica, target_names, set_aside: 0 })
     }
 
     /// Lets the copy take the place of an old one on the target.
     pub fn replace(&mut self) {
         self.target_names = TargetNames::OldCopy;
+    }
+
+    /// Returns how many names on the target have given way that were changed apart from this file.
+    pub fn set_aside(&self) -> usize {
+        self.set_aside
     }
 
     pub fn key(&self) -> Result<FileKey, Errno> {
@@ -205,7 +213,7 @@ impl<'s> FileMove<'s> {
         self.verify()?;
         let names = std::mem::take(&mut self.names);
         let switched = Places::open(&self.source, &self.target, &names).and_then(|places| {
-            let switched = self.link_target(&places).and_then(|()| match self.original {
+            let switched = self.link_target(&places, &names).and_then(|()| match self.original {
                 Original::Goes => self.unlink_source(&places),
                 Original::Stays => Ok(()),
             });
@@ -272,7 +280,7 @@ impl<'s> FileMove<'s> {
     }
 
     /// Gives the copy all names on the target, on disk.
-    fn link_target(&mut self, places: &Places<'_>) -> Result<(), Errno> {
+    fn link_target(&mut self, places: &Places<'_>, paths: &[PoolPath]) -> Result<(), Errno> {
         if let TargetNames::Copy(_) = self.target_names {
             return Ok(());
         }
@@ -280,6 +288,9 @@ impl<'s> FileMove<'s> {
         let Some((first, name)) = names.next() else { return Ok(()) };
         if stat::of(first.target.as_fd())?.key() != stat::of(self.replica.dir())?.key() {
             return Err(Errno::AGAIN);
+        }
+        if matches!(self.target_names, TargetNames::OldCopy) {
+            self.spare(places, paths)?;
         }
         let link = |dir: BorrowedFd<'_>, name: &[u8]| match self.replica.link(dir, name) {
             Err(Errno::EXIST) if matches!(self.target_names, TargetNames::OldCopy) => {
@@ -297,6 +308,23 @@ impl<'s> FileMove<'s> {
             TargetNames::Nothing | TargetNames::Copy(_) => self.replica.place(name),
         })?;
         places.dirs.iter().try_for_each(|dir| rustix::fs::fsync(&dir.target))
+    }
+
+    /// Sets aside what is in the way on the target and was changed apart from the file.
+    fn spare(&mut self, places: &Places<'_>, paths: &[PoolPath]) -> Result<(), Errno> {
+        let Some(newest) = generation::read(self.file.as_fd())? else { return Ok(()) };
+        for ((dir, name), path) in places.iter().zip(paths) {
+            let dir = dir.target.as_fd();
+            let attr = match stat::at(dir, name) {
+                Err(errno) if beneath::is_absent(errno) => continue,
+                found => found?,
+            };
+            if attr.is_regular() && generation::was_apart(generation::read_at(dir, name)?, newest.number) {
+                aside::give_way(self.target.root(), (dir, path), &attr, newest.number)?;
+                self.set_aside += 1;
+            }
+        }
+        Ok(())
     }
 
     /// Removes all names from the source, or none.

@@ -6,6 +6,7 @@
 //!
 //! This module does not know policies: the caller has chosen the branch.
 
+pub mod aside;
 mod chattr;
 mod clone_dirs;
 pub mod closed;

@@ -8,6 +8,7 @@ use crate::mount_lookup;
 use canopy_branch::branch::probe::read_without_trace;
 use canopy_branch::fs::disk::Disk;
 use canopy_branch::fs::filesystem_id::FilesystemId;
+use canopy_branch::fs::reserved::ASIDE;
 use canopy_control::{EXPLAIN, ExplainReport, OsText, PoolReport};
 use canopy_monitor::probe::{Cause, Failure};
 use canopy_monitor::{BranchSpace, DaemonFigures, sleep};
@@ -18,8 +19,10 @@ use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 use rustix::mount::OpenTreeFlags;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -61,6 +64,9 @@ pub struct BranchFacts {
     /// The names in /dev of the whole disks below it.
     #[serde(default)]
     pub disks: Vec<String>,
+    /// Something is set aside there (canopy copies); false if it rests.
+    #[serde(default)]
+    pub has_aside: bool,
 }
 
 impl From<Error> for Failure {
@@ -164,6 +170,7 @@ fn branch(path: &Path, rests: bool) -> io::Result<BranchFacts> {
         inodes: space.f_files,
         inodes_free: space.f_ffree,
         read_only: space.f_flag.contains(StatVfsMountFlags::RDONLY),
+        has_aside: !rests && path.join(OsStr::from_bytes(ASIDE)).is_dir(),
         marked: rests || wait_for_branches::is_marked(path, wait_for_branches::BRANCH),
         disks: whole_disks(path)?,
     })

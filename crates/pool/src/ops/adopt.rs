@@ -26,6 +26,7 @@ use canopy_branch::fs::{generation, stat};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::io::Errno;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -56,10 +57,7 @@ pub fn adopt_handles(pool: &Pool, records: Arc<HandleRecords>, run: u64) -> usiz
     let adopted = left.into_iter().filter_map(|(record, said)| {
         let handle = said.handle;
         let adopted = adopt_handle(op, record, &said, &mut found);
-        if adopted.is_none() {
-            tracing::warn!("handle {} of {} is lost: its branch is not there", handle.0, said.node);
-        }
-        adopted
+        adopted.inspect_err(|why| tracing::warn!("handle {} of {} is lost: {why}", handle.0, said.node)).ok()
     });
     let count = adopted.count();
     found.given_up.retain(|number| !found.descriptors.contains_key(number));
@@ -93,7 +91,12 @@ pub fn reserve_handle(pool: &Pool) -> HandleId {
     pool.files.reserve_id()
 }
 
-fn adopt_handle(op: &Op<'_>, record: HandleRecord, said: &Recorded, found: &mut FoundHandles) -> Option<()> {
+fn adopt_handle(
+    op: &Op<'_>,
+    record: HandleRecord,
+    said: &Recorded,
+    found: &mut FoundHandles,
+) -> Result<(), Cow<'static, str>> {
     let number = match said.next_fd.filter(|&next| next != said.fd) {
         // The move has been finished, or taken back, from its journal.
         Some(next) => {
@@ -106,19 +109,20 @@ fn adopt_handle(op: &Op<'_>, record: HandleRecord, said: &Recorded, found: &mut 
     let fd = match found.descriptors.get(&number) {
         Some(fd) => fd.clone(),
         None => {
-            let fd = Arc::new(canopy_sys::fd::take_over(number)?);
+            let fd = canopy_sys::fd::take_over(number).ok_or("its descriptor is not there")?;
+            let fd = Arc::new(fd);
             found.descriptors.insert(number, fd.clone());
             fd
         }
     };
-    let attr = stat::of(fd.as_fd()).ok()?;
-    if open_file::writes(said.flags) {
-        // Copies that were written together may have been equal, with the mark, when the process ended.
-        resolve::generations::outdate_others(op, fd.as_fd()).ok()?;
-    }
+    let attr = stat::of(fd.as_fd()).map_err(|errno| errno.to_string())?;
+    // Copies that were written together may have been equal, with the mark, when the process ended.
+    let is_marked =
+        open_file::writes(said.flags) && resolve::generations::outdate_others(op, fd.as_fd()).is_err();
     let on = |branch: &&Arc<Branch>| branch.seed.number() == said.branch;
     let moved = |branch: &&Arc<Branch>| number != said.fd && branch.dev == attr.dev;
-    let branch = op.branches.iter().find(moved).or_else(|| op.branches.iter().find(on))?;
+    let branch = op.branches.iter().find(moved).or_else(|| op.branches.iter().find(on));
+    let branch = branch.ok_or("its branch is not there")?;
     let stable = StableId { id: said.node, generation: said.generation };
     let node = op.nodes.adopt_open(stable, attr.key(), said.number);
     let open = found.files.entry(said.node).or_insert_with(|| {
@@ -128,6 +132,9 @@ fn adopt_handle(op: &Op<'_>, record: HandleRecord, said: &Recorded, found: &mut 
         Arc::new(OpenFile::new(&node, location, backing, op.dir_cache.idle_files.begin()))
     });
     *node.open().lock() = Arc::downgrade(open);
+    if is_marked {
+        data::mirrors::part_before_change(&node);
+    }
     let mut handle = FileHandle::adopted(
         node.clone(),
         (fd.clone(), branch.traffic),
@@ -146,7 +153,7 @@ fn adopt_handle(op: &Op<'_>, record: HandleRecord, said: &Recorded, found: &mut 
         op.figures.writer_opened();
     }
     op.files.insert(said.handle, handle);
-    Some(())
+    Ok(())
 }
 
 /// Finds a node again that the kernel knows from another process, if it is not known here.

@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod apart;
 mod cached_pages;
 mod copies;
 mod copy_rights;

@@ -20,7 +20,7 @@ use std::sync::Arc;
 const ABSENT: &str = "entity not found";
 
 /// Returns what a branch has set aside: the paths without the numbers of the changes.
-fn set_aside(bed: &Bed, branch: usize) -> Vec<PathBuf> {
+pub(super) fn set_aside(bed: &Bed, branch: usize) -> Vec<PathBuf> {
     fn files(dir: &Path, into: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(dir).into_iter().flatten().map(Result::unwrap) {
             if entry.file_type().unwrap().is_dir() {

@@ -118,6 +118,7 @@ pub(crate) fn status(
         trash: ops::trash::bytes(pool, branch),
         trash_unusable: ops::trash::unusable(pool, branch).map(trash_error),
         unreadable_copies: ops::settings::unreadable_copies(pool, branch.id),
+        set_aside: branch.health.set_aside(),
         awaited: false,
         remembered: remembered_report(topology, &branch.path, false),
     };

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use canopy_testkit::PATIENCE;
 use canopy_testkit::cmd::run_within;
@@ -14,6 +15,9 @@ use super::refusing::is_refusal;
 use crate::allowed::{self, Then};
 use crate::compare::is_within;
 
+/// How long the daemon may take to end what a killed command has asked of it.
+const LEASED_ON: Duration = Duration::from_secs(2);
+
 impl Driver {
     pub(super) fn client(&mut self, op: &Op) -> Result<(), String> {
         if self.is_out_of_reach(op) {
@@ -21,7 +25,7 @@ impl Driver {
             return Ok(());
         }
         let (going, before) = (self.going(op), self.before_open(op));
-        let pool = self.world.client.apply(op);
+        let pool = self.apply_unless_leased(op);
         let plain = match allowed::then(op, &pool, self.now) {
             Then::Same => self.world.reference.apply(op),
             Then::Part(op) => self.world.reference.apply(&op),
@@ -63,6 +67,20 @@ impl Driver {
             }
         }
         Ok(())
+    }
+
+    /// Does an operation in the pool. The daemon may hold a lease for a moment more on behalf of a command that was killed.
+    fn apply_unless_leased(&mut self, op: &Op) -> Outcome {
+        let waits = matches!(op, Op::Open { .. } | Op::Change { change: Change::Size(_), .. });
+        let until = Instant::now() + LEASED_ON;
+        loop {
+            let pool = self.world.client.apply(op);
+            let is_leased = pool == Outcome::Failed(Errno::AGAIN) && waits && !self.now.upkeep;
+            if !is_leased || Instant::now() > until {
+                return pool;
+            }
+            std::thread::sleep(LEASED_ON / 100);
+        }
     }
 
     /// Whether an allocation that changes nothing sets the time of its file depends on the filesystem.

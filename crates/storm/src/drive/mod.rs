@@ -78,6 +78,7 @@ pub(crate) fn play(plan: &Plan, steps: &[(usize, Step)], watched: Watched) -> Op
         let mut driver = Driver::new(plan);
         let watchdog = Watchdog::start(driver.world.pool().path());
         let outcome = driver.play(steps, (&mut at, &mut idle), &watchdog, watched.chatty);
+        let outcome = outcome.and_then(|()| driver.nothing_was_apart(plan));
         let outcome = outcome.map_err(|what| format!("{what}{}", watchdog.said()));
         if let Err(what) = outcome {
             let log = driver.world.pool().log();
@@ -111,6 +112,18 @@ pub(crate) fn play(plan: &Plan, steps: &[(usize, Step)], watched: Watched) -> Op
 }
 
 impl Driver {
+    /// Fails if the pool has taken a copy that was only left behind for one that was changed on its disk alone: clients leave alone
+    /// what the pool shows from another disk than the newest.
+    fn nothing_was_apart(&self, plan: &Plan) -> Result<(), String> {
+        let log = self.world.pool().log();
+        match log.lines().find(|line| line.contains(" alone, and elsewhere without it")) {
+            Some(line) if !plan.weathers.has(Weather::Older) => {
+                Err(format!("no disk was used alone: {line}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn new(plan: &Plan) -> Self {
         let now = Conditions {
             small: plan.small.is_some(),

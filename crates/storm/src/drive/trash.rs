@@ -260,7 +260,7 @@ impl Driver {
         let now = self.now;
         let is_allowed = |error: &std::io::Error| match error.kind() {
             ErrorKind::StorageFull => now.small,
-            ErrorKind::ReadOnlyFilesystem => now.read_only,
+            ErrorKind::ReadOnlyFilesystem => now.read_only || now.refusing,
             _ if now.refusing => true,
             // One of two copies cannot tell whether it is the newest.
             _ => now.unreadable && error.raw_os_error() == Some(Errno::BADMSG.raw_os_error()),

@@ -12,6 +12,8 @@ use crate::pool_link::{BranchLink, PoolLink};
 use crate::progress::Progress;
 use crate::stop::Stop;
 use crate::survey::FileCopy;
+use canopy_branch::fs::{generation, stat};
+use canopy_branch::relocate::aside::give_way;
 use canopy_sys::ioctl::dedupe::share_equal;
 use canopy_sys::ioctl::extents::extents;
 use canopy_sys::lease;
@@ -22,6 +24,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -50,6 +53,14 @@ pub(crate) enum Lease {
     Unwritten,
     /// Nobody has it open.
     Alone,
+}
+
+/// What has become of a copy that went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Gone {
+    Removed,
+    /// What it holds is nowhere else: it was changed apart from the others.
+    SetAside,
 }
 
 /// Why a copy stays.
@@ -293,7 +304,7 @@ impl<'b> HeldCopy<'b> {
     ///
     /// A process that breaks the lease of the other copy after that has found it by the name, and waits until both leases are
     /// released. So the copies were the same when the names changed, and what it writes then must be seen under the name.
-    pub(crate) fn remove_in_favour_of(self, stays: &HeldCopy<'_>) -> Result<(), Errno> {
+    pub(crate) fn remove_in_favour_of(self, stays: &HeldCopy<'_>) -> Result<Gone, Errno> {
         stays.sync()?;
         let dir = self.branch.dir(self.path.parent().unwrap_or(Path::new("")))?;
         let name = self.path.file_name().unwrap_or_default();
@@ -303,6 +314,14 @@ impl<'b> HeldCopy<'b> {
         self.check()?;
         if !self.is_at_its_name() {
             return Err(Errno::STALE);
+        }
+        // What cannot be read is not known to be only left behind.
+        if let Some(newest) = generation::read(stays.file.as_fd())?
+            && generation::was_apart(generation::read(self.file.as_fd())?, newest.number)
+        {
+            let place = (dir.as_fd(), self.path.as_os_str().as_bytes());
+            give_way(self.branch.root()?, place, &stat::of(self.file.as_fd())?, newest.number)?;
+            return Ok(Gone::SetAside);
         }
         rustix::fs::renameat_with(&dir, name, &dir, &aside, RenameFlags::NOREPLACE)?;
         let moved = rustix::fs::statat(&dir, &aside, AtFlags::SYMLINK_NOFOLLOW);
@@ -316,7 +335,7 @@ impl<'b> HeldCopy<'b> {
             rustix::fs::renameat_with(&dir, &aside, &dir, name, RenameFlags::NOREPLACE)?;
         }
         aside::set_times(dir.as_fd(), &before);
-        done
+        done.map(|()| Gone::Removed)
     }
 
     /// Puts another link of a file in place of this one, which must be equal. The directory keeps its times.

@@ -22,7 +22,7 @@ use canopy_base::lock::ranked::Mutex;
 use contact::Contact;
 use rustix::io::Errno;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 /// What an operation was doing when a branch gave it an error.
@@ -57,6 +57,8 @@ pub struct BranchHealth {
     failed_changes: AtomicU32,
     /// It has failed to read something, at any time.
     failed_to_read: AtomicBool,
+    /// How many names have given way on it since it came that were changed there alone.
+    set_aside: AtomicU64,
     known: Mutex<Known, rank::Leaf>,
 }
 
@@ -96,6 +98,7 @@ impl Default for BranchHealth {
             errors: AtomicU32::new(0),
             failed_changes: AtomicU32::new(0),
             failed_to_read: AtomicBool::new(false),
+            set_aside: AtomicU64::new(0),
             known: Mutex::default(),
         }
     }
@@ -131,6 +134,16 @@ impl BranchHealth {
     /// Returns whether the branch has ever failed to read something, as far as this process has seen.
     pub fn has_failed_to_read(&self) -> bool {
         self.failed_to_read.load(Ordering::Relaxed)
+    }
+
+    /// Counts names that have given way and were changed on this branch alone.
+    pub fn count_set_aside(&self, names: usize) {
+        self.set_aside.fetch_add(names as u64, Ordering::Relaxed);
+    }
+
+    /// Returns how many names have given way since the branch came that were changed on it alone.
+    pub fn set_aside(&self) -> u64 {
+        self.set_aside.load(Ordering::Relaxed)
     }
 
     /// Returns what is wrong with the branch, or `None` if it is healthy.

@@ -350,6 +350,7 @@ fn branches(pool: &PoolReport, slowest: Duration) -> Result<Vec<BranchStatus>, E
         status.trash = Some(report.trash);
         status.trash_unusable = report.trash_unusable.clone();
         status.unreadable_copies = report.unreadable_copies;
+        status.set_aside = report.set_aside;
         status.remembered.clone_from(&report.remembered);
         status.waits = report.waits.clone();
         status.health = health(report, status);

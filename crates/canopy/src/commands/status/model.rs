@@ -56,6 +56,7 @@ impl WarningCode {
             PoolMute
             | BranchLags
             | DiskWorn
+            | CopiesAside
             | TrashUnusable
             | BranchNotWatched
             | BranchLosesAttributes
@@ -153,6 +154,7 @@ pub struct BranchStatus {
     pub trash_unusable: Option<String>,
     /// How many copies of files its disk could not read, and are still to be made again.
     pub unreadable_copies: usize,
+    pub set_aside: u64,
     /// What is remembered of it; null if nothing is.
     pub remembered: Option<RememberedReport>,
     /// Missing if the query of the branch failed.
@@ -177,6 +179,7 @@ impl BranchStatus {
             trash: None,
             trash_unusable: None,
             unreadable_copies: 0,
+            set_aside: 0,
             remembered: None,
             facts: None,
         }
@@ -270,6 +273,8 @@ codes! {
         "nothing is kept in the trash of a branch, because its .canopy-trash cannot be used",
     CopiesUnreadable = "copies-unreadable":
         "the disk of a branch could not read copies of files; clients get other copies, and the mover makes these again",
+    CopiesAside = "copies-aside":
+        "copies that were changed on one disk alone had to give way to newer ones, and are kept there",
     DiskFailing = "disk-failing":
         "a disk says that it fails, or has lost more sectors within a month",
     DiskWorn = "disk-worn":

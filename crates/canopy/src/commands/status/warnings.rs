@@ -33,6 +33,7 @@ pub(super) fn warnings(
     found.extend(pool.branches.iter().filter_map(unfinished_warning));
     found.extend(pool.branches.iter().filter_map(trash_warning));
     found.extend(pool.branches.iter().filter_map(|branch| unreadable_warning(pool, branch)));
+    found.extend(pool.branches.iter().filter_map(|branch| aside_warning(pool, branch)));
     found.extend(pool.trash_alarms.iter().flatten().map(|alarm| {
         let (text, fix) = alarm.advice(&pool.mountpoint);
         Warning { code: WarningCode::TrashAlarm, branch: None, text, fix }
@@ -288,6 +289,29 @@ fn trash_warning(branch: &BranchStatus) -> Option<Warning> {
 fn unreadable_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning> {
     let (text, fix) = advice_on_unreadable(branch.unreadable_copies, &pool.mountpoint, &branch.path)?;
     Some(Warning { code: WarningCode::CopiesUnreadable, branch: Some(branch.path.clone()), text, fix })
+}
+
+fn aside_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning> {
+    let is_there = branch.facts.as_ref().is_none_or(|facts| facts.has_aside);
+    let files = match branch.set_aside {
+        0 => return None,
+        _ if !is_there => return None,
+        1 => "a file".to_owned(),
+        files => format!("{files} files"),
+    };
+    let (mount, path) = (pool.mountpoint.one_line(), branch.path.one_line());
+    Some(Warning {
+        code: WarningCode::CopiesAside,
+        branch: Some(branch.path.clone()),
+        text: format!(
+            "{files} on {path} changed while the other disks were away, and the copies on these changed without it: the pool shows \
+             the newer copy and keeps the other"
+        ),
+        fix: format!(
+            "canopy copies {mount} lists what is kept, and --put-back brings it back; when you need none of it, remove \
+             {path}/.canopy-aside"
+        ),
+    })
 }
 
 fn unwatched_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning> {

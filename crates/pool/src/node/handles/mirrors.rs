@@ -126,8 +126,17 @@ impl Mirrors {
     /// the same; from then on, they may differ. The own copy comes first: a process that is killed in between must not leave a
     /// mirror that is newer than the copy which the handles know.
     pub(crate) fn renumber(&mut self, before: u64) -> Result<(), Errno> {
+        self.number_from(generation::next(before.max(self.number)))
+    }
+
+    /// As `renumber`, where the own copy has taken the place of one that had the number `before`, and can be written no more.
+    pub(crate) fn succeed(&mut self, before: u64) -> Result<(), Errno> {
+        self.number_from(generation::successor(before.max(self.number)))
+    }
+
+    fn number_from(&mut self, first: u64) -> Result<(), Errno> {
         let Some(own) = &self.own else { return Ok(()) };
-        self.number = generation::next(before.max(self.number)).saturating_add(self.list.len() as u64);
+        self.number = first.saturating_add(self.list.len() as u64);
         own.put(self.number, false).inspect_err(|&errno| self.failed = Some(errno))?;
         let mut number = self.number;
         self.list.retain(|mirror| {

@@ -333,7 +333,7 @@ fn lead(op: &mut Op<'_>, node: &Arc<Node>, mirrors: &mut Mirrors) -> Result<Arc<
         let _right =
             op.rights.to_copy(mirrors.keys().into_iter().chain(former.as_ref().map(|former| former.key)));
         let before = former.as_ref().and_then(|former| former.generation().ok().flatten());
-        mirrors.renumber(before.map_or(0, |before| before.number))
+        mirrors.succeed(before.map_or(0, |before| before.number))
     };
     if let Err(errno) = newest {
         if let Some(next) = std::mem::replace(&mut mirrors.own, former) {
@@ -430,6 +430,16 @@ fn make_old_copy(
             Err(errno)
         }
     }
+}
+
+/// Has the first change of a file's data say that other copies are old, where that could not be said when a handle that writes was
+/// taken over, as on a disk that is read-only for now.
+pub(crate) fn part_before_change(node: &Node) {
+    let mut slot = node.lock_mirrors();
+    if !node.has_mirrors() {
+        node.put_mirrors(&mut slot, Mirrors::default());
+    }
+    slot.users += 1;
 }
 
 /// Gives a new file its mirrors. Without them, if others have opened it already.

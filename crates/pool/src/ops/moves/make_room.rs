@@ -460,6 +460,8 @@ fn switch(op: &Op<'_>, carry: &mut FileMove<'_>, file: &Movable, target: &Branch
     let right = op.rights.to_copy([file.attr.key()]);
     let switched = carry.switch();
     drop(right);
+    let path = file.names.first().map_or(&b""[..], |name| name.as_slice());
+    resolve::generations::tell_apart(target, path, carry.set_aside());
     for name in &file.names {
         let (dir, name) = split(name);
         resolve::dirs::name_created(op, dir, name, target.id);

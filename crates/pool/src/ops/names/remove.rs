@@ -38,7 +38,7 @@ pub fn unlink(pool: &Pool, parent: NodeId, name: &[u8]) -> Result<()> {
         return Err(Error::Absent);
     }
     // To pin a file and to look at it then costs less than to find its name twice.
-    let (copies, pins) = match resolve::generations::pinned_copies(op, &dirs, name) {
+    let (mut copies, pins) = match resolve::generations::pinned_copies(op, &dirs, name) {
         // Without descriptors, files can be removed all the same.
         (Copies { error: Some(Errno::MFILE | Errno::NFILE), .. }, _) => {
             (resolve::generations::copies(op, &dirs, name), SmallVec::new())
@@ -64,6 +64,8 @@ pub fn unlink(pool: &Pool, parent: NodeId, name: &[u8]) -> Result<()> {
         // Otherwise the file that the kernel knows is among the copies.
         rights_are_judged(op, (parent, name), &dirs, &copies)?;
     }
+    resolve::generations::spare_apart(op, &dirs, (&path, name), &mut copies)?;
+    chosen.retain(|index| copies.get(*index).is_some());
     let (who, mut kept) = (names::keep::keeper(op, &path, name, false), false);
     // Goes in reverse order: if one fails, the copy that was visible before is still there.
     for &index in chosen.iter().rev() {

@@ -359,6 +359,7 @@ pub(crate) fn replace<'b>(
         return Err(Error::CrossBranch);
     }
     if resolve::generations::knows_copies(op) && old.copies.get(source).is_some_and(Attr::is_regular) {
+        names::rename_copies::spare_apart(op, new)?;
         names::rename_copies::prepare_copies(op, old, new, &mut chosen)?;
     }
     let victim = names::remove::pin_victim(op, new.parent, new.name, &new.dirs, &new.copies);

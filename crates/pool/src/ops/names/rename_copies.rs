@@ -68,10 +68,11 @@ pub(super) fn prepare_copies(
     resolve::generations::compare_generations(op, &mut old.copies, |_, index| {
         generation::read_at(dirs.get(index).ok_or(Errno::NOENT)?, name)
     });
+    if old.copies.current.as_ref().is_some_and(SmallVec::is_empty) {
+        return Err(old.copies.missing());
+    }
+    spare_apart(op, old)?;
     if let Some(current) = old.copies.current.take() {
-        if current.is_empty() {
-            return Err(old.copies.missing());
-        }
         let is_old = |(index, _): &(usize, &Attr)| !current.contains(index);
         let stale: SmallVec<[usize; 2]> = old.copies.iter().filter(is_old).map(|(index, _)| index).collect();
         for index in stale {
@@ -81,6 +82,12 @@ pub(super) fn prepare_copies(
         *chosen = current.iter().copied().collect();
     }
     old.renew(chosen, before.max(replaced).unwrap_or(0))
+}
+
+/// Sets aside what the rename would take away on this side, and what only a disk has that was used alone.
+pub(super) fn spare_apart(op: &Op<'_>, side: &mut Side<'_, '_>) -> Result<()> {
+    let Side { dirs, copies, path, name, .. } = side;
+    Ok(resolve::generations::spare_apart(op, dirs, (path, name), copies)?)
 }
 
 /// Leaves copies of the target alone that cannot be removed because their branches fail. The file that gets the name is

@@ -12,10 +12,13 @@ use crate::pool::{Op, Pool};
 use canopy_base::error::{Error, Result, is_illness};
 use canopy_base::ids::NodeId;
 use canopy_base::path::join;
+use canopy_branch::branch::Branch;
 use canopy_branch::fs::generation::{self, Generation};
 use canopy_branch::fs::pinned;
 use canopy_branch::fs::stat::{self, Attr};
+use canopy_branch::relocate::aside;
 use canopy_branch::relocate::closed::ClosedSince;
+use canopy_sys::shown::Show as _;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
@@ -322,6 +325,51 @@ pub(crate) fn is_old_copy(
     let is_older =
         |copy: Option<Generation>| copy.zip(of).is_some_and(|(copy, newest)| copy.number < newest.number);
     knows_copies(op) && attr.is_regular() && generation::read_at(dir, name).is_ok_and(is_older)
+}
+
+/// Sets aside what a change of a name would take away: copies that are out of date, and were changed apart from those that are
+/// shown, as on a disk that was used alone. What they hold is nowhere else. They are not among the copies any more then.
+///
+/// Errors: those of a branch that cannot keep what it holds.
+pub(crate) fn spare_apart(
+    op: &Op<'_>,
+    dirs: &MergedDir<'_>,
+    (path, name): (&[u8], &[u8]),
+    copies: &mut Copies,
+) -> Result<(), Errno> {
+    let Some(current) = copies.current.as_ref().filter(|current| current.len() < copies.count()) else {
+        return Ok(());
+    };
+    let branches = op.branches.as_slice();
+    let number = |index: usize| -> Result<Option<Generation>, Errno> {
+        let dir = dirs.get(index).ok_or(Errno::NOENT)?;
+        branches[index].reads(|| generation::read_at(dir, name))
+    };
+    let Some(newest) = current.first().and_then(|index| number(*index).ok().flatten()) else { return Ok(()) };
+    let mut spared: SmallVec<[usize; 2]> = SmallVec::new();
+    for (index, attr) in copies.iter().filter(|(index, attr)| !current.contains(index) && attr.is_regular()) {
+        let (Some(dir), branch) = (dirs.get(index), &branches[index]) else { continue };
+        if branch.health.is_well() && generation::was_apart(number(index)?, newest.number) {
+            let place = (dir, &*join(path, name));
+            branch.changes(|| aside::give_way(branch.root(), place, attr, newest.number))?;
+            tell_apart(branch, &join(path, name), 1);
+            dirs.copy_changed(index);
+            spared.push(index);
+        }
+    }
+    copies.found.retain(|(index, _)| !spared.contains(index));
+    Ok(())
+}
+
+/// Tells that copies of a file have given way on a branch that were changed apart from it.
+pub(crate) fn tell_apart(branch: &Branch, path: &[u8], names: usize) {
+    if names > 0 {
+        branch.health.count_set_aside(names);
+        let (path, branch) = (String::from_utf8_lossy(path), branch.path.shown());
+        tracing::warn!(
+            "{path} was changed on {branch} alone, and elsewhere without it; what {branch} has is in its .canopy-aside (canopy copies)"
+        );
+    }
 }
 
 /// Gives a new file its first number if a rule wants copies of it: a larger one than that of whatever a branch that is
