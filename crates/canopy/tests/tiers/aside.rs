@@ -23,6 +23,49 @@ fn only(mover: &Mover, disks: &[usize]) {
     mover.bed.pool.set("branches", &paths.join(":"));
 }
 
+/// What was written on each of two disks while the other was away: the mover and dedup replace or remove the older copy, and it is kept.
+#[test]
+fn what_was_changed_on_a_disk_alone_is_kept_and_told() {
+    let mover = mounted((0..3).map(|_| LoopFs::tmpfs(64 * MIB as u64)).collect(), "", "photos/**=copies 2");
+    let pool = &mover.bed.pool;
+    let names = ["photos/f", "photos/g"];
+    fs::create_dir(mover.bed.at("photos")).unwrap();
+    names.iter().for_each(|name| fs::write(mover.bed.at(name), "first").unwrap());
+    mover.json(&["--once"]);
+    let holders = |name: &str| (0..3).filter(|disk| mover.bed.on(*disk, name).exists()).collect::<Vec<_>>();
+    for name in names {
+        let [one, other] = holders(name)[..] else { panic!("two copies of {name}") };
+        for (disk, text) in [(one, "alone"), (other, "newer, and longer")] {
+            only(&mover, &[disk]);
+            fs::write(mover.bed.at(name), text).unwrap();
+        }
+        only(&mover, &[0, 1, 2]);
+        assert_eq!(fs::read_to_string(mover.bed.at(name)).unwrap(), "newer, and longer");
+    }
+    let warned =
+        || pool.status()["warnings"].as_array().unwrap().iter().any(|it| it["code"] == "copies-aside");
+    assert!(!warned());
+    mover.json(&["--once"]);
+    let dedup = run_within(Command::new(BINARY).arg("dedup").arg(pool.path()).arg("--yes"), PATIENCE);
+    assert!(dedup.success(), "{}", dedup.describe());
+    let said = report(&mover);
+    let kept = |name: &str| {
+        let list = said["aside"].as_array().unwrap();
+        let it = list.iter().find(|it| it["path"] == name).unwrap_or_else(|| panic!("{name}: {said}"));
+        it["kept"].as_str().unwrap().to_owned()
+    };
+    for name in names {
+        assert_eq!(fs::read_to_string(kept(name)).unwrap(), "alone");
+        assert_eq!(fs::read_to_string(mover.bed.at(name)).unwrap(), "newer, and longer");
+        assert_eq!(holders(name).len(), 2);
+    }
+    assert!(warned(), "{}", pool.status());
+    assert!(copies(&mover, &["--put-back", &kept("photos/f"), "--as", "photos/f.other"]).success());
+    assert_eq!(fs::read_to_string(mover.bed.at("photos/f.other")).unwrap(), "alone");
+    (0..3).for_each(|disk| drop(fs::remove_dir_all(mover.bed.on(disk, ".canopy-aside"))));
+    assert!(!warned(), "it ends when nothing is set aside any more");
+}
+
 #[test]
 fn what_gave_way_is_listed_and_put_back() {
     let mover = mounted((0..3).map(|_| LoopFs::tmpfs(64 * MIB as u64)).collect(), "", "photos/**=copies 2");
