@@ -353,6 +353,26 @@ pub fn advice_on_unreadable(copies: usize, pool: &OsText, branch: &OsText) -> Op
     Some((text, fix))
 }
 
+/// Returns a sentence about copies that gave way on a branch, and what to do; nothing if there are none.
+#[must_use]
+pub fn advice_on_set_aside(names: u64, pool: &OsText, branch: &OsText) -> Option<(String, String)> {
+    let (pool, branch) = (pool.one_line(), branch.one_line());
+    let files = match names {
+        0 => return None,
+        1 => "a file".to_owned(),
+        names => format!("{names} files"),
+    };
+    let text = format!(
+        "{files} on {branch} changed while the other disks were away, and the copies on these changed without it: the pool shows \
+         the newer copy and keeps the other"
+    );
+    let fix = format!(
+        "canopy copies {pool} lists what is kept, and --put-back brings it back; when you need none of it, remove \
+         {branch}/.canopy-aside"
+    );
+    Some((text, fix))
+}
+
 /// A program that has removed or overwritten more than a rule of the trash allows.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TrashAlarm {

@@ -5,7 +5,7 @@ use crate::terminal::bytes;
 use canopy_base::text::one_line;
 use canopy_branch::branch::state::BranchState;
 use canopy_config::{fstab, lossy};
-use canopy_control::{ExplainReport, advice_on_unreadable};
+use canopy_control::{ExplainReport, advice_on_set_aside, advice_on_unreadable};
 use canopy_monitor::disks::{DiskHealth, Verdict};
 use canopy_policy::Policy;
 use std::path::PathBuf;
@@ -292,26 +292,9 @@ fn unreadable_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warnin
 }
 
 fn aside_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning> {
-    let is_there = branch.facts.as_ref().is_none_or(|facts| facts.has_aside);
-    let files = match branch.set_aside {
-        0 => return None,
-        _ if !is_there => return None,
-        1 => "a file".to_owned(),
-        files => format!("{files} files"),
-    };
-    let (mount, path) = (pool.mountpoint.one_line(), branch.path.one_line());
-    Some(Warning {
-        code: WarningCode::CopiesAside,
-        branch: Some(branch.path.clone()),
-        text: format!(
-            "{files} on {path} changed while the other disks were away, and the copies on these changed without it: the pool shows \
-             the newer copy and keeps the other"
-        ),
-        fix: format!(
-            "canopy copies {mount} lists what is kept, and --put-back brings it back; when you need none of it, remove \
-             {path}/.canopy-aside"
-        ),
-    })
+    branch.facts.as_ref().is_none_or(|facts| facts.has_aside).then_some(())?;
+    let (text, fix) = advice_on_set_aside(branch.set_aside, &pool.mountpoint, &branch.path)?;
+    Some(Warning { code: WarningCode::CopiesAside, branch: Some(branch.path.clone()), text, fix })
 }
 
 fn unwatched_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning> {
