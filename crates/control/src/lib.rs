@@ -357,11 +357,8 @@ pub fn advice_on_unreadable(copies: usize, pool: &OsText, branch: &OsText) -> Op
 #[must_use]
 pub fn advice_on_set_aside(names: u64, pool: &OsText, branch: &OsText) -> Option<(String, String)> {
     let (pool, branch) = (pool.one_line(), branch.one_line());
-    let files = match names {
-        0 => return None,
-        1 => "a file".to_owned(),
-        names => format!("{names} files"),
-    };
+    (names > 0).then_some(())?;
+    let files = if names == 1 { "a file".to_owned() } else { format!("{names} files") };
     let text = format!(
         "{files} on {branch} changed while the other disks were away, and the copies on these changed without it: the pool shows \
          the newer copy and keeps the other"

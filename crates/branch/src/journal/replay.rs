@@ -211,6 +211,7 @@ impl Replay<'_> {
 mod tests {
     use super::*;
     use canopy_base::path::PoolPath;
+    use rustix::fs::Mode;
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
