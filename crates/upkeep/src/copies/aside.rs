@@ -39,9 +39,8 @@ pub struct CopiesArgs {
 
 const NOTES: &str = "\
 Where rules set copies, a branch that comes back gets the changes that it has
-missed. What has the name of something newer goes to .canopy-aside in the
-root of the branch, and stays there until you remove it. So does a copy that
-was changed while the disks of the others were away, if these changed, too. THE POOL HAS says what
+missed. What has the name of something newer, or was changed on both sides, goes
+to .canopy-aside in the root of the branch, until you remove it. THE POOL HAS says what
 the pool shows under that name now: nothing, something alike (the same type,
 size and time), or another. To keep both, put it back under another name; to
 exchange them, rename the pool's first. Nothing is copied, overwritten or
