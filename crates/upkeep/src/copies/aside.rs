@@ -40,10 +40,10 @@ pub struct CopiesArgs {
 const NOTES: &str = "\
 Where rules set copies, a branch that comes back gets the changes that it has
 missed. What has the name of something newer, or was changed on both sides, goes
-to .canopy-aside in the root of the branch, until you remove it. THE POOL HAS says what
-the pool shows under that name now: nothing, something alike (the same type,
-size and time), or another. To keep both, put it back under another name; to
-exchange them, rename the pool's first. Nothing is copied, overwritten or
+to .canopy-aside in the root of the branch, until you remove it. THE POOL HAS
+says what the pool shows under that name now: nothing, something alike (the same
+type, size and time), or another. To keep both, put it back under another name;
+to exchange them, rename the pool's first. Nothing is copied, overwritten or
 deleted.
 
 Examples:
