@@ -519,6 +519,7 @@ fn every_warning_has_a_test() {
         include_str!("../trash/main.rs"),
         include_str!("../trash/brake.rs"),
         include_str!("../copies/healing.rs"),
+        include_str!("../tiers/aside.rs"),
     ];
     let tests = [tests, elsewhere.concat()].concat();
     for (_, word, _) in canopy::commands::status::model::WarningCode::ALL {
