@@ -100,9 +100,8 @@ impl ControlClient {
         // The pool accepts a key only in the spelling of the list.
         let spec = options::find(key).filter(|spec| spec.key);
         let name = spec.map_or(key, |spec| spec.name.as_ref());
-        if let Some(path) = self.missing_branch(name, value) {
-            // The pool would wait for the branch. On the command line it is probably a typing error.
-            return Err(Error::NewBranchMissing(path));
+        if name == "branches" {
+            self.refuse_missing(value)?;
         }
         if let Some(flag) = options::find(key).filter(|spec| spec.is_flag()) {
             return Err(self.fixed_at_mount(flag, value));
@@ -126,21 +125,75 @@ impl ControlClient {
         })
     }
 
-    /// Returns a branch that this value adds but that does not exist.
-    fn missing_branch(&self, key: &str, value: &OsStr) -> Option<PathBuf> {
-        if key != "branches" {
-            return None;
-        }
-        let mut config = Config::default();
-        source::set(&mut config, key, &self.get(key).ok()?).ok()?;
-        let before = config.branches.clone();
-        source::set(&mut config, key, value).ok()?;
+    /// Refuses a list or an instruction that adds a branch which does not exist. The pool would wait for it; on the command
+    /// line it is probably a typing error.
+    fn refuse_missing(&self, value: &OsStr) -> Result<(), Error> {
+        let Some((before, after)) = self.changed_branches(value) else { return Ok(()) };
         let missing = |path: &&PathBuf| {
             !before.iter().any(|branch| branch.path == **path)
                 && refuse_overlap(path, &self.mountpoint).is_ok()
                 && matches!(path.try_exists(), Ok(false))
         };
-        config.branches.iter().map(|branch| &branch.path).find(missing).cloned()
+        let missing = after.iter().map(|branch| &branch.path).find(missing);
+        missing.map_or(Ok(()), |path| Err(Error::NewBranchMissing(path.clone())))
+    }
+
+    /// Returns the branches before and after an instruction, if it is valid.
+    fn changed_branches(&self, value: &OsStr) -> Option<(BranchList, BranchList)> {
+        let mut config = Config::default();
+        source::set(&mut config, "branches", &self.get("branches").ok()?).ok()?;
+        let before = config.branches.clone();
+        source::set(&mut config, "branches", value).ok()?;
+        Some((before, config.branches))
+    }
+
+    /// Refuses a list or an instruction that the pool would refuse, before anything of it is shown.
+    pub fn check_branches(&self, value: &OsStr) -> Result<(), Error> {
+        self.refuse_missing(value)?;
+        let Some((before, after)) = self.changed_branches(value) else { return Ok(()) };
+        let is_new = |path: &Path| !before.iter().any(|branch| branch.path == path);
+        if let Some(around) = self.around(&after) {
+            return Err(around);
+        }
+        if let Some(file) = after.iter().find(|spec| is_new(&spec.path) && spec.path.is_file()) {
+            return Err(Error::BranchNotDirectory(file.path.clone()));
+        }
+        Self::twice(&after).map_or(Ok(()), |(branch, other)| {
+            Err(Error::BranchTwice { branch, other, pool: self.mountpoint.clone() })
+        })
+    }
+
+    /// Returns the error for a branch that contains the pool, or is in it.
+    fn around(&self, list: &BranchList) -> Option<Error> {
+        let own = mountinfo::at(&self.mountpoint).ok().flatten().map(|mounted| mounted.device);
+        let refused = |branch: &PathBuf| {
+            refuse_overlap(branch, &self.mountpoint)
+                .and_then(|()| pool_loops::check(branch, &self.mountpoint, own))
+                .err()
+        };
+        list.iter().map(|spec| &spec.path).find_map(refused).map(Error::from)
+    }
+
+    /// Refuses what [`ControlClient::set`] would refuse, as far as that is known before.
+    pub fn check(&self, key: &str, value: &OsStr) -> Result<(), Error> {
+        let spec = options::find(key).filter(|spec| spec.changes == Changes::Live && spec.key);
+        let Some(spec) = spec else {
+            let fixed = options::find(key).filter(|spec| !spec.is_ignored());
+            return Err(match fixed {
+                _ if READ_ONLY.contains(&key) => Error::ReadOnlyKey { key: key.to_owned() },
+                Some(spec) => self.fixed_at_mount(spec, value),
+                None => self.unknown_key(key),
+            });
+        };
+        if spec.name == "branches" {
+            self.check_branches(value)?;
+        }
+        let mut config = Config::default();
+        // Policies that differ are shown as several, and are no value that can be set.
+        let _ = source::set(&mut config, key, &self.get(&spec.name)?);
+        source::set(&mut config, key, value)?;
+        let get = |other: &str| self.get(other).unwrap_or_default();
+        Ok(resolve::check_beside(&mut config, key, get)?)
     }
 
     /// Finds the message for an errno of the pool, by parsing the value again as the pool did.
@@ -171,25 +224,25 @@ impl ControlClient {
                 return canopy_server::Error::OutsideOfLandlock { branch, pool }.into();
             }
         }
-        let own = mountinfo::at(&self.mountpoint).ok().flatten().map(|mounted| mounted.device);
-        let around = config.branches.iter().map(|spec| &spec.path).find_map(|branch| {
-            refuse_overlap(branch, &self.mountpoint)
-                .and_then(|()| pool_loops::check(branch, &self.mountpoint, own))
-                .err()
-        });
-        around.map_or_else(|| self.control_error(key, errno), Error::from)
+        self.around(&config.branches).unwrap_or_else(|| self.control_error(key, errno))
     }
 
     /// Returns the error for a list that has one directory more than once.
     fn duplicate_branch(&self, list: &BranchList) -> Error {
+        let (branch, other) = Self::twice(list).unwrap_or_default();
+        Error::BranchTwice { branch, other, pool: self.mountpoint.clone() }
+    }
+
+    /// Returns the paths of a directory that the list has more than once.
+    fn twice(list: &BranchList) -> Option<(PathBuf, PathBuf)> {
         let paths: Vec<&PathBuf> = list.iter().map(|spec| &spec.path).collect();
         let identity = |path: &Path| fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
         let same = |a: &Path, b: &Path| a == b || identity(a).is_some_and(|own| identity(b) == Some(own));
         // From the end, because the new branch is usually the last.
-        let pairs = (0..paths.len()).rev().flat_map(|at| paths[..at].iter().map(move |other| (at, *other)));
-        let found = pairs.map(|(at, other)| (paths[at], other)).find(|(branch, other)| same(branch, other));
-        let (branch, other) = found.map_or_else(Default::default, |(a, b)| (a.clone(), b.clone()));
-        Error::BranchTwice { branch, other, pool: self.mountpoint.clone() }
+        let mut pairs =
+            (0..paths.len()).rev().flat_map(|at| paths[..at].iter().map(move |other| (at, *other)));
+        let found = pairs.find(|(at, other)| same(paths[*at], other));
+        found.map(|(at, other)| (paths[at].clone(), other.clone()))
     }
 
     fn unknown_key(&self, key: &str) -> Error {

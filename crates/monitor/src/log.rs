@@ -7,11 +7,11 @@ use canopy_sys::mountinfo::{self, MountEntry};
 use canopy_sys::shown::Show as _;
 use canopy_terminal::{eprint_line, print, print_exactly, print_json};
 use clap::Args;
-use rustix::process::Pid;
+use rustix::process::{Pid, geteuid};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, ErrorKind};
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -86,32 +86,27 @@ pub type Servers = fn(&MountEntry) -> Vec<Pid>;
 /// # Errors
 /// If it cannot be read.
 pub fn log(args: &LogArgs, servers: Servers) -> Result<()> {
-    let sources = sources(args.pool.as_deref(), servers)?;
-    if let (true, [source]) = (args.follow, sources.as_slice()) {
-        return follow(source, args.lines);
-    }
+    let mut sources = sources(args.pool.as_deref(), servers)?;
     if args.follow {
-        let places: Vec<String> = sources.iter().map(|source| source.place.name()).collect();
-        return Err(Error::SeveralLogs(places.join(", ")));
+        return follow_one(&sources, args);
     }
     let mut report = Report { sources: Vec::new() };
-    for source in &sources {
+    for source in &mut sources {
+        let lines = match source.lines(args.lines) {
+            // Nobody has named the pool whose messages cannot be read, and those of others can.
+            Err(why) if args.pool.is_none() => {
+                source.place = LogPlace::Elsewhere(why.to_string());
+                Vec::new()
+            }
+            lines => lines?,
+        };
         report.sources.push(SourceReport {
             kind: source.place.kind(),
             file: source.place.file().map(|file| file.shown().to_string()),
-            lines: match source.lines(args.lines) {
-                // Of a pool that nobody has named, and that has ended by now, or is seen under other paths.
-                Err(Error::Log { why, .. }) if args.pool.is_none() && why.kind() == ErrorKind::NotFound => {
-                    Vec::new()
-                }
-                lines => lines?,
-            },
+            lines,
         });
     }
-    let nowhere = sources.iter().map(|source| match &source.place {
-        LogPlace::Elsewhere(why) => Some(why.clone()),
-        _ => None,
-    });
+    let nowhere = sources.iter().map(|source| source.place.nowhere().map(str::to_owned));
     let nowhere: Option<Vec<String>> = nowhere.collect();
     if args.json {
         print_json(&report);
@@ -135,23 +130,40 @@ pub fn log(args: &LogArgs, servers: Servers) -> Result<()> {
     Ok(())
 }
 
+/// Follows the only place that can be read.
+fn follow_one(sources: &[Source], args: &LogArgs) -> Result<()> {
+    let readable: Vec<&Source> = sources.iter().filter(|source| source.place.nowhere().is_none()).collect();
+    if let [source] = readable.as_slice() {
+        sources.iter().filter_map(|source| source.place.nowhere()).for_each(eprint_line);
+        return follow(source, args.lines);
+    }
+    if readable.is_empty() {
+        let whys: Vec<&str> = sources.iter().filter_map(|source| source.place.nowhere()).collect();
+        return Err(Error::NoLog(whys.join("; ")));
+    }
+    let places: Vec<String> = readable.iter().map(|source| source.place.name()).collect();
+    Err(Error::SeveralLogs(places.join(", ")))
+}
+
 /// Returns where to look for what was said of a pool, or of all.
 fn sources(pool: Option<&Path>, servers: Servers) -> Result<Vec<Source>> {
     let listed = mountinfo::list().map_err(Error::system("cannot read /proc/self/mountinfo"))?;
     let pools: Vec<MountEntry> = listed.into_iter().filter(MountEntry::is_pool).collect();
     let Some(pool) = pool else {
         let mut sources: Vec<Source> = Vec::new();
-        // What daemons have said that have ended since is in the system's log.
-        let ended = std::iter::once(Source { place: system(), processes: Vec::new() });
-        for source in pools.iter().flat_map(|mounted| of_pool(mounted, servers)).chain(ended) {
+        for source in pools.iter().flat_map(|mounted| of_pool(mounted, servers)) {
             let source = match source.place {
                 LogPlace::File(_) => source,
                 place => Source { place, processes: Vec::new() },
             };
-            let is_nothing = matches!(source.place, LogPlace::Elsewhere(_)) && !sources.is_empty();
-            if !is_nothing && !sources.contains(&source) {
+            if !sources.contains(&source) {
                 sources.push(source);
             }
+        }
+        // What daemons have said that have ended since is in the system's log.
+        let ended = Source { place: system(), processes: Vec::new() };
+        if sources.is_empty() || ended.place.nowhere().is_none() && !sources.contains(&ended) {
+            sources.push(ended);
         }
         return Ok(sources);
     };
@@ -184,14 +196,23 @@ fn of_pool(mounted: &MountEntry, servers: Servers) -> Vec<Source> {
     let keepers: Vec<u32> = processes.iter().filter_map(|pid| keeper_of(*pid)).collect();
     processes.extend(keepers);
     let Some(server) = processes.first() else {
-        let why = format!(
-            "the daemon of {} cannot be found: it has ended, or belongs to another user (sudo canopy log)",
-            mounted.mountpoint.shown()
-        );
+        let place = mounted.mountpoint.shown();
+        let why = if geteuid().is_root() {
+            format!(
+                "the daemon of {place} cannot be found: it has ended (canopy status), or runs in a container"
+            )
+        } else {
+            format!("the daemon of {place} has ended, or belongs to another user (sudo canopy log)")
+        };
         return vec![Source { place: LogPlace::Elsewhere(why), processes }];
     };
     let stderr = fs::read_link(format!("/proc/{server}/fd/2"));
-    vec![Source { place: stderr.map_or_else(|_| system(), |link| written_to(&link)), processes }]
+    let place = match stderr.map_or_else(|_| system(), |link| written_to(&link)) {
+        place if place == system() => place,
+        LogPlace::Elsewhere(why) => LogPlace::Elsewhere(format!("{}: {why}", mounted.mountpoint.shown())),
+        place => place,
+    };
+    vec![Source { place, processes }]
 }
 
 /// Returns the process that started a server and keeps its pool, if it is one of ours.
@@ -219,6 +240,9 @@ fn written_to(link: &Path) -> LogPlace {
         }
         text if text.ends_with(" (deleted)") => {
             LogPlace::Elsewhere(format!("the daemon writes to a file that was removed: {text}"))
+        }
+        text if fs::metadata(link).is_ok_and(|meta| !meta.is_file()) => {
+            LogPlace::Elsewhere(format!("the daemon writes to {text}, which is not a file"))
         }
         _ => LogPlace::File(link.to_owned()),
     }
@@ -254,6 +278,14 @@ impl LogPlace {
         match self {
             LogPlace::Syslog(file) | LogPlace::File(file) => Some(file),
             LogPlace::Journal | LogPlace::Elsewhere(_) => None,
+        }
+    }
+
+    /// Returns why nothing can be read there.
+    fn nowhere(&self) -> Option<&str> {
+        match self {
+            LogPlace::Elsewhere(why) => Some(why),
+            LogPlace::Journal | LogPlace::Syslog(_) | LogPlace::File(_) => None,
         }
     }
 
@@ -364,7 +396,7 @@ mod tests {
     #[test]
     fn standard_error_tells_the_place() {
         assert_eq!(written_to(Path::new("/srv/log")), LogPlace::File("/srv/log".into()));
-        for elsewhere in ["/dev/pts/3", "pipe:[77]", "/srv/log (deleted)"] {
+        for elsewhere in ["/dev/pts/3", "pipe:[77]", "/srv/log (deleted)", "/proc"] {
             assert!(matches!(written_to(Path::new(elsewhere)), LogPlace::Elsewhere(_)), "{elsewhere}");
         }
     }

@@ -246,13 +246,7 @@ impl<'c> Change<'c> {
         if after.is_empty() {
             return Err(Error::LastBranch(self.client.mountpoint().to_owned()));
         }
-        let mut paths = after.iter().map(|spec| &spec.path);
-        while let Some(path) = paths.next() {
-            if paths.clone().any(|other| other == path) {
-                let pool = self.client.mountpoint().to_owned();
-                return Err(Error::BranchTwice { branch: path.clone(), other: path.clone(), pool });
-            }
-        }
+        self.client.check_branches(&after.to_os_string())?;
         if report.is_none() {
             print_styled(&difference(&place, before, &after));
         }

@@ -10,6 +10,7 @@ use canopy_branch::branch::BranchList;
 use canopy_config::Config;
 use canopy_config::options::{self, Changes, Spec};
 use canopy_config::resolve::idle;
+use canopy_config::source::branch_lists;
 use canopy_config::source::named::restore_names;
 use canopy_config::source::persist::{Origin, Rewrite};
 use canopy_control::COMMAND;
@@ -145,6 +146,11 @@ fn refuse_removal(pool: &ControlClient, value: &OsStr) -> Result<(), Error> {
     Err(Error::WouldRemove { going, added, pool: pool.mountpoint().to_owned() })
 }
 
+/// Returns the value of an option for people.
+fn readable(config: &Config, key: &str) -> Option<String> {
+    options::find(key).and_then(|spec| spec.readable(config))
+}
+
 /// Shows what a change would be, and does nothing.
 fn plan(
     pool: &ControlClient,
@@ -153,15 +159,31 @@ fn plan(
     value: &OsStr,
     parse_cmdline: fn(&[u8]) -> Option<MountArgs>,
 ) -> Result<(), Error> {
+    let place = pool.mountpoint().shown();
+    if key.starts_with(COMMAND) {
+        // The pool knows its commands.
+        print(&format!("{place}: {key} changes no option, so there is nothing to show\n"));
+        return Ok(());
+    }
+    pool.check(key, value)?;
     let before = pool.get(key)?;
     let mut config = Config::default();
+    let is_known = canopy_config::source::set(&mut config, key, &before).is_ok();
+    let old = readable(&config, key).filter(|_| is_known);
+    let branches = config.branches.clone();
     canopy_config::source::set(&mut config, key, value)?;
-    let get = |key: &str| pool.get(key).unwrap_or_default();
-    canopy_config::resolve::check_beside(&mut config, key, get)?;
-    let mut text = difference(
-        &format!("{key} = {}\n", one_line(&before.to_string_lossy())),
-        &format!("{key} = {}\n", one_line(&value.to_string_lossy())),
-    );
+    let new = readable(&config, key);
+    let mut text = if key == BRANCHES {
+        branch_lists::difference(&place.to_string(), &branches, &config.branches)
+    } else {
+        let line = |shown: Option<String>, value: &OsStr| {
+            format!("{key} = {}\n", one_line(&shown.unwrap_or_else(|| value.to_string_lossy().into_owned())))
+        };
+        difference(&line(old, &before), &line(new, value))
+    };
+    if text.is_empty() {
+        let _ = writeln!(text, "{place}: nothing changes");
+    }
     if args.persist {
         let edited = Edited::of(pool, &args.mount, key, value, parse_cmdline)?;
         let [old, new] = [&edited.before, &edited.after].map(|text| String::from_utf8_lossy(text));

@@ -4,11 +4,11 @@ use super::rig::{
     PATIENCE, bed, ends_well, foreground, in_private_mounts, is_mounted, log, mistake, mounts, pid, shell,
     signal,
 };
-use canopy_testkit::cmd::{run_unless_busy, run_within, wait_until};
+use canopy_testkit::cmd::{run_unless_busy, run_within, wait_until, wait_within};
 use canopy_testkit::{CliBed, proc};
 use std::fs;
 use std::os::unix::net::UnixDatagram;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -385,4 +385,41 @@ fn messages_that_went_nowhere_are_an_error() {
     assert!(done.success() && done.stdout == "one line\n", "{}", done.describe());
     let done = run(&format!("JOURNALCTL='echo not for you >&2; exit 1'; {journal}"), "");
     assert!(done.code() == Some(1) && done.stderr.contains("not for you"), "{}", done.describe());
+}
+
+/// Nobody has named these pools, so they must not hide what others have said.
+#[test]
+fn the_log_of_all_pools_goes_on_past_one_that_cannot_be_read() {
+    let bed = CliBed::new(env!("CARGO_BIN_EXE_canopy"), "canopy-cli-", &["a", "b", "c", "p", "q", "r"]);
+    let start = |args: &str, log: PathBuf, at: &str| {
+        let mut command = bed.command(&format!("mount -f -o survive=false {args}"));
+        let stderr = fs::File::create(log).unwrap();
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
+        assert!(wait_until(PATIENCE, || bed.mount_at(at).is_some()), "{args}");
+        fs::metadata(bed.path(at)).unwrap();
+        child
+    };
+    let mut dead = start("@a @p", bed.path("log"), "p");
+    // Its log is in the first.
+    let mut hidden = start("@b @q", bed.path("p/log"), "q");
+    let mut well = start("@c @r", bed.path("log-r"), "r");
+    signal(pid(&dead), "KILL");
+    assert!(wait_within(&mut dead, PATIENCE).is_some());
+
+    let all = run_within(&mut bed.command("log"), PATIENCE);
+    assert!(all.success(), "{}", all.describe());
+    assert!(all.stdout.contains(&bed.path("log-r").display().to_string()), "{}", all.describe());
+    let of_dead = format!("the daemon of {} cannot be found", bed.path("p").display());
+    assert!(all.stderr.contains(&of_dead), "{}", all.describe());
+    assert!(all.stderr.contains(&bed.path("p/log").display().to_string()), "{}", all.describe());
+    // Of a pool that was named, it fails.
+    let one = run_within(&mut bed.command("log @q"), PATIENCE);
+    assert!(!one.success() && one.stderr.lines().count() == 1, "{}", one.describe());
+
+    for (child, at) in [(&mut hidden, "q"), (&mut well, "r")] {
+        signal(pid(child), "TERM");
+        ends_well(child, PATIENCE);
+        assert!(bed.mount_at(at).is_none());
+    }
+    bed.umount("@p");
 }

@@ -262,11 +262,16 @@ fn branches_are_changed_by_commands_of_their_own() {
         ("remove media @a", "is not a branch of"),
         ("remove media @b @c", "no branch"),
         ("add media @none", "does not exist"),
+        ("add media @none --dry-run", "does not exist"),
+        ("add media @etc/media.toml", "is not a directory"),
+        ("add media @p/in", "lies inside"),
+        ("replace media @b @none", "does not exist"),
         ("add media @b", "canopy mode"),
         ("mode media @b XX", "canopy mode --help"),
     ] {
         let done = run(args);
         assert!(!done.success() && done.stderr.contains(needle), "{}", done.describe());
+        assert_eq!(done.stdout, "", "No change is shown that cannot be made");
     }
     assert_eq!(branches(), "c=RW:b=RW");
     bed.umount("@p");

@@ -83,6 +83,7 @@ fn every_error_is_one_line_that_names_the_cause_and_a_remedy() {
             &["set", "@", "category.creat=mfs"],
             &["unknown key 'category.creat'", "did you mean 'category.create'?"],
         ),
+        (&["set", "@", "minfree=4G"], &["unknown key 'minfree'", "did you mean 'minfreespace'?"]),
         (&["set", "@", "category.create=mfss"], &["category.create", "'mfss'", "did you mean 'mfs'?"]),
         (&["set", "@", "category.create"], &["'category.create' has no value", "canopy get"]),
         (&["set", "@", "cmd.gcc"], &["unknown key 'cmd.gcc'"]),
@@ -105,6 +106,11 @@ fn every_error_is_one_line_that_names_the_cause_and_a_remedy() {
         let done = canopy(&pool, args);
         let line = error_line(&done);
         assert!(words.iter().all(|word| line.contains(word)), "{args:?}: {line}");
+        // A change that is only shown is refused as well, before anything of it is shown.
+        if args[0] == "set" && !args[2].starts_with("cmd.") {
+            let shown = canopy(&pool, &[args, &["--dry-run"]].concat());
+            assert_eq!(error_line(&shown), line, "{args:?}");
+        }
     }
     // Another user may read values. An attempt to set one fails with the reason.
     let binary = dirs.path("canopy");
@@ -116,6 +122,30 @@ fn every_error_is_one_line_that_names_the_cause_and_a_remedy() {
     assert_eq!(other(&["get", "cache.files"]).stdout, "auto-full\n");
     let done = other(&["set", "cache.files=off"]);
     assert!(error_line(&done).contains("only its owner and root may"), "{}", done.describe());
+    pool.umount();
+}
+
+/// The same value looks the same before and after, whoever has written it.
+#[test]
+fn a_change_is_shown_in_one_unit() {
+    let dirs = Dirs::new();
+    let pool = dirs.pool("minfreespace=4096M,cache.attr=7");
+    let (home, a, b) = (pool.path().display().to_string(), dirs.text("a"), dirs.text("b"));
+    let c = dirs.text("c");
+    let nothing = format!("{home}: nothing changes\n");
+    for (pair, shown) in [
+        ("minfreespace=10240M", "- minfreespace = 4G\n+ minfreespace = 10G\n"),
+        ("minfreespace=4294967296", &nothing),
+        ("cache.attr=7", &nothing),
+        ("category.create=mfs", "- category.create = pfrd\n+ category.create = mfs\n"),
+        ("cmd.gc", &format!("{home}: cmd.gc changes no option, so there is nothing to show\n")),
+        (&format!("branches=+{c}=NC"), &format!("branches of {home}:\n  {a}=RW\n  {b}=RW\n+ {c}=NC\n")),
+    ] {
+        assert_eq!(ok(&pool, &["set", "@", pair, "--dry-run"]), shown, "{pair}");
+    }
+    ok(&pool, &["set", "@", "func.mkdir=ff"]);
+    let shown = ok(&pool, &["set", "@", "category.create=ff", "-n"]);
+    assert_eq!(shown, "- category.create = ff,pfrd\n+ category.create = ff\n");
     pool.umount();
 }
 

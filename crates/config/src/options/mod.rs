@@ -99,17 +99,25 @@ pub fn nearest(key: &str) -> Option<String> {
     closest(&key, table().iter().filter(|spec| !spec.hidden).flat_map(Spec::names).map(str::to_owned))
 }
 
-/// Returns the word most like `text`, if any is similar enough.
+/// Returns the word most like `text`, if any is similar enough, or the only one that `text` is the beginning of.
 pub fn closest(text: &str, words: impl Iterator<Item = String>) -> Option<String> {
     if text.is_empty() {
         return None;
     }
-    words
-        .map(|word| (strsim::normalized_damerau_levenshtein(text, &canonical(&word)), word))
-        .filter(|(similarity, _)| *similarity >= 0.6)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, word)| word)
+    let words: Vec<String> = words.collect();
+    let similarity = |word: &str| strsim::normalized_damerau_levenshtein(text, &canonical(word));
+    let similar = words.iter().map(|word| (similarity(word), word));
+    let similar = similar.filter(|(similarity, _)| *similarity >= 0.6).max_by(|a, b| a.0.total_cmp(&b.0));
+    let begun = || {
+        let mut begun =
+            words.iter().filter(|word| text.len() >= BEGINNING && canonical(word).starts_with(text));
+        begun.next().filter(|_| begun.next().is_none())
+    };
+    similar.map(|(_, word)| word).or_else(begun).cloned()
 }
+
+/// How long the beginning of a word must be to stand for it.
+const BEGINNING: usize = 4;
 
 #[cfg(test)]
 mod tests;

@@ -418,6 +418,10 @@ fn errors_name_the_option_and_the_remedy() {
     let table = [
         ("cache.file", "off", "unknown option 'cache.file' (did you mean 'cache.files'?)"),
         ("minfreespac", "1", "unknown option 'minfreespac' (did you mean 'minfreespace'?)"),
+        ("minfree", "1", "unknown option 'minfree' (did you mean 'minfreespace'?)"),
+        ("passthrough", "off", "unknown option 'passthrough' (did you mean 'passthrough.io'?)"),
+        // Several begin like that.
+        ("cache", "off", "unknown option 'cache' ('canopy options' lists them all)"),
         ("func.creat", "ff", "unknown option 'func.creat' (did you mean 'func.create'?)"),
         ("zzz", "", "unknown option 'zzz' ('canopy options' lists them all)"),
         (
