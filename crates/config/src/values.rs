@@ -2,7 +2,7 @@
 //! control interface share.
 
 use canopy_base::inode_number::InodeCalc;
-use canopy_base::size::{SizeError, parse_size};
+use canopy_base::size::{SizeError, format_size, parse_size};
 use canopy_policy::Policy;
 use canopy_pool::config::{
     CacheFiles, FlushOnClose, FollowSymlinks, LinkExdev, MemoryBound, MissingNames, MoveWhenFull,
@@ -32,6 +32,10 @@ pub trait Value: Sized {
     fn parse(text: &OsStr) -> Result<Self, ValueError>;
     /// Returns the value in a form that `parse` accepts and that existing tools expect.
     fn render(&self) -> String;
+    /// Returns the value for people: a size with its unit.
+    fn readable(&self) -> String {
+        self.render()
+    }
     /// Describes the accepted values, in words that can follow "must be".
     fn accepted() -> String;
 }
@@ -96,6 +100,9 @@ impl Value for i32 {
     }
     fn render(&self) -> String {
         self.to_string()
+    }
+    fn readable(&self) -> String {
+        u64::try_from(*self).map_or_else(|_| self.render(), format_size)
     }
     fn accepted() -> String {
         "a whole number".into()
@@ -191,6 +198,9 @@ impl Value for u64 {
     fn render(&self) -> String {
         self.to_string()
     }
+    fn readable(&self) -> String {
+        format_size(*self)
+    }
     fn accepted() -> String {
         "a number, optionally with K, M, G or T".into()
     }
@@ -207,6 +217,12 @@ impl Value for MemoryBound {
         match self {
             MemoryBound::Auto => "auto".into(),
             MemoryBound::Bytes(bytes) => bytes.to_string(),
+        }
+    }
+    fn readable(&self) -> String {
+        match self {
+            MemoryBound::Auto => self.render(),
+            MemoryBound::Bytes(bytes) => bytes.readable(),
         }
     }
     fn accepted() -> String {

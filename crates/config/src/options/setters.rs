@@ -31,6 +31,10 @@ impl From<ValueError> for SetError {
 pub(super) trait Setter: Send + Sync {
     fn set(&self, config: &mut Config, value: &OsStr) -> Result<(), SetError>;
     fn get(&self, config: &Config) -> String;
+    /// Returns the value for people.
+    fn readable(&self, config: &Config) -> String {
+        self.get(config)
+    }
     fn accepted(&self) -> String;
 }
 
@@ -47,6 +51,9 @@ impl<T: Value> Setter for Field<T> {
     }
     fn get(&self, config: &Config) -> String {
         (self.get)(config).render()
+    }
+    fn readable(&self, config: &Config) -> String {
+        (self.get)(config).readable()
     }
     fn accepted(&self) -> String {
         T::accepted()

@@ -3,7 +3,6 @@
 use super::setters::Setter;
 use crate::Config;
 use crate::values::Value;
-use canopy_base::size::format_size;
 use canopy_fuse::mount::MountFlags;
 use std::borrow::Cow;
 
@@ -65,12 +64,10 @@ impl Spec {
 
     /// Returns the value for people: the same value always in the same form, a size with its unit.
     pub fn readable(&self, config: &Config) -> Option<String> {
-        let value = self.render(config)?;
-        let is_size = self.accepted().is_some_and(|accepted| accepted.contains("K, M, G"));
-        Some(match value.parse() {
-            Ok(bytes) if is_size => format_size(bytes),
-            _ => value,
-        })
+        match &self.kind {
+            Kind::Value(setter) => Some(setter.readable(config)),
+            _ => self.render(config),
+        }
     }
 
     /// Returns whether the option accepts any value and does nothing.
