@@ -158,10 +158,6 @@ pub enum Error {
     OnNoPool(PathBuf),
     #[error("'{word}' is not a function: must be one of {known}{}", .nearest.as_ref().map_or_else(String::new, |name| format!(" (did you mean '{name}'?)")))]
     NoFunction { word: String, known: String, nearest: Option<String> },
-    #[error("{} cannot be written: {}", .path.shown(), os_error(.why))]
-    Output { path: PathBuf, why: io::Error },
-    #[error("{path} already exists (choose another name, or remove it: rm {path})", path = .0.shown())]
-    OutputExists(PathBuf),
     #[error("{what}: {}", os_error(.why))]
     System { what: &'static str, why: io::Error },
     /// A message from the background process.

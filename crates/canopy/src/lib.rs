@@ -77,7 +77,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
         Command::Web(args) => canopy_monitor::web(&args).map_err(Into::into),
         Command::Explain(args) => commands::explain::run(&args),
-        Command::CollectInfo(args) => commands::collect_info::run(&args),
+        Command::CollectInfo(args) => canopy_monitor::collect_info(&args).map_err(Into::into),
         Command::Bench(args) => canopy_bench::run(&args).map_err(Into::into),
         Command::BenchFloor { io_uring, existing, mountpoint } => {
             canopy_bench::floor::serve(&mountpoint, io_uring, existing.as_deref()).map_err(Into::into)

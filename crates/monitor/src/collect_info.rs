@@ -1,10 +1,10 @@
 //! `canopy collect-info`, also as `mergerfs.collect-info`: gathers information for a bug report.
 
-use crate::error::Error;
-use crate::terminal;
-use canopy_monitor::deadline_command;
+use crate::deadline_command;
+use crate::error::{Error, Result};
 use canopy_sys::mountinfo;
 use canopy_sys::shown::Show as _;
+use canopy_terminal::print;
 use clap::Args;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
@@ -63,11 +63,15 @@ const FILES: [&str; 7] = [
     "/etc/fuse.conf",
 ];
 
-pub fn run(args: &CollectInfoArgs) -> Result<(), Error> {
+/// Runs the command.
+///
+/// # Errors
+/// If the file exists, or cannot be written.
+pub fn collect_info(args: &CollectInfoArgs) -> Result<()> {
     let fixed = args.as_mergerfs.then(|| PathBuf::from(MERGERFS_FILE));
     let Some(path) = args.output.clone().or(fixed) else {
         for (title, text) in sections() {
-            terminal::print(&section(&title, &text));
+            print(&section(&title, &text));
         }
         return Ok(());
     };
@@ -84,14 +88,12 @@ pub fn run(args: &CollectInfoArgs) -> Result<(), Error> {
         io::ErrorKind::AlreadyExists => Error::OutputExists(path.clone()),
         _ => failed(why),
     })?;
-    terminal::print(&format!("writing to {}:\n", path.shown()));
+    print(&format!("writing to {}:\n", path.shown()));
     for (title, text) in sections() {
         file.write_all(section(&title, &text).as_bytes()).map_err(failed)?;
-        terminal::print(&format!("  {title}\n"));
+        print(&format!("  {title}\n"));
     }
-    terminal::print(
-        "Passwords were left out; paths and names were not. Read the report before you publish it.\n",
-    );
+    print("Passwords were left out; paths and names were not. Read the report before you publish it.\n");
     Ok(())
 }
 

@@ -33,6 +33,10 @@ pub enum Error {
     Journal(String),
     #[error("the messages are in several places, so one pool must be named: {0} (canopy log --follow POOL)")]
     SeveralLogs(String),
+    #[error("{} cannot be written: {}", .path.shown(), os_error(.why))]
+    Output { path: PathBuf, why: io::Error },
+    #[error("{path} already exists (choose another name, or remove it: rm {path})", path = .0.shown())]
+    OutputExists(PathBuf),
     #[error("cannot start canopy-web: {0}")]
     NoScreen(String),
     #[error("{what}: {}", os_error(.why))]

@@ -7,7 +7,6 @@ mod mergerfs;
 mod mount_helper;
 
 use crate::commands::branches::{AddArgs, ModeArgs, RemoveArgs, ReplaceArgs};
-use crate::commands::collect_info::CollectInfoArgs;
 use crate::commands::doctor::DoctorArgs;
 use crate::commands::explain::ExplainArgs;
 use crate::commands::get::GetArgs;
@@ -24,7 +23,7 @@ use crate::commands::upgrade::UpgradeArgs;
 use canopy_bench::BenchArgs;
 use canopy_config::source::command_line::Arg;
 use canopy_monitor::disks::DisksArgs;
-use canopy_monitor::{LogArgs, MetricsArgs, TopArgs, WebArgs};
+use canopy_monitor::{CollectInfoArgs, LogArgs, MetricsArgs, TopArgs, WebArgs};
 use canopy_notify::NotifyArgs;
 use canopy_schedule::JobsArgs;
 use canopy_setup::commands::init::InitArgs;

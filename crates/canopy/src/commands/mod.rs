@@ -1,7 +1,6 @@
 //! The commands, one file each.
 
 pub mod branches;
-pub mod collect_info;
 pub mod doctor;
 pub mod explain;
 pub mod get;
