@@ -349,10 +349,15 @@ pub(crate) fn spare_apart(
     let mut spared: SmallVec<[usize; 2]> = SmallVec::new();
     for (index, attr) in copies.iter().filter(|(index, attr)| !current.contains(index) && attr.is_regular()) {
         let (Some(dir), branch) = (dirs.get(index), &branches[index]) else { continue };
-        if branch.health.is_well() && generation::was_apart(number(index)?, newest.number) {
-            let place = (dir, &*join(path, name));
-            branch.changes(|| aside::give_way(branch.root(), place, attr, newest.number))?;
-            tell_apart(branch, &join(path, name), 1);
+        let number = match number(index) {
+            // Nobody waits for a branch that fails as a whole.
+            Err(_) if !branch.health.is_well() => continue,
+            read => read?,
+        };
+        if generation::was_apart(number, newest.number) {
+            let path = join(path, name);
+            branch.changes(|| aside::give_way(branch.root(), (dir, &path), attr, newest.number))?;
+            tell_apart(branch, &path, 1);
             dirs.copy_changed(index);
             spared.push(index);
         }
