@@ -4,7 +4,7 @@ use crate::consent::{Alone, Consent, ConsentArgs};
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::held::aside::{self, Aside, Verdict};
-use crate::held::{Gone, HeldCopy, NotTouched};
+use crate::held::{CopyFate, HeldCopy, NotTouched};
 use crate::manners::ThrottleArgs;
 use crate::output::{print, print_json, report_missing, shown};
 use crate::pace::Pace;
@@ -389,7 +389,7 @@ impl Work<'_> {
         match (done, &aside.entry) {
             (Ok(kept), Some(entry)) => {
                 self.report.removed.add(used);
-                self.tell(entry, kept, &aside.copy, Gone::Removed);
+                self.tell(entry, kept, &aside.copy, CopyFate::Removed);
             }
             (done, _) => {
                 let why = done.err().unwrap_or_default();
@@ -491,17 +491,17 @@ impl Work<'_> {
         }
     }
 
-    fn remove(&mut self, entry: &Entry, kept: &FileCopy, surplus: &FileCopy) -> Result<Gone, NotTouched> {
+    fn remove(&mut self, entry: &Entry, kept: &FileCopy, surplus: &FileCopy) -> Result<CopyFate, NotTouched> {
         // One that is known to be out of date need not be the same, and none of its names is shown.
         let is_old = !current(self.pool, &entry.path, &entry.copies).contains(&surplus.branch);
         if surplus.stat.st_nlink > 1 && !is_old {
-            return self.remove_links(entry, kept, surplus).map(|()| Gone::Removed);
+            return self.remove_links(entry, kept, surplus).map(|()| CopyFate::Removed);
         }
         let [stays, goes] = HeldCopy::pair(self.pool, &entry.path, [kept, surplus], self.writes)?;
         if !self.args.differing && !is_old {
             goes.require_equal(&stays, (&mut self.pace, &self.progress), &self.stop)?;
         }
-        Ok(if self.writes { goes.remove_in_favour_of(&stays)? } else { Gone::Removed })
+        Ok(if self.writes { goes.remove_in_favour_of(&stays)? } else { CopyFate::Removed })
     }
 
     /// Has the daemon remove a copy with hard links, under all names: clients must not see one name of each copy.
@@ -517,7 +517,7 @@ impl Work<'_> {
         drop_one(self.pool, &self.stop, &task)
     }
 
-    fn tell(&mut self, entry: &Entry, stays: usize, surplus: &FileCopy, gone: Gone) {
+    fn tell(&mut self, entry: &Entry, stays: usize, surplus: &FileCopy, gone: CopyFate) {
         let path = self.pool.mountpoint.join(&entry.path);
         let [kept, removed] = [stays, surplus.branch].map(|branch| &self.pool.branches[branch].path);
         if self.args.manners.json {
@@ -529,9 +529,9 @@ impl Work<'_> {
             });
         } else if !self.args.manners.quiet && !self.args.only_totals {
             let word = match gone {
-                Gone::SetAside => "changed apart, and set aside (canopy copies) on",
-                Gone::Removed if self.writes => "removed from",
-                Gone::Removed => "would be removed from",
+                CopyFate::SetAside => "changed apart, and set aside (canopy copies) on",
+                CopyFate::Removed if self.writes => "removed from",
+                CopyFate::Removed => "would be removed from",
             };
             let (path, kept, removed) = (shown(&path), shown(kept), shown(removed));
             let line = format!("{path}: kept on {kept}, {word} {removed} ({})", bytes(surplus.used()));

@@ -57,7 +57,7 @@ pub(crate) enum Lease {
 
 /// What has become of a copy that went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Gone {
+pub(crate) enum CopyFate {
     Removed,
     /// What it holds is nowhere else: it was changed apart from the others.
     SetAside,
@@ -304,7 +304,7 @@ impl<'b> HeldCopy<'b> {
     ///
     /// A process that breaks the lease of the other copy after that has found it by the name, and waits until both leases are
     /// released. So the copies were the same when the names changed, and what it writes then must be seen under the name.
-    pub(crate) fn remove_in_favour_of(self, stays: &HeldCopy<'_>) -> Result<Gone, Errno> {
+    pub(crate) fn remove_in_favour_of(self, stays: &HeldCopy<'_>) -> Result<CopyFate, Errno> {
         stays.sync()?;
         let dir = self.branch.dir(self.path.parent().unwrap_or(Path::new("")))?;
         let name = self.path.file_name().unwrap_or_default();
@@ -321,7 +321,7 @@ impl<'b> HeldCopy<'b> {
         {
             let place = (dir.as_fd(), self.path.as_os_str().as_bytes());
             give_way(self.branch.root()?, place, &stat::of(self.file.as_fd())?, newest.number)?;
-            return Ok(Gone::SetAside);
+            return Ok(CopyFate::SetAside);
         }
         rustix::fs::renameat_with(&dir, name, &dir, &aside, RenameFlags::NOREPLACE)?;
         let moved = rustix::fs::statat(&dir, &aside, AtFlags::SYMLINK_NOFOLLOW);
@@ -335,7 +335,7 @@ impl<'b> HeldCopy<'b> {
             rustix::fs::renameat_with(&dir, &aside, &dir, name, RenameFlags::NOREPLACE)?;
         }
         aside::set_times(dir.as_fd(), &before);
-        done.map(|()| Gone::Removed)
+        done.map(|()| CopyFate::Removed)
     }
 
     /// Puts another link of a file in place of this one, which must be equal. The directory keeps its times.

@@ -1,7 +1,7 @@
 //! One of several copies of a file leaves its branch. What goes, and in favour of which other one, is decided here; the daemon
 //! compares and removes a copy that is up to date, with all its names, and its clients go on with the other one.
 
-use crate::held::{Gone, HeldCopy, NotTouched};
+use crate::held::{CopyFate, HeldCopy, NotTouched};
 use crate::output::{complain, shown};
 use crate::pool_link::PoolLink;
 use crate::survey::{FileCopy, current, disks_of, look, up_to_date};
@@ -68,7 +68,7 @@ pub(super) fn remove_old(pool: &PoolLink, names: &[PathBuf], branch: usize) -> R
             return Err(NotTouched::Because("it changed in the meantime".into()));
         };
         let [stays, held] = HeldCopy::pair(pool, path, [first, goes], true)?;
-        if held.remove_in_favour_of(&stays)? == Gone::SetAside {
+        if held.remove_in_favour_of(&stays)? == CopyFate::SetAside {
             let path = pool.branches[branch].path.join(path);
             complain(&format!(
                 "{} was changed apart from the other copies: it is in .canopy-aside of its branch (canopy copies)",
