@@ -421,7 +421,7 @@ fn errors_name_the_option_and_the_remedy() {
         ("minfree", "1", "unknown option 'minfree' (did you mean 'minfreespace'?)"),
         ("passthrough", "off", "unknown option 'passthrough' (did you mean 'passthrough.io'?)"),
         // Several begin like that.
-        ("cache", "off", "unknown option 'cache' ('canopy options' lists them all)"),
+        ("func", "off", "unknown option 'func' ('canopy options' lists them all)"),
         ("func.creat", "ff", "unknown option 'func.creat' (did you mean 'func.create'?)"),
         ("zzz", "", "unknown option 'zzz' ('canopy options' lists them all)"),
         (
