@@ -116,6 +116,36 @@ fn a_file_that_was_read_costs_its_disk_no_more_reads_until_it_changes() {
 }
 
 #[test]
+fn a_film_with_a_copy_is_opened_while_all_disks_sleep() {
+    for kind in [LoopFs::ext4, LoopFs::xfs, LoopFs::btrfs] {
+        let (ssd, home) = (LoopFs::ext4(64 << 20), tempfile::tempdir().unwrap());
+        let cache_option = format!("read-cache={}=films/**|when opened", ssd.path().display());
+        let catalogue = format!("catalogue={}", home.path().display());
+        let builder = builder().option(cache_option).option(catalogue);
+        let bed = PoolBed::mount(builder, [kind(320 << 20), kind(320 << 20)]);
+        fs::create_dir_all(bed.at("films/of 1994")).unwrap();
+        let text = film(8 << 20);
+        fs::write(bed.at("films/of 1994/a"), &text).unwrap();
+        cache(&bed, ssd.path(), "films/of 1994/a");
+        let before = hits(&bed);
+        let is_hit = || fs::read(bed.at("films/of 1994/a")).unwrap() == text && hits(&bed) > before;
+        assert!(wait_until(PATIENCE, is_hit));
+        // A catalogue learns a directory when it is listed.
+        fs::read_dir(bed.at("films/of 1994")).unwrap().for_each(drop);
+        for round in 0..3 {
+            // As if the kernel had needed the memory.
+            bed.pool.drop_dentries();
+            bed.disks.iter().for_each(LoopFs::drop_caches);
+            fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
+            let reads = || bed.disks.iter().map(bytes_read).collect::<Vec<_>>();
+            let before = reads();
+            assert!(fs::read(bed.at("films/of 1994/a")).unwrap() == text);
+            assert_eq!(reads(), before, "{round}");
+        }
+    }
+}
+
+#[test]
 fn copies_go_before_a_disk_is_full() {
     let disks = [LoopFs::ext4(96 << 20), LoopFs::ext4(64 << 20)];
     let ssd = disks[1].path().to_owned();

@@ -15,6 +15,8 @@ const OPTION: &str = "trash=**=until snapraid sync|overwritten";
 const WITHIN: Duration = Duration::from_secs(120);
 const EXCLUDE: &str = "exclude /.canopy-trash/\n";
 const DISKS: usize = 3;
+/// Arrays of the long run that work side by side.
+const AT_ONCE: usize = 4;
 
 struct Array {
     bed: PoolBed,
@@ -140,7 +142,12 @@ fn fix_brings_back_every_file_of_the_last_sync() {
 #[test]
 #[ignore = "takes half an hour"]
 fn fix_brings_back_every_file_of_a_thousand_syncs() {
-    (0..20).for_each(|seed| cases(100 + seed, 50));
+    // Most of a case is waiting: for disks, and until a second is over.
+    std::thread::scope(|scope| {
+        for first in 0..AT_ONCE {
+            scope.spawn(move || (first..20).step_by(AT_ONCE).for_each(|seed| cases(100 + seed as u64, 50)));
+        }
+    });
 }
 
 #[test]

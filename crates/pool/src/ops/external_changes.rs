@@ -28,6 +28,7 @@ pub fn tell(pool: &Pool, change: Change<'_>, by: Client) {
 }
 
 fn forget_what_changed(pool: &Pool, change: Change<'_>) {
+    pool.read_cache.names_changed();
     match change {
         Change::Holders { dir, name } => {
             if let Ok(dir) = pool.nodes.get(dir) {

@@ -88,6 +88,7 @@ pub fn set_branches(pool: &Pool, branches: Branches) {
     pool.cursors.clear();
     pool.replaced.clear();
     pool.dir_cache.clear();
+    pool.read_cache.give_up_originals();
     pool.catalogue.clear();
     pool.update_lock_timeout();
     pool.space.clear();

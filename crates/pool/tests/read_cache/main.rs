@@ -7,6 +7,7 @@ mod common;
 
 mod asked;
 mod follow;
+mod originals;
 mod spool;
 
 use canopy_base::ids::{HandleId, NodeId};

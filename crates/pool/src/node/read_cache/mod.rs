@@ -3,6 +3,7 @@
 
 mod figures;
 mod notes;
+mod originals;
 mod spool;
 
 pub(crate) use figures::Counts;
@@ -16,7 +17,8 @@ use canopy_base::lock::ranked::Mutex;
 use canopy_branch::branch::Branch;
 use canopy_branch::cached::{FileId, Found, RESTS, Store, Version};
 use canopy_policy::read_cache::{Reads, Room};
-use rustix::fd::OwnedFd;
+use originals::{Original, Originals};
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -59,13 +61,14 @@ struct Copy {
     bytes: u64,
     /// Opens that it has served.
     hits: u64,
+    original: Option<Arc<Original>>,
 }
 
 impl Copy {
     fn new(store: &Arc<Store>, version: Version, bytes: u64) -> Copy {
         store.held.files.fetch_add(1, Ordering::Relaxed);
         store.held.bytes.fetch_add(bytes, Ordering::Relaxed);
-        Copy { store: Arc::clone(store), version, bytes, hits: 0 }
+        Copy { store: Arc::clone(store), version, bytes, hits: 0, original: None }
     }
 }
 
@@ -116,12 +119,17 @@ pub(crate) struct ReadCache {
     inner: Mutex<Inner, rank::Leaf>,
     /// The reads have changed since they were written down.
     changed: AtomicBool,
+    originals: Originals,
 }
 
 impl Default for ReadCache {
     fn default() -> ReadCache {
-        let cache =
-            ReadCache { rests: AtomicU64::new(0), inner: Mutex::default(), changed: AtomicBool::default() };
+        let cache = ReadCache {
+            rests: AtomicU64::new(0),
+            inner: Mutex::default(),
+            changed: AtomicBool::default(),
+            originals: Originals::default(),
+        };
         cache.set_rests(RESTS);
         cache
     }
@@ -255,11 +263,70 @@ impl ReadCache {
 
     pub(crate) fn is_waited_for(&self) -> bool {
         let inner = self.inner.lock();
-        !inner.waiting.is_empty() || !inner.gone.is_empty()
+        !inner.waiting.is_empty() || !inner.gone.is_empty() || self.originals.are_doubted()
+    }
+
+    /// Keeps the original of a copy in the kernel's memory, so that the next open asks no disk.
+    pub(crate) fn keep_original(&self, id: &FileId, file: BorrowedFd<'_>, now: u64) {
+        let is_kept = |known: &Known| known.copy.as_ref().is_none_or(|copy| copy.original.is_some());
+        if self.inner.lock().files.get(id).is_none_or(is_kept) {
+            return;
+        }
+        // Without one, the disk is asked.
+        let Ok(original) = self.originals.keep(file) else { return };
+        let mut given_up = Vec::new();
+        let mut inner = self.inner.lock();
+        if let Some(copy) = inner.files.get_mut(id).and_then(|known| known.copy.as_mut()) {
+            given_up.extend(copy.original.replace(Arc::new(original)));
+        }
+        if self.originals.are_too_many() {
+            given_up.extend(inner.give_up_some_originals(now));
+        }
+        // Closing them may wait for a disk.
+        drop(inner);
+        drop(given_up);
+    }
+
+    /// Gives up all originals: the branches are others now.
+    pub(crate) fn give_up_originals(&self) {
+        let mut inner = self.inner.lock();
+        let copies = inner.files.values_mut().filter_map(|known| known.copy.as_mut());
+        let given_up: Vec<_> = copies.filter_map(|copy| copy.original.take()).collect();
+        drop(inner);
+        drop(given_up);
+    }
+
+    /// Notes that files may have been removed on their branches.
+    pub(crate) fn names_changed(&self) {
+        self.originals.doubt();
+    }
+
+    /// Gives up the originals without a name, which take room on their disks meanwhile.
+    pub(crate) fn give_up_nameless(&self) {
+        self.originals.looked_over();
+        let kept = |(id, known): (&FileId, &Known)| Some((*id, Arc::clone(known.copy.as_ref()?.original.as_ref()?)));
+        let mut all: Vec<_> = self.inner.lock().files.iter().filter_map(kept).collect();
+        all.retain(|(_, original)| !original.has_name());
+        for (id, original) in &all {
+            self.take_original(id, |now| Arc::ptr_eq(now, original));
+        }
+    }
+
+    /// Takes the original of a copy away, if there is one that `goes`.
+    fn take_original(&self, id: &FileId, goes: impl Fn(&Arc<Original>) -> bool) -> Option<Arc<Original>> {
+        let mut inner = self.inner.lock();
+        inner.files.get_mut(id)?.copy.as_mut()?.original.take_if(|original| goes(original))
+    }
+
+    /// Gives up the original of a copy, because it is about to be removed.
+    pub(crate) fn give_up_original(&self, id: &FileId) {
+        // Closing it may wait for its disk.
+        drop(self.take_original(id, |_| true));
     }
 
     /// Notes that a file is gone for good, as its copy is to be.
     pub(crate) fn gone(&self, id: FileId) {
+        self.give_up_original(&id);
         let mut inner = self.inner.lock();
         if inner.files.get(&id).is_some_and(|known| known.copy.is_some()) {
             inner.gone.push(id);
@@ -504,6 +571,17 @@ impl ReadCache {
 }
 
 impl Inner {
+    /// Returns a quarter of the originals, of the files that are worth least. Some other may be worth as little.
+    fn give_up_some_originals(&mut self, now: u64) -> Vec<Arc<Original>> {
+        let is_kept = |known: &Known| known.copy.as_ref().is_some_and(|copy| copy.original.is_some());
+        let mut worth: Vec<_> =
+            self.files.values().filter(|known| is_kept(known)).map(|known| known.worth(now)).collect();
+        worth.sort_unstable();
+        let Some(&quarter) = worth.get(worth.len() / 4) else { return Vec::new() };
+        let go = self.files.values_mut().filter(|known| is_kept(known) && known.worth(now) <= quarter);
+        go.filter_map(|known| known.copy.as_mut()?.original.take()).collect()
+    }
+
     /// Forgets a part of the files that have no copy.
     fn forget_some(&mut self, now: u64) {
         let without = self.files.iter().filter(|(_, known)| known.copy.is_none());

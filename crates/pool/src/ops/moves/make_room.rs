@@ -9,6 +9,7 @@ use crate::ops::freed::Patience;
 use crate::ops::moves;
 use crate::ops::moves::lead::Lead;
 use crate::ops::names;
+use crate::ops::read_cache;
 use crate::ops::reserve;
 use crate::ops::resolve;
 use crate::ops::resolve::acl::At;
@@ -385,6 +386,9 @@ pub(super) fn carry(
     // From here on, no other request uses one of its names or opens it.
     let held = op.claim_file(node.id, file.names.len()).map_err(NotMoved::File)?;
     op.dir_cache.idle_files.close(node);
+    if file.original == Original::Goes {
+        read_cache::leaves(op, &file.source, &file.attr);
+    }
     let orphan = node.orphan().is_some();
     if op.branches.index_of(target.id).is_none() || op.branches.index_of(file.source.id).is_none() {
         return Err(NotMoved::Branch(Errno::ROFS));

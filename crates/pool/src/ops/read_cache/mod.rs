@@ -62,6 +62,10 @@ pub(crate) fn consult(
     });
     if let Some(copy) = copy {
         copy.counts.opened(true, attr.size);
+        // Elsewhere the server is asked, whatever is in memory here.
+        if !branch.is_remote() {
+            op.read_cache.keep_original(&id, fd.as_fd(), now);
+        }
         return Some(copy);
     }
     let counts = op.read_cache.counts(&rule.dirs);
@@ -92,6 +96,13 @@ pub(crate) fn gone(op: &Op<'_>, branch: &Branch, fd: &impl AsFd) {
         && let Ok(attr) = stat::of(fd.as_fd())
     {
         op.read_cache.gone(FileId::of(branch.seed.number(), &attr));
+    }
+}
+
+/// Closes what is kept of a file on a branch, because it is about to leave that.
+pub(crate) fn leaves(op: &Op<'_>, branch: &Branch, attr: &Attr) {
+    if !op.config.read_cache.is_empty() {
+        op.read_cache.give_up_original(&FileId::of(branch.seed.number(), attr));
     }
 }
 

@@ -45,6 +45,7 @@ pub fn tend(pool: &Pool) {
     for (id, (store, version)) in gone {
         let _ = store.remove(&id, &version);
     }
+    op.read_cache.give_up_nameless();
     // Who reads a file meanwhile is not to notice.
     ioprio::yield_disks();
     while let Some(file) = op.read_cache.next_waiting() {
@@ -138,6 +139,9 @@ fn copy(op: &Op<'_>, file: &Waiting, is_wanted: &dyn Fn() -> bool) -> Result<(),
     drop(source);
     if let Some((store, former)) = op.read_cache.made(file, &home.store, made?) {
         let _ = store.remove(&file.id, &former);
+    }
+    if !file.branch.is_remote() {
+        op.read_cache.keep_original(&file.id, file.fd.as_fd(), seconds_now());
     }
     Ok(())
 }
