@@ -3,5 +3,6 @@
 #![forbid(unsafe_code)]
 
 mod look_outs;
+mod opens;
 mod rig;
 mod wakes;

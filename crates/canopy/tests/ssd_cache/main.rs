@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+mod zipf;
+
 use canopy_testkit::cmd::wait_until;
 use canopy_testkit::{LoopFs, PATIENCE, Pool, PoolBed, PoolBuilder};
 use std::ffi::OsStr;
@@ -127,7 +129,8 @@ fn a_film_with_a_copy_is_opened_while_all_disks_sleep() {
         let (ssd, home) = (LoopFs::ext4(64 << 20), tempfile::tempdir().unwrap());
         let cache_option = format!("read-cache={}=films/**|when opened", ssd.path().display());
         let catalogue = format!("catalogue={}", home.path().display());
-        let builder = builder().option(cache_option).option(catalogue);
+        // A catalogue learns at once what a file is.
+        let builder = builder().option(cache_option).option(catalogue).env("CANOPY_TEST_RESTED", "0");
         let bed = PoolBed::mount(builder, [kind(320 << 20), kind(320 << 20)]);
         fs::create_dir_all(bed.at("films/of 1994")).unwrap();
         let text = film(8 << 20);

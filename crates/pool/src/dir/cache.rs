@@ -27,6 +27,7 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 /// The most names that are cached in all; beyond, directories that were not used recently are dropped.
 const MAX_NAMES: usize = 2 << 20;
@@ -43,6 +44,9 @@ const CACHE_AT_MOST: u64 = 32 << 10;
 const RESERVE_SHARE: u64 = 4;
 /// The most descriptors in the reserve.
 const RESERVE_AT_MOST: u64 = 1 << 10;
+
+/// Two searches within so long are by one program that goes through a directory.
+const IN_TURN: Duration = Duration::from_secs(1);
 
 pub(crate) struct DirCache {
     changes: Arc<Changes>,
@@ -62,8 +66,8 @@ pub(crate) struct DirCache {
     reserve: RawFd,
     /// The number of descriptors that the process may have.
     limit: RawFd,
-    /// The directory whose file was searched for last; a [`NodeId`], or 0.
-    searched: AtomicU64,
+    /// The file that was searched for last, its directory, and when.
+    searched: Mutex<Option<(NodeId, NodeId, Instant)>, rank::Leaf>,
     /// The directory of which several files were searched for; a [`NodeId`], or 0.
     wanted: AtomicU64,
     pub(crate) idle_files: IdleFiles,
@@ -84,7 +88,7 @@ impl DirCache {
             descriptors: (limit / CACHE_SHARE).min(CACHE_AT_MOST) as usize,
             reserve: number(limit - (limit / RESERVE_SHARE).min(RESERVE_AT_MOST)),
             limit: number(limit),
-            searched: AtomicU64::new(0),
+            searched: Mutex::default(),
             wanted: AtomicU64::new(0),
             idle_files: IdleFiles::new(limit),
         }
@@ -140,10 +144,15 @@ impl DirCache {
         Some(cached)
     }
 
-    /// Records that a file in a directory is searched for on each branch, because the directory is not cached. With the
-    /// second one in turn, it is worth caching: who reads two files there reads others.
-    pub(crate) fn searched(&self, dir: NodeId) {
-        if self.searched.swap(dir.0, Ordering::Relaxed) == dir.0 {
+    /// Records that a file is searched for, because its directory is not cached. With the second one in turn, and soon after
+    /// that, it is worth caching: who reads two files there reads others. Who reads one after the other, as films are, need
+    /// not wake the disks that have the directory as well.
+    pub(crate) fn searched(&self, dir: NodeId, file: NodeId) {
+        let now = Instant::now();
+        let last = self.searched.lock().replace((dir, file, now));
+        if last
+            .is_some_and(|(at, other, then)| at == dir && other != file && now.duration_since(then) < IN_TURN)
+        {
             self.wanted.store(dir.0, Ordering::Relaxed);
         }
     }

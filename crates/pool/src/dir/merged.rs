@@ -7,7 +7,7 @@ use crate::node::copy_attrs::{CopyAttrs, FEW_COPIES};
 use crate::node::dir_state::{BranchDir, BranchDirs, CacheVersion, CachedDir};
 use crate::node::name_index::NameIndex;
 use canopy_base::error::{Error, Result};
-use canopy_branch::branch::Branches;
+use canopy_branch::branch::{Branch, Branches};
 use canopy_branch::fs::beneath::{self, Dir};
 use canopy_branch::fs::stat::{self, Attr};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -36,22 +36,30 @@ pub(crate) struct MergedDir<'b> {
 
 impl<'b> MergedDir<'b> {
     pub(crate) fn open(follow: Symlinks, branches: &'b Branches, path: &[u8]) -> Self {
+        Self::open_on(follow, branches, path, |_| true)
+    }
+
+    /// As `open`, for a directory that is known to be on those branches alone that `may_hold` it. The others are not asked.
+    pub(crate) fn open_on(
+        follow: Symlinks,
+        branches: &'b Branches,
+        path: &[u8],
+        may_hold: impl Fn(&Branch) -> bool,
+    ) -> Self {
         let (mut error, mut by_link) = (None, false);
-        let list = branches
-            .iter()
-            .map(|branch| match branch.reads(|| follow.dir(branch.root.as_fd(), path)) {
-                Ok((dir, through)) => {
-                    by_link |= through;
-                    Some(dir.into())
+        let mut open = |branch: &Arc<Branch>| match branch.reads(|| follow.dir(branch.root.as_fd(), path)) {
+            Ok((dir, through)) => {
+                by_link |= through;
+                Some(dir.into())
+            }
+            Err(errno) => {
+                if !beneath::is_absent(errno) {
+                    error.get_or_insert(errno);
                 }
-                Err(errno) => {
-                    if !beneath::is_absent(errno) {
-                        error.get_or_insert(errno);
-                    }
-                    None
-                }
-            })
-            .collect();
+                None
+            }
+        };
+        let list = branches.iter().map(|branch| if may_hold(branch) { open(branch) } else { None }).collect();
         MergedDir {
             follow,
             by_link,

@@ -304,7 +304,8 @@ impl ReadCache {
     /// Gives up the originals without a name, which take room on their disks meanwhile.
     pub(crate) fn give_up_nameless(&self) {
         self.originals.looked_over();
-        let kept = |(id, known): (&FileId, &Known)| Some((*id, Arc::clone(known.copy.as_ref()?.original.as_ref()?)));
+        let kept =
+            |(id, known): (&FileId, &Known)| Some((*id, Arc::clone(known.copy.as_ref()?.original.as_ref()?)));
         let mut all: Vec<_> = self.inner.lock().files.iter().filter_map(kept).collect();
         all.retain(|(_, original)| !original.has_name());
         for (id, original) in &all {

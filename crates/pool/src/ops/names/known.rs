@@ -31,15 +31,6 @@ use std::sync::atomic::Ordering;
 /// The longest name on nearly all filesystems: to a longer one a branch answers ENAMETOOLONG.
 const NAME_MAX: usize = 255;
 
-/// Returns whether an operation, which has taken its place in the tree, may rely on the catalogue. If it has waited for a
-/// directory that moved, the events of that may not have been processed.
-fn may_ask(op: &Op<'_>, trust: Trust) -> bool {
-    trust.is_some()
-        && op.catalogue.is_on()
-        && op.branches.timeout_error().is_none()
-        && op.resting == Some(op.paths.moves())
-}
-
 /// Returns the cache version that an operation may trust which needs none but for the catalogue. Must be called before the
 /// operation takes a lock.
 pub(crate) fn trust(op: &Op<'_>) -> Trust {
@@ -54,7 +45,7 @@ pub(crate) fn lookup(
     trust: Trust,
 ) -> Option<Result<Entry>> {
     // A thread that tries again is to be given what the branches have now.
-    if !may_ask(op, trust) || op.replaced.are_kept() || name.len() > NAME_MAX {
+    if !resolve::dirs::may_ask_catalogue(op, trust) || op.replaced.are_kept() || name.len() > NAME_MAX {
         return None;
     }
     match op.catalogue.find(path, name) {
@@ -129,7 +120,7 @@ fn place_of(op: &Op<'_>, node: &Node) -> Option<(PoolPath, FileName)> {
 
 /// Returns what is known of a node.
 fn facts(op: &Op<'_>, node: &Node, trust: Trust) -> Option<Box<Facts>> {
-    if !may_ask(op, trust) || !node.is_dir() && changes_unseen(node) {
+    if !resolve::dirs::may_ask_catalogue(op, trust) || !node.is_dir() && changes_unseen(node) {
         return None;
     }
     let (dir, name) = place_of(op, node)?;
@@ -301,7 +292,7 @@ pub(crate) fn page(
     trust: Trust,
     room: impl FnMut(&[u8]) -> bool,
 ) -> Option<Page> {
-    if !may_ask(op, trust) || !op.branches.missing().is_empty() {
+    if !resolve::dirs::may_ask_catalogue(op, trust) || !op.branches.missing().is_empty() {
         return None;
     }
     op.catalogue.page(&op.nodes.dir_path(dir.id).ok()?, position, room)

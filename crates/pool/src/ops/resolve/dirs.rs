@@ -1,5 +1,6 @@
 //! The directory that a request names, on all branches.
 
+use crate::coherence::catalogue::Found;
 use crate::config::FollowSymlinks;
 use crate::dir::merged::{MergedDir, Trust};
 use crate::dir::symlinks::{Symlinkify, Symlinks, device};
@@ -13,9 +14,10 @@ use canopy_base::error::Result;
 use canopy_base::ids::{BranchId, NodeId};
 use canopy_base::lock::rank;
 use canopy_base::lock::ranked::assert_may_take;
-use canopy_base::path::{FileName, PoolPath};
+use canopy_base::path::{FileName, PoolPath, split};
 use canopy_branch::branch::Branches;
 use rustix::fd::BorrowedFd;
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// Where the copies of a directory are, as far as the cache tells: it is cached itself, or its parent is.
@@ -78,7 +80,12 @@ pub(crate) fn dirs_of<'b>(op: &'b Op<'_>, node: Arc<Node>, path: &[u8], trust: T
     }
     let begun = op.changes.ticket();
     let below = trust.and_then(|_| open_in_parent(op, &node));
-    let mut dirs = below.unwrap_or_else(|| MergedDir::open(follow(op), &op.branches, path));
+    let mut dirs = below.unwrap_or_else(|| match holders(op, path, trust) {
+        Some(holders) => {
+            MergedDir::open_on(follow(op), &op.branches, path, |branch| holders.contains(&branch.id))
+        }
+        None => MergedDir::open(follow(op), &op.branches, path),
+    });
     if let Some(stamp) = trust
         && dirs.follow.is_plain()
         && dirs.opened.error.is_none()
@@ -92,6 +99,29 @@ pub(crate) fn dirs_of<'b>(op: &'b Op<'_>, node: Arc<Node>, path: &[u8], trust: T
     }
     dirs.node = Some(node);
     dirs
+}
+
+/// Returns whether an operation, which has taken its place in the tree, may rely on the catalogue. If it has waited for a
+/// directory that moved, the events of that may not have been processed.
+pub(crate) fn may_ask_catalogue(op: &Op<'_>, trust: Trust) -> bool {
+    trust.is_some()
+        && op.catalogue.is_on()
+        && op.branches.timeout_error().is_none()
+        && op.resting == Some(op.paths.moves())
+}
+
+/// Returns the branches that hold a directory, if they are known. The others need not be asked, whose disks may sleep.
+fn holders(op: &Op<'_>, path: &[u8], trust: Trust) -> Option<SmallVec<[BranchId; 4]>> {
+    if path.is_empty() || op.branches.len() == 1 || !may_ask_catalogue(op, trust) {
+        return None;
+    }
+    let (dir, name) = split(path);
+    match op.catalogue.find(dir, name) {
+        Found::There(facts) if facts.attr.is_dir() => {
+            Some(facts.copies.iter().map(|copy| copy.branch).collect())
+        }
+        _ => None,
+    }
 }
 
 /// Returns the cached directory that holds another one. The caller may trust the cache.

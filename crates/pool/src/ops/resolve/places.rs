@@ -159,7 +159,7 @@ pub(crate) fn primary(op: &Op<'_>, node: &Arc<Node>) -> Result<Place> {
         return Ok(known);
     }
     let by_name = |parent: Arc<Node>, dir: &[u8], name: &[u8]| {
-        op.dir_cache.searched(parent.id);
+        op.dir_cache.searched(parent.id, node.id);
         find_file(resolve::dirs::follow(op), &op.branches, dir, name, key)
     };
     by_names(op, node, key, by_name, |place| place)
