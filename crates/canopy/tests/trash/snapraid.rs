@@ -1,6 +1,6 @@
 //! What SnapRAID's parity needs of removed and replaced files stays until the next sync, and its `fix` finds it in the trash.
 //!
-//! Needs snapraid, and says so where it is missing; with CI set, it fails. `cargo test -p canopy --test trash -- --ignored thousand` takes long.
+//! Needs snapraid, and says so where it is missing; with CI set, it fails. `scripts/test.sh trash --ignored thousand` takes a quarter of an hour.
 
 use super::{BINARY, kept, trash};
 use canopy_testkit::cmd::{Finished, run_within};
@@ -140,7 +140,7 @@ fn fix_brings_back_every_file_of_the_last_sync() {
 }
 
 #[test]
-#[ignore = "takes half an hour"]
+#[ignore = "takes a quarter of an hour"]
 fn fix_brings_back_every_file_of_a_thousand_syncs() {
     // Most of a case is waiting: for disks, and until a second is over.
     std::thread::scope(|scope| {
