@@ -161,6 +161,7 @@ impl Measurement<'_, '_> {
                     sides[index].figures.push(match row.unit {
                         Unit::Time => seconds * 1e9 / sample.operations.max(1) as f64,
                         Unit::Rate => sample.bytes.max(1) as f64 / seconds,
+                        Unit::Size => sample.bytes.max(1) as f64 / sample.operations.max(1) as f64,
                     });
                 }
                 Ok(())

@@ -69,7 +69,11 @@ fn bars(row: &RowFigures) -> impl Iterator<Item = &SideFigures> {
 }
 
 fn draw_row(out: &mut String, y: f64, row: &RowFigures) {
-    let better = if row.unit == Unit::Time { "times the time" } else { "of the rate" };
+    let better = match row.unit {
+        Unit::Time => "times the time",
+        Unit::Rate => "of the rate",
+        Unit::Size => "times the bytes",
+    };
     text(out, 12.0, y + GAP + BAR * 0.8, "start", 11, &row.work);
     for (index, cell) in bars(row).enumerate() {
         let top = y + GAP + index as f64 * BAR;

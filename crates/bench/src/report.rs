@@ -168,7 +168,7 @@ fn line(text: &mut String, [work, side]: [usize; 2], words: [&str; 7], last: &st
 
 fn goal(row: &RowFigures, cell: &SideFigures) -> String {
     let Some(goal) = &cell.goal else { return String::new() };
-    let sign = if row.unit == Unit::Time { "<=" } else { ">=" };
+    let sign = if row.unit == Unit::Rate { ">=" } else { "<=" };
     let limit = match goal {
         _ if goal.of == row.sides[0].side => goal.limit.to_string(),
         _ if goal.limit == 1.0 => goal.of.clone(),
@@ -210,6 +210,7 @@ fn figure(unit: Unit, value: f64) -> String {
         Unit::Time => format!("{value:.0} ns"),
         Unit::Rate if value >= 1e9 => format!("{} GB/s", three_digits(value / 1e9)),
         Unit::Rate => format!("{} MB/s", three_digits(value / 1e6)),
+        Unit::Size => format!("{value:.0} bytes"),
     }
 }
 

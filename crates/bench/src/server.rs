@@ -71,6 +71,10 @@ impl Server {
         &self.point
     }
 
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Runs a command with the mountpoint as its last argument. It must stay in the foreground. The outer error is the
     /// server's own; the inner one concerns the testbed or an interruption.
     fn start(testbed: &Testbed, name: &str, mut command: Command) -> Result<Result<Server, Error>, String> {

@@ -12,6 +12,9 @@ pub(crate) enum Unit {
     /// Bytes per second; more is better.
     #[serde(rename = "bytes/s")]
     Rate,
+    /// Bytes per name; less is better.
+    #[serde(rename = "bytes")]
+    Size,
 }
 
 /// The median and the extremes over the rounds.
@@ -100,10 +103,10 @@ impl Verdict {
         both: Option<RatioBound>,
     ) -> Verdict {
         let holds = |ratio: f64, limit: f64| match unit {
-            Unit::Time => ratio <= limit,
+            Unit::Time | Unit::Size => ratio <= limit,
             Unit::Rate => ratio >= limit,
         };
-        let near = if unit == Unit::Time { NEAR } else { 1.0 / NEAR };
+        let near = if unit == Unit::Rate { 1.0 / NEAR } else { NEAR };
         let excuses = |bound: RatioBound| holds(bound.by, near) && !holds(bound.own, limit);
         match () {
             () if holds(ratio, limit) => Verdict::Reached,

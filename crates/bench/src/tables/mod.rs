@@ -229,6 +229,7 @@ impl<'b, 's> Targets<'b, 's> {
             root,
             branch_data: Some(data.clone()),
             data,
+            process: None,
         })
     }
 
@@ -252,9 +253,10 @@ impl<'b, 's> Targets<'b, 's> {
         let options = self.bench.pool_options(options);
         let server = Server::pool(self.bench.testbed, &tag, &branches, &options)?;
         let (root, data) = (server.mountpoint().join(&tag), server.mountpoint().join(DATA));
+        let process = Some(server.process());
         self.servers.push(server);
         let (name, kind, branch_data) = (name.into(), TargetKind::Pool, Some(branch_data));
-        Ok(Target { name, kind, root, branch_dirs, data, branch_data })
+        Ok(Target { name, kind, root, branch_dirs, data, branch_data, process })
     }
 
     /// Starts the floor with the same transport as the pools.
@@ -269,9 +271,10 @@ impl<'b, 's> Targets<'b, 's> {
         // At the same depth as in the other targets.
         let root = server.mountpoint().join(&tag);
         fs::create_dir(&root).context("make", &root)?;
+        let process = Some(server.process());
         self.servers.push(server);
-        let (branch_dirs, data) = (Vec::new(), root.clone());
-        Ok(Target { name: name.into(), kind: TargetKind::Floor, root, branch_dirs, data, branch_data: None })
+        let (name, kind, branch_dirs, data) = (name.into(), TargetKind::Floor, Vec::new(), root.clone());
+        Ok(Target { name, kind, root, branch_dirs, data, branch_data: None, process })
     }
 
     /// Returns the directory of a floor with passthrough to the files that the other targets use. Returns `None` if the
@@ -327,7 +330,8 @@ impl<'b, 's> Targets<'b, 's> {
             None => return Ok(None),
             Some(Against::Mounted(dir)) => {
                 let (root, data, branch_dirs) = (dir.clone(), dir.clone(), Vec::new());
-                return Ok(Some(Target { name, kind, root, branch_dirs, data, branch_data: None }));
+                let (branch_data, process) = (None, None);
+                return Ok(Some(Target { name, kind, root, branch_dirs, data, branch_data, process }));
             }
             Some(Against::Command(command)) => command,
         };
@@ -335,8 +339,9 @@ impl<'b, 's> Targets<'b, 's> {
         let (branch_dirs, branch_data) = self.dirs_on(&branches, &tag)?;
         let server = Server::against(self.bench.testbed, &tag, &branches, command)?;
         let (root, data) = (server.mountpoint().join(&tag), server.mountpoint().join(DATA));
+        let (branch_data, process) = (Some(branch_data), Some(server.process()));
         self.servers.push(server);
-        Ok(Some(Target { name, kind, root, branch_dirs, data, branch_data: Some(branch_data) }))
+        Ok(Some(Target { name, kind, root, branch_dirs, data, branch_data, process }))
     }
 
     /// Makes the directories of a target: that of its names on the last branch, that of its data on the first.

@@ -5,6 +5,7 @@ use crate::error::{Error, ErrorContext};
 use crate::measure::Table;
 use crate::statistics::Unit;
 use crate::workload::Target;
+use crate::workload::footprint::Memory;
 use crate::workload::process::missing;
 use crate::workload::walk::{ColdWalk, LaterWalk, Program, Walk};
 use canopy_sys::shown::Show as _;
@@ -58,14 +59,21 @@ pub(super) fn cold<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Error> {
     let mut later =
         row("ls -lR, a minute later", Unit::Time, LaterWalk { program, shape }, &sides).max_rounds(1);
     (later.pause, later.count_requests) = (rested, true);
-    let rows = vec![later, cold(Program::FindFiles, "find -type f, cold"), cold(program, "ls -lR, cold")];
+    let mut rows = vec![later, cold(Program::FindFiles, "find -type f, cold"), cold(program, "ls -lR, cold")];
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root {
+        let memory = row("memory of the server a name", Unit::Size, Memory::of(shape), &sides[1..]);
+        // Before anything has walked the tree.
+        rows.insert(0, memory.max_rounds(1));
+    }
     let title = format!(
         "Programs that walk {} entries later, and after the kernel has forgotten them",
         shape.entries()
     );
     let mut table = targets.table(TableId::Cold, title, rows);
-    if !rustix::process::geteuid().is_root() {
-        table.notes.push("Only root has the kernel forget: it knows them still.".into());
+    if !is_root {
+        let note = "Only root has the kernel forget, and sees what the server's processes take: there are no rows of that.";
+        table.notes.push(note.into());
     }
     Ok(table)
 }

@@ -3,6 +3,7 @@
 
 pub(super) mod concurrent;
 pub(super) mod data;
+pub(super) mod footprint;
 pub(super) mod listing;
 pub(super) mod meta;
 pub(super) mod ops;
@@ -47,6 +48,8 @@ pub(super) struct Target {
     pub data: PathBuf,
     /// The same directory on the branch.
     pub branch_data: Option<PathBuf>,
+    /// The server, if this process has started it.
+    pub process: Option<u32>,
 }
 
 /// The result of one round.

@@ -189,6 +189,7 @@ mod tests {
             data: root.clone(),
             root: root.clone(),
             branch_data: None,
+            process: None,
         };
         let shape = TreeShape { dirs: [2, 2, 1], files: 2 };
         for work in Work::ALL.into_iter().filter(|work| missing(work.programs()).is_none()) {
