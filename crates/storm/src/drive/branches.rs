@@ -4,6 +4,8 @@ use std::fs::{self, OpenOptions, Permissions};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
 
 use canopy_testkit::cmd::wait_until;
 use canopy_testkit::{PATIENCE, Rng};
@@ -15,6 +17,8 @@ use crate::weather::Weather;
 
 /// The one that fails at times.
 pub(super) const DISK: usize = 2;
+/// Longer than the pool takes to judge a check of a disk, which may have begun before the disk was well.
+const CHECKED: Duration = Duration::from_millis(1500);
 /// How many disks there are at most.
 const DISKS: usize = 6;
 
@@ -94,7 +98,13 @@ impl Driver {
         }
         let sign = self.world.pool().path().join(&self.world.disks[disk].sign);
         let changes = || fs::set_permissions(&sign, Permissions::from_mode(0o755)).is_ok();
-        if wait_until(PATIENCE, changes) { Ok(()) } else { Err(format!("disk{disk} is not used again")) }
+        let healthy = || {
+            changes() && {
+                sleep(CHECKED);
+                changes()
+            }
+        };
+        if wait_until(PATIENCE, healthy) { Ok(()) } else { Err(format!("disk{disk} is not used again")) }
     }
 
     /// Attributes of the files on a disk cannot be read any more. No old content may be shown, and nothing be removed.

@@ -18,7 +18,7 @@ const TIMES: usize = 4;
 /// What is known of the files that clients have open.
 #[derive(Default)]
 pub(super) struct Refusals {
-    times: usize,
+    pub(super) times: usize,
     what: Option<Refused>,
     /// The files that are written on two disks at once, one of which never fails.
     mirrored: [bool; FILE_SLOTS],
