@@ -611,8 +611,10 @@ pub struct RestReport {
     pub rests: bool,
     /// When it was last seen to do something, or else since when it is looked at, in seconds since the epoch.
     pub since: u64,
-    /// How often it was woken, and by whom the last times, the latest first.
+    /// How often it was woken, for how many seconds it had rested before that in all, and by whom the last times, the latest first.
     pub woken: u64,
+    #[serde(default)]
+    pub rested: u64,
     pub wakes: Vec<WakeReport>,
 }
 

@@ -29,6 +29,8 @@ pub struct DiskSleep {
     pub idle: u64,
     /// How often it was woken since the process that serves the pool began.
     pub woken: u64,
+    /// For how many seconds it had rested before that, in all.
+    pub rested: u64,
     /// By whom the last times, the latest first.
     pub wakes: Vec<WakeReport>,
 }
@@ -72,6 +74,7 @@ pub fn look<'a>(disks: impl Iterator<Item = &'a RestReport>) -> io::Result<Vec<D
             state: state(disk, at.and_then(|at| answers[at])),
             idle: idle(disk),
             woken: disk.woken,
+            rested: disk.rested,
             wakes: disk.wakes.clone(),
         }
     };
@@ -168,7 +171,11 @@ fn line(disk: &DiskSleep) -> String {
         SleepState::AlwaysAwake => "always awake".to_owned(),
     };
     let woken = disk.wakes.first().map(|last| format!("; woken {}", wake(last))).unwrap_or_default();
-    format!("{}: {state}{woken}", disk.name)
+    let all = match disk.woken {
+        0..2 => String::new(),
+        times => format!("; in all {times} times, after {} of rest", ago(disk.rested)),
+    };
+    format!("{}: {state}{woken}{all}", disk.name)
 }
 
 /// Returns when a disk was woken, and by whom.
@@ -243,7 +250,8 @@ mod tests {
             branches: vec![],
             state,
             idle: 2400,
-            woken: 1,
+            woken: wakes.len() as u64,
+            rested: 7200 * wakes.len() as u64,
             wakes,
         };
         for (state, wakes, expected) in [
@@ -262,7 +270,7 @@ mod tests {
             (
                 SleepState::Awake,
                 vec![woken("pool", None), woken("client", None)],
-                "sdb: awake; woken 10 min ago by the pool itself (lookup), after 2 h",
+                "sdb: awake; woken 10 min ago by the pool itself (lookup), after 2 h; in all 2 times, after 4 h of rest",
             ),
         ] {
             assert_eq!(facts(&[sleep(state, wakes)], None), [("disk", expected.to_owned())]);

@@ -25,6 +25,7 @@ pub(super) fn disks(branches: &Branches) -> Vec<RestReport> {
         rests: disk.rests,
         since: seconds(disk.since),
         woken: disk.woken,
+        rested: disk.rested.as_secs(),
         wakes: disk.wakes.iter().map(wake).collect(),
         name: disk.disk.name,
     };

@@ -74,8 +74,8 @@ impl Driver {
         let said = format!("{TOP}/{name}: removed without being kept");
         let said = log.lines().rev().find(|line| line.contains(&said)).unwrap_or_default();
         let full = ["No space left", "File too large", "Disk quota", "(os error 28)", "(os error 27)"];
-        // What is emptied is copied there, into a file without a name (docs/trash.md).
-        if self.now.failing && said.contains("(os error 5)") {
+        // What is emptied is copied there, into a file without a name; a disk may refuse to move what goes (docs/trash.md).
+        if (self.now.failing || self.now.refusing) && said.contains("(os error 5)") {
             return Ok(());
         }
         if self.now.mirror && said.contains("(os error 95)") {

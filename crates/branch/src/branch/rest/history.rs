@@ -49,6 +49,8 @@ pub(super) struct History {
     suspect: Option<(Instant, Touch)>,
     wakes: VecDeque<Wake>,
     woken: u64,
+    /// In all, before it was woken.
+    rested: Duration,
 }
 
 impl History {
@@ -60,6 +62,7 @@ impl History {
             suspect: None,
             wakes: VecDeque::new(),
             woken: 0,
+            rested: Duration::ZERO,
         }
     }
 
@@ -70,6 +73,11 @@ impl History {
     /// Returns how often it was woken.
     pub(super) fn woken(&self) -> u64 {
         self.woken
+    }
+
+    /// Returns for how long it had rested when it was woken, in all.
+    pub(super) fn rested(&self) -> Duration {
+        self.rested
     }
 
     pub(super) fn wakes(&self) -> Vec<Wake> {
@@ -97,6 +105,7 @@ impl History {
         self.wakes.push_front(Wake { at, rested, by });
         self.wakes.truncate(WAKES);
         self.woken += 1;
+        self.rested = self.rested.saturating_add(rested);
         self.used(now);
     }
 
@@ -157,7 +166,10 @@ mod tests {
         let woke = history.wakes();
         let by = woke[0].by.as_ref().unwrap();
         assert_eq!((&*by.program, by.path.as_deref()), (&b"first"[..], Some(&b"a/b"[..])));
-        assert_eq!((woke.len(), woke[0].rested), (1, Duration::from_secs(620)));
+        assert_eq!(
+            (woke.len(), woke[0].rested, history.rested()),
+            (1, Duration::from_secs(620), at(620) - start)
+        );
         // Its path may come later.
         history.set_path(2, b"c");
         assert_eq!(history.wakes()[0].by.as_ref().unwrap().path.as_deref(), Some(&b"c"[..]));

@@ -63,8 +63,9 @@ pub struct DiskRest {
     pub rests: bool,
     /// The last time at which it was seen to have done something, or else since when it is looked at.
     pub since: SystemTime,
-    /// How often it was woken, and by whom the last times, the latest first.
+    /// How often it was woken, how long it had rested before that in all, and by whom the last times, the latest first.
     pub woken: u64,
+    pub rested: Duration,
     pub wakes: Vec<Wake>,
 }
 
@@ -95,7 +96,8 @@ pub fn disks() -> Vec<DiskRest> {
         let is_on = on.iter().filter(|(_, disks)| contains(disks, &disk));
         let branches: Vec<BranchId> = is_on.map(|(branch, _)| *branch).collect();
         let history = disk.history.lock();
-        let (since, woken, wakes) = (history.since(), history.woken(), history.wakes());
+        let (since, woken, rested) = (history.since(), history.woken(), history.rested());
+        let wakes = history.wakes();
         let rests = disk.rests.load(Ordering::Relaxed);
         (!branches.is_empty()).then(|| DiskRest {
             disk: disk.disk.clone(),
@@ -104,6 +106,7 @@ pub fn disks() -> Vec<DiskRest> {
             rests,
             since,
             woken,
+            rested,
             wakes,
         })
     };
