@@ -2,7 +2,7 @@
 
 use super::{BINARY, KEEP_ALL, Rig, kept, paths};
 use canopy_testkit::cmd::run_within;
-use canopy_testkit::{LoopFs, PATIENCE, Pool, PoolBed, as_user};
+use canopy_testkit::{FaultyFs, LoopFs, PATIENCE, Pool, PoolBed, ScratchDir, as_user};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -129,4 +129,19 @@ fn a_daemon_that_is_killed_while_files_are_emptied_loses_nothing() {
         assert!(kept.iter().all(|kept| *kept == text(number)), "{path}: {lengths:?}");
         assert_eq!((left.len(), kept.is_empty()), (0, false), "{path}");
     }
+}
+
+/// A FUSE server may empty a file as soon as the kernel opens it, which it does before it asks the pool.
+#[test]
+fn a_disk_that_empties_files_when_they_are_opened_does_not_before_they_are_kept() {
+    let scratch = ScratchDir::new("canopy-trash-emptied-", &[]);
+    let disk = FaultyFs::mount(&scratch.dir());
+    let pool = Pool::builder(BINARY).branch(disk.path()).option("minfreespace=0").option(KEEP_ALL).mount();
+    let at = pool.path().join("f");
+    fs::write(&at, "text").unwrap();
+    let before = pool.log();
+    fs::write(&at, "other").unwrap();
+    // It has no files without a name, in which a copy is made, and so it is told.
+    let told = pool.log()[before.len()..].contains("f: removed without being kept in the trash");
+    assert!(told, "{}", pool.log());
 }

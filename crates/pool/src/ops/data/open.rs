@@ -22,6 +22,7 @@ use canopy_base::ids::{HandleId, NodeId};
 use canopy_branch::branch::Branch;
 use canopy_branch::branch::headroom::PassthroughWriter;
 use canopy_branch::branch::traffic::Traffic;
+use canopy_branch::fs::magic;
 use canopy_branch::fs::stat::{self, Attr, FileKey};
 use canopy_sys::creds;
 use canopy_sys::shown::Show as _;
@@ -404,6 +405,7 @@ pub(crate) fn register(
         || !passthrough::wants_passthrough(op.config.passthrough, flags)
         || passthrough::may_lose_direct(flags)
         || op.config.nullrw
+        || may_be_emptied_early(op, branch, attr)
         // A mapping of the branch's own file is not refused, because the kernel looks at the flags of the pool's inode.
         || attr.is_append_only()
         || op.stacked.read().contains(&branch.id)
@@ -425,6 +427,12 @@ pub(crate) fn register(
         Room::Scarce => (None, room),
         Room::Any | Room::Ample(_) => (backing(op, branch, fd, attr.key()), room),
     }
+}
+
+/// Returns whether an open with `O_TRUNC` may empty a file before what it holds is in the trash: the kernel opens backing files with
+/// the flags of its client, and a FUSE server may do then what other filesystems are asked to do later (`FUSE_ATOMIC_O_TRUNC`).
+fn may_be_emptied_early(op: &Op<'_>, branch: &Branch, attr: &Attr) -> bool {
+    op.config.trash.keep_overwritten() && (branch.kind == magic::FUSE || attr.dev != branch.dev)
 }
 
 fn backing(op: &Op<'_>, branch: &Branch, fd: &OwnedFd, key: FileKey) -> Option<Box<dyn BackingFile>> {
