@@ -245,7 +245,7 @@ mod tests {
             operation: Some("lookup".into()),
             path: path.map(|path| OsText::Text(path.into())),
         };
-        let sleep = |state, wakes| DiskSleep {
+        let sleep = |state, wakes: Vec<WakeReport>| DiskSleep {
             name: "sdb".into(),
             branches: vec![],
             state,
