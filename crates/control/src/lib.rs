@@ -1,6 +1,5 @@
 //! The control interface of a running pool, for the server and its clients: [`messages`] over a [`socket`], and the control file,
 //! which has the same as names of keys and JSON.
-//!
 //! Keys are extended attributes. Those of the control file show and change the pool; a few others belong to every file
 //! and directory. [`STATUS`] of the control file is a [`PoolReport`], and [`METRICS`] a [`metrics::MetricsReport`]. [`EXPLAIN`] with a function, and for some functions
 //! a slash and a name, is an [`ExplainReport`] of any file or directory.
@@ -13,12 +12,10 @@ pub mod messages;
 pub mod metrics;
 pub mod mount;
 pub mod read_cache;
-mod rest;
 pub mod socket;
 
 use canopy_branch::branch::state::BranchState;
 use canopy_sys::shown::Show as _;
-pub use rest::{RestReport, WakeReport};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -597,6 +594,47 @@ impl fmt::Display for SecurityReport {
         let privileges = if self.no_new_privs { "; no new privileges" } else { "" };
         write!(f, "{privileges}; landlock {}", if self.landlock { "on" } else { "off" })
     }
+}
+
+/// A disk, or what else a branch's filesystem is on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestReport {
+    /// Its name in /dev.
+    pub name: String,
+    pub branches: Vec<OsText>,
+    /// A disk that never sleeps, because nothing in it turns.
+    pub solid: bool,
+    /// The kernel has put it to sleep.
+    pub suspended: bool,
+    /// It has had nothing to do for so long that it may sleep.
+    pub rests: bool,
+    /// When it was last seen to do something, or else since when it is looked at, in seconds since the epoch.
+    pub since: u64,
+    /// How often it was woken, for how many seconds it had rested before that in all, and by whom the last times, the latest first.
+    pub woken: u64,
+    #[serde(default)]
+    pub rested: u64,
+    pub wakes: Vec<WakeReport>,
+}
+
+/// A disk that rested has done something.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WakeReport {
+    /// In seconds since the epoch.
+    pub at: u64,
+    /// For how many seconds it had done nothing.
+    pub rested: u64,
+    /// `client`: an operation of the pool that waited for the disk; `later`: one that changed or opened something shortly before;
+    /// `pool`: the daemon of its own accord; `outside`: none of these, so a program past the pool, or one that has had a file open
+    /// for long.
+    pub by: String,
+    /// The name of the process and its id, as far as the daemon could see them.
+    pub program: Option<OsText>,
+    pub pid: Option<u32>,
+    /// The kernel's name in lower case, such as `lookup`; of the daemon, what it did.
+    pub operation: Option<String>,
+    /// In the pool. Only for who may learn the names of files.
+    pub path: Option<OsText>,
 }
 
 /// How much is known of the branches without reading them (`catalogue`).

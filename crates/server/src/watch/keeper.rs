@@ -2,7 +2,7 @@
 //!
 //! A thread saves it when nothing has happened for a while, before another program takes over, and when the pool was unmounted;
 //! and the next process learns it if the states of all branches are those that were saved with it. By then it watches them, so that
-//! whatever comes later is told. Nothing of it is believed otherwise: then the directories in it are looked at again ([`revisit`]).
+//! whatever comes later is told. Nothing of it is believed otherwise: then the directories in it are looked at again ([`revisit`](super::revisit)).
 
 use super::Watch;
 use super::kept_file::{Head, KeptFile, NewFile};
