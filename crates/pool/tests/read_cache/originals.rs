@@ -1,9 +1,13 @@
 //! The originals of copies are kept in memory, so that opening them asks no disk, and hold nothing back.
 
 use super::{RESTS, Rig, rig};
+use canopy_policy::placement::Pattern;
 use canopy_policy::read_cache::{Room, When};
+use canopy_policy::trash::{Keep, TrashRule, TrashRules};
+use canopy_pool::config::Config;
 use canopy_pool::ops;
 use std::fs;
+use std::time::Duration;
 
 /// Returns the descriptors of this process that lead to a file of the branch, whether it still has a name or not.
 fn descriptors(rig: &Rig, name: &str) -> Vec<String> {
@@ -42,6 +46,33 @@ fn the_original_of_a_copy_stays_in_memory_until_it_goes() {
     // Who drops the copy does not want the file.
     ops::read_cache::drop_copies(&rig.made.pool, |_| true);
     assert_eq!(descriptors(&rig, "films/c"), [""; 0]);
+}
+
+/// The trash makes room by removing files, which has to be there then.
+#[test]
+fn what_goes_to_the_trash_is_not_kept_in_memory() {
+    let rig = rig(Room::Size(1 << 20), When::Opened, &["films/a"]);
+    let config = Config::clone(&rig.made.pool.config());
+    let trash = TrashRules(vec![TrashRule {
+        path: Pattern::new("**").unwrap(),
+        except: vec![],
+        keep: Keep::For(Duration::from_secs(3600)),
+        overwritten: false,
+        alarm: None,
+    }]);
+    ops::settings::reconfigure(&rig.made.pool, Config { trash, ..config });
+    rig.cache("films/a");
+    let trashed = || {
+        let home = rig.made.on(0, ".canopy-trash");
+        let all = fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let links = all.filter_map(|entry| fs::read_link(entry.path()).ok());
+        links.filter(|link| link.starts_with(&home) && link.ends_with("films/a")).count()
+    };
+    let (dir, node) = (rig.node("films"), rig.node("films/a"));
+    ops::names::remove::unlink(&rig.made.pool, dir, b"a").unwrap();
+    assert_eq!(fs::read_dir(rig.made.on(0, ".canopy-trash")).unwrap().count(), 1);
+    ops::names::lookup::forget(&rig.made.pool, node, 3);
+    assert_eq!(trashed(), 0);
 }
 
 #[test]

@@ -387,7 +387,7 @@ pub(super) fn carry(
     let held = op.claim_file(node.id, file.names.len()).map_err(NotMoved::File)?;
     op.dir_cache.idle_files.close(node);
     if file.original == Original::Goes {
-        read_cache::leaves(op, &file.source, &file.attr);
+        read_cache::leaves(op, &file.source, || Some(file.attr));
     }
     let orphan = node.orphan().is_some();
     if op.branches.index_of(target.id).is_none() || op.branches.index_of(file.source.id).is_none() {

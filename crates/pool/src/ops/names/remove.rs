@@ -328,6 +328,9 @@ pub(crate) fn orphan(op: &Op<'_>, victim: Victim, fate: Fate) -> Arc<Node> {
     if gone {
         orphan.branch.freed.now();
         read_cache::gone(op, &orphan.branch, &orphan.fd);
+    } else if last && !node.is_dir() {
+        // In the trash, its room may be needed.
+        read_cache::leaves(op, &orphan.branch, || stat::of(orphan.fd.as_fd()).ok());
     }
     if gone || node.is_dir() {
         op.tick_guard.gone(birth, || orphan.clone());

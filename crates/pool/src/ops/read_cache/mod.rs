@@ -99,10 +99,12 @@ pub(crate) fn gone(op: &Op<'_>, branch: &Branch, fd: &impl AsFd) {
     }
 }
 
-/// Closes what is kept of a file on a branch, because it is about to leave that.
-pub(crate) fn leaves(op: &Op<'_>, branch: &Branch, attr: &Attr) {
-    if !op.config.read_cache.is_empty() {
-        op.read_cache.give_up_original(&FileId::of(branch.seed.number(), attr));
+/// Closes what is kept of a file on a branch, because it is about to leave that, or has gone where it may be removed at any time.
+pub(crate) fn leaves(op: &Op<'_>, branch: &Branch, attr: impl FnOnce() -> Option<Attr>) {
+    if !op.config.read_cache.is_empty()
+        && let Some(attr) = attr()
+    {
+        op.read_cache.give_up_original(&FileId::of(branch.seed.number(), &attr));
     }
 }
 
