@@ -28,7 +28,10 @@ pub fn tell(pool: &Pool, change: Change<'_>, by: Client) {
 }
 
 fn forget_what_changed(pool: &Pool, change: Change<'_>) {
-    pool.read_cache.names_changed();
+    // Of a file that loses a name, the directory is told.
+    if !matches!(change, Change::Attributes(_) | Change::Answers | Change::Listings | Change::Places) {
+        pool.read_cache.names_changed();
+    }
     match change {
         Change::Holders { dir, name } => {
             if let Ok(dir) = pool.nodes.get(dir) {
