@@ -427,6 +427,21 @@ fn a_directory_is_cached_once_several_of_its_files_were_searched_for() {
 }
 
 #[test]
+fn a_directory_is_cached_once_one_of_its_files_was_searched_for_again_and_again() {
+    let made = made(&[Rw; MANY], true);
+    put(made.on(MANY - 1, "d/f"), "x");
+    let dir = ops::names::lookup::lookup(&made.pool, NodeId::ROOT, b"d").unwrap().node;
+    let node = ops::names::lookup::lookup(&made.pool, dir, b"f").unwrap().node;
+    ops::external_changes::tell(&made.pool, Change::Missed, Client::Outside);
+    let search = || ops::names::lookup::getattr(&made.pool, node, None).map(drop).unwrap();
+    // As a player does before it plays a film.
+    (0..4).for_each(|_| search());
+    assert_eq!(ops::tally::tally(&made.pool).cached_dirs, 0);
+    (0..8).for_each(|_| search());
+    assert!(ops::tally::tally(&made.pool).cached_dirs > 0);
+}
+
+#[test]
 fn the_only_branch_of_open_files_and_directories_is_known() {
     let made = made(&[Rw, Rw], true);
     fs::create_dir(made.on(1, "own")).unwrap();

@@ -47,6 +47,17 @@ const RESERVE_AT_MOST: u64 = 1 << 10;
 
 /// Two searches within so long are by one program that goes through a directory.
 const IN_TURN: Duration = Duration::from_secs(1);
+/// A player opens a film a few times before it plays it. Who does so more often in turn does not play it.
+const AGAIN: u32 = 8;
+
+/// A file that was searched for.
+struct Searched {
+    dir: NodeId,
+    file: NodeId,
+    at: Instant,
+    /// How often files of its directory were searched for in turn.
+    times: u32,
+}
 
 pub(crate) struct DirCache {
     changes: Arc<Changes>,
@@ -66,8 +77,8 @@ pub(crate) struct DirCache {
     reserve: RawFd,
     /// The number of descriptors that the process may have.
     limit: RawFd,
-    /// The file that was searched for last, its directory, and when.
-    searched: Mutex<Option<(NodeId, NodeId, Instant)>, rank::Leaf>,
+    /// The file that was searched for last.
+    searched: Mutex<Option<Searched>, rank::Leaf>,
     /// The directory of which several files were searched for; a [`NodeId`], or 0.
     wanted: AtomicU64,
     pub(crate) idle_files: IdleFiles,
@@ -145,14 +156,17 @@ impl DirCache {
     }
 
     /// Records that a file is searched for, because its directory is not cached. With the second one in turn, and soon after
-    /// that, it is worth caching: who reads two files there reads others. Who reads one after the other, as films are, need
-    /// not wake the disks that have the directory as well.
+    /// that, it is worth caching: who reads two files there reads others. So is that of one which is searched for again and
+    /// again. Who reads one after the other, as films are, need not wake the disks that have the directory as well.
     pub(crate) fn searched(&self, dir: NodeId, file: NodeId) {
-        let now = Instant::now();
-        let last = self.searched.lock().replace((dir, file, now));
-        if last
-            .is_some_and(|(at, other, then)| at == dir && other != file && now.duration_since(then) < IN_TURN)
-        {
+        let at = Instant::now();
+        let mut last = self.searched.lock();
+        let again = last.take().filter(|last| last.dir == dir && at.duration_since(last.at) < IN_TURN);
+        let times = again.as_ref().map_or(1, |last| last.times.saturating_add(1));
+        let is_worth_it = again.is_some_and(|last| last.file != file || times >= AGAIN);
+        *last = Some(Searched { dir, file, at, times });
+        drop(last);
+        if is_worth_it {
             self.wanted.store(dir.0, Ordering::Relaxed);
         }
     }
