@@ -1,5 +1,6 @@
 //! The control interface of a running pool, for the server and its clients: [`messages`] over a [`socket`], and the control file,
 //! which has the same as names of keys and JSON.
+//!
 //! Keys are extended attributes. Those of the control file show and change the pool; a few others belong to every file
 //! and directory. [`STATUS`] of the control file is a [`PoolReport`], and [`METRICS`] a [`metrics::MetricsReport`]. [`EXPLAIN`] with a function, and for some functions
 //! a slash and a name, is an [`ExplainReport`] of any file or directory.
@@ -11,17 +12,17 @@ pub mod daemon;
 pub mod messages;
 pub mod metrics;
 pub mod mount;
+mod os_text;
 pub mod read_cache;
 pub mod socket;
 
+pub use os_text::OsText;
+
 use canopy_branch::branch::state::BranchState;
-use canopy_sys::shown::Show as _;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 /// The name of the control file in the root of a pool.
@@ -116,53 +117,6 @@ pub struct CopyReport {
     pub current: bool,
     /// It is known to be a copy of the others, as a rule has made it. All others are files of the same name.
     pub known: bool,
-}
-
-/// A path or another OS string as JSON: a string, or an array of bytes if it is not UTF-8.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum OsText {
-    Text(String),
-    Bytes(Vec<u8>),
-}
-
-impl Default for OsText {
-    fn default() -> Self {
-        OsText::Text(String::new())
-    }
-}
-
-impl OsText {
-    pub fn to_os_string(&self) -> OsString {
-        match self {
-            OsText::Text(text) => text.into(),
-            OsText::Bytes(bytes) => OsString::from_vec(bytes.clone()),
-        }
-    }
-
-    pub fn to_path(&self) -> PathBuf {
-        self.to_os_string().into()
-    }
-
-    /// Returns the text on one line, for messages.
-    pub fn one_line(&self) -> String {
-        self.to_os_string().shown().to_string()
-    }
-}
-
-impl From<&OsStr> for OsText {
-    fn from(text: &OsStr) -> Self {
-        match text.to_str() {
-            Some(text) => OsText::Text(text.to_owned()),
-            None => OsText::Bytes(text.as_bytes().to_vec()),
-        }
-    }
-}
-
-impl From<&Path> for OsText {
-    fn from(path: &Path) -> Self {
-        OsText::from(path.as_os_str())
-    }
 }
 
 /// What the daemon of a pool knows without accessing a branch.
@@ -801,17 +755,6 @@ pub enum Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn paths_with_any_bytes_survive_json() {
-        for bytes in [&b"/mnt/a b"[..], b"/mnt/\xff\n", "/mnt/\u{e9}".as_bytes()] {
-            let name = OsText::from(OsStr::from_bytes(bytes));
-            let json = serde_json::to_string(&name).unwrap();
-            let back: OsText = serde_json::from_str(&json).unwrap();
-            assert_eq!(back.to_os_string().as_bytes(), bytes, "{json}");
-        }
-        assert_eq!(serde_json::to_string(&OsText::from(Path::new("/a"))).unwrap(), "\"/a\"");
-    }
 
     #[test]
     fn a_branch_is_in_the_worst_state_that_is_reported() {
