@@ -100,10 +100,13 @@ pub(crate) fn idle(disk: &RestReport) -> u64 {
 /// Returns the disks that may sleep, and who has last woken one, in few words each; nothing if there are none.
 pub(crate) fn summary(disks: &[RestReport]) -> Vec<String> {
     let rest: Vec<&str> = disks.iter().filter(|disk| disk.rests).map(|disk| disk.name.as_str()).collect();
-    let last = disks.iter().flat_map(|disk| disk.wakes.iter().map(move |wake| (&disk.name, wake)));
+    let last = disks.iter().flat_map(|disk| disk.wakes.iter().map(move |wake| (disk, wake)));
     let last = last.max_by_key(|(_, wake)| wake.at);
     let rest = (!rest.is_empty()).then(|| format!("idle for minutes: {}", rest.join(", ")));
-    rest.into_iter().chain(last.map(|(name, last)| format!("{name} was woken {}", wake(last)))).collect()
+    let woken = |(disk, last): (&RestReport, &WakeReport)| {
+        format!("{} was woken {}{}", disk.name, wake(last), in_all(disk.woken, disk.rested))
+    };
+    rest.into_iter().chain(last.map(woken)).collect()
 }
 
 fn state(disk: &RestReport, sleeps: Option<bool>) -> SleepState {
@@ -171,11 +174,15 @@ fn line(disk: &DiskSleep) -> String {
         SleepState::AlwaysAwake => "always awake".to_owned(),
     };
     let woken = disk.wakes.first().map(|last| format!("; woken {}", wake(last))).unwrap_or_default();
-    let all = match disk.woken {
+    format!("{}: {state}{woken}{}", disk.name, in_all(disk.woken, disk.rested))
+}
+
+/// Returns how often a disk was woken, and for how many seconds it had rested before; nothing if the last wake tells it.
+fn in_all(woken: u64, rested: u64) -> String {
+    match woken {
         0..2 => String::new(),
-        times => format!("; in all {times} times, after {} of rest", ago(disk.rested)),
-    };
-    format!("{}: {state}{woken}{all}", disk.name)
+        times => format!("; in all {times} times, after {} of rest", ago(rested)),
+    }
 }
 
 /// Returns when a disk was woken, and by whom.
