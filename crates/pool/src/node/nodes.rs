@@ -2,7 +2,6 @@
 
 use super::surplus::Surplus;
 use super::table::dir_numbers::{DirNumbers, NameHash, Removed};
-use super::table::names::Name;
 use super::table::{NodeTally, Record, Table};
 use super::{Identity, Node, Orphan, ShownFile};
 use crate::export::StableId;
@@ -120,10 +119,7 @@ impl Nodes {
 
     /// Returns the known names of a node, as node of the directory and name.
     pub(crate) fn known(&self, id: NodeId) -> Vec<(NodeId, Box<[u8]>)> {
-        let table = self.table.read();
-        let names = table.get(id).map(|record| record.names.as_slice()).unwrap_or_default();
-        let known = |name: &Name| Some((table.at(name.parent)?.id, name.text().into()));
-        names.iter().filter_map(known).collect()
+        self.table.read().all_names(id)
     }
 
     /// Returns what changes when another file takes the place of a node's, which has `least` names or more.
@@ -498,15 +494,7 @@ impl Nodes {
 
     /// Records that a name is gone from every branch.
     pub(crate) fn name_removed(&self, parent: NodeId, name: &[u8]) {
-        let freed = {
-            let mut table = self.table.write();
-            table.left_renamed((parent, name), None);
-            let parent = table.slot(parent);
-            match parent.and_then(|dir| Some((table.detach(dir, name)?, dir))) {
-                Some((slot, dir)) => table.removed(slot, dir),
-                None => Vec::new(),
-            }
-        };
+        let freed = self.table.write().name_removed(parent, name);
         drop(freed);
     }
 
@@ -549,38 +537,36 @@ impl Nodes {
     }
 
     /// Detaches a node's names, because the kernel still uses the file that the node has open. The next lookup of a
-    /// name makes a new node for the file `to`, which may be the same file. This node keeps the inode number that
-    /// clients know; the new one shows it too if the number `stays` with the file. Returns the names. The caller
-    /// has claimed it.
+    /// name makes a new node for the file. This node keeps the inode number that clients know; the new one shows it too
+    /// if the number `stays` with the file. Returns the names. The caller has claimed it.
     pub(crate) fn names_detached(
         &self,
         node: &Node,
-        to: FileKey,
+        key: FileKey,
         number: u64,
         stays: bool,
     ) -> Vec<(NodeId, Box<[u8]>)> {
-        let names = self.known(node.id);
-        match node.key() {
-            Some(from) if from != to => self.file_gone(from),
-            Some(_) => {
-                // Of a node whose names were detached before, the file leads to another one already.
-                let mut table = self.table.write();
-                if let Some(slot) = table.slot(node.id) {
-                    table.remove_file_of(slot);
-                }
-            }
-            None => {}
-        }
-        if stays {
-            self.table.write().preserved.insert((to.dev, to.ino), number);
-            self.any_preserved.store(true, Ordering::Relaxed);
+        let mut freed = Vec::new();
+        // At one moment: a lookup of another name of the file, which nobody has claimed, would add it to this node.
+        let mut table = self.table.write();
+        let names = table.all_names(node.id);
+        if let Some(slot) = table.slot(node.id) {
+            // Of a node whose names were detached before, the file leads to another one already.
+            table.remove_file_of(slot);
         }
         for (parent, name) in &names {
-            self.name_removed(*parent, name);
+            freed.extend(table.name_removed(*parent, name));
+        }
+        if stays {
+            table.preserved.insert((key.dev, key.ino), number);
+            self.any_preserved.store(true, Ordering::Relaxed);
         }
         node.rare().number.store(number, Ordering::Relaxed);
         node.rare().moves.fetch_add(1, Ordering::Relaxed);
         node.rare().superseded.store(true, Ordering::Relaxed);
+        drop(table);
+        // Outside the lock, because dropping a node closes descriptors.
+        drop(freed);
         names
     }
 

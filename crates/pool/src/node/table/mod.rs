@@ -132,6 +132,13 @@ impl Table {
         self.children.contains_key(&dir)
     }
 
+    /// Returns the known names of a node, each with its directory.
+    pub(crate) fn all_names(&self, id: NodeId) -> Vec<(NodeId, Box<[u8]>)> {
+        let names = self.get(id).map(|record| record.names.as_slice()).unwrap_or_default();
+        let known = |name: &Name| Some((self.at(name.parent)?.id, name.text().into()));
+        names.iter().filter_map(known).collect()
+    }
+
     pub(crate) fn path(&self, id: NodeId) -> Option<PoolPath> {
         if id == NodeId::ROOT {
             return Some(PoolPath::new());
@@ -315,6 +322,14 @@ impl Table {
         }
         freed.extend(self.release(parent));
         freed
+    }
+
+    /// Takes a name that is gone from the node that has it. Returns what that frees.
+    pub(crate) fn name_removed(&mut self, parent: NodeId, name: &[u8]) -> Vec<Record> {
+        self.left_renamed((parent, name), None);
+        let dir = self.slot(parent);
+        let had = dir.and_then(|dir| Some((self.detach(dir, name)?, dir)));
+        had.map(|(slot, dir)| self.removed(slot, dir)).unwrap_or_default()
     }
 
     /// Notes where a directory is.

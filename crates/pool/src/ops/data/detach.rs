@@ -36,20 +36,42 @@ pub(crate) fn detach_before_write(
     node: &Arc<Node>,
     flags: u32,
 ) -> Result<()> {
-    let Some((open, why)) = read_past_daemon(op, node, flags) else { return Ok(()) };
-    let shares = || match why {
-        Why::NoRoom => Ok(()),
-        Why::AppendOnly => Err(Errno::BUSY.into()),
-    };
-    // A caller that cannot look the name up again shares the existing node, or does without.
-    if op.pending_detach.take(caller.pid, node.id) || !looks_up_again(caller) {
-        return shares();
+    while let Some((open, why)) = read_past_daemon(op, node, flags) {
+        let shares = || match why {
+            Why::NoRoom => Ok(()),
+            Why::AppendOnly => Err(Errno::BUSY.into()),
+        };
+        // A caller that cannot look the name up again shares the existing node, or does without.
+        if op.pending_detach.take(caller.pid, node.id) || !looks_up_again(caller) {
+            return shares();
+        }
+        if open.is_detached() {
+            return again(op, caller, node);
+        }
+        match detach(op, node, &open)? {
+            Detached::Now => return again(op, caller, node),
+            Detached::NotWhileWritten => return shares(),
+            // What is open now may be read through the daemon.
+            Detached::NotOpen => {}
+        }
     }
-    if !open.is_detached() && !detach(op, node, &open)? {
-        return shares();
-    }
+    Ok(())
+}
+
+/// Has the kernel look the name up again.
+fn again(op: &Op<'_>, caller: &Caller, node: &Node) -> Result<()> {
     op.pending_detach.put(caller.pid, node.id);
     Err(Error::Stale)
+}
+
+/// What has become of a node's names.
+enum Detached {
+    /// They lead to a new node.
+    Now,
+    /// They stay, because a handle of this node is open for writing.
+    NotWhileWritten,
+    /// They stay, because those that read the file have closed it.
+    NotOpen,
 }
 
 /// Why a handle must not use a file that others read by passthrough.
@@ -77,18 +99,22 @@ fn read_past_daemon(op: &Op<'_>, node: &Arc<Node>, flags: u32) -> Option<(Arc<Op
     (scarce && !is_written(&place.fd)).then_some((open, Why::NoRoom))
 }
 
-/// Moves the names of a node to a new node; returns false if a handle of this node is open for writing.
-fn detach(op: &mut Op<'_>, node: &Arc<Node>, open: &Arc<OpenFile>) -> Result<bool> {
+/// Moves the names of a node to a new node, if `open` is still what is open there.
+fn detach(op: &mut Op<'_>, node: &Arc<Node>, open: &Arc<OpenFile>) -> Result<Detached> {
     let names = {
         // No open of it can run meanwhile.
         let _held = op.claim_file(node.id, 0)?;
         // Another writer may have come first. The names lead to a newer node then.
         if open.is_detached() {
-            return Ok(true);
+            return Ok(Detached::Now);
+        }
+        // Its readers may have closed it while this waited, and others have opened it for writing since.
+        if node.opened().is_none_or(|now| !Arc::ptr_eq(&now, open)) {
+            return Ok(Detached::NotOpen);
         }
         let key = match node.key() {
             Some(key) if !open.is_written() => key,
-            _ => return Ok(false),
+            _ => return Ok(Detached::NotWhileWritten),
         };
         let number = moves::make_room::shown_ino(op, node)?;
         op.dir_cache.idle_files.close(node);
@@ -100,7 +126,7 @@ fn detach(op: &mut Op<'_>, node: &Arc<Node>, open: &Arc<OpenFile>) -> Result<boo
     // From now on, the file changes through another node.
     kernel.invalidate_attr(node.id);
     names.iter().for_each(|(parent, name)| kernel.forget_name(*parent, name));
-    Ok(true)
+    Ok(Detached::Now)
 }
 
 /// Returns whether an open may share an open file whose names now lead to another node. It may if it only reads
