@@ -169,10 +169,12 @@ fn the_pool_does_not_notify_the_kernel_of_its_own_changes() {
         let options =
             format!("cache.coherence={coherence},passthrough.io={passthrough},cache.entry=60,cache.attr=60");
         let bed = two_disks(Kind::Tmpfs, &options);
+        // Other programs look at the root of every filesystem, and what they may be given a moment later is told.
+        fs::create_dir(bed.at("dir")).expect("mkdir");
         let count = || proc::io_counter(bed.pool.pid(), "syscw");
         let before = count();
         for number in 0..FILES {
-            let path = bed.at(&format!("f{number}"));
+            let path = bed.at(&format!("dir/f{number}"));
             fs::write(&path, "x").expect("a file");
             fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("chmod");
             fs::remove_file(&path).expect("removal");
