@@ -92,7 +92,7 @@ pub(super) fn judge(reading: &Reading, before: Option<Counts>) -> (Verdict, Vec<
         }
     }
     if let Some(used) = reading.used.filter(|used| *used >= 100) {
-        tell(Verdict::Worn, format!("it has written {used} % of what its maker grants"));
+        tell(Verdict::Worn, format!("it has written {used} % of the data that its maker guarantees"));
     }
     let hot = if reading.used.is_some() { HOT_NVME } else { HOT };
     if let Some(degrees) = reading.temperature.filter(|degrees| *degrees >= hot) {
@@ -164,7 +164,7 @@ mod tests {
                 with(|one| (one.temperature, one.used) = (Some(61), Some(101))),
                 None,
                 Verdict::Worn,
-                "it has written 101 % of what its maker grants",
+                "it has written 101 % of the data that its maker guarantees",
             ),
         ];
         for (reading, before, verdict, words) in table {
