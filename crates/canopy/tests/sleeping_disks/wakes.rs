@@ -5,6 +5,7 @@ use canopy_testkit::cmd::{run, wait_until};
 use canopy_testkit::{Kind, PATIENCE, PoolBed, as_user};
 use serde_json::Value;
 use std::fs::{self, File};
+use std::process::{Command, Stdio};
 
 /// Returns how often a disk was woken.
 #[track_caller]
@@ -62,7 +63,8 @@ fn who_wakes_a_disk_is_told_with_what_for() {
     let woke = woken(&bed, 1);
     run("touch", ["-m".into(), bed.at("dir3/file1")]);
     let wake = wake_by(&bed, 1, woke, Some("touch"));
-    assert_eq!(wake["path"], "dir3/file1", "{wake:#}");
+    // A test beside this one may drop what the kernel has cached of names.
+    assert!(["dir3", "dir3/file1"].contains(&wake["path"].as_str().expect("a path")), "{wake:#}");
 
     // A program past the pool.
     rest(&bed);
@@ -78,12 +80,13 @@ fn who_wakes_a_disk_is_told_with_what_for() {
 fn who_waits_for_a_disk_has_woken_it() {
     let bed = mount(Kind::Ext4, "passthrough.io=off,cache.files=off");
     rest(&bed);
-    // The name is known, and the content is not.
-    File::open(bed.at("dir3/file1")).expect("a file");
+    // It is open already, and its content is not known.
+    let file = File::open(bed.at("dir3/file1")).expect("a file");
     rest_again(&bed);
     let woke = woken(&bed, 1);
     let other = woken(&bed, 0);
-    run("head", ["-c1".into(), bed.at("dir3/file1")]);
+    let head = Command::new("head").arg("-c1").stdin(file).stdout(Stdio::null()).status();
+    assert!(head.expect("head").success());
     let wake = wake_by(&bed, 1, woke, Some("head"));
     assert_eq!(wake["by"], "client", "{wake:#}");
     assert_eq!((&wake["operation"], &wake["path"]), (&"read".into(), &"dir3/file1".into()), "{wake:#}");
