@@ -81,6 +81,8 @@ impl Driver {
         }
         self.world.run("dup POOL TOP")?;
         self.world.set(&format!("rules={rules}"))?;
+        // Two files of one name are copies once the mover has compared them (docs/copies.md).
+        self.world.run("tier POOL --once")?;
         self.settle()?;
         for path in names.iter().flat_map(|name| [self.world.at(name), self.world.beside(name)]) {
             std::fs::write(&path, b"with them, and more")
