@@ -7,6 +7,7 @@
 mod common;
 
 mod crash_recovery;
+mod detached_names;
 mod full_creates;
 mod full_writes;
 mod on_request;

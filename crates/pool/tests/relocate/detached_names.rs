@@ -1,15 +1,13 @@
 //! Names that are given to another node while the file is open: at no time does a node with a writer share its file with one whose
-//! pages the kernel caches. Needs root.
+//! pages the kernel caches.
 
-mod common;
-
+use crate::common::{self, ROOT, TestKernel};
 use canopy_base::error::{Error, Result};
 use canopy_base::ids::NodeId;
 use canopy_branch::branch::Mode;
 use canopy_pool::config::{CacheFiles, Config, PassthroughIo};
 use canopy_pool::{Caller, Opened, Pool, ops};
 use canopy_testkit::{LoopFs, Rng};
-use common::{ROOT, TestKernel};
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use std::collections::HashMap;
@@ -17,7 +15,7 @@ use std::fs;
 use std::sync::Arc;
 use std::thread;
 
-const FILES: usize = 300;
+const FILES: usize = 1000;
 const THREADS: u64 = 4;
 const OPENS: u64 = 20;
 
