@@ -154,7 +154,7 @@ exports.run = async ({ browser, state, check, axe, watch, origin, pool }) => {
     await page.getByLabel("When", { exact: true }).fill("every Sunday at 04:00");
     await axe(page);
     await plan(page);
-    await page.getByText(/even-out runs every Sunday at 04:00 next: /).waitFor();
+    await page.getByText(/even-out runs every Sunday at 04:00, next: /).waitFor();
     await page.screenshot({ path: `${SHOTS}/schedule-plan.png`, fullPage: true });
     await finish(page);
     await page.goto(`${origin}/jobs`);

@@ -157,9 +157,14 @@ async function axe(page) {
     assert.deepStrictEqual(seen.dialogs, []);
   });
   await check("a search that ends changes its page in place, and what is typed meanwhile stays", async () => {
-    await page.goto(`${origin}/files?at=${at}&name=o`);
-    await page.evaluate(() => { window.same = true; });
-    assert.ok(await page.getByText("goes on in the background").isVisible(), "it has ended before the page was there");
+    const goesOn = page.getByText("goes on in the background");
+    // One search at times ends before its page is there.
+    for (const part of ["o", "e", "i", "a", "n", "m"]) {
+      await page.goto(`${origin}/files?at=${at}&name=${part}`);
+      await page.evaluate(() => { window.same = true; });
+      if (await goesOn.isVisible()) break;
+    }
+    assert.ok(await goesOn.isVisible(), "each has ended before its page was there");
     await page.locator("#path").fill("films/on");
     await page.getByText(/^Searched /).waitFor();
     await page.waitForTimeout(1500);
