@@ -3,7 +3,8 @@
 use crate::rig::{HEALTHY, Screen};
 use std::fmt::Write as _;
 
-const NAME: &str = r#"<img src=x onerror=alert(1)>"onload="x' </main><script>alert(2)</script>&amp;"#;
+pub(crate) const NAME: &str =
+    r#"<img src=x onerror=alert(1)>"onload="x' </main><script>alert(2)</script>&amp;"#;
 
 /// As JSON has it.
 fn json(text: &str) -> String {
@@ -12,7 +13,7 @@ fn json(text: &str) -> String {
 
 /// Looks for markup that a name has brought in.
 #[track_caller]
-fn assert_harmless(body: &str) {
+pub(crate) fn assert_harmless(body: &str) {
     // What a field sends back is exact, and stays within the field.
     let mut seen = String::new();
     for (index, part) in body.split(" value=\"").enumerate() {

@@ -7,6 +7,7 @@ mod entry;
 mod hostile;
 mod limits;
 mod listening;
+mod mutations;
 mod pages;
 mod rig;
 mod tls;

@@ -200,9 +200,14 @@ pub(crate) fn request(host: &str, method: &str, address: &str, headers: &[&str],
 }
 
 /// Sends a request and reads the answer to its end.
-pub(crate) fn exchange(mut stream: impl Read + Write, request: &str) -> Got {
+pub(crate) fn exchange(stream: impl Read + Write, request: &str) -> Got {
+    exchange_bytes(stream, request.as_bytes())
+}
+
+/// As [`exchange`], with a request that need not be text.
+pub(crate) fn exchange_bytes(mut stream: impl Read + Write, request: &[u8]) -> Got {
     // The program may answer, and close, before it has read all.
-    let _ = stream.write_all(request.as_bytes());
+    let _ = stream.write_all(request);
     let mut bytes = Vec::new();
     let _ = stream.read_to_end(&mut bytes);
     let text = String::from_utf8_lossy(&bytes).into_owned();
