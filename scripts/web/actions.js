@@ -171,6 +171,17 @@ exports.run = async ({ browser, state, check, axe, watch, origin, pool }) => {
     await finish(page);
     assert.ok(!file().includes("even-out"));
   });
+  await check("action: the speed is measured", async () => {
+    await page.goto(`${origin}/doctor`);
+    await page.getByRole("link", { name: "Measure the speed of this machine" }).click();
+    await page.getByLabel("What", { exact: true }).selectOption("dd");
+    await page.getByLabel("A short measurement").check();
+    await axe(page);
+    await plan(page);
+    await finish(page);
+    await page.getByText("QUICK: figures mean little").waitFor();
+    await page.screenshot({ path: `${SHOTS}/bench.png`, fullPage: true });
+  });
   await check("action: a file comes back from the trash", async () => {
     await page.goto(`${origin}/trash?at=${at}&q=b]`);
     await page.screenshot({ path: `${SHOTS}/trash.png`, fullPage: true });

@@ -126,6 +126,16 @@ const fn helped(field: Field, help: &'static str) -> Field {
     Field { help, ..field }
 }
 
+/// Tables of `canopy bench`.
+const MEASURED: &[(&str, &str)] = &[
+    ("goals", "What a pool promises"),
+    ("meta", "Names and attributes"),
+    ("walks", "Programs that walk a tree"),
+    ("programs", "Programs at work"),
+    ("dd", "Large reads and writes"),
+    ("reads", "Reads of several programs"),
+];
+
 /// A value that is not shown again: empty, it stays as it is.
 const fn secret(name: &'static str, label: &'static str) -> Field {
     Field {
@@ -549,6 +559,26 @@ pub static KINDS: &[Kind] = &[
         plan: Plan::None,
         after: &[],
         fields: &[field("code", "Finding", Input::Finding, Goes::With("--fix"))],
+        next: None,
+        group: "",
+    },
+    Kind {
+        name: "bench",
+        title: "Measure the speed",
+        words: "Pools of their own, over directories in memory, are measured beside these directories, and removed. Your pools stay as \
+                they are, and are slower meanwhile.",
+        undo: Undo::Nothing,
+        scope: Scope::Machine,
+        command: &["bench"],
+        plan: Plan::None,
+        after: &[],
+        fields: &[
+            field("only", "What", Input::Choice(MEASURED), Goes::With("--only")),
+            helped(
+                free("quick", "A short measurement", Input::Yes, Goes::Flag("--quick")),
+                "Its figures vary more.",
+            ),
+        ],
         next: None,
         group: "",
     },

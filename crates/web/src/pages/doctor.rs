@@ -26,6 +26,9 @@ pub fn page(doctor: &Doctor, session: &Session) -> Page {
                 }
             }
         }
+        @if session.role.may_act() {
+            p { a href=(form_link("bench", None, &[])) { "Measure the speed of this machine" } }
+        }
     };
     Page::new("Doctor", "/doctor", content)
 }
