@@ -565,8 +565,8 @@ pub static KINDS: &[Kind] = &[
     Kind {
         name: "bench",
         title: "Measure the speed",
-        words: "Pools of their own, over directories in memory, are measured beside these directories, and removed. Your pools stay as \
-                they are, and are slower meanwhile.",
+        words: "Canopy mounts pools of its own over directories in memory, compares them with these directories, and removes them. \
+                Your pools stay as they are, but may be slower meanwhile.",
         undo: Undo::Nothing,
         scope: Scope::Machine,
         command: &["bench"],
