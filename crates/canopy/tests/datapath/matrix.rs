@@ -87,7 +87,9 @@ fn writeback() {
 #[test]
 fn opens_during_writes_do_not_bring_back_old_data() {
     let disks = Disks::new();
-    for (passthrough, cache) in [("off", "partial"), ("off", "auto-full"), ("ro", "auto-full")] {
+    for (passthrough, cache) in
+        [("off", "partial"), ("off", "auto-full"), ("ro", "auto-full"), ("auto", "auto-full")]
+    {
         let pool = disks.mode(Mode::new(passthrough, cache));
         let place = disks.tmpfs(&pool);
         for round in 0..SOAK {
