@@ -13,7 +13,7 @@
 #                              a machine with systemd boots with a disk that is dead (scripts/boot-tests.sh)
 #   test.sh --neighbours [NAME ...]
 #                              servers and databases over a pool, network filesystems below it (scripts/neighbour-tests.sh)
-#   test.sh --web [FILTER]     the screen in the browser, in Chromium (scripts/web-tests.sh)
+#   test.sh --web [FILTER]     the screen in the browser, in Chromium (scripts/web-tests.sh); with --bare, a pool's life on a bare Debian 13
 #   test.sh --filesystems [tmpfs|xfs|btrfs|ext4|mixed ...]
 #                              pjdfstest, fsx, the random changes and the mounted model over branches on each of these
 #   test.sh --storm [SEED [MINUTES]] [OPTION ...]

@@ -3,6 +3,9 @@
 # colours, with and without JavaScript, by keyboard, with axe, a disk pulled while its page is open, and a life of a pool without
 # a terminal.
 #   web-tests.sh [--pictures] [FILTER]    only what has FILTER in its name; --pictures also writes docs/images/web.png
+#   web-tests.sh --bare                   the life of a pool on a bare Debian 13, with the packages of scripts/package.sh (BUILD as there);
+#                                         needs debootstrap
+# MODULES names a directory that has the two packages of npm (by default npm fetches them).
 # BUILD names a directory with a built canopy and canopy-web (by default they are built).
 # Needs root, chromium, node and npm (apt-get install chromium nodejs npm), and the registry of npm for the two packages in
 # scripts/web/package.json, which it keeps in target/web. Screenshots go to target/web/screenshots.
@@ -14,6 +17,47 @@ fail() {
     exit 1
 }
 
+((EUID == 0)) || fail "needs root, to mount filesystems"
+
+# fetch: the packages of npm, of which the path is printed. They have no scripts of their own to run, and bring no browser.
+fetch() {
+    mkdir -p target/web
+    cp scripts/web/package.json scripts/web/package-lock.json target/web/
+    (cd target/web && npm ci --silent --ignore-scripts --no-audit --no-fund >&2)
+    echo "$PWD/target/web/node_modules"
+}
+
+# inside: installs the packages, and lives the life.
+# shellcheck disable=SC2317 # another shell calls this function
+inside() {
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq
+    apt-get install -y -qq --no-install-recommends chromium nodejs >/dev/null
+    apt-get install -y -qq /root/packages/*.deb >/dev/null
+    cd /root/canopy
+    BUILD=/usr/bin MODULES=/root/canopy/modules TMPDIR=/root bash scripts/web-tests.sh "$1"
+}
+
+if [[ ${1:-} == --bare ]]; then
+    (($# == 1)) || fail "--bare takes no other argument"
+    # shellcheck source=scripts/bare-root.sh
+    . scripts/bare-root.sh
+    for program in debootstrap npm unshare; do
+        command -v "$program" >/dev/null || fail "needs $program (apt-get install debootstrap npm util-linux)"
+    done
+    bare=$(mktemp -d "${TMPDIR:-/var/tmp}/canopy-web-bare-XXXXXX")
+    trap 'rm -rf --one-file-system "$bare"' EXIT
+    root=$bare/root
+    OUT=$bare/packages scripts/package.sh deb >/dev/null
+    make_root "$root" debian-13 ca-certificates,e2fsprogs,procps >&2
+    mkdir -p "$root/root/packages" "$root/root/canopy"
+    cp "$bare"/packages/canopy_*.deb "$bare"/packages/canopy-web_*.deb "$root/root/packages/"
+    cp -a scripts "$root/root/canopy/"
+    cp -a "$(fetch)" "$root/root/canopy/modules"
+    in_root "$root" life
+    exit
+fi
+
 pictures=
 if [[ ${1:-} == --pictures ]]; then
     pictures=docs/images/web.png
@@ -21,9 +65,9 @@ if [[ ${1:-} == --pictures ]]; then
 fi
 (($# <= 1)) && [[ ${1:-} != -* ]] || fail "unknown argument: $* (web-tests.sh [--pictures] [FILTER])"
 readonly filter=${1:-}
-((EUID == 0)) || fail "needs root, to mount filesystems"
-for program in chromium node npm mkfs.ext4; do
-    command -v "$program" >/dev/null || fail "needs $program (apt-get install chromium nodejs npm e2fsprogs)"
+modules=${MODULES:-}
+for program in chromium node ${modules:-npm} mkfs.ext4; do
+    [[ $program == /* ]] || command -v "$program" >/dev/null || fail "needs $program (apt-get install chromium nodejs npm e2fsprogs)"
 done
 
 build=${BUILD:-}
@@ -35,10 +79,7 @@ if [[ -z $build ]]; then
     build=${CARGO_TARGET_DIR:-target}/debug
 fi
 build=$(realpath "$build")
-mkdir -p target/web
-cp scripts/web/package.json scripts/web/package-lock.json target/web/
-# They have no scripts of their own to run, and bring no browser.
-(cd target/web && npm ci --silent --ignore-scripts --no-audit --no-fund)
+[[ -n $modules ]] || modules=$(fetch)
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/canopy-web-tests-XXXXXX")
 screen=
@@ -95,5 +136,5 @@ for ((tries = 0; tries < 100; tries++)); do
 done
 rm -rf target/web/screenshots
 mkdir -p target/web/screenshots
-NODE_PATH=$PWD/target/web/node_modules WORK=$work BUILD=$build PICTURE=$pictures INVITATION=$(head -n 1 "$work/invitation") \
+NODE_PATH=$modules WORK=$work BUILD=$build PICTURE=$pictures INVITATION=$(head -n 1 "$work/invitation") \
     SHOTS=$PWD/target/web/screenshots FILTER=$filter node scripts/web/browser.js

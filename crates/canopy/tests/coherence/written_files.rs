@@ -251,12 +251,16 @@ fn a_walk_after_a_while_sends_no_request() {
     }
     // The files have to be older than this.
     thread::sleep(Duration::from_secs(11));
-    let known = walk(&bed.at(""));
-    // Reading a directory changes its access time, which the next walk asks for.
-    walk(&bed.at(""));
-    walk(&bed.at(""));
-    thread::sleep(Duration::from_secs(12));
-    assert_eq!(without_daemon(&bed, || walk(&bed.at(""))), Some(known), "the kernel had to ask the daemon");
+    // Another program may have the kernel forget all meanwhile.
+    let silent = (0..3).any(|_| {
+        let known = walk(&bed.at(""));
+        // Reading a directory changes its access time, which the next walk asks for.
+        walk(&bed.at(""));
+        walk(&bed.at(""));
+        thread::sleep(Duration::from_secs(12));
+        without_daemon(&bed, || walk(&bed.at(""))) == Some(known)
+    });
+    assert!(silent, "the kernel had to ask the daemon");
     bed.pool.umount();
 }
 
