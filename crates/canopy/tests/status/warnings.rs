@@ -125,6 +125,24 @@ fn a_disk_that_has_become_read_only() {
     pool.umount();
 }
 
+/// As in a unit with `ProtectSystem=`.
+#[test]
+fn a_mount_that_is_read_only_for_the_caller_alone_is_no_problem() {
+    let disk = LoopFs::ext4(16 * MIB);
+    let pool = pool_over(&[disk.path()], "");
+    let seen = || {
+        let script = "mount -o remount,bind,ro \"$1\" && exec \"$2\" status --json \"$3\"";
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", script, "sh"]).arg(disk.path()).arg(BINARY).arg(pool.path());
+        canopy_testkit::pool_status(&run_within(&mut command, PATIENCE))
+    };
+    let status = seen();
+    assert_eq!((codes(&status), &status["branches"][0]["health"]), (vec![], &"ok".into()), "{status:#}");
+    disk.set_read_only(true);
+    assert_eq!(codes(&seen()), ["branch-read-only", "cannot-create"]);
+    pool.umount();
+}
+
 #[test]
 fn a_branch_path_that_is_missing_or_replaced() {
     let (fs, dir) = (LoopFs::tmpfs(16 * MIB), readable_temp_dir());

@@ -12,6 +12,7 @@ mod warnings;
 use self::model::{BranchStatus, Health, PoolStatus, State, Status, Warning, WarningCode};
 use super::probe::BranchFacts;
 use crate::error::Error;
+use crate::mount_lookup;
 use crate::terminal;
 use canopy_branch::branch::state::BranchState;
 use canopy_config::{fstab, state};
@@ -336,6 +337,7 @@ fn branches(pool: &PoolReport, slowest: Duration) -> Result<Vec<BranchStatus>, E
         |report: &&BranchReport| !matches!(answers(report), BranchState::Asleep | BranchState::Hung);
     let asked = reports.iter().filter(is_asked).map(|branch| branch.path.to_path()).collect();
     let mut of_asked = branches_at(asked, &pool.disks, slowest)?.into_iter();
+    let sees_mounts = sees_mounts_of(pool.pid);
     let mut found = Vec::new();
     for report in reports {
         let unasked = || BranchStatus::new(report.path.clone(), Health::DoesNotAnswer);
@@ -353,6 +355,10 @@ fn branches(pool: &PoolReport, slowest: Duration) -> Result<Vec<BranchStatus>, E
         status.set_aside = report.set_aside;
         status.remembered.clone_from(&report.remembered);
         status.waits = report.waits.clone();
+        if let Some(facts) = status.facts.as_mut().filter(|facts| facts.read_only && !sees_mounts) {
+            let mounted = mount_lookup::mount_of(&report.path.to_path()).ok().flatten();
+            facts.read_only = mounted.is_some_and(|it| it.super_options.split(',').any(|word| word == "ro"));
+        }
         status.health = health(report, status);
         if matches!(report.found(), BranchState::Gone | BranchState::Awaited) {
             // The directory at its path does not belong to the pool.
@@ -361,6 +367,12 @@ fn branches(pool: &PoolReport, slowest: Duration) -> Result<Vec<BranchStatus>, E
         found.push(branch);
     }
     Ok(found)
+}
+
+/// Returns whether mounts are for this process as they are for a daemon: for a unit with `ProtectSystem=`, all are read-only.
+fn sees_mounts_of(pid: u32) -> bool {
+    let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/mnt")).ok();
+    namespace(&pid.to_string()).is_none_or(|daemons| namespace("self") == Some(daemons))
 }
 
 /// Returns what is the matter with a branch, as its daemon reports it and as `status` has found it now.
