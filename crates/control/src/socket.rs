@@ -72,8 +72,7 @@ fn try_ask(mounted: &MountEntry, query: &Query) -> Result<Reply, Failure> {
     let owner: u32 = owner.and_then(|number| number.parse().ok()).ok_or(Failure::NotAsked)?;
     let dir = directory(owner);
     // The pool is read-only for those who use it here.
-    let is_read_only = mounted.options.split(',').any(|word| word == "ro");
-    if !is_private(&dir, owner) || query.changes() && is_read_only {
+    if !is_private(&dir, owner) || query.changes() && mounted.is_read_only() {
         return Err(Failure::NotAsked);
     }
     let mut stream = UnixStream::connect(dir.join(name(mounted.device))).map_err(not_asked)?;

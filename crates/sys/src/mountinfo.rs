@@ -34,7 +34,21 @@ pub struct MountEntry {
     pub super_options: String,
 }
 
+fn has_word(options: &str, word: &str) -> bool {
+    options.split(',').any(|option| option == word)
+}
+
 impl MountEntry {
+    /// Returns whether this mount is read-only, whatever its filesystem is. Each mount namespace has such options of its own.
+    pub fn is_read_only(&self) -> bool {
+        has_word(&self.options, "ro")
+    }
+
+    /// Returns whether its filesystem is read-only, through whatever mount.
+    pub fn has_read_only_filesystem(&self) -> bool {
+        has_word(&self.super_options, "ro")
+    }
+
     /// Returns whether this is a pool, under any of the names a pool is mounted with.
     pub fn is_pool(&self) -> bool {
         matches!(self.fstype.as_str(), "fuse.canopy" | "fuse.mergerfs")
@@ -182,6 +196,9 @@ mod tests {
         assert_eq!(mounts[0].inside(Path::new("/mnt2/x")), Path::new("/mnt1/x"));
         assert_eq!(mounts[0].fstype, "ext3");
         assert!(!mounts[0].is_fuse());
+        assert!(!mounts[0].is_read_only() && !mounts[0].has_read_only_filesystem());
+        let bound = parse(b"36 35 98:0 / /mnt2 ro,noatime - ext3 /dev/root rw,errors=remount-ro\n");
+        assert!(bound[0].is_read_only() && !bound[0].has_read_only_filesystem());
         assert_eq!(mounts[1].device, (0, 52));
         assert_eq!(mounts[1].mountpoint, Path::new("/mnt/a pool\\x"));
         assert_eq!(mounts[1].source, "1:2 x");

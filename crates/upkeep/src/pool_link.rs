@@ -192,8 +192,7 @@ impl PoolLink {
     }
 
     fn of(mounted: &MountEntry) -> Result<PoolLink> {
-        let is_read_only = mounted.options.split(',').any(|option| option == "ro");
-        PoolLink::with(mounted.mountpoint.clone(), Daemon::of(mounted), is_read_only)
+        PoolLink::with(mounted.mountpoint.clone(), Daemon::of(mounted), mounted.is_read_only())
     }
 
     fn with(mountpoint: PathBuf, daemon: Daemon, is_read_only: bool) -> Result<PoolLink> {

@@ -357,7 +357,7 @@ fn branches(pool: &PoolReport, slowest: Duration) -> Result<Vec<BranchStatus>, E
         status.waits = report.waits.clone();
         if let Some(facts) = status.facts.as_mut().filter(|facts| facts.read_only && !sees_mounts) {
             let mounted = mount_lookup::mount_of(&report.path.to_path()).ok().flatten();
-            facts.read_only = mounted.is_some_and(|it| it.super_options.split(',').any(|word| word == "ro"));
+            facts.read_only = mounted.is_some_and(|it| it.has_read_only_filesystem());
         }
         status.health = health(report, status);
         if matches!(report.found(), BranchState::Gone | BranchState::Awaited) {
