@@ -200,10 +200,9 @@ fn by_names<T>(
             std::thread::yield_now();
         }
     }
-    // The file of a node whose names were detached has another node, with pages of its own.
-    let sought = !node.is_superseded();
-    if sought
-        && op.nodes.names(node.id).next().is_none()
+    // The file of a node whose names were detached has another node, with pages of its own. Asked after its names.
+    if op.nodes.names(node.id).next().is_none()
+        && !node.is_superseded()
         && let Some((branch, fd, attr)) = export::reopen(&op.branches, key)
     {
         return Ok(nameless(Place { index: None, branch, fd: PlaceFd::Pinned(fd), attr }));
@@ -212,7 +211,7 @@ fn by_names<T>(
         return Err(Error::Branch(errno));
     }
     let thread = op.kernel.load().caller_thread();
-    let kept = if sought { op.replaced.find(thread, key) } else { None };
+    let kept = op.replaced.find(thread, key).filter(|_| !node.is_superseded());
     let kept = kept.map(|kept| Ok((kept.stat()?, kept)));
     let Some((attr, kept)) = kept.transpose().map_err(Error::Branch)? else {
         op.replaced.met(thread);
