@@ -3,14 +3,14 @@
 
 use crate::common::{self, ROOT, TestKernel};
 use canopy_base::error::{Error, Result};
-use canopy_base::ids::NodeId;
+use canopy_base::ids::{HandleId, NodeId};
 use canopy_branch::branch::Mode;
 use canopy_pool::config::{CacheFiles, Config, PassthroughIo};
 use canopy_pool::{Caller, Opened, Pool, ops};
 use canopy_testkit::{LoopFs, Rng};
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::sync::Arc;
 use std::thread;
@@ -19,15 +19,16 @@ const FILES: usize = 1000;
 const THREADS: u64 = 4;
 const OPENS: u64 = 20;
 
-/// How a node's file is open.
-#[derive(Clone, Copy, Default, Debug)]
-struct Uses {
-    cached: u32,
-    written: u32,
+/// An open handle.
+#[derive(Debug)]
+struct Use {
+    node: NodeId,
+    cached: bool,
+    written: bool,
 }
 
-/// The nodes of one file.
-type Open = Mutex<HashMap<NodeId, Uses>>;
+/// All that one file has.
+type Uses = Mutex<HashMap<HandleId, Use>>;
 
 /// Opens a file as the kernel does: after `ESTALE` it looks the name up again, once.
 fn open(pool: &Pool, known: &mut NodeId, name: &str, flags: OFlags) -> Result<Opened> {
@@ -42,35 +43,35 @@ fn open(pool: &Pool, known: &mut NodeId, name: &str, flags: OFlags) -> Result<Op
     }
 }
 
-fn use_file(pool: &Pool, names: &[String; 2], seed: u64, nodes: &Open) {
+/// Returns whether its names have led to more than one node.
+fn use_file(pool: &Pool, names: &[String; 2], seed: u64, uses: &Uses) -> bool {
     let mut rng = Rng::new(seed);
     // The other name is looked up for the first time while the file is open.
-    let mut nodes_of = [None; 2];
+    let mut known_by = [None; 2];
+    let mut met = HashSet::new();
     for number in 0..OPENS {
         let which = if number < OPENS / 4 { 0 } else { rng.index(2) };
         let name = &names[which];
         let found =
             || ops::names::lookup::lookup(pool, NodeId::ROOT, name.as_bytes()).expect("a lookup").node;
-        let mut known = nodes_of[which].unwrap_or_else(found);
+        let mut node = known_by[which].unwrap_or_else(found);
         let flags = *rng.pick(&[OFlags::RDONLY, OFlags::WRONLY, OFlags::RDWR]);
-        let opened = open(pool, &mut known, name, flags).expect("an open");
-        nodes_of[which] = Some(known);
-        let (cached, written) = (opened.travel.passthrough.is_none(), flags != OFlags::RDONLY);
-        let count = |uses: &mut Uses, by: u32| {
-            uses.cached = uses.cached.wrapping_add(if cached { by } else { 0 });
-            uses.written = uses.written.wrapping_add(if written { by } else { 0 });
-        };
-        let mut now = nodes.lock();
-        count(now.entry(known).or_default(), 1);
-        for (node, uses) in now.iter().filter(|(_, uses)| uses.written > 0) {
-            let other = now.iter().find(|(other, uses)| *other != node && uses.cached > 0);
-            assert!(other.is_none(), "{name}: {node} {uses:?}, and {other:?}");
+        let opened = open(pool, &mut node, name, flags).expect("an open");
+        known_by[which] = Some(node);
+        met.insert(node);
+        let own = Use { node, cached: opened.travel.passthrough.is_none(), written: flags != OFlags::RDONLY };
+        let mut now = uses.lock();
+        now.insert(opened.handle, own);
+        for writer in now.values().filter(|it| it.written) {
+            let other = now.values().find(|it| it.node != writer.node && it.cached);
+            assert!(other.is_none(), "{name}: {writer:?}, and {other:?}");
         }
         drop(now);
         thread::yield_now();
-        count(nodes.lock().get_mut(&known).expect("it is open"), u32::MAX);
+        uses.lock().remove(&opened.handle);
         ops::data::open::release(pool, opened.handle).expect("a close");
     }
+    met.len() > 1
 }
 
 #[test]
@@ -89,14 +90,16 @@ fn a_node_with_a_writer_shares_its_file_with_none_that_is_cached() {
         let [name, link] = names.each_ref().map(|name| disk.path().join(name));
         fs::write(&name, "f").expect("a file");
         fs::hard_link(&name, &link).expect("a link");
-        let nodes = Open::default();
-        thread::scope(|scope| {
-            for thread in 0..THREADS {
-                let (pool, names, nodes) = (&pool, &names, &nodes);
-                scope.spawn(move || use_file(pool, names, number as u64 * THREADS + thread, nodes));
-            }
+        let uses = Uses::default();
+        let moved = thread::scope(|scope| {
+            let threads = (0..THREADS).map(|thread| {
+                let (pool, names, uses) = (&pool, &names, &uses);
+                scope.spawn(move || use_file(pool, names, number as u64 * THREADS + thread, uses))
+            });
+            let threads: Vec<_> = threads.collect();
+            threads.into_iter().map(|it| it.join().expect("a thread")).filter(|moved| *moved).count() > 0
         });
-        detached += usize::from(nodes.lock().len() > 1);
+        detached += usize::from(moved);
     }
     assert!(detached > FILES / 20, "{detached}");
 }
