@@ -66,8 +66,10 @@ fi
 (($# <= 1)) && [[ ${1:-} != -* ]] || fail "unknown argument: $* (web-tests.sh [--pictures] [FILTER])"
 readonly filter=${1:-}
 modules=${MODULES:-}
-for program in chromium node ${modules:-npm} mkfs.ext4; do
-    [[ $program == /* ]] || command -v "$program" >/dev/null || fail "needs $program (apt-get install chromium nodejs npm e2fsprogs)"
+programs=(chromium node mkfs.ext4)
+[[ -n $modules ]] || programs+=(npm)
+for program in "${programs[@]}"; do
+    command -v "$program" >/dev/null || fail "needs $program (apt-get install chromium nodejs npm e2fsprogs)"
 done
 
 build=${BUILD:-}
